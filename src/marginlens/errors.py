@@ -1,0 +1,71 @@
+"""How marginlens says no: one sentence with the argument, what was expected, what was got and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class InputError(ValueError):
+    """An argument that cannot be used; the message names it."""
+
+
+class MissingExtra(ImportError):
+    """An optional package that a feature needs; the message names the extra to install."""
+
+
+def reject(argument: str, expected: str, got: object, remedy: str = "") -> InputError:
+    """The error for one unusable argument, in the words that every message of the library uses."""
+    sentence = f"The '{argument}' argument must be {expected}; got {got} instead."
+    return InputError(f"{sentence} {remedy}".rstrip())
+
+
+def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
+    """The error for an optional package that is not installed."""
+    return MissingExtra(f"{feature} needs the package {package}: install it with pip install 'marginlens[{extra}]'.")
+
+
+def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy: str = "") -> npt.NDArray[np.float64]:
+    """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
+    expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as problem:
+        raise reject(argument, expected, _summary(value), remedy) from problem
+    if array.ndim != len(shape) or any(
+        isinstance(want, int) and have != want for want, have in zip(shape, array.shape, strict=True)
+    ):
+        raise reject(argument, expected, f"shape {array.shape}", remedy)
+    if not np.isfinite(array).all():
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        raise reject(argument, expected, f"{array[where]} at index {where}", remedy)
+    return array
+
+
+def positive_number(value: Any, argument: str) -> float:
+    """`value` as a finite float above zero."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as problem:
+        raise reject(argument, "a positive number", _summary(value)) from problem
+    if not (np.isfinite(number) and number > 0):
+        raise reject(argument, "a positive number", number)
+    return number
+
+
+def whole_number(value: Any, argument: str, *, at_least: int) -> int:
+    """`value` as an int no smaller than `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise reject(argument, f"a whole number of at least {at_least}", _summary(value))
+    return int(value)
+
+
+def _summary(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"shape {tuple(shape)} with dtype {getattr(value, 'dtype', '?')}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

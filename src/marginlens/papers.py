@@ -1,0 +1,81 @@
+"""The papers: one bibliography, and the registry that ties each of their statements to the function implementing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper that marginlens implements; `key` is the letter that every label starts with."""
+
+    key: str
+    authors: str
+    title: str
+    year: int
+
+
+BIBLIOGRAPHY: dict[str, Paper] = {
+    paper.key: paper
+    for paper in (
+        Paper(
+            "A",
+            "Davoud Ataee Tarzanagh, Yingcong Li, Xuechen Zhang, Samet Oymak",
+            "Max-Margin Token Selection in Attention Mechanism",
+            2023,
+        ),
+        Paper(
+            "B",
+            "Diyuan Wu, Aleksandr Shevchenko, Samet Oymak, Marco Mondelli",
+            "Attention with Trained Embeddings Provably Selects Important Tokens",
+            2025,
+        ),
+        Paper(
+            "C",
+            "Yingcong Li, Yixiao Huang, M. Emrullah Ildiz, Ankit Singh Rawat, Samet Oymak",
+            "Mechanics of Next Token Prediction with Self-Attention",
+            2024,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One statement of a paper and the function or class that implements it."""
+
+    paper: str
+    label: str
+    module: str
+    name: str
+    summary: str
+
+    @property
+    def citation(self) -> str:
+        """The statement as it is cited everywhere: paper letter, then the paper's own label."""
+        return f"{self.paper} {self.label}"
+
+
+_REGISTRY: list[Implementation] = []
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def implements(paper: str, *labels: str) -> Callable[[F], F]:
+    """Record that the decorated function or class implements these statements of a paper."""
+    if paper not in BIBLIOGRAPHY:
+        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(BIBLIOGRAPHY)}")
+
+    def record(target: F) -> F:
+        summary = (target.__doc__ or "").strip().splitlines()[0]
+        for label in labels:
+            _REGISTRY.append(Implementation(paper, label, target.__module__, target.__qualname__, summary))
+        return target
+
+    return record
+
+
+def implementations() -> tuple[Implementation, ...]:
+    """Every recorded statement, in the order in which the modules were imported."""
+    return tuple(_REGISTRY)
