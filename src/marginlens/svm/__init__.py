@@ -1,0 +1,8 @@
+"""The hard-margin problems of the papers, one file each, over one core solver with certificates."""
+
+from marginlens.svm.attention import att_svm, token_pairs
+from marginlens.svm.label import label_svm
+from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solution import MarginSolution, Status
+
+__all__ = ["MarginSolution", "Status", "att_svm", "label_svm", "least_distance", "token_pairs"]

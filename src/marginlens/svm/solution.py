@@ -1,0 +1,174 @@
+"""What comes back from every hard-margin problem: the solution, its proof, and the numbers that check the proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+
+
+class Status(Enum):
+    """How a problem ended; the value is the sentence that users read."""
+
+    OPTIMAL = "The shortest vector was found, and its multipliers prove that it is the shortest."
+    INFEASIBLE = "No vector satisfies every constraint, and the certificate proves it."
+    TRIVIAL = "The zero vector satisfies every constraint, so the margin is infinite."
+    INACCURATE = "Rounding decides: neither a solution nor its absence could be proved in double precision."
+
+    def __repr__(self) -> str:
+        return f"Status.{self.name}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class MarginSolution:
+    r"""The solution of one least-distance problem, or of a batch with a leading batch axis, with its proof.
+
+    .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
+
+    Optimal means :math:`x = A^\top\lambda + C^\top\mu`, :math:`\lambda \ge 0`, :math:`\lambda_r (a_r^\top x - b_r) = 0`;
+    infeasible means that some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
+
+    Attributes:
+        rows: (…, n_rows, d) the matrix A.
+        floor: (…, n_rows) the lower bounds b >= 0.
+        equalities: (…, n_equalities, d) the matrix C, or None.
+        x: (…, d) the solution; nan where the problem is infeasible.
+        status: a `Status`; for a batch an object array (batch,) of them.
+        multipliers: (…, n_rows) lambda >= 0; nan where the problem is infeasible.
+        equality_multipliers: (…, n_equalities) mu of either sign, of the solution or the certificate, or None.
+        active: (…, n_rows) whether a row holds with equality; zero rows never do.
+        certificate: (…, n_rows) the Farkas vector y where infeasible, nan elsewhere; None for one feasible problem.
+        pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
+    """
+
+    rows: FloatArray
+    floor: FloatArray
+    equalities: FloatArray | None
+    x: FloatArray
+    status: Any
+    multipliers: FloatArray
+    equality_multipliers: FloatArray | None
+    active: BoolArray
+    certificate: FloatArray | None
+    pairs: IntArray | None = None
+
+    # ---- shape
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return self.x.ndim == 2
+
+    def __len__(self) -> int:
+        return len(self.x) if self.is_batch else 1
+
+    def __getitem__(self, index: int) -> MarginSolution:
+        """Problem `index` of a batch as a solution without a batch axis."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"problem {index} of a solution with {len(self)}")
+        if not self.is_batch:
+            return self
+        taken = {name: None if value is None else value[index] for name, value in vars(self).items()}
+        if taken["status"] is not Status.INFEASIBLE:
+            taken["certificate"] = None
+        return replace(self, **taken)
+
+    def __repr__(self) -> str:
+        size = f"{self.floor.shape[-1]} rows, d={self.x.shape[-1]}"
+        if not self.is_batch:
+            return f"MarginSolution({self.status.name}, margin={float(self.margin):.6g}, {size})"
+        tally = {kind.name: sum(one is kind for one in self.status) for kind in Status}
+        counts = ", ".join(f"{count} {name}" for name, count in tally.items() if count)
+        return f"MarginSolution({len(self)} problems: {counts}, {size})"
+
+    # ---- what users read off
+
+    @property
+    def margin(self) -> Any:
+        """1/‖x‖ per problem: infinite where x = 0 is enough, zero where the problem is infeasible."""
+        norm = np.linalg.norm(self.x, axis=-1)
+        with np.errstate(divide="ignore"):
+            margin = np.where(np.isnan(norm), 0.0, 1.0 / norm)
+        return margin if self.is_batch else float(margin)
+
+    @property
+    def direction(self) -> FloatArray:
+        """x/‖x‖ of shape (…, d): nan where the problem is infeasible, zero where it is trivial."""
+        norm = np.linalg.norm(self.x, axis=-1, keepdims=True)
+        return self.x / np.where(norm == 0.0, 1.0, norm)
+
+    # ---- the check
+
+    def kkt_residual(self) -> Any:
+        r"""The largest optimality residual per problem, recomputed from the stored problem; nan where it is infeasible.
+
+        Every term is dimensionless, and unchanged when a row and its floor, or the whole problem, are rescaled:
+
+        * distance to each halfspace, :math:`(b_r - a_r^\top x)_+ / (\|a_r\| \|x\|)`, and to each equality plane;
+        * stationarity, :math:`\|x - A^\top\lambda - C^\top\mu\| / \|x\|`;
+        * sign, :math:`(-\lambda_r)_+ \|a_r\| / \|x\|`;
+        * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
+        * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
+        """
+        length = np.linalg.norm(self.x, axis=-1)
+        scale = np.where(length == 0.0, 1.0, length)[..., None]
+        size = np.linalg.norm(self.rows, axis=-1)
+        unit = np.where(size == 0.0, 1.0, size)
+        slack = _apply(self.rows, self.x) - self.floor
+        combined = self._combined(self.multipliers)
+        violation = np.maximum(-slack, 0.0) / unit / scale
+        terms = [
+            np.where(size == 0.0, np.where(self.floor > 0.0, np.inf, 0.0), violation),
+            np.maximum(-self.multipliers, 0.0) * unit / scale,
+            np.abs(self.multipliers * unit / scale * (slack / unit / scale)),
+            np.linalg.norm(self.x - combined, axis=-1, keepdims=True) / scale,
+            self._gap(combined / scale, scale),
+        ]
+        if self.equalities is not None:
+            plane = np.linalg.norm(self.equalities, axis=-1)
+            terms.append(np.abs(_apply(self.equalities, self.x)) / np.where(plane == 0.0, 1.0, plane) / scale)
+        worst = np.max(np.concatenate(terms, axis=-1), axis=-1, initial=0.0)
+        worst = np.where(np.isnan(length), np.nan, worst)
+        return worst if self.is_batch else float(worst)
+
+    def certificate_residual(self) -> Any:
+        r"""How far the Farkas vector is from a proof of infeasibility; nan where the problem is feasible.
+
+        .. math:: \frac{\|A^\top y + C^\top\mu\|}{\sum_{r:\, b_r > 0} y_r \|a_r\|}
+
+        A value :math:`\rho` proves that every x with A x >= b is longer than 1/rho times the average of
+        :math:`b_r/\|a_r\|` over the rows that y weighs; at rounding level none exists. It is infinite where y has a
+        negative entry or no weight on a positive floor.
+        """
+        if self.certificate is None:
+            return float("nan")
+        y, size = self.certificate, np.linalg.norm(self.rows, axis=-1)
+        counted = self.floor > 0.0
+        weight = np.sum(np.where(counted, y * np.where(size == 0.0, 1.0, size), 0.0), axis=-1)
+        distance = np.linalg.norm(self._combined(y), axis=-1)
+        valid = (weight > 0.0) & (y >= 0.0).all(axis=-1)
+        residual = np.where(valid, distance / np.where(valid, weight, 1.0), np.inf)
+        residual = np.where(np.isnan(y).any(axis=-1), np.nan, residual)
+        return residual if self.is_batch else float(residual)
+
+    def _combined(self, weights: FloatArray) -> FloatArray:
+        """Aᵀ weights + Cᵀ mu, shape (…, d)."""
+        combined = _apply(np.swapaxes(self.rows, -1, -2), weights)
+        if self.equalities is not None and self.equality_multipliers is not None:
+            combined = combined + _apply(np.swapaxes(self.equalities, -1, -2), self.equality_multipliers)
+        return combined
+
+    def _gap(self, combined: FloatArray, scale: FloatArray) -> FloatArray:
+        """The duality gap over ‖x‖², shape (…, 1), from Aᵀλ + Cᵀμ already divided by ‖x‖."""
+        primal = 0.5 * np.sum((self.x / scale) ** 2, axis=-1)
+        dual = np.sum(self.floor / scale * (self.multipliers / scale), axis=-1) - 0.5 * np.sum(combined**2, axis=-1)
+        return np.abs(primal - dual)[..., None]
+
+
+def _apply(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    """matrix @ vector over leading axes."""
+    return np.matmul(matrix, vector[..., None])[..., 0]
