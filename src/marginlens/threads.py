@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 
@@ -31,5 +32,5 @@ def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
     n_chunks = min(n_problems, workers * chunks_per_thread)
     edges = [n_problems * k // n_chunks for k in range(n_chunks + 1)]
     with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(kernel, a, b, *arguments) for a, b in zip(edges, edges[1:], strict=False)]:
+        for done in [pool.submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]:
             done.result()

@@ -1,5 +1,16 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
+from marginlens.data.figures import figure_1a, figure_1b, figure_1c, figure_5
+from marginlens.data.generators import gaussian_tokens, scored_tokens, sphere_tokens
 from marginlens.data.tokens import TokenDataset
 
-__all__ = ["TokenDataset"]
+__all__ = [
+    "TokenDataset",
+    "figure_1a",
+    "figure_1b",
+    "figure_1c",
+    "figure_5",
+    "gaussian_tokens",
+    "scored_tokens",
+    "sphere_tokens",
+]

@@ -1,0 +1,29 @@
+"""How weights move: exact gradients, risks and descent."""
+
+from marginlens.dynamics.attention import logits, softmax
+from marginlens.dynamics.descent import descend
+from marginlens.dynamics.gradient import ScaledVector, risk_gradient
+from marginlens.dynamics.matrix import descend_matrix, matching_step, matrix_from_vector
+from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
+from marginlens.dynamics.steps import ConstantStep, NormalizedStep, Record
+from marginlens.dynamics.trajectory import DescentStatus, Saved, Trajectory
+
+__all__ = [
+    "ConstantStep",
+    "DescentStatus",
+    "ExcessRisk",
+    "NormalizedStep",
+    "Record",
+    "Saved",
+    "ScaledVector",
+    "Trajectory",
+    "descend",
+    "descend_matrix",
+    "excess_risk",
+    "logits",
+    "matching_step",
+    "matrix_from_vector",
+    "risk",
+    "risk_gradient",
+    "softmax",
+]

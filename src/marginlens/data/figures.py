@@ -1,0 +1,69 @@
+"""The datasets of the papers' figures, by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data.generators import scored_tokens
+from marginlens.data.tokens import TokenDataset
+from marginlens.papers import implements
+
+FloatArray = npt.NDArray[np.float64]
+Example = tuple[TokenDataset, FloatArray]
+
+_FIGURE_1C = [
+    [
+        (0.774832, -0.230472),
+        (-1.086776, 1.169742),
+        (-1.063203, 0.576956),
+        (-1.252667, 1.069997),
+        (-0.476032, -0.252468),
+        (-0.549456, -0.770531),
+        (-0.386670, -0.341298),
+    ],
+    [
+        (0.688981, -0.068272),
+        (-0.849962, 0.882901),
+        (-0.963304, 1.277873),
+        (-0.810740, 0.831265),
+        (-0.493681, -0.598535),
+        (-0.412061, -0.477518),
+        (-0.411769, -0.520462),
+    ],
+    [
+        (0.942066, 0.010501),
+        (-0.539559, 0.706221),
+        (-1.113850, 1.183994),
+        (-0.742025, 0.704365),
+        (-0.594624, -0.234945),
+        (-0.609949, -0.595967),
+        (-0.713396, -0.277012),
+    ],
+]
+
+
+@implements("A", "Fig 1(a)")
+def figure_1a() -> Example:
+    """One input with three tokens in the plane; both non-optimal tokens score .9, so Assumption B holds."""
+    return scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.9, 0.9]])
+
+
+@implements("A", "Fig 1(b)")
+def figure_1b() -> Example:
+    """The tokens of Figure 1(a) with the score of (0, 0) lowered to 0: (1, 0) becomes locally optimal."""
+    return scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.9, 0.0]])
+
+
+@implements("A", "Fig 1(c)")
+def figure_1c() -> Example:
+    """Three inputs with seven tokens each; the first token of each scores 1, the others .5."""
+    scores = np.full((3, 7), 0.5)
+    scores[:, 0] = 1.0
+    return scored_tokens(_FIGURE_1C, scores)
+
+
+@implements("A", "Fig 5")
+def figure_5(C: float) -> Example:
+    """Two inputs, optimal tokens (1, 1) with score C and (1, -1) with score 1, each beside the token (0, 0) with score 0."""
+    return scored_tokens([[(1.0, 1.0), (0.0, 0.0)], [(1.0, -1.0), (0.0, 0.0)]], [[C, 0.0], [1.0, 0.0]])

@@ -1,0 +1,79 @@
+"""Softmax attention without cancellation: log-probabilities, score gaps, and how far the output falls short of one token's score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data import TokenDataset
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def logits(data: TokenDataset, p: Any) -> FloatArray:
+    """Attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
+    real = data.mask[..., None]
+    mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]  # padded keys are zero
+    return np.einsum("...itd,...d->...it", np.where(real, data.K - mean, 0.0), data.point(p))
+
+
+def softmax(data: TokenDataset, p: Any) -> FloatArray:
+    """Attention probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
+    masked = np.where(data.mask, logits(data, p), -np.inf)
+    weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
+    return weights / np.sum(weights, axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Attended:
+    r"""Softmax attention relative to one token α per input, with nothing subtracted from one.
+
+    `log_s` (…, n_inputs, n_tokens) is log s_t; `gap` is γ_α - γ_t; and :math:`\delta = \sum_{t \ne \alpha} s_t (\gamma_\alpha - \gamma_t)`
+    is `shortfall · exp(log_unit)`, so that the margin is γ_α - δ.
+    """
+
+    alpha: IntArray
+    log_s: FloatArray
+    gap: FloatArray
+    shortfall: FloatArray
+    log_unit: FloatArray
+    top_score: FloatArray
+
+    @property
+    def delta(self) -> FloatArray:
+        """δ as a number, (…, n_inputs); zero when it underflows."""
+        return self.shortfall * np.exp(self.log_unit)
+
+    @property
+    def margin(self) -> FloatArray:
+        """Y f(X) = γ_α - δ, shape (…, n_inputs)."""
+        return self.top_score - self.delta
+
+
+def attend(logits: FloatArray, scores: FloatArray, mask: Any, alpha: IntArray | None = None) -> Attended:
+    """Attention over the unmasked tokens, relative to `alpha` or, by default, to the largest logit of each input."""
+    logits = np.where(mask, logits, -np.inf)
+    if alpha is None:
+        alpha = np.argmax(logits, axis=-1)
+    chosen = alpha[..., None]
+    ratio = logits - np.take_along_axis(logits, chosen, axis=-1)  # log(s_t / s_α)
+    others = np.array(ratio)
+    np.put_along_axis(others, chosen, -np.inf, axis=-1)
+    largest = np.maximum(np.max(others, axis=-1, keepdims=True), 0.0)
+    log_total = largest + np.log(np.exp(-largest) + np.sum(np.exp(others - largest), axis=-1, keepdims=True))
+    small = largest == 0.0
+    log_total = np.where(
+        small, np.log1p(np.sum(np.exp(np.where(small, others, -np.inf)), axis=-1, keepdims=True)), log_total
+    )
+    log_s = ratio - log_total
+    top = np.take_along_axis(scores, chosen, axis=-1)
+    gap = np.where(mask, top - np.where(mask, scores, 0.0), 0.0)
+    counted = np.where(gap != 0.0, log_s, -np.inf)  # only tokens with another score pull the margin away from γ_α
+    log_unit = np.max(counted, axis=-1)
+    safe = np.where(np.isfinite(log_unit), log_unit, 0.0)
+    shortfall = np.sum(np.exp(counted - safe[..., None]) * gap, axis=-1)
+    return Attended(alpha, log_s, gap, shortfall, safe, top[..., 0])

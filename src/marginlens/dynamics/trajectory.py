@@ -1,0 +1,160 @@
+"""What a descent gives back: where it ended, how it ended, and what was kept along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data import TokenDataset
+from marginlens.dynamics.attention import logits, softmax
+from marginlens.dynamics.risk import excess_risk, risk
+from marginlens.dynamics.steps import Record
+from marginlens.losses import Loss
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class DescentStatus(Enum):
+    """How a run ended."""
+
+    COMPLETED = "It took every step that was asked for."
+    STATIONARY = "It stopped where the gradient is exactly zero."
+    NON_FINITE = "It stopped at its last finite iterate because the next one was not finite."
+
+
+ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_FINITE)
+
+
+@dataclass(frozen=True)
+class Saved(Mapping[str, Any]):
+    """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["p"]` (…, n_saved, d_key), and so on.
+
+    `steps` lists the steps. A run that ended early repeats its last iterate from then on.
+    """
+
+    steps: IntArray
+    kept: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.kept:
+            names = ", ".join(self.kept) or "nothing"
+            raise KeyError(f"{name!r} was not kept (kept: {names}); ask for it with record=ml.Record(keep=...)")
+        return self.kept[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __repr__(self) -> str:
+        return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A finished descent.
+
+    Attributes:
+        final: the last iterate p, shape (…, d_key); for descent on a matrix, W of shape (…, d_query, d_model).
+        attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token.
+        selected: its argmax per input, (…, n_inputs). norm: ‖final‖, (…).
+        status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
+        saved: what `record` asked to keep.
+
+    There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
+    """
+
+    final: FloatArray
+    attention: FloatArray
+    selected: IntArray
+    norm: FloatArray
+    status: Any
+    steps_taken: IntArray
+    saved: Saved
+
+    def __repr__(self) -> str:
+        shape = self.norm.shape
+        if not shape:
+            return (
+                f"Trajectory(norm={float(self.norm):.4g}, selected={self.selected.tolist()}, status={self.status.name})"
+            )
+        early = int(np.sum(self.status != DescentStatus.COMPLETED))
+        return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
+
+
+def finish(
+    data: TokenDataset,
+    points: FloatArray,
+    endings: tuple[IntArray, IntArray],
+    record: Record | None,
+    steps: IntArray,
+    scoring: Any,
+) -> Trajectory:
+    """A trajectory from the iterates of a batch of runs.
+
+    Args:
+        data: the batch. points: (batch, n_saved + 1, d_key), the last being the final iterate.
+        endings: reason and steps taken, each (batch,).
+        steps: the saved steps. scoring: (v, loss) for the kept risks.
+    """
+    final = points[:, -1]
+    reason, taken = endings
+    status = np.array(ENDINGS, dtype=object)[reason]
+    attention = softmax(data, final)
+    selected = np.argmax(np.where(data.mask, logits(data, final), -np.inf), axis=-1)
+    saved = Saved(steps, _kept(data, points[:, :-1], record, scoring))
+    return Trajectory(final, attention, selected, np.linalg.norm(final, axis=-1), status, taken, saved)
+
+
+def single(trajectory: Trajectory) -> Trajectory:
+    """The only run of a batch of one, without the batch axis."""
+    saved = Saved(trajectory.saved.steps, {name: _first(value) for name, value in trajectory.saved.items()})
+    return Trajectory(
+        final=trajectory.final[0],
+        attention=trajectory.attention[0],
+        selected=trajectory.selected[0],
+        norm=trajectory.norm[0],
+        status=trajectory.status[0],
+        steps_taken=trajectory.steps_taken[0],
+        saved=saved,
+    )
+
+
+def _first(value: Any) -> Any:
+    return type(value)(value.sign[0], value.log[0]) if hasattr(value, "sign") else value[0]
+
+
+def _kept(data: TokenDataset, points: FloatArray, record: Record | None, scoring: tuple[Any, Loss]) -> dict[str, Any]:
+    """Every asked-for quantity at every saved iterate, (batch, n_saved, …)."""
+    if record is None:
+        return {}
+    v, loss = scoring
+    kept: dict[str, Any] = {}
+    for name in record.keep:
+        if name == "p":
+            kept[name] = points
+        elif name == "norm":
+            kept[name] = np.linalg.norm(points, axis=-1)
+        elif name == "attention":
+            kept[name] = _stack([softmax(data, points[:, k]) for k in range(points.shape[1])])
+        elif name == "selected":
+            kept[name] = _stack([np.argmax(softmax(data, points[:, k]), axis=-1) for k in range(points.shape[1])])
+        elif name == "risk":
+            kept[name] = _stack([risk(data, v, points[:, k], loss) for k in range(points.shape[1])])
+        else:
+            parts = [excess_risk(data, v, points[:, k], loss) for k in range(points.shape[1])]
+            kept[name] = (
+                type(parts[0])(_stack([e.sign for e in parts]), _stack([e.log for e in parts])) if parts else None
+            )
+    return kept
+
+
+def _stack(parts: list[Any]) -> Any:
+    return np.stack(parts, axis=1) if parts else np.empty((0,))

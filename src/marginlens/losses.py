@@ -1,0 +1,168 @@
+r"""Losses ℓ of the signed margin u = Y f(X): value, derivative, log|derivative|, and the constants of Assumption A.
+
+Every theorem here needs a strictly decreasing ℓ, so the derivative is negative and `log_abs_derivative` carries all of it: descent
+compares inputs by it even when the derivative itself has underflowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.errors import reject
+from marginlens.papers import implements
+
+FloatArray = npt.NDArray[np.float64]
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
+
+
+@dataclass(frozen=True)
+class LossConstants:
+    r"""Assumption A on an interval: :math:`\ell'` is `lipschitz`-Lipschitz (M₀) and :math:`|\ell'| \le` `bound` (M₁)."""
+
+    lipschitz: float
+    bound: float
+    smallest: float
+    decreasing: bool
+
+
+class Loss:
+    r"""A differentiable loss of the margin; subclass it to plug in your own.
+
+    A subclass gives `value` and `log_abs_derivative` as NumPy functions, elementwise and finite for margins up to ±1e6;
+    `derivative` follows from the latter because the loss must decrease. `constants` samples the interval unless overridden.
+    """
+
+    code: ClassVar[int] = -1  # which branch of the compiled loop evaluates log|ℓ'|; -1: none, the loop runs in NumPy
+
+    def value(self, u: Any) -> FloatArray:
+        """ℓ(u)."""
+        raise TypeError(f"{type(self).__name__} must define value(u)")
+
+    def log_abs_derivative(self, u: Any) -> FloatArray:
+        """log |ℓ'(u)|."""
+        raise TypeError(f"{type(self).__name__} must define log_abs_derivative(u)")
+
+    def derivative(self, u: Any) -> FloatArray:
+        """ℓ'(u), which is negative."""
+        return -np.exp(self.log_abs_derivative(u))
+
+    def rise(self, u: Any, delta: Any) -> FloatArray:
+        r""":math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
+        u, delta = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(delta, dtype=np.float64))
+        nodes = u[..., None] - delta[..., None] * (0.5 + 0.5 * _NODES)
+        integral = delta * 0.5 * np.sum(_WEIGHTS * np.exp(self.log_abs_derivative(nodes)), axis=-1)
+        return np.where(np.abs(delta) <= 1.0, integral, self.value(u - delta) - self.value(u))
+
+    def log_rise(self, u: Any, log_delta: Any, sign: Any) -> FloatArray:
+        r""":math:`\log|\ell(u - \delta) - \ell(u)|` for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`, finite when δ underflows.
+
+        The sign of the rise is the sign of δ, because the loss decreases.
+        """
+        u, log_delta, sign = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (u, log_delta, sign)))
+        first_order = np.asarray(self.log_abs_derivative(u)) + log_delta
+        large = log_delta > _FIRST_ORDER
+        with np.errstate(divide="ignore"):
+            exact = np.log(np.abs(self.rise(u, sign * np.exp(np.where(large, log_delta, 0.0)))))
+        return np.where(large & np.isfinite(exact), exact, first_order)
+
+    @implements("A", "Assumption A")
+    def constants(self, low: float, high: float) -> LossConstants:
+        r"""Constants of Assumption A on [low, high], taken from a fine grid: close from below, not a proof.
+
+        .. math:: M_0 = \sup \frac{|\ell'(u) - \ell'(w)|}{|u - w|}, \quad M_1 = \sup |\ell'(u)|
+        """
+        low, high = _interval(low, high)
+        u = np.linspace(low, high, 20_001)
+        slope, value = self.derivative(u), np.asarray(self.value(u))
+        steps = np.diff(u)
+        lipschitz = float(np.max(np.abs(np.diff(slope)) / steps)) if high > low else 0.0
+        decreasing = bool(np.all(np.diff(value) < 0)) if high > low else bool(np.all(slope < 0))
+        return LossConstants(lipschitz, float(np.max(np.abs(slope))), float(np.min(np.abs(slope))), decreasing)
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    r""":math:`\ell(u) = \log(1 + e^{-u})`."""
+
+    code: ClassVar[int] = 0
+
+    def value(self, u: Any) -> FloatArray:
+        """log(1 + e^-u), without overflow on either side."""
+        return np.logaddexp(0.0, -np.asarray(u, dtype=np.float64))
+
+    def log_abs_derivative(self, u: Any) -> FloatArray:
+        """-log(1 + e^u)."""
+        return -np.logaddexp(0.0, np.asarray(u, dtype=np.float64))
+
+    def constants(self, low: float, high: float) -> LossConstants:
+        """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
+        low, high = _interval(low, high)
+        nearest = min(max(0.0, low), high)
+        slope = float(np.exp(self.log_abs_derivative(abs(nearest))))
+        largest, smallest = np.exp(self.log_abs_derivative(np.array([low, high])))
+        return LossConstants(slope * (1.0 - slope), float(largest), float(smallest), True)
+
+
+@dataclass(frozen=True)
+class Exponential(Loss):
+    r""":math:`\ell(u) = e^{-u}`; its value overflows to inf for margins below -709, its log-derivative never does."""
+
+    code: ClassVar[int] = 1
+
+    def value(self, u: Any) -> FloatArray:
+        """e^-u."""
+        with np.errstate(over="ignore"):
+            return np.exp(-np.asarray(u, dtype=np.float64))
+
+    def log_abs_derivative(self, u: Any) -> FloatArray:
+        """-u."""
+        return -np.asarray(u, dtype=np.float64)
+
+    def derivative(self, u: Any) -> FloatArray:
+        """-e^-u."""
+        return -self.value(u)
+
+    def constants(self, low: float, high: float) -> LossConstants:
+        """Exact: every derivative is largest in modulus at `low`."""
+        low, high = _interval(low, high)
+        largest, smallest = self.value(np.array([low, high]))
+        return LossConstants(float(largest), float(largest), float(smallest), True)
+
+
+@dataclass(frozen=True)
+class Correlation(Loss):
+    r""":math:`\ell(u) = -u`: every input pulls with the same force."""
+
+    code: ClassVar[int] = 2
+
+    def value(self, u: Any) -> FloatArray:
+        """-u."""
+        return -np.asarray(u, dtype=np.float64)
+
+    def log_abs_derivative(self, u: Any) -> FloatArray:
+        """0."""
+        return np.zeros_like(np.asarray(u, dtype=np.float64))
+
+    def constants(self, low: float, high: float) -> LossConstants:
+        """Exact: a constant slope of -1."""
+        _interval(low, high)
+        return LossConstants(0.0, 1.0, 1.0, True)
+
+
+def _interval(low: float, high: float) -> tuple[float, float]:
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise reject("low, high", "finite numbers with low ≤ high", f"({low}, {high})")
+    return float(low), float(high)
+
+
+def as_loss(loss: Any) -> Loss:
+    """`loss` if it is a Loss, else the sentence that says what is expected."""
+    if not isinstance(loss, Loss):
+        what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
+        raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.Loss", what)
+    return loss
