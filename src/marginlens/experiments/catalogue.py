@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from marginlens.errors import reject
@@ -16,8 +17,15 @@ def claims() -> tuple[Claim, ...]:
 
 
 def claim(claim_id: str) -> Claim:
-    """The claim with this id, such as "A-F9"."""
+    """The claim with this id, such as "A-F9"; upper and lower case are the same."""
+    return chosen([claim_id])[0]
+
+
+def chosen(ids: Iterable[str]) -> tuple[Claim, ...]:
+    """The claims with these ids, each once, in the order of the catalogue."""
     known = {one.id.lower(): one for one in claims()}
-    if claim_id.lower() not in known:
-        raise reject("only", f"the id of a claim ({', '.join(one.id for one in known.values())})", repr(claim_id))
-    return known[claim_id.lower()]
+    wanted = [name.strip() for name in ids]
+    for name in wanted:
+        if name.lower() not in known:
+            raise reject("only", f"the id of a claim ({', '.join(one.id for one in known.values())})", repr(name))
+    return tuple(one for key, one in known.items() if key in {name.lower() for name in wanted})
