@@ -1,0 +1,7 @@
+"""Run the claims and publish what came out: the ledger, its figures and one page to read."""
+
+from marginlens.report.entry import Check, Entry, Picture, Result
+from marginlens.report.ledger_file import ledger
+from marginlens.report.run import Report, reproduce
+
+__all__ = ["Check", "Entry", "Picture", "Report", "Result", "ledger", "reproduce"]

@@ -1,0 +1,168 @@
+"""Run claims and publish their report: the ledger, the figures and the page, all at once or not at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from marginlens.experiments.claim import Claim, Effort, Progress, Silence, Verdict
+from marginlens.report.entry import Check, Entry, Picture, Result
+from marginlens.report.figures import png, svg
+from marginlens.report.folder import draft
+from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
+from marginlens.report.page import write_page
+from marginlens.report.versions import versions
+
+
+class Watcher(Protocol):
+    """Who sees the claims run."""
+
+    def begin(self, claim: Claim) -> Progress:
+        """A claim starts; what comes back is told how far it is."""
+
+    def finish(self, entry: Entry) -> None:
+        """A claim has its result."""
+
+
+class Nobody:
+    """The watcher of a run that nobody watches."""
+
+    def begin(self, claim: Claim) -> Progress:
+        """Nobody asked."""
+        return Silence()
+
+    def finish(self, entry: Entry) -> None:
+        """Nobody asked."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A published report: where it is, every entry in it, and the ids of those that this run computed."""
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    ran: tuple[str, ...]
+
+    @property
+    def page(self) -> Path:
+        """The page to open."""
+        return self.folder / "index.html"
+
+    @property
+    def failures(self) -> tuple[Entry, ...]:
+        """The entries of this run that were not reproduced."""
+        ran = [(entry, entry.result) for entry in self.entries if entry.id in self.ran]
+        return tuple(entry for entry, result in ran if result and result.verdict is Verdict.NOT_REPRODUCED)
+
+
+def reproduce(
+    claims: Sequence[Claim],
+    folder: str | os.PathLike[str] = FOLDER,
+    *,
+    effort: Effort = Effort.PAPER,
+    keep: Sequence[Claim] = (),
+    watcher: Watcher | None = None,
+) -> Report:
+    """Run `claims` one after the other and publish the report in `folder`.
+
+    Args:
+        claims: what to run.
+        folder: where the report goes; an earlier report there is replaced in one move, and only at the very end.
+        effort: how much of each protocol to run.
+        keep: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
+            what the earlier report says about any other claim is dropped.
+        watcher: told when claims begin and end.
+
+    Returns:
+        The report. A claim whose computation or drawing raises is in it as "not reproduced", with the error in its note.
+    """
+    watching = watcher or Nobody()
+    with draft(folder) as new:
+        earlier = read_ledger(new.place)
+        fresh: dict[str, Entry] = {}
+        for claim in claims:
+            outcome = _run(claim, effort, watching.begin(claim))
+            fresh[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
+            watching.finish(fresh[claim.id])
+        known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
+        order = dict.fromkeys([*(claim.id for claim in keep), *fresh])
+        entries = tuple(known[name] for name in order if name in known)
+        new.carry_over(superseded=_files(earlier) - _files(entries))
+        write_ledger(entries, new.folder)
+        write_page(entries, new.folder)
+        new.publish()
+    return Report(new.place, entries, tuple(fresh))
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What running one claim gave, before anything is written."""
+
+    verdict: Verdict
+    measured: str
+    note: str
+    numbers: dict[str, float]
+    drawings: dict[str, tuple[bytes, bytes]]
+    seconds: float
+
+
+def _run(claim: Claim, effort: Effort, progress: Progress) -> _Outcome:
+    """Compute, judge and draw; an error in any of them is a verdict, an interruption is not."""
+    start = time.perf_counter()
+    measured, note = "Nothing: the run stopped before it had a number.", ""
+    numbers: dict[str, float] = {}
+    drawings: dict[str, tuple[bytes, bytes]] = {}
+    try:
+        finding = claim.compute(effort, progress)
+        measured, note = finding.measured, finding.note
+        numbers = {name: float(number) for name, number in finding.numbers.items()}
+        verdict = claim.judge(finding)
+        drawings = {name: (png(figure), svg(figure)) for name, figure in claim.draw(finding).items()}
+    except Exception as error:
+        verdict, note = Verdict.NOT_REPRODUCED, f"{note} {_sentence(error)}".strip()
+    return _Outcome(verdict, measured, note, numbers, drawings, time.perf_counter() - start)
+
+
+def _sentence(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    what = " ".join(str(error).split()) or "no message"
+    return f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
+
+
+def _stored(claim: Claim, outcome: _Outcome, effort: Effort, folder: Path) -> Result:
+    """The result, with its figures written into `folder`."""
+    pictures = []
+    for name, (dots, curves) in outcome.drawings.items():
+        stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
+        picture = Picture(name, f"{stem}.png", f"{stem}.svg")
+        (folder / "figures").mkdir(exist_ok=True)
+        (folder / picture.png).write_bytes(dots)
+        (folder / picture.svg).write_bytes(curves)
+        pictures.append(picture)
+    return Result(
+        verdict=outcome.verdict,
+        measured=outcome.measured,
+        note=outcome.note,
+        seconds=round(outcome.seconds, 3),
+        effort=effort,
+        checks=tuple(Check(name, bound, outcome.numbers.get(name, math.nan)) for name, bound in claim.expected.items()),
+        numbers=outcome.numbers,
+        pictures=tuple(pictures),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+    )
+
+
+def _files(entries: Iterable[Entry]) -> set[str]:
+    """Every figure file that the entries name."""
+    pictures = [picture for entry in entries if entry.result for picture in entry.result.pictures]
+    return {name for picture in pictures for name in (picture.png, picture.svg)}

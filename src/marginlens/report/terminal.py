@@ -1,0 +1,142 @@
+"""The report in the terminal: one progress bar per running claim, one line per finished one, and the ledger as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Display
+from rich.table import Table
+
+from marginlens.experiments.claim import Claim, Progress, Verdict
+from marginlens.report.entry import Entry
+from marginlens.report.wording import MARKS, duration
+
+_COLOURS: dict[Verdict, str] = {
+    Verdict.REPRODUCED: "green",
+    Verdict.REPRODUCED_WITH_NOTE: "blue",
+    Verdict.NOT_REPRODUCED: "bold red",
+    Verdict.ASSUMPTION_NOT_MET: "yellow",
+}
+_NARROWEST = 120
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; where there is none, wide enough for a table."""
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_NARROWEST, made.width))
+
+
+class Bar:
+    """The progress of one computation, shown as one bar."""
+
+    def __init__(self, display: Display, title: str) -> None:
+        self._display = display
+        self._task: TaskID = display.add_task(escape(title), total=None)
+
+    def expect(self, total: int) -> None:
+        """Say how many units of work there are."""
+        self._display.update(self._task, total=total)
+
+    def advance(self, units: int = 1) -> None:
+        """Say that this many more units are done."""
+        self._display.advance(self._task, units)
+
+    def remove(self) -> None:
+        """Take the bar away."""
+        self._display.remove_task(self._task)
+
+
+class Bars:
+    """The watcher that shows a run of claims on a console; use it in a `with` block."""
+
+    def __init__(self, on: Console) -> None:
+        self._console = on
+        self._display = Display(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=on,
+            transient=True,
+        )
+        self._running: dict[str, Bar] = {}
+
+    def __enter__(self) -> Bars:
+        self._display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.stop()
+
+    def bar(self, title: str) -> Bar:
+        """A bar for a computation that is no claim."""
+        return Bar(self._display, title)
+
+    def begin(self, claim: Claim) -> Progress:
+        """Show the bar of a claim that starts."""
+        self._running[claim.id] = self.bar(f"{claim.id}  {claim.title}")
+        return self._running[claim.id]
+
+    def finish(self, entry: Entry) -> None:
+        """Replace the bar of a claim by its result."""
+        self._running.pop(entry.id).remove()
+        if entry.result is not None:
+            time = duration(entry.result.seconds)
+            self._console.print(
+                f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]"
+            )
+            if entry.result.verdict is Verdict.NOT_REPRODUCED and entry.result.note:
+                self._console.print(f"   {escape(entry.result.note)}")
+
+
+def ledger_table(entries: Iterable[Entry]) -> Table:
+    """The ledger, one row per claim."""
+    table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
+    for name, justify in (("claim", "left"), ("statement", "left"), ("paper", "left"), ("measured", "left")):
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table.add_column("verdict", min_width=12)
+    table.add_column("time", justify="right", no_wrap=True)
+    for entry in entries:
+        result = entry.result
+        table.add_row(
+            f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
+            escape(entry.title),
+            escape(entry.paper_value),
+            escape(result.measured) if result else "",
+            _verdict(entry),
+            duration(result.seconds) if result else "",
+        )
+    return table
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        numeric = all(isinstance(row.get(name), int | float) for row in rows)
+        table.add_column(escape(name.replace("_", " ")), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(escape(_cell(row.get(name))) for name in names))
+    return table
+
+
+def _verdict(entry: Entry) -> str:
+    if entry.result is None:
+        return "[dim]not run[/]"
+    verdict = entry.result.verdict
+    return f"[{_COLOURS[verdict]}]{MARKS[verdict]} {verdict.value}[/]"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,21 @@
+"""What a result was computed with: the packages' versions and the machine, without importing any of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+_PACKAGES = ("marginlens", "numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Name → version of Python and of each installed package that a result may depend on, and the kind of machine."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    found["machine"] = f"{platform.system()} {platform.machine()}, {os.cpu_count() or 1} processors"
+    return found
