@@ -1,0 +1,150 @@
+"""The command line: reproduce the papers' claims, list them, and time the library."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from marginlens import __version__
+from marginlens.errors import InputError, MissingExtra
+
+app = typer.Typer(
+    help="Predict, train and verify what softmax attention selects.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+EXIT_NOT_REPRODUCED = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """The console entry point."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        typer.echo(f"marginlens {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the report goes.")] = Path("report"),
+) -> None:
+    """Run the claims, print the ledger and write the report.
+
+    With --only, the other claims keep the results that the report already holds.
+    Exits with 1 when a claim that ran was not reproduced.
+    """
+    from marginlens import report
+    from marginlens.experiments import catalogue
+    from marginlens.experiments.claim import Effort
+    from marginlens.report.terminal import Bars, console, ledger_table
+    from marginlens.report.wording import tally
+
+    with _one_sentence("The earlier report, if there was one, is untouched."):
+        chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
+        with Bars(console(stderr=True)) as bars:
+            published = report.reproduce(
+                catalogue.claims() if chosen is None else chosen,
+                output,
+                effort=Effort.QUICK if quick else Effort.PAPER,
+                keep=() if chosen is None else catalogue.claims(),
+                watcher=bars,
+            )
+    console().print(ledger_table(published.entries))
+    verdicts = [entry.result.verdict for entry in published.entries if entry.result]
+    typer.echo(f"{tally(verdicts)}.\nThe report is at {_shown(published.page)}")
+    if published.failures:
+        raise typer.Exit(EXIT_NOT_REPRODUCED)
+
+
+@app.command()
+def claims(
+    folder: Annotated[Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")] = Path(
+        "report"
+    ),
+) -> None:
+    """List every claim with its last result."""
+    from marginlens import report
+    from marginlens.report.terminal import console, ledger_table
+
+    with _one_sentence():
+        entries = report.ledger(folder)
+    console().print(ledger_table(entries))
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+
+
+@bench.command("selection")
+def bench_selection(as_json: AsJson = False) -> None:
+    """Descend on thousands of problems, and select their tokens."""
+    with _one_sentence():
+        from marginlens.benchmarks.selection import bench_selection as measure
+
+        _bench("Token selection", measure, as_json)
+
+
+@bench.command("svm")
+def bench_svm(as_json: AsJson = False) -> None:
+    """Solve the hard-margin problems."""
+    with _one_sentence():
+        from marginlens.benchmarks.svm import bench_svm as measure
+
+        _bench("Hard-margin problems", measure, as_json)
+
+
+def _bench(title: str, measure: Callable[..., list[dict[str, Any]]], as_json: bool) -> None:
+    from marginlens.report.terminal import Bars, console, rows_table
+
+    with Bars(console(stderr=True)) as bars:
+        rows = measure(progress=bars.bar(title))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        console().print(rows_table(title, rows))
+
+
+@contextmanager
+def _one_sentence(after_interruption: str = "") -> Iterator[None]:
+    """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
+    try:
+        yield
+    except (InputError, MissingExtra, OSError) as problem:
+        typer.echo(f"marginlens: {problem}", err=True)
+        raise typer.Exit(EXIT_UNUSABLE) from None
+    except KeyboardInterrupt:
+        typer.echo(f"marginlens: interrupted. {after_interruption}".rstrip(), err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Being asked to terminate is an interruption too: what was begun is cleaned up."""
+    raise KeyboardInterrupt
+
+
+def _shown(path: Path) -> str:
+    """The path relative to the current folder where it is inside it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
