@@ -52,7 +52,7 @@ class Bar:
 
 
 class Bars:
-    """The watcher that shows a run of claims on a console; use it in a `with` block."""
+    """The watcher that shows a run of claims on a console, bars only where it is a terminal; use it in a `with` block."""
 
     def __init__(self, on: Console) -> None:
         self._console = on
@@ -64,17 +64,20 @@ class Bars:
             TimeElapsedColumn(),
             console=on,
             transient=True,
+            disable=not on.is_terminal,
         )
         self._running: dict[str, Bar] = {}
 
     def __enter__(self) -> Bars:
-        self._display.start()
+        if not self._display.disable:
+            self._display.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._display.stop()
+        if not self._display.disable:
+            self._display.stop()
 
     def bar(self, title: str) -> Bar:
         """A bar for a computation that is no claim."""

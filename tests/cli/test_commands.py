@@ -1,0 +1,87 @@
+"""The other commands: version, help, benchmarks."""
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import marginlens
+from marginlens import cli
+from marginlens.errors import missing_extra
+
+ROWS = [
+    {"method": "fused loop", "problems": 1000, "seconds": 1.23456, "speedup": 12.0},
+    {"method": "[tensor]", "problems": 1000, "seconds": 6.3, "speedup": None},
+]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+@pytest.fixture(params=["selection", "svm"])
+def bench(request, monkeypatch):
+    """A benchmark by name, whose measuring function can be set."""
+
+    def install(measure):
+        module = types.ModuleType(f"marginlens.benchmarks.{request.param}")
+        setattr(module, f"bench_{request.param}", measure)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return request.param
+
+    return install
+
+
+def measure(progress=None):
+    progress.expect(2)
+    progress.advance()
+    return ROWS
+
+
+def test_bench_prints_a_table(bench):
+    result = invoke("bench", bench(measure))
+    assert result.exit_code == 0, result.output
+    for word in ("fused loop", "[tensor]", "1.235", "6.3", "–", "speedup"):
+        assert word in result.stdout
+
+
+def test_bench_json_is_the_only_thing_on_stdout(bench):
+    result = invoke("bench", bench(measure), "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == ROWS
+
+
+def test_a_benchmark_that_lacks_a_package_says_how_to_get_it(bench):
+    def lacking(progress=None):
+        raise missing_extra("cvxopt", "bench", "The comparison")
+
+    result = invoke("bench", bench(lacking))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "marginlens: The comparison needs the package cvxopt: install it with pip install 'marginlens[bench]'.\n"
+    )
+
+
+def test_the_installed_command_says_its_version():
+    command = Path(sys.executable).with_name("marginlens")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"marginlens {marginlens.__version__}\n"
+
+
+def test_help_names_every_command():
+    result = invoke("--help")
+    assert result.exit_code == 0
+    for name in ("reproduce", "claims", "bench"):
+        assert name in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("dance",), ("reproduce", "--dance"), ("bench", "dance")])
+def test_a_word_that_is_no_command_ends_in_2_without_a_traceback(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert "dance" in result.output

@@ -1,0 +1,161 @@
+"""`marginlens reproduce` and `marginlens claims`: what they print, where they write, how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fake_claims import fake_claim, finding, raising
+from marginlens import cli
+from marginlens.errors import missing_extra
+from marginlens.experiments import catalogue
+
+CLAIMS = (fake_claim("A-1"), fake_claim("A-2"))
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run the command line in an empty folder, on these claims."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments, claims=CLAIMS):
+        monkeypatch.setattr(catalogue, "claims", lambda: claims)
+        return CliRunner().invoke(cli.app, list(arguments))
+
+    return invoke
+
+
+def ids():
+    return [row["id"] for row in json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))]
+
+
+def test_reproduce_prints_the_ledger_and_says_where_the_report_is(run):
+    result = run("reproduce")
+    assert result.exit_code == 0, result.output
+    assert "A-1" in result.stdout
+    assert "✓ reproduced" in result.stdout
+    assert result.stdout.splitlines()[-2:] == ["2 claims: 2 reproduced.", "The report is at report/index.html"]
+    assert "✓ reproduced  A-2" in result.stderr
+    assert Path("report/index.html").is_file()
+    assert ids() == ["A-1", "A-2"]
+
+
+def test_a_claim_that_is_not_reproduced_ends_in_1_after_the_report_is_written(run):
+    result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), fake_claim("A-2")))
+    assert result.exit_code == 1
+    assert "The run stopped with ValueError in fake_claims.py" in result.stderr
+    assert ids() == ["A-1", "A-2"]
+
+
+@pytest.mark.parametrize("only", [("--only", "A-3", "--only", "a-1"), ("--only", "A-3, A-1,A-3")])
+def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
+    claims = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+    result = run("reproduce", "--quick", *only, claims=claims)
+    assert result.exit_code == 0, result.output
+    assert ids() == ["A-1", "A-3"]
+    run("reproduce", "--only", "A-2", claims=claims)
+    rows = json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))
+    assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
+
+
+@pytest.mark.parametrize("only", ["A-7", "A-1,", ""])
+def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
+    result = run("reproduce", "--only", only)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("marginlens: The 'only' argument must be the id of a claim (A-1, A-2); got '")
+    assert result.stdout == ""
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/report", "/proc/marginlens", "full", "."])
+def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(run, place):
+    Path("taken").write_text("a file")
+    Path("full").mkdir()
+    Path("full", "thesis.tex").write_text("years of work")
+    result = run("reproduce", "--output", place, claims=(fake_claim(compute=raising(SystemExit("computed"))),))
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("marginlens: The 'output' argument must be a folder")
+    assert len(result.stderr.splitlines()) == 1
+    assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
+
+
+def test_a_missing_extra_stops_only_its_claim(run):
+    lacking = fake_claim("A-1", raising(missing_extra("torch", "torch", "A nonlinear head")))
+    result = run("reproduce", claims=(lacking, fake_claim("A-2")))
+    assert result.exit_code == 1
+    assert "pip install 'marginlens[torch]'" in json.loads(Path("report/ledger.json").read_text())[0]["note"]
+
+
+def test_an_interruption_is_one_sentence_and_130(run):
+    run("reproduce", "--only", "A-1")
+    before = Path("report/ledger.json").read_bytes()
+    result = run("reproduce", claims=(fake_claim("A-1"), fake_claim("A-2", raising(KeyboardInterrupt()))))
+    assert result.exit_code == 130
+    assert "marginlens: interrupted. The earlier report, if there was one, is untouched." in result.stderr
+    assert "Traceback" not in result.output
+    assert Path("report/ledger.json").read_bytes() == before
+    assert [path.name for path in Path().iterdir()] == ["report"]
+
+
+_SLOW = """
+import time
+from fake_claims import fake_claim
+from marginlens import cli
+from marginlens.experiments import catalogue
+
+def compute(effort, progress):
+    print("computing", flush=True)
+    time.sleep(60)
+
+catalogue.claims = lambda: (fake_claim(compute=compute),)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_signal_ends_the_process_in_130_and_leaves_nothing(tmp_path, stop):
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SLOW, "reproduce"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "computing\n"
+        assert [path.name.endswith(".partial") for path in tmp_path.iterdir()] == [True]
+        start = time.monotonic()
+        process.send_signal(stop)
+        output, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 30
+    assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+    assert output == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_lists_every_claim_with_its_last_result(run):
+    claims = (fake_claim("A-1"), fake_claim("A-2", finding(0.5)))
+    assert "not run" in run("claims", claims=claims).stdout
+    run("reproduce", "--only", "A-2", "--output", "elsewhere", claims=claims)
+    listed = run("claims", "--report", "elsewhere", claims=claims)
+    assert listed.exit_code == 0
+    assert "not run" in listed.stdout
+    assert "✗ not reproduced" in listed.stdout
+
+
+def test_claims_of_a_broken_report_is_one_sentence(run):
+    Path("report").mkdir()
+    Path("report/ledger.json").write_text("{")
+    result = run("claims")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("marginlens: The ledger report/ledger.json cannot be read")

@@ -1,0 +1,71 @@
+"""Small claims with every kind of ending, for tests of the report and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Progress
+
+Computation = Callable[[Effort, Progress], Finding]
+
+
+def fake_claim(
+    claim_id: str = "A-F9",
+    compute: Computation | None = None,
+    draw: Callable[[Finding], dict[str, Figure]] | None = None,
+    expected: Mapping[str, Bound] | None = None,
+) -> Claim:
+    """A claim about a mean correlation that must reach .999."""
+    return Claim(
+        id=claim_id,
+        labels=("A Fig 9(a)", "A Thm 4"),
+        title=f"Random data select a token ({claim_id})",
+        statement="On random data the trained weights align with a max-margin direction <for almost every> draw.",
+        protocol="n = 4, T = 6, d = 10; 20 draws.",
+        paper_value="average correlation .997",
+        expected={"mean_corr": Bound(low=0.999)} if expected is None else expected,
+        compute=compute or finding(0.9996),
+        draw=draw or curve,
+    )
+
+
+def finding(corr: float, note: str = "", assumption_met: bool = True) -> Computation:
+    """A computation that always finds this correlation, in three steps."""
+
+    def compute(effort: Effort, progress: Progress) -> Finding:
+        progress.expect(3)
+        for _ in range(3):
+            progress.advance()
+        sizes = {"n_draws": 1000.0 if effort is Effort.PAPER else 20.0}
+        return Finding(
+            measured=f"mean correlation {corr:.4f} ± .0002",
+            numbers={"mean_corr": corr, **sizes},
+            arrays={"corr": np.linspace(0, corr, 30)},
+            note=note,
+            assumption_met=assumption_met,
+        )
+
+    return compute
+
+
+def raising(error: BaseException) -> Computation:
+    """A computation that stops with this error."""
+
+    def compute(effort: Effort, progress: Progress) -> Finding:
+        progress.expect(10)
+        progress.advance()
+        raise error
+
+    return compute
+
+
+def curve(found: Finding) -> dict[str, Figure]:
+    """One figure: the correlation over the steps."""
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(found.arrays["corr"])
+    axes.set(xlabel="step", ylabel="correlation")
+    return {"correlation": figure}

@@ -1,0 +1,172 @@
+"""The page: every claim in it, well-formed, self-contained; and figures of a reasonable size."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fake_claims import fake_claim, finding, raising
+from marginlens.experiments.claim import Bound, Effort, Verdict
+from marginlens.report import reproduce
+from marginlens.report.figures import LARGEST_SVG, png, svg
+from marginlens.report.ledger_file import read_ledger
+from marginlens.report.page import page
+from marginlens.report.wording import duration, number, sizes, tally
+
+_VOID = {"meta", "img", "br", "link", "hr"}
+
+
+class Outline(HTMLParser):
+    """Reads a page and refuses one whose elements are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def attributes(self, tag: str, name: str) -> list[str | None]:
+        return [attributes[name] for one, attributes in self.elements if one == tag and name in attributes]
+
+
+@pytest.fixture
+def report(tmp_path):
+    claims = (
+        fake_claim("A-1"),
+        fake_claim("A-2", finding(0.9996, note="Higher than the paper's & for a reason.")),
+        fake_claim("A-3", finding(0.9, assumption_met=False)),
+        fake_claim("A-4", raising(ValueError("no <luck>"))),
+    )
+    return reproduce(claims, tmp_path / "report")
+
+
+def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
+    outline = Outline(report.page.read_text(encoding="utf-8"))
+    articles = [attributes["id"] for tag, attributes in outline.elements if tag == "article"]
+    assert articles == ["A-1", "A-2", "A-3", "A-4"]
+    for entry in report.entries:
+        for part in (entry.title, entry.statement, entry.protocol, entry.paper_value, entry.command):
+            assert part in outline.text
+        for part in (entry.result.measured, entry.result.note, entry.result.verdict.value):
+            assert part in outline.text
+    assert "≥ 0.999" in outline.text
+    assert "✗ does not hold" in outline.text
+
+
+def test_the_summary_links_to_every_claim(report):
+    outline = Outline(report.page.read_text(encoding="utf-8"))
+    assert outline.attributes("a", "href") == ["#A-1", "#A-2", "#A-3", "#A-4"]
+    assert (
+        "<title>marginlens: 4 claims: 1 reproduced, 1 reproduced with a note, 1 not reproduced, 1 assumption not met</title>"
+        in (report.page.read_text(encoding="utf-8"))
+    )
+
+
+def test_the_page_needs_nothing_else(report):
+    text = report.page.read_text(encoding="utf-8")
+    outline = Outline(text)
+    sources = outline.attributes("img", "src")
+    assert len(sources) == 3
+    for source in sources:
+        assert base64.b64decode(source.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in outline.elements}
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert all(alternative for alternative in outline.attributes("img", "alt"))
+    assert len(text) < 1_000_000
+
+
+def test_a_figure_file_that_vanished_is_said_to_be_missing(report):
+    (report.folder / "figures" / "A-1-correlation.png").unlink()
+    text = page(read_ledger(report.folder), report.folder)
+    assert "The file figures/A-1-correlation.png is missing: run the claim again." in Outline(text).text
+
+
+def test_results_of_another_version_and_reduced_sizes_are_marked(tmp_path, monkeypatch):
+    one, two = fake_claim("A-1"), fake_claim("A-2")
+    monkeypatch.setattr("marginlens.report.run.versions", lambda: {"numpy": "1.26.0"})
+    reproduce((one,), tmp_path / "report", effort=Effort.QUICK)
+    monkeypatch.setattr("marginlens.report.run.versions", lambda: {"numpy": "2.0.0"})
+    monkeypatch.setattr("marginlens.report.page._moment", lambda iso: "then")
+    (tmp_path / "report" / "ledger.json").write_text(
+        re.sub(
+            r'"finished": "\d+', '"finished": "1999', (tmp_path / "report" / "ledger.json").read_text(encoding="utf-8")
+        ),
+        encoding="utf-8",
+    )
+    text = Outline(reproduce((two,), tmp_path / "report", keep=(one, two)).page.read_text(encoding="utf-8")).text
+    assert "s at reduced sizes, then, numpy 1.26.0" in text
+    assert text.count("numpy 2.0.0") == 1
+
+
+def test_an_empty_report_is_a_page_too(tmp_path):
+    assert "0 claims: none run" in reproduce((), tmp_path / "report").page.read_text(encoding="utf-8")
+
+
+# ---- figures
+
+
+def cloud(n_points: int) -> Figure:
+    figure = Figure(figsize=(4, 3))
+    axes = figure.add_subplot()
+    x, y = np.random.default_rng(0).normal(size=(2, n_points))
+    axes.plot(x, y, linewidth=0.3)
+    return figure
+
+
+def test_the_same_figure_gives_the_same_files():
+    assert svg(cloud(50)) == svg(cloud(50))
+    assert png(cloud(50)) == png(cloud(50))
+
+
+def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
+    heavy = cloud(60_000)
+    drawing = svg(heavy)
+    assert len(drawing) < LARGEST_SVG
+    assert b"<image" in drawing
+    assert b"<image" not in svg(cloud(50))
+    assert not heavy.axes[0].lines[0].get_rasterized()
+
+
+def test_a_huge_figure_gets_fewer_dots():
+    image = png(Figure(figsize=(40, 10)))
+    assert int.from_bytes(image[16:20], "big") == 2000
+
+
+# ---- words
+
+
+def test_times_numbers_and_counts_read_as_people_say_them():
+    assert [duration(t) for t in (0.04, 9.94, 10, 59.6, 184, 3725)] == [
+        "0.0 s",
+        "9.9 s",
+        "10 s",
+        "1 min 0 s",
+        "3 min 4 s",
+        "1 h 2 min",
+    ]
+    assert [number(x) for x in (0.99961234, -1e-12, float("nan"), float("inf"))] == [
+        "0.999612",
+        "−1e−12",
+        "not found",
+        "inf",
+    ]
+    assert tally([Verdict.REPRODUCED]) == "1 claim: 1 reproduced"
+    assert sizes({Effort.QUICK}) == "reduced sizes (--quick)"
+    assert [str(b) for b in (Bound(1, 1), Bound(low=2), Bound(high=3), Bound(1, 2))] == ["= 1", "≥ 2", "≤ 3", "1 … 2"]

@@ -1,0 +1,287 @@
+"""Running claims: verdicts, what is kept from an earlier report, and reports that appear whole or not at all."""
+
+import json
+import os
+
+import pytest
+
+from fake_claims import curve, fake_claim, finding, raising
+from marginlens.errors import InputError
+from marginlens.experiments import catalogue
+from marginlens.experiments.claim import Bound, Effort, Finding, Verdict
+from marginlens.report import Entry, ledger, reproduce
+from marginlens.report.ledger_file import read_ledger
+
+
+def snapshot(folder):
+    """Every file below a folder with its bytes."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def verdicts(report):
+    return {entry.id: entry.result.verdict for entry in report.entries}
+
+
+def test_every_kind_of_ending_gets_its_verdict(tmp_path):
+    claims = (
+        fake_claim("A-1"),
+        fake_claim("A-2", finding(0.9996, note="Exact gradients end higher than the paper's.")),
+        fake_claim("A-3", finding(0.9)),
+        fake_claim("A-4", finding(0.9, assumption_met=False)),
+        fake_claim("A-5", raising(InputError("The 'radii' argument must be increasing; got [3, 2] instead."))),
+    )
+    report = reproduce(claims, tmp_path / "report")
+    assert verdicts(report) == {
+        "A-1": Verdict.REPRODUCED,
+        "A-2": Verdict.REPRODUCED_WITH_NOTE,
+        "A-3": Verdict.NOT_REPRODUCED,
+        "A-4": Verdict.ASSUMPTION_NOT_MET,
+        "A-5": Verdict.NOT_REPRODUCED,
+    }
+    assert [entry.id for entry in report.failures] == ["A-3", "A-5"]
+    assert [str(entry) for entry in report.entries[:2]] == [
+        "Entry(A-1: reproduced)",
+        "Entry(A-2: reproduced with a note)",
+    ]
+
+
+def test_a_computation_that_raises_says_why_and_where(tmp_path):
+    report = reproduce((fake_claim(compute=raising(ZeroDivisionError("division\nby zero"))),), tmp_path / "report")
+    result = report.entries[0].result
+    assert result.note.startswith("The run stopped with ZeroDivisionError in fake_claims.py, line ")
+    assert result.note.endswith(": division by zero.")
+    assert result.pictures == ()
+    assert [check.holds for check in result.checks] == [False]
+
+
+def test_a_drawing_that_raises_keeps_the_numbers(tmp_path):
+    def draw(found: Finding):
+        raise RuntimeError("no such colour")
+
+    result = reproduce((fake_claim(draw=draw),), tmp_path / "report").entries[0].result
+    assert result.verdict is Verdict.NOT_REPRODUCED
+    assert result.numbers["mean_corr"] == 0.9996
+    assert "no such colour" in result.note
+
+
+def test_a_number_that_was_expected_and_not_found_is_not_reproduced(tmp_path):
+    claim = fake_claim(expected={"mean_corr": Bound(low=0.5), "forgotten": Bound(high=1.0)})
+    result = reproduce((claim,), tmp_path / "report").entries[0].result
+    assert result.verdict is Verdict.NOT_REPRODUCED
+    assert {check.name: check.holds for check in result.checks} == {"mean_corr": True, "forgotten": False}
+
+
+def test_the_effort_reaches_the_computation_and_the_command(tmp_path):
+    entry = reproduce((fake_claim(),), tmp_path / "report", effort=Effort.QUICK).entries[0]
+    assert entry.result.numbers["n_draws"] == 20
+    assert entry.command == "marginlens reproduce --only A-F9 --quick"
+
+
+def test_the_watcher_sees_every_claim_begin_and_end(tmp_path):
+    seen = []
+
+    class Watcher:
+        def begin(self, claim):
+            seen.append(f"begin {claim.id}")
+            return self
+
+        def finish(self, entry):
+            seen.append(f"finish {entry.id}")
+
+        def expect(self, total):
+            seen.append(total)
+
+        def advance(self, units=1):
+            seen.append(units)
+
+    reproduce((fake_claim("A-1"), fake_claim("A-2")), tmp_path / "report", watcher=Watcher())
+    assert seen == ["begin A-1", 3, 1, 1, 1, "finish A-1", "begin A-2", 3, 1, 1, 1, "finish A-2"]
+
+
+# ---- the ledger on disk
+
+
+def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
+    nowhere = fake_claim("A-2", finding(float("nan")))
+    reproduce((fake_claim("A-1"), nowhere), tmp_path / "report")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    promised = {"id", "label", "statement", "paper_value", "measured", "verdict", "seconds", "note"}
+    more = {"title", "protocol", "expected", "numbers", "effort", "figures", "command", "versions", "finished"}
+    for row in rows:
+        assert promised | more <= set(row)
+    assert rows[0]["expected"] == [{"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True}]
+    assert rows[1]["expected"][0]["number"] is None
+    assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
+    assert rows[0]["versions"]["marginlens"]
+    for figure in rows[0]["figures"]:
+        assert (tmp_path / "report" / figure["png"]).read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (tmp_path / "report" / figure["svg"]).read_bytes()
+
+
+def test_an_entry_comes_back_from_json_as_it_was(tmp_path):
+    claims = (fake_claim("A-1", expected={"mean_corr": Bound(0.1, 1.0)}), fake_claim("A-2", raising(ValueError())))
+    report = reproduce(claims, tmp_path / "report")
+    assert read_ledger(tmp_path / "report") == list(report.entries)
+
+
+def test_a_claim_that_was_not_run_has_a_row_without_a_result():
+    entry = Entry.of(fake_claim())
+    assert "verdict" not in entry.row()
+    assert Entry.from_row(entry.row()) == entry
+    assert str(entry) == "Entry(A-F9: not run)"
+
+
+def test_the_ledger_lists_every_claim_with_its_last_result(tmp_path, monkeypatch):
+    claims = (fake_claim("A-1"), fake_claim("A-2"))
+    monkeypatch.setattr(catalogue, "claims", lambda: claims)
+    reproduce(claims[1:], tmp_path / "report")
+    first, second = ledger(tmp_path / "report")
+    assert (first.id, first.label, first.result) == ("A-1", "A Fig 9(a), A Thm 4", None)
+    assert second.result.verdict is Verdict.REPRODUCED
+    assert [entry.result for entry in ledger(tmp_path / "nowhere")] == [None, None]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]'])
+def test_a_ledger_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "ledger.json").write_text(text)
+    with pytest.raises(InputError, match=r"The ledger .*ledger\.json cannot be read .* run again\."):
+        read_ledger(tmp_path)
+
+
+# ---- rerunning some claims
+
+
+def test_rerunning_one_claim_keeps_the_others(tmp_path):
+    folder = tmp_path / "report"
+    claims = (fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-3"))
+    before = reproduce(claims, folder)
+    kept = snapshot(folder)
+    again = fake_claim("A-2", finding(0.9991))
+    report = reproduce((again,), folder, keep=(claims[0], again, claims[2]))
+    assert report.ran == ("A-2",)
+    assert [entry.id for entry in report.entries] == ["A-1", "A-2", "A-3"]
+    assert report.entries[0] == before.entries[0]
+    assert report.entries[1].result.numbers["mean_corr"] == 0.9991
+    after = snapshot(folder)
+    assert set(after) == set(kept)
+    changed = {path.as_posix() for path in kept if after[path] != kept[path]}
+    assert changed == {"figures/A-2-correlation.png", "figures/A-2-correlation.svg", "index.html", "ledger.json"}
+
+
+def test_a_failure_of_an_earlier_run_is_not_a_failure_of_this_one(tmp_path):
+    bad, good = fake_claim("A-1", finding(0.1)), fake_claim("A-2")
+    reproduce((bad,), tmp_path / "report")
+    report = reproduce((good,), tmp_path / "report", keep=(bad, good))
+    assert verdicts(report) == {"A-1": Verdict.NOT_REPRODUCED, "A-2": Verdict.REPRODUCED}
+    assert report.failures == ()
+
+
+def test_running_everything_drops_what_the_catalogue_no_longer_has(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"), fake_claim("A-2")), folder)
+    reproduce((fake_claim("A-1"),), folder)
+    assert [entry.id for entry in read_ledger(folder)] == ["A-1"]
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        "A-1-correlation.png",
+        "A-1-correlation.svg",
+    ]
+
+
+def test_a_figure_that_is_no_longer_drawn_disappears(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"),), folder)
+    renamed = fake_claim("A-1", draw=lambda found: {"new name": curve(found)["correlation"]})
+    reproduce((renamed,), folder, keep=(renamed,))
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == ["A-1-new-name.png", "A-1-new-name.svg"]
+
+
+def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").write_text("keep me")
+    reproduce((fake_claim(),), folder)
+    assert (folder / "notes" / "mine.txt").read_text() == "keep me"
+
+
+# ---- whole or not at all
+
+
+def test_an_interruption_leaves_the_old_report_untouched(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"),), folder)
+    before = snapshot(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        reproduce((fake_claim("A-1", finding(0.5)), fake_claim("A-2", raising(KeyboardInterrupt("now")))), folder)
+    assert snapshot(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_an_interruption_without_an_old_report_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        reproduce((fake_claim(compute=raising(KeyboardInterrupt("now"))),), tmp_path / "deep" / "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_in_place_before_the_last_claim_is_done(tmp_path):
+    seen = []
+
+    def compute(effort, progress):
+        seen.append((tmp_path / "report").exists())
+        return finding(0.9996)(effort, progress)
+
+    reproduce((fake_claim("A-1"), fake_claim("A-2", compute)), tmp_path / "report")
+    assert seen == [False]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["figures", "index.html", "ledger.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_when_the_last_move_fails_the_old_report_is_put_back(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    before = snapshot(folder)
+    rename = os.rename
+
+    def failing(source, target, **more):
+        if str(source).endswith("new"):
+            raise OSError("no space left")
+        return rename(source, target, **more)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="no space left"):
+        reproduce((fake_claim(compute=finding(0.5)),), folder)
+    assert snapshot(folder) == before
+
+
+def never(effort, progress):
+    raise AssertionError("the folder is checked before anything is computed")
+
+
+@pytest.mark.parametrize("place", ["file", "file/report", "other", "."])
+def test_a_folder_that_cannot_be_the_report_is_refused_before_computing(tmp_path, monkeypatch, place):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    monkeypatch.chdir(tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match="The 'output' argument must be a folder"):
+        reproduce((fake_claim(compute=never),), place)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_system_folder_is_refused_before_computing():
+    with pytest.raises(InputError, match=r"The 'output' argument must be a folder that can be written; got '/proc/"):
+        reproduce((fake_claim(compute=never),), "/proc/marginlens/report")
+
+
+def test_an_empty_folder_and_a_link_to_a_report_are_fine(tmp_path):
+    (tmp_path / "empty").mkdir()
+    reproduce((fake_claim(),), tmp_path / "empty")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    report = reproduce((fake_claim("A-2"),), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert report.page == (tmp_path / "empty" / "index.html")
