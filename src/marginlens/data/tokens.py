@@ -126,7 +126,8 @@ class TokenDataset:
     def scores(self, v: Any) -> FloatArray:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
         head = self.head(v)
-        scores = np.einsum("...itd,...d->...it", self.X, head) * self.y[..., None]
+        flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
+        scores = (flat @ head[..., None]).reshape(self.mask.shape) * self.y[..., None]
         return np.where(self.mask, scores, -np.inf)
 
     @implements("A", "Def 1")

@@ -23,7 +23,12 @@ def logits(data: TokenDataset, p: Any) -> FloatArray:
 
 def softmax(data: TokenDataset, p: Any) -> FloatArray:
     """Attention probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
-    masked = np.where(data.mask, logits(data, p), -np.inf)
+    return probabilities(logits(data, p), data.mask)
+
+
+def probabilities(logits: FloatArray, mask: Any) -> FloatArray:
+    """Softmax of logits over the unmasked tokens."""
+    masked = np.where(mask, logits, -np.inf)
     weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
     return weights / np.sum(weights, axis=-1, keepdims=True)
 

@@ -14,7 +14,7 @@ from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.heads import as_head
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step
 from marginlens.dynamics.stepwise import descend_stepwise
-from marginlens.dynamics.trajectory import Trajectory, finish, single
+from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
 from marginlens.errors import reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
@@ -68,34 +68,30 @@ def descend(
     save = _NOTHING if record is None else record.resolve(n_steps)
     steps = np.append(save, n_steps)  # the final iterate rides along as one more saved step
     run = _in_numpy if callable(v) or loss.code < 0 else _compiled
-    points, endings = run(batch, v, loss, step, first, steps)
-    trajectory = finish(batch, points, endings, record, save, (v, loss))
+    trajectory = finish(batch, run(batch, v, loss, step, first, steps), record, save, (v, loss))
     return trajectory if data.is_batch else single(trajectory)
 
 
-def _compiled(
-    batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray
-) -> tuple[FloatArray, tuple[IntArray, IntArray]]:
+def _compiled(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray) -> Run:
     shared = batch.K.strides[0] == 0 and np.ndim(v) == 1  # many starts on one problem
-    one = slice(0, 1) if shared else slice(None)
-    keys, lengths = np.ascontiguousarray(batch.K[one]), np.ascontiguousarray(batch.lengths[one])
-    head = v if np.ndim(v) == 1 else batch.head(v)
-    scores = batch[0].as_batch().scores(head) if shared else batch.scores(head)
+    problems = batch[0].as_batch() if shared else batch
+    scores = problems.scores(v)
+    scores = np.where(np.isfinite(scores), scores, 0.0)
+    keys, lengths = np.ascontiguousarray(problems.K), np.ascontiguousarray(problems.lengths)
     points = np.empty((len(batch), len(steps), batch.d_key))
     ends = np.zeros((len(batch), 2), dtype=np.int64)
+    logits = np.empty((len(batch), batch.n_inputs * batch.n_tokens))
     rule = (isinstance(step, NormalizedStep), float(step.size), loss.code, int(steps[-1]))
-    scores = np.where(np.isfinite(scores), scores, 0.0)
-    over_problems(descend_problems, len(batch), keys, scores, lengths, start, rule, steps, points, ends)
-    return points, (ends[:, 0], ends[:, 1])
+    over_problems(descend_problems, len(batch), keys, scores, lengths, start, rule, steps, (points, ends, logits))
+    return Run(points, ends[:, 0], ends[:, 1], logits.reshape(len(batch), batch.n_inputs, batch.n_tokens))
 
 
-def _in_numpy(
-    batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray
-) -> tuple[FloatArray, tuple[IntArray, IntArray]]:
+def _in_numpy(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray) -> Run:
     head = as_head(batch, v)
 
     def gradient(p: FloatArray) -> ScaledVector:
         at, margin = head.attend(logits(batch, p))
         return pairwise_gradient(batch.K, at, np.asarray(loss.log_abs_derivative(margin)))
 
-    return descend_stepwise(gradient, start, step, int(steps[-1]), steps)
+    points, reason, taken = descend_stepwise(gradient, start, step, int(steps[-1]), steps)
+    return Run(points, reason, taken, logits(batch, points[:, -1]))

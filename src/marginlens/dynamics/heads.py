@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
-from marginlens.dynamics.attention import Attended, attend
+from marginlens.dynamics.attention import Attended, attend, probabilities
 from marginlens.errors import missing_extra, reject
 
 FloatArray = npt.NDArray[np.float64]
@@ -51,10 +51,7 @@ class TorchHead:
         """Attention with the scores of the head linearised at its present output, and the margin Y ψ(z)."""
         import torch
 
-        masked = np.where(self.data.mask, logits, -np.inf)
-        weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
-        weights /= np.sum(weights, axis=-1, keepdims=True)
-        z = np.einsum("...it,...itd->...id", weights, self.data.X)
+        z = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), self.data.X)
         features = torch.tensor(z.reshape(-1, self.data.d_model), dtype=torch.float64, requires_grad=True)
         output = self.psi(features)
         if not isinstance(output, torch.Tensor) or output.numel() != features.shape[0]:

@@ -80,7 +80,7 @@ def descend_matrix(
         slope = pairwise_gradient(batch.X, at, np.asarray(loss.log_abs_derivative(margin)))
         return ScaledVector((query[:, None] * slope.vector[:, None, :]).reshape(len(batch), -1), slope.log_scale)
 
-    points, (reason, taken) = descend_stepwise(
+    points, reason, taken = descend_stepwise(
         gradient, first.reshape(len(batch), -1), step, n_steps, np.array([n_steps])
     )
     W = points[:, -1].reshape(shape)

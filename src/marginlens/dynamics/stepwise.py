@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 def descend_stepwise(
     gradient: Callable[[FloatArray], ScaledVector], start: FloatArray, step: StepRule, n_steps: int, save: IntArray
-) -> tuple[FloatArray, tuple[IntArray, IntArray]]:
+) -> tuple[FloatArray, IntArray, IntArray]:
     """Descend a batch with any gradient.
 
     Args:
@@ -50,4 +50,4 @@ def descend_stepwise(
         reason[broken], running = NON_FINITE, running & ~broken
         here = np.where(running[:, None], there, here)
         taken += running
-    return kept, (reason, taken)
+    return kept, reason, taken

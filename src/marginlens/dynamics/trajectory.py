@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
-from marginlens.dynamics.attention import logits, softmax
+from marginlens.dynamics.attention import probabilities, softmax
 from marginlens.dynamics.risk import excess_risk, risk
 from marginlens.dynamics.steps import Record
 from marginlens.losses import Loss
@@ -89,28 +89,34 @@ class Trajectory:
         return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
 
 
-def finish(
-    data: TokenDataset,
-    points: FloatArray,
-    endings: tuple[IntArray, IntArray],
-    record: Record | None,
-    steps: IntArray,
-    scoring: Any,
-) -> Trajectory:
-    """A trajectory from the iterates of a batch of runs.
+@dataclass(frozen=True)
+class Run:
+    """The bare outcome of a batch of descents, from whichever loop.
 
-    Args:
-        data: the batch. points: (batch, n_saved + 1, d_key), the last being the final iterate.
-        endings: reason and steps taken, each (batch,).
-        steps: the saved steps. scoring: (v, loss) for the kept risks.
+    Attributes:
+        points: (batch, n_saved + 1, d_key), the final iterate last. reason, taken: (batch,) how each run ended and after how many steps.
+        logits: (batch, n_inputs, n_tokens) at the end.
     """
-    final = points[:, -1]
-    reason, taken = endings
-    status = np.array(ENDINGS, dtype=object)[reason]
-    attention = softmax(data, final)
-    selected = np.argmax(np.where(data.mask, logits(data, final), -np.inf), axis=-1)
-    saved = Saved(steps, _kept(data, points[:, :-1], record, scoring))
-    return Trajectory(final, attention, selected, np.linalg.norm(final, axis=-1), status, taken, saved)
+
+    points: FloatArray
+    reason: IntArray
+    taken: IntArray
+    logits: FloatArray
+
+
+def finish(data: TokenDataset, run: Run, record: Record | None, steps: IntArray, scoring: Any) -> Trajectory:
+    """The trajectory of a batch of descents; `steps` are the saved ones and `scoring` is (v, loss) for the kept risks."""
+    final = run.points[:, -1]
+    attention = probabilities(run.logits, data.mask)
+    return Trajectory(
+        final=final,
+        attention=attention,
+        selected=np.argmax(attention, axis=-1),
+        norm=np.linalg.norm(final, axis=-1),
+        status=np.array(ENDINGS, dtype=object)[run.reason],
+        steps_taken=run.taken,
+        saved=Saved(steps, _kept(data, run.points[:, :-1], record, scoring)),
+    )
 
 
 def single(trajectory: Trajectory) -> Trajectory:
