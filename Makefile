@@ -1,0 +1,55 @@
+# make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
+# make test        lint, types and tests                                 (PYTEST_ARGS="-k svm")
+# Both prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce test lint docs picture clean
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := torch==2.13.0
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
+PYTEST_ARGS ?= -n 2
+ARGS ?=
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@found=; for candidate in $(CANDIDATES); do \
+	  if "$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "marginlens needs Python 3.11 or newer; none of these is: $(CANDIDATES). Name one with make PYTHON=/path/to/python3." >&2; \
+	  exit 1; \
+	fi; \
+	echo "Preparing $(VENV) with $$found; the first time this takes a few minutes."; \
+	$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$$found" -m venv --clear $(VENV)
+	@$(PIP) '$(TORCH)'
+	@$(PIP) --editable '.[dev]'
+	@touch $(READY)
+
+reproduce: $(READY)
+	@$(BIN)/marginlens reproduce $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY)
+	@$(BIN)/ruff check src tests
+	@$(BIN)/mypy
+
+docs: $(READY)
+	@$(BIN)/python -m marginlens.documentation
+
+picture: $(READY)
+	@$(BIN)/python -m marginlens.documentation picture
+
+clean:
+	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
