@@ -1,0 +1,167 @@
+"""Pages written from the code: they are fresh, complete, and the machinery that writes them can see what is missing."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from fake_claims import fake_claim
+from marginlens import documentation
+from marginlens.documentation import (
+    TestCitation,
+    cited_by_tests,
+    gaps,
+    implemented_table,
+    natural,
+    readme_with,
+    registered,
+    theorems_page,
+)
+from marginlens.errors import InputError
+from marginlens.experiments import catalogue
+from marginlens.papers import Implementation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# ---- this checkout
+
+
+@pytest.mark.parametrize("name", [documentation.THEOREMS, documentation.README])
+def test_the_page_says_what_the_code_says(name):
+    assert (ROOT / name).read_text(encoding="utf-8") == documentation.pages(ROOT)[name], (
+        f"{name} is stale: run make docs"
+    )
+
+
+def test_every_statement_has_a_function_and_a_test():
+    assert gaps(registered(), cited_by_tests(ROOT), catalogue.claims()) == []
+
+
+def test_claims_have_ids_of_their_own():
+    ids = [claim.id for claim in catalogue.claims()]
+    assert len(set(ids)) == len(ids)
+
+
+# ---- the machinery
+
+
+def implemented(label, name="att_svm", module="marginlens.svm.attention"):
+    return Implementation("A", label, module, name, "Shortest p that separates |x|.")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with tests that carry marks in every place where a mark can be."""
+    (tmp_path / "tests" / "theory").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("# marginlens\n")
+    (tmp_path / "tests" / "theory" / "test_marks.py").write_text(
+        textwrap.dedent("""
+            import pytest
+            import a_module_that_does_not_exist
+
+            pytestmark = [pytest.mark.statement("A Eq. (5)"), pytest.mark.slow]
+
+            @pytest.mark.statement("A Thm 3", "A Thm 10")
+            def test_on_a_function(): ...
+
+            @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.statement("A Lemma 2"))])
+            def test_on_a_parameter(x): ...
+
+            @pytest.mark.statement("A Def 2")
+            class TestClass:
+                @pytest.mark.statement("A Def 1")
+                def test_in_a_class(self): ...
+        """)
+    )
+    return tmp_path
+
+
+def test_marks_are_found_wherever_they_stand_without_importing(checkout):
+    found = cited_by_tests(checkout)
+    assert {one.path for one in found} == {"tests/theory/test_marks.py"}
+    assert sorted((one.label, one.name) for one in found) == [
+        ("A Def 1", "test_in_a_class"),
+        ("A Def 2", "TestClass"),
+        ("A Eq. (5)", "every test"),
+        ("A Lemma 2", "test_on_a_parameter"),
+        ("A Thm 10", "test_on_a_function"),
+        ("A Thm 3", "test_on_a_function"),
+    ]
+
+
+def test_a_mark_that_is_not_plain_text_is_refused(checkout):
+    (checkout / "tests" / "test_more.py").write_text("@pytest.mark.statement(LABEL)\ndef test(): ...\n")
+    with pytest.raises(InputError, match=r"as plain strings; tests/test_more\.py, line 1, does not"):
+        cited_by_tests(checkout)
+
+
+def test_labels_sort_as_people_count():
+    counted = [
+        "A ATT-SVM",
+        "A Def 1",
+        "A Def 2",
+        "A Eq. (5)",
+        "A Eq. (10)",
+        "A Lemma 2",
+        "A Lemma 11",
+        "A Thm 3",
+        "B Lemma 2",
+    ]
+    assert sorted(counted[::-1], key=natural) == counted
+
+
+def test_gaps_name_every_label_that_lacks_something():
+    functions = [implemented("Thm 1"), implemented("Thm 2")]
+    tests = [TestCitation("A Thm 1", "tests/test_x.py", "test_a"), TestCitation("A Thm 9", "tests/test_x.py", "test_b")]
+    claim = fake_claim()  # cites A Fig 9(a), which needs no function, and A Thm 4
+    assert gaps(functions, tests, [claim]) == [
+        "A Thm 2 has a function and no test.",
+        "A Thm 4 is cited by claim A-F9 and no function implements it.",
+        "A Thm 9 is cited by tests/test_x.py (test_b) and no function implements it.",
+    ]
+    complete = [TestCitation(f"A Thm {k}", "tests/test_x.py", "test_a") for k in (1, 2, 4)]
+    assert gaps([*functions, implemented("Thm 4")], complete, [claim]) == []
+
+
+def test_the_page_leads_from_statement_to_function_test_and_claim():
+    tests = [TestCitation("A Thm 4", "tests/theory/test_local.py", "test_it_leaves_the_cone")]
+    page = theorems_page([implemented("Thm 4"), implemented("Thm 3")], tests, [fake_claim()])
+    rows = [line for line in page.splitlines() if line.startswith(("| Thm", "| Fig"))]
+    function = "[`att_svm`](../src/marginlens/svm/attention.py)"
+    assert rows == [
+        "| Fig 9(a) |  |  |  | A-F9 |",
+        f"| Thm 3 | Shortest p that separates \\|x\\|. | {function} |  |  |",
+        f"| Thm 4 | Shortest p that separates \\|x\\|. | {function} "
+        "| [test_local.py](../tests/theory/test_local.py): it leaves the cone | A-F9 |",
+    ]
+
+
+def test_the_readme_table_names_parts_and_statements():
+    table = implemented_table([implemented("Thm 10"), implemented("Thm 3"), implemented("Thm 3", "other")])
+    assert table.splitlines()[2].startswith("| `marginlens.svm` | The hard-margin problems")
+    assert table.splitlines()[2].endswith("| A Thm 3, A Thm 10 |")
+
+
+def test_the_readme_keeps_all_but_the_table():
+    begin, end = "<!-- written by make docs: begin -->", "<!-- written by make docs: end -->"
+    assert readme_with("NEW", f"before\n{begin}\nold\n{end}\nafter\n") == f"before\n{begin}\nNEW\n{end}\nafter\n"
+    with pytest.raises(InputError, match=r"README\.md must hold the lines"):
+        readme_with("NEW", f"before\n{begin}\nafter\n")
+
+
+def test_a_folder_that_is_no_checkout_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["documentation"])
+    with pytest.raises(SystemExit, match="is no checkout of marginlens"):
+        documentation.main()
+
+
+def test_the_picture_is_the_first_figure_of_its_claim(tmp_path, monkeypatch):
+    claim = fake_claim(documentation.PICTURED_CLAIM, draw=lambda found: {"paths": Figure(), "more": Figure()})
+    monkeypatch.setattr(catalogue, "claims", lambda: (claim,))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["documentation", "picture"])
+    documentation.main()
+    assert (tmp_path / documentation.PICTURE).read_bytes().startswith(b"\x89PNG")

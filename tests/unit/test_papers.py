@@ -1,0 +1,38 @@
+"""The bibliography and the registry of statements."""
+
+import pytest
+
+from marginlens import papers
+from marginlens.papers import BIBLIOGRAPHY, Implementation, implementations, implements
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """An empty registry, so that what a test records is gone afterwards."""
+    monkeypatch.setattr(papers, "_REGISTRY", [])
+
+
+def test_what_is_decorated_is_recorded_once_per_label_and_returned_unchanged():
+    def relaxed():
+        """Shortest p that only selects.
+
+        More.
+        """
+
+    assert implements("A", "Eq. (10)", "Thm 6")(relaxed) is relaxed
+    name = relaxed.__qualname__
+    assert implementations() == (
+        Implementation("A", "Eq. (10)", __name__, name, "Shortest p that only selects."),
+        Implementation("A", "Thm 6", __name__, name, "Shortest p that only selects."),
+    )
+    assert implementations()[0].citation == "A Eq. (10)"
+
+
+def test_a_paper_that_is_not_in_the_bibliography_is_refused():
+    with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C"):
+        implements("Z", "Thm 1")
+
+
+def test_the_bibliography_is_keyed_by_letter():
+    assert {key: paper.key for key, paper in BIBLIOGRAPHY.items()} == {key: key for key in BIBLIOGRAPHY}
+    assert all(paper.authors and paper.title and 2020 < paper.year < 2030 for paper in BIBLIOGRAPHY.values())
