@@ -1,0 +1,51 @@
+"""The README does what it says: its example runs as printed, its links lead somewhere, its commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/symbols.md", "docs/theorems.md"]
+_LONGEST_EXAMPLE = 15
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_example_runs_as_printed(tmp_path):
+    (example,) = blocks("python")
+    assert len(example.splitlines()) <= _LONGEST_EXAMPLE
+    done = subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cosine = re.search(r"cosine with the max-margin direction ([\d.]+)", done.stdout)
+    assert cosine is not None, done.stdout
+    assert float(cosine[1]) > 0.999
+
+
+def test_the_commands_are_targets_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"^make (\w+)", blocks("sh")[0], flags=re.MULTILINE)
+    assert commands == ["reproduce", "test"]
+    for target in commands:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def test_every_link_to_a_file_leads_to_one():
+    for name in _PAGES:
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{name} links to {target}"
+
+
+def test_the_citation_names_this_version_and_every_paper():
+    import marginlens
+    from marginlens.papers import BIBLIOGRAPHY
+
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {marginlens.__version__}\n" in citation
+    for paper in BIBLIOGRAPHY.values():
+        assert f'title: "{paper.title}"\n    year: {paper.year}\n' in citation
