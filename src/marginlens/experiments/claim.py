@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from matplotlib.figure import Figure
 
+from marginlens.experiments.drawing import in_style
+
 
 class Effort(Enum):
     """How much of a protocol to run."""
@@ -118,7 +120,7 @@ class Claim:
             paper_value=module.PAPER_VALUE,
             expected=module.EXPECTED,
             compute=module.compute,
-            draw=module.draw,
+            draw=in_style(module.draw),
         )
 
     @property
