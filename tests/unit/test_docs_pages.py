@@ -109,7 +109,7 @@ def test_labels_sort_as_people_count():
         "A Thm 3",
         "B Lemma 2",
     ]
-    assert sorted(counted[::-1], key=natural) == counted
+    assert sorted(counted[4:] + counted[:4], key=natural) == counted
 
 
 def test_gaps_name_every_label_that_lacks_something():
