@@ -103,8 +103,8 @@ class Bars:
 def ledger_table(entries: Iterable[Entry]) -> Table:
     """The ledger, one row per claim."""
     table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
-    for name, justify in (("claim", "left"), ("statement", "left"), ("paper", "left"), ("measured", "left")):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for name in ("claim", "statement", "paper", "measured"):
+        table.add_column(name, overflow="fold")
     table.add_column("verdict", min_width=12)
     table.add_column("time", justify="right", no_wrap=True)
     for entry in entries:
@@ -125,7 +125,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
-        numeric = all(isinstance(row.get(name), int | float) for row in rows)
+        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(escape(name.replace("_", " ")), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(escape(_cell(row.get(name))) for name in names))
