@@ -18,7 +18,7 @@ from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.figures import png, svg
 from marginlens.report.folder import draft
 from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
-from marginlens.report.page import write_page
+from marginlens.report.page import PAGE, write_page
 from marginlens.report.versions import versions
 
 
@@ -54,7 +54,7 @@ class Report:
     @property
     def page(self) -> Path:
         """The page to open."""
-        return self.folder / "index.html"
+        return self.folder / PAGE
 
     @property
     def failures(self) -> tuple[Entry, ...]:
