@@ -12,13 +12,19 @@ from marginlens.errors import reject
 FloatArray = npt.NDArray[np.float64]
 
 
+def length(x: Any) -> FloatArray:
+    """Norm over the last axis, without overflow or underflow on the way."""
+    array = np.asarray(x, dtype=np.float64)
+    scale = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
+    safe = np.where((scale == 0.0) | ~np.isfinite(scale), 1.0, scale)
+    return np.linalg.norm(array / safe, axis=-1) * safe[..., 0]
+
+
 def unit(x: Any) -> FloatArray:
     """`x` divided by its norm over the last axis; nan where the norm is zero or not finite."""
     array = np.asarray(x, dtype=np.float64)
-    scale = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        array = array / scale
-        return array / np.linalg.norm(array, axis=-1, keepdims=True)
+        return array / length(array)[..., None]
 
 
 def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:

@@ -27,10 +27,11 @@ def softmax(data: TokenDataset, p: Any) -> FloatArray:
 
 
 def probabilities(logits: FloatArray, mask: Any) -> FloatArray:
-    """Softmax of logits over the unmasked tokens."""
+    """Softmax of logits over the unmasked tokens; nan for an input whose logits have overflowed."""
     masked = np.where(mask, logits, -np.inf)
-    weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
-    return weights / np.sum(weights, axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
+        return weights / np.sum(weights, axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True)

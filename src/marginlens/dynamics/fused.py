@@ -223,8 +223,8 @@ def _descend_one(rows: Any, scores: Any, lengths: Any, start: Any, rule: Any, sa
         spread, state, origin = np.dot(rows, columns), np.zeros(m), first.copy()
     a, w, h, gradient = first, np.zeros(m), np.zeros(m), np.zeros(d)
     a_next, state_next = np.empty(m), np.empty(state.shape[0])
-    reason, taken, saved = RAN_ALL, 0, 0
-    for step in range(n_steps + 1):
+    reason, taken, saved = RAN_ALL if _finite(a) else NON_FINITE, 0, 0
+    for step in range(n_steps + 1 if reason == RAN_ALL else 0):
         while saved < save.shape[0] and save[saved] == step:
             _write(columns, start, state, in_keys, out[saved])
             saved += 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from marginlens.directions import length
 from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.gradient import ScaledVector
 from marginlens.dynamics.steps import NormalizedStep, StepRule
@@ -38,7 +39,7 @@ def descend_stepwise(
             break
         with np.errstate(over="ignore", invalid="ignore"):
             slope = gradient(here)
-            size = np.linalg.norm(slope.vector, axis=-1)
+            size = length(slope.vector)
             if isinstance(step, NormalizedStep):
                 stuck = running & (size == 0.0)
                 reason[stuck], running = STATIONARY, running & ~stuck

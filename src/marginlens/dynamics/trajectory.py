@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
+from marginlens.directions import length
 from marginlens.dynamics.attention import probabilities, softmax
 from marginlens.dynamics.risk import excess_risk, risk
 from marginlens.dynamics.steps import Record
@@ -112,7 +113,7 @@ def finish(data: TokenDataset, run: Run, record: Record | None, steps: IntArray,
         final=final,
         attention=attention,
         selected=np.argmax(attention, axis=-1),
-        norm=np.linalg.norm(final, axis=-1),
+        norm=length(final),
         status=np.array(ENDINGS, dtype=object)[run.reason],
         steps_taken=run.taken,
         saved=Saved(steps, _kept(data, run.points[:, :-1], record, scoring)),
@@ -147,7 +148,7 @@ def _kept(data: TokenDataset, points: FloatArray, record: Record | None, scoring
         if name == "p":
             kept[name] = points
         elif name == "norm":
-            kept[name] = np.linalg.norm(points, axis=-1)
+            kept[name] = length(points)
         elif name == "attention":
             kept[name] = _stack([softmax(data, points[:, k]) for k in range(points.shape[1])])
         elif name == "selected":

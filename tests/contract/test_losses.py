@@ -1,0 +1,99 @@
+"""What every loss must satisfy, built in or a user's own."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from tolerances import ROUNDING
+
+
+class Hinged(ml.Loss):
+    """A user's loss: smooth, decreasing, not convex."""
+
+    def value(self, u):
+        return -np.arctan(np.asarray(u, dtype=float))
+
+    def log_abs_derivative(self, u):
+        return -np.log1p(np.asarray(u, dtype=float) ** 2)
+
+
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.Correlation(), Hinged()]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_derivative_is_the_slope_of_the_value(loss):
+    u = np.linspace(-4, 4, 81)
+    h = 1e-6
+    slope = (loss.value(u + h) - loss.value(u - h)) / (2 * h)
+    assert np.max(np.abs(slope - loss.derivative(u)) / np.abs(slope)) < 1e-7
+    assert np.all(loss.derivative(u) < 0)
+    assert np.allclose(np.log(-loss.derivative(u)), loss.log_abs_derivative(u), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_log_derivative_is_finite_far_out(loss):
+    assert np.isfinite(loss.log_abs_derivative(np.array([-1e6, -1e3, 0.0, 1e3, 1e6]))).all()
+
+
+def test_logistic_values_at_both_ends():
+    loss = ml.Logistic()
+    assert loss.value(1e6) == 0.0
+    assert loss.value(-1e6) == 1e6
+    assert loss.log_abs_derivative(1e6) == -1e6
+    assert loss.log_abs_derivative(-1e6) == 0.0
+
+
+@pytest.mark.statement("A Assumption A")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("low", "high"), [(-2.0, 3.0), (0.5, 4.0), (-3.0, -1.0)])
+def test_constants_bracket_the_slopes(loss, low, high):
+    """M₁ and M₀ hold on the interval and are attained: 1% less would be violated."""
+    found = loss.constants(low, high)
+    u = np.linspace(low, high, 4001)
+    slope = loss.derivative(u)
+    steepness = np.abs(np.diff(slope)) / np.diff(u)
+    assert np.all(np.abs(slope) <= found.bound * (1 + ROUNDING))
+    assert np.all(np.abs(slope) >= found.smallest * (1 - ROUNDING))
+    assert np.all(steepness <= found.lipschitz * (1 + 1e-6) + ROUNDING)
+    assert np.abs(slope).max() >= 0.99 * found.bound
+    assert steepness.max() >= 0.99 * found.lipschitz
+    assert found.decreasing
+
+
+@pytest.mark.statement("A Assumption A")
+def test_constants_notice_a_loss_that_does_not_decrease():
+    class Rising(ml.Loss):
+        def value(self, u):
+            return np.asarray(u, dtype=float) ** 2
+
+        def log_abs_derivative(self, u):
+            return np.log(2 * np.abs(np.asarray(u, dtype=float)) + 1e-300)
+
+    assert not Rising().constants(-1.0, 1.0).decreasing
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_rise_is_exact_where_the_difference_cancels(loss):
+    u = np.array([-1.0, 0.3, 2.0])
+    for delta in (0.7, 2.5, -0.4):
+        assert np.allclose(loss.rise(u, delta), loss.value(u - delta) - loss.value(u), rtol=1e-11, atol=1e-13)
+    tiny = 1e-12
+    assert np.allclose(loss.rise(u, tiny) / tiny, -loss.derivative(u), rtol=1e-10)
+    assert np.allclose(loss.log_rise(u, -2000.0, 1.0), loss.log_abs_derivative(u) - 2000.0, rtol=1e-14)
+    for log_delta in (-36.9, -37.1):  # both sides of the first-order switch
+        expected = loss.log_abs_derivative(u) + log_delta
+        assert np.allclose(loss.log_rise(u, log_delta, -1.0), expected, rtol=0, atol=ROUNDING)
+
+
+def test_bad_interval_and_bad_loss():
+    with pytest.raises(
+        ml.InputError, match=r"'low, high' argument must be finite numbers with low ≤ high; got \(1, 0\)"
+    ):
+        ml.Logistic().constants(1, 0)
+    data, v = ml.data.figure_1a()
+    with pytest.raises(ml.InputError, match=r"'loss' argument must be a loss such as ml.Logistic.*the class Logistic"):
+        ml.descend(data, v, loss=ml.Logistic)
+    with pytest.raises(TypeError, match="Loss must define value"):
+        ml.Loss().value(0.0)
+    with pytest.raises(TypeError, match="Loss must define log_abs_derivative"):
+        ml.Loss().log_abs_derivative(0.0)

@@ -1,0 +1,39 @@
+"""Cosines and angles."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from tolerances import ROUNDING
+
+
+def test_cosine_batchwise_and_never_above_one():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(50, 6)), rng.normal(size=(50, 6))
+    expected = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+    assert np.allclose(ml.correlation(a, b), expected, rtol=0, atol=ROUNDING)
+    assert isinstance(ml.correlation(a[0], b[0]), float)
+    assert np.all(ml.correlation(a, 3 * a) <= 1.0)
+    assert np.allclose(ml.correlation(a, b[0]), [ml.correlation(row, b[0]) for row in a])
+    assert ml.correlation(1e300 * a[0], 1e-300 * b[0]) == pytest.approx(expected[0])
+
+
+def test_matrices_count_all_their_axes():
+    rng = np.random.default_rng(1)
+    A, B = rng.normal(size=(4, 3, 3)), rng.normal(size=(4, 3, 3))
+    assert np.allclose(ml.correlation(A, B, axes=2), ml.correlation(A.reshape(4, 9), B.reshape(4, 9)))
+    assert isinstance(ml.correlation(A[0], B[0], axes=2), float)
+    with pytest.raises(ml.InputError, match="'b' argument must be weights whose last 2 axes match"):
+        ml.correlation(A, B[..., :2], axes=2)
+
+
+def test_zero_has_no_direction():
+    assert np.isnan(ml.correlation(np.zeros(3), np.ones(3)))
+    with pytest.raises(ml.InputError, match="'b' argument must be weights whose last axis matches"):
+        ml.correlation(np.ones(3), np.ones(2))
+
+
+def test_tiny_angles_survive():
+    a = np.array([1.0, 0.0])
+    assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9)
+    assert ml.angle(a, -a) == pytest.approx(np.pi)

@@ -1,0 +1,232 @@
+"""Descent: one loop against another, batches against singles, starts, records, endings and bad input."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from decimal_oracle import gradient as decimal_gradient
+from tolerances import LEMMA_1, LOOP_AGREEMENT
+
+STEPS = [ml.NormalizedStep(0.5), ml.ConstantStep(2.0)]
+
+
+class OwnLogistic(ml.Loss):
+    """The logistic loss as a user would write it: no compiled branch."""
+
+    def value(self, u):
+        return np.logaddexp(0.0, -np.asarray(u))
+
+    def log_abs_derivative(self, u):
+        return -np.logaddexp(0.0, np.asarray(u))
+
+
+def ragged_batch(seed):
+    rng = np.random.default_rng(seed)
+    problems = [[rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(3)] for _ in range(8)]
+    return ml.TokenDataset(problems, rng.choice([-1, 1], size=(8, 3))), rng.normal(size=(8, 3))
+
+
+@pytest.mark.statement("A Eq. (3)")
+@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("width", [2, 30], ids=["state is p", "state is coefficients"])
+def test_compiled_loop_equals_numpy_loop(step, width):
+    data, v = ml.data.sphere_tokens(12, 3, 4, width, 0)
+    start = np.random.default_rng(1).normal(size=(12, width))
+    fast = ml.descend(
+        data, v, step=step, n_steps=60, start=start
+    )  # where p stays finite, NGD hops about and amplifies rounding
+    slow = ml.descend(data, v, step=step, n_steps=60, start=start, loss=OwnLogistic())
+    assert np.max(np.abs(fast.final - slow.final)) < LOOP_AGREEMENT * max(1, fast.norm.max())
+    assert np.allclose(fast.attention, slow.attention, atol=LOOP_AGREEMENT)
+    assert np.array_equal(fast.selected, slow.selected)
+
+
+@pytest.mark.statement("A Eq. (3)")
+@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
+def test_batch_equals_loop_of_singles(step):
+    data, v = ragged_batch(0)
+    together = ml.descend(
+        data, v, step=step, n_steps=150, record=ml.Record(50, ("p", "risk", "norm", "attention", "selected"))
+    )
+    for j in range(len(data)):
+        alone = ml.descend(
+            data[j], v[j], step=step, n_steps=150, record=ml.Record(50, ("p", "risk", "norm", "attention", "selected"))
+        )
+        assert np.array_equal(alone.final, together.final[j])
+        assert alone.status is together.status[j]
+        for name in alone.saved:
+            assert np.allclose(alone.saved[name], together.saved[name][j], rtol=1e-13, atol=1e-15), name
+
+
+def test_wide_and_narrow_states_agree():
+    """The same problem padded with zero coordinates runs through the Gram matrix instead; the path is the same."""
+    data, v = ml.data.sphere_tokens(6, 3, 5, 4, 2)
+    pad = [(0, 0), (0, 0), (0, 0), (0, 40)]
+    wide = ml.TokenDataset(np.pad(data.X, pad), data.y)
+    a = ml.descend(data, v, n_steps=1000)
+    b = ml.descend(wide, np.pad(v, [(0, 0), (0, 40)]), n_steps=1000)
+    assert np.max(np.abs(a.final - b.final[:, :4])) < 1e-7 * a.norm.max()
+    assert not b.final[:, 4:].any()
+
+
+def test_every_step_is_right_at_norm_ten_thousand():
+    """Steps of NGD started at ‖p‖ = 1e4, where the gradient is e^-1000s, against decimal arithmetic."""
+    for seed in range(3):
+        data, v = ml.data.sphere_tokens(1, 2, 3, 3, seed)
+        data, v = data[0], v[0]
+        direction = np.random.default_rng(seed).normal(size=3)
+        p = start = 1e4 * direction / np.linalg.norm(direction)
+        for _ in range(5):
+            p = p - decimal_gradient(data, v, p, "Logistic")[0]
+        run = ml.descend(data, v, start=start, n_steps=5)
+        assert np.max(np.abs(run.final - p)) < 1e-8
+        assert run.norm > 9.9e3
+
+
+def test_many_starts_on_one_problem():
+    data, v = ml.data.figure_1b()
+    starts = np.random.default_rng(0).normal(size=(9, 2))
+    together = ml.descend(data.repeat(9), v, start=starts, n_steps=200, step=ml.NormalizedStep(0.1))
+    alone = [ml.descend(data, v, start=start, n_steps=200, step=ml.NormalizedStep(0.1)).final for start in starts]
+    assert np.array_equal(together.final, np.stack(alone))
+
+
+def test_results_do_not_depend_on_threads(monkeypatch):
+    data, v = ml.data.sphere_tokens(40, 3, 4, 6, 0)
+    several = ml.descend(data, v, n_steps=100).final
+    monkeypatch.setenv("MARGINLENS_THREADS", "1")
+    assert np.array_equal(several, ml.descend(data, v, n_steps=100).final)
+
+
+def test_record_keeps_what_was_asked_for():
+    data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
+    assert len(ml.descend(data, v, n_steps=5).saved) == 0
+    run = ml.descend(data, v, n_steps=25, record=ml.Record(10, ("p", "norm", "excess_risk")))
+    assert run.saved.steps.tolist() == [0, 10, 20, 25]
+    assert run.saved["p"].shape == (3, 4, 4)
+    assert np.array_equal(run.saved["p"][:, -1], run.final)
+    assert np.allclose(run.saved["norm"], np.linalg.norm(run.saved["p"], axis=-1))
+    assert run.saved["excess_risk"].log.shape == (3, 4)
+    ten = ml.descend(data, v, n_steps=10).final
+    assert np.array_equal(run.saved["p"][:, 1], ten)
+    assert repr(run.saved) == "Saved(p, norm, excess_risk at 4 steps)"
+    with pytest.raises(KeyError, match="'risk' was not kept"):
+        run.saved["risk"]
+    one = ml.descend(data[0], v[0], n_steps=6, record=ml.Record([2, 5], ("excess_risk", "p")))
+    assert one.saved["p"].shape == (2, 4)
+    assert one.saved["excess_risk"].log.shape == (2,)
+
+
+def test_a_run_that_overflows_stops_alone():
+    """One problem with keys of 1e300 overflows at once; its neighbours go on."""
+    data, v = ml.data.sphere_tokens(3, 2, 3, 2, 0)
+    K = data.K.copy()
+    K[1] *= 1e300
+    wild = ml.TokenDataset(data.X, data.y, K=K)
+    start = np.full((3, 2), 1e10)
+    run = ml.descend(wild, v, n_steps=50, start=start, record=ml.Record(10))
+    assert run.status[1] is ml.DescentStatus.NON_FINITE
+    assert run.status[0] is run.status[2] is ml.DescentStatus.COMPLETED
+    assert np.isfinite(run.final).all()
+    assert run.steps_taken.tolist() == [50, 0, 50]
+    assert np.array_equal(run.saved["p"][1], np.tile(start[1], (6, 1)))
+    assert "last finite iterate" in run.status[1].value
+    alone = ml.descend(wild[0], v[0], n_steps=50, start=start[0])
+    assert np.array_equal(alone.final, run.final[0])
+
+
+@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+def test_diverging_steps_end_at_the_last_finite_iterate(loss):
+    data, v = ml.data.sphere_tokens(2, 2, 3, 3, 1)
+    run = ml.descend(data, v, loss=loss, step=ml.ConstantStep(1e308), n_steps=50, start=np.full(3, 1e300))
+    assert np.isfinite(run.final).all()
+
+
+@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+def test_nothing_to_select_is_stationary(loss):
+    one_token = ml.TokenDataset(np.ones((3, 1, 2)), [1, 1, -1])
+    run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10)
+    assert run.status is ml.DescentStatus.STATIONARY
+    assert run.steps_taken == 0
+    equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
+    assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.DescentStatus.STATIONARY
+    plain = ml.descend(one_token, np.ones(2), loss=loss, step=ml.ConstantStep(1.0), n_steps=10)
+    assert plain.status is ml.DescentStatus.COMPLETED
+    assert plain.norm == 0
+
+
+@pytest.mark.statement("A Lemma 1", "A Eq. (15b)")
+@pytest.mark.parametrize("head", ["linear", "nonlinear"])
+@pytest.mark.parametrize("step", [ml.ConstantStep(1.0), ml.NormalizedStep(0.1)], ids=lambda one: type(one).__name__)
+def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
+    rng = np.random.default_rng(0)
+    data, v = ml.data.sphere_tokens(2, 3, 4, 5, rng)
+    u = rng.normal(size=3) * 2
+    if head == "nonlinear":
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(0)
+        v = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+    start = rng.normal(size=(2, 5))
+    n_steps = 1000 if head == "linear" else 200
+    vector = ml.descend(data, v, step=step, n_steps=n_steps, start=start)
+    matrix = ml.descend_matrix(
+        data, v, u, step=ml.matching_step(step, u), n_steps=n_steps, start=ml.matrix_from_vector(start, u)
+    )
+    expected = ml.matrix_from_vector(vector.final, u)
+    assert np.max(np.abs(matrix.final - expected)) / np.abs(expected).max() < LEMMA_1
+    assert np.array_equal(matrix.selected, vector.selected)
+    wrong = ml.descend_matrix(data, v, u, step=step, n_steps=n_steps, start=ml.matrix_from_vector(start, u))
+    assert np.max(np.abs(wrong.final - expected)) / np.abs(expected).max() > 1e-3  # the step must be matched
+    single = ml.descend_matrix(
+        data[0], v if head == "nonlinear" else v[0], u, step=ml.matching_step(step, u), n_steps=3
+    )
+    assert single.final.shape == (3, 5)
+
+
+def test_nonlinear_linear_head_equals_linear_head():
+    torch = pytest.importorskip("torch")
+    data, v = ml.data.sphere_tokens(1, 3, 4, 5, 0)
+    module = torch.nn.Linear(5, 1, bias=False).double()
+    with torch.no_grad():
+        module.weight[:] = torch.tensor(v)
+    a, b = ml.descend(data, v, n_steps=200), ml.descend(data, module, n_steps=200)
+    assert np.max(np.abs(a.final - b.final)) < 1e-8
+    with pytest.raises(
+        ml.InputError, match=r"'v' argument must be a head that gives one number per input \(3 in all\)"
+    ):
+        ml.descend(data, lambda z: z, n_steps=1)
+    with pytest.raises(ml.InputError, match="'record' argument must be without 'excess_risk' for a nonlinear head"):
+        ml.descend(data, module, n_steps=1, record=ml.Record(1, ("excess_risk",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"n_steps": -1}, "'n_steps' argument must be a whole number of at least 0; got -1"),
+        ({"step": 0.1}, r"'step' argument must be ml.NormalizedStep\(size\) or ml.ConstantStep\(size\); got 0.1"),
+        ({"start": np.ones(5)}, r"'start' argument must be .*shape \(2,\); got shape \(5,\)"),
+        ({"start": [np.nan, 0]}, r"'start' argument must be .*; got nan at index \(0,\)"),
+        ({"record": 10}, "'record' argument must be an ml.Record or None; got 10"),
+        ({"record": ml.Record([3, 2])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
+        ({"record": ml.Record([2000])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, sentence):
+    data, v = ml.data.figure_1b()
+    with pytest.raises(ml.InputError, match=sentence):
+        ml.descend(data, v, **options)
+
+
+def test_more_bad_input():
+    data, v = ml.data.figure_1b()
+    with pytest.raises(ml.InputError, match="'size' argument must be a positive number; got 0"):
+        ml.NormalizedStep(0)
+    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 'loss'"):
+        ml.Record(1, ("loss",))
+    with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
+        ml.descend(data.X, v)
+    with pytest.raises(ml.InputError, match="'data' argument must be a dataset whose keys are its tokens"):
+        ml.descend_matrix(data, v, np.ones(2))
+    tokens = ml.TokenDataset(data.X, data.y)
+    with pytest.raises(ml.InputError, match="'u' argument must be a query that is not zero"):
+        ml.descend_matrix(tokens, v, np.zeros(2))

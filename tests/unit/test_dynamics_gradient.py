@@ -1,0 +1,124 @@
+"""Gradients and risks: against autograd where it is accurate, and against decimals where float64 formulas break."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from decimal_oracle import gradient as decimal_gradient
+from marginlens.dynamics.fused import pair_weights
+from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
+
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.Correlation()]
+
+
+@pytest.mark.statement("A Eq. (15a)", "A Eq. (18)", "A Eq. (1)", "A (ERM)")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_gradient_and_risk_agree_with_autograd(loss):
+    torch = pytest.importorskip("torch")
+    data, v = ml.data.gaussian_tokens(20, 3, 5, 4, 0)
+    p = np.random.default_rng(1).normal(size=(20, 4))
+    point = torch.tensor(p, requires_grad=True)
+    s = torch.softmax(torch.tensor(data.K) @ point[:, None, :, None], dim=2)[..., 0]
+    margin = torch.einsum("bit,bitd,bd->bi", s, torch.tensor(data.X), torch.tensor(v)) * torch.tensor(data.y)
+    value = {
+        "Logistic": torch.nn.functional.softplus(-margin),
+        "Exponential": torch.exp(-margin),
+        "Correlation": -margin,
+    }
+    mean = value[type(loss).__name__].mean(dim=-1)
+    mean.sum().backward()
+    assert np.allclose(ml.risk(data, v, p, loss), mean.detach().numpy(), rtol=1e-12, atol=ROUNDING)
+    ours, theirs = ml.risk_gradient(data, v, p, loss).value(), point.grad.numpy()
+    assert np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < AUTOGRAD
+
+
+@pytest.mark.statement("A Eq. (15a)")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("size", [0.0, 1.0, 40.0, 1e3, 1e4])
+def test_gradient_is_exact_at_any_norm(loss, size):
+    """At ‖p‖ = 1e4 the gradient is far below the smallest float64, and still right to eleven digits."""
+    for seed in range(4):
+        data, v = ml.data.sphere_tokens(1, 2, 3, 3, seed)
+        data, v = data[0], v[0]
+        p = size * np.random.default_rng(100 + seed).normal(size=3)
+        found = ml.risk_gradient(data, v, p, loss)
+        direction, log_norm = decimal_gradient(data, v, p, type(loss).__name__)
+        assert np.allclose(
+            found.vector / np.linalg.norm(found.vector), direction, rtol=0, atol=HIGH_PRECISION * max(1, size / 10)
+        )
+        assert found.log_norm == pytest.approx(log_norm, rel=1e-12, abs=1e-9)
+    assert size < 1e3 or log_norm < -745  # the test means what it says
+
+
+@pytest.mark.parametrize("size", [1.0, 300.0, 1e4])
+def test_tied_scores_and_huge_margins_keep_their_digits(size):
+    """A nearest token with exactly the best score, and scores of ±2,000 whose logistic slope underflows."""
+    keys = np.array([[(0.0, 0.0), (0.3, 0.1), (-1.0, 0.5)], [(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]])
+    for scores in ([[1.0, 1.0, 0.2], [0.5, 0.5, 0.1]], [[2000.0, 2000.0, 1999.0], [1500.0, 10.0, -2000.0]]):
+        data, v = ml.data.scored_tokens(keys, scores)
+        p = size * np.array([0.6, -0.8])
+        found = ml.risk_gradient(data, v, p)
+        direction, log_norm = decimal_gradient(data, v, p, "Logistic")
+        assert np.allclose(found.vector / np.linalg.norm(found.vector), direction, rtol=0, atol=1e-9)
+        assert found.log_norm == pytest.approx(log_norm, rel=1e-10)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("size", [0.1, 30.0, 2e3, 1e5])
+def test_compiled_weights_equal_the_numpy_gradient(loss, size):
+    for seed in range(10):
+        data, v = ml.data.sphere_tokens(1, 3, 4, 5, seed)
+        data, v = data[0], v[0]
+        p = size * np.random.default_rng(seed).normal(size=5)
+        logits = np.einsum("itd,d->it", data.K, p).ravel()
+        weights = np.zeros(12)
+        log_scale = pair_weights(logits, data.scores(v), data.lengths, loss.code, weights)
+        compiled = weights @ data.K.reshape(12, 5) / 3
+        found = ml.risk_gradient(data, v, p, loss)
+        assert ml.correlation(compiled, found.vector) > 1 - 1e-12
+        assert np.log(np.linalg.norm(compiled)) + log_scale == pytest.approx(found.log_norm, abs=1e-8)
+
+
+@pytest.mark.statement("A Eq. (63)")
+def test_excess_risk_against_plain_and_decimal_arithmetic():
+    data, v = ml.data.sphere_tokens(10, 3, 4, 5, 3)
+    p = np.random.default_rng(4).normal(size=(10, 5))
+    selected = np.argmax(ml.dynamics.logits(data, p), axis=-1)
+    base = np.mean(ml.Logistic().value(np.take_along_axis(data.scores(v), selected[..., None], -1)[..., 0]), axis=-1)
+    found = ml.excess_risk(data, v, p)
+    assert np.allclose(found.sign * np.exp(found.log), ml.risk(data, v, p) - base, rtol=1e-9, atol=ROUNDING)
+    other = (selected + 1) % 4  # relative to tokens that are not the largest
+    base = np.mean(ml.Logistic().value(np.take_along_axis(data.scores(v), other[..., None], -1)[..., 0]), axis=-1)
+    found = ml.excess_risk(data, v, p, selected=other)
+    assert np.allclose(found.sign * np.exp(found.log), ml.risk(data, v, p) - base, rtol=1e-9, atol=ROUNDING)
+    far, farther = ml.excess_risk(data, v, 1e5 * p), ml.excess_risk(data, v, 2e5 * p)
+    assert np.isfinite(far.log).all()
+    assert np.all(far.log < -745)
+    assert np.allclose(farther.log / far.log, 2, atol=0.05)  # the log of the excess is linear in the norm
+    assert np.array_equal(far.above(farther), far.sign > 0)
+
+
+def test_offsets_common_to_an_input_change_nothing():
+    """Softmax ignores a shift of all keys of an input; so do our digits, even for a shift of 1e6."""
+    data, v = ml.data.sphere_tokens(5, 3, 4, 5, 7)
+    shifted = ml.TokenDataset(data.X, data.y, K=data.K + 2.0**20 * np.ones(5))
+    clean = ml.TokenDataset(data.X, data.y, K=shifted.K - 2.0**20 * np.ones(5))
+    a, b = ml.descend(shifted, v, n_steps=300), ml.descend(clean, v, n_steps=300)
+    assert np.min(ml.correlation(a.final, b.final)) > 1 - 1e-10
+
+
+def test_nonlinear_head_gradient_agrees_with_autograd():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    psi = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    data, _ = ml.data.gaussian_tokens(6, 3, 5, 4, 0)
+    p = np.random.default_rng(1).normal(size=(6, 4))
+    point = torch.tensor(p, requires_grad=True)
+    s = torch.softmax(torch.tensor(data.K) @ point[:, None, :, None], dim=2)[..., 0]
+    output = psi.double()(torch.einsum("bit,bitd->bid", s, torch.tensor(data.X)))[..., 0]
+    torch.nn.functional.softplus(-output * torch.tensor(data.y)).mean(dim=-1).sum().backward()
+    ours, theirs = ml.risk_gradient(data, psi.float(), p).value(), point.grad.numpy()
+    assert next(psi.parameters()).dtype == torch.float32  # the caller's module is left as it was
+    assert (
+        np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < 1e-6
+    )  # its weights went through float32
