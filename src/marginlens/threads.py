@@ -31,6 +31,9 @@ def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
         return
     n_chunks = min(n_problems, workers * chunks_per_thread)
     edges = [n_problems * k // n_chunks for k in range(n_chunks + 1)]
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
+    try:
         for done in [pool.submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]:
             done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interruption waits for the running slices only
