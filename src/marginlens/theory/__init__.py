@@ -1,0 +1,65 @@
+"""What the papers promise: optimal tokens, neighbours, cones, constants, assumptions, and where descent will go."""
+
+from marginlens.theory.assumptions import (
+    Check,
+    check_assumption_a,
+    check_assumption_b,
+    check_distinct_scores,
+    check_separable,
+    check_step,
+    check_strict_optimum,
+)
+from marginlens.theory.basin import BasinCone, basin_cone
+from marginlens.theory.cones import in_cone, sample_cone
+from marginlens.theory.directional import DirectionalMargin, Dominance, directional_margin, dominance
+from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
+from marginlens.theory.feasibility import Separator, constructive_separator
+from marginlens.theory.gradient_conditions import (
+    KeyInequality,
+    LocalGradientBounds,
+    descent_correlation,
+    gradient_ratio,
+    gradient_ratio_radius,
+    key_inequality,
+    local_gradient_bounds,
+)
+from marginlens.theory.limits import LimitPrediction, Verdict, predict_limit
+from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
+from marginlens.theory.smoothness import Smoothness, smoothness
+
+__all__ = [
+    "BasinCone",
+    "Check",
+    "DirectionalMargin",
+    "Dominance",
+    "KeyInequality",
+    "LimitPrediction",
+    "LocalGradientBounds",
+    "LocalOptima",
+    "Separator",
+    "Smoothness",
+    "TokenOptimality",
+    "Verdict",
+    "basin_cone",
+    "check_assumption_a",
+    "check_assumption_b",
+    "check_distinct_scores",
+    "check_separable",
+    "check_step",
+    "check_strict_optimum",
+    "constructive_separator",
+    "descent_correlation",
+    "directional_margin",
+    "dominance",
+    "globally_optimal_direction",
+    "gradient_ratio",
+    "gradient_ratio_radius",
+    "in_cone",
+    "key_inequality",
+    "local_gradient_bounds",
+    "locally_optimal_directions",
+    "predict_limit",
+    "sample_cone",
+    "smoothness",
+    "token_optimality",
+]

@@ -1,0 +1,225 @@
+"""The basin of a locally optimal direction: the cone around it that descent cannot leave, with every constant behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.errors import reject
+from marginlens.losses import Logistic, Loss
+from marginlens.papers import implements
+from marginlens.svm import Status
+from marginlens.theory.cones import in_cone, sample_cone
+from marginlens.theory.optimality import TokenOptimality, token_optimality
+from marginlens.theory.problem import one_problem, score_differences, slopes
+from marginlens.theory.smoothness import smoothness
+
+_C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BasinCone:
+    r"""The cone :math:`C_{\mu,R}(p^{mm})` of a locally optimal selection, its constants, and the radii of each claim about it.
+
+    Attributes:
+        optimality: the selection, its margin problem and its neighbours.
+        theta: Θ = 1/‖p^mm‖. delta: δ, half the smallest slack of a token that is no neighbour; inf where all are neighbours.
+        A: max‖k_it‖/Θ. A_bar: Ā, the largest distance between two keys of one input. mu: μ = (min(½, δ)/A)²/8.
+        Gamma: Γ, the largest score difference within an input. gap_min, gap_max: the smallest and largest γ_α - γ_t over
+            neighbours. n_inputs, n_tokens: n and T.
+        c_max, c_min: the largest and smallest slope of the loss on the scores. L_p: smoothness of the risk.
+        every_input_has_neighbours: what Eqs (31a) to (46) take for granted. Where it is false, `correlation_radius` and
+            `proven_radius` also make the inputs without neighbours negligible; the paper's radii do not.
+    """
+
+    optimality: TokenOptimality
+    theta: float
+    delta: float
+    A: float
+    A_bar: float
+    mu: float
+    Gamma: float
+    gap_min: float
+    gap_max: float
+    n_inputs: int
+    n_tokens: int
+    c_max: float
+    c_min: float
+    L_p: float
+    every_input_has_neighbours: bool
+
+    # ---- constants made of the others
+
+    @property
+    def p(self) -> FloatArray:
+        """p^mm, (d_key,), the axis of the cone."""
+        return self.optimality.solution.x
+
+    @property
+    def pi(self) -> float:
+        """π = μ/(2 - μ), the parameter of Lemma 7 (L3) at the start of descent."""
+        return self.mu / (2.0 - self.mu)
+
+    @property
+    def C(self) -> float:
+        """C of Eq. (31a): twice the largest slope times the largest score gap over neighbours."""
+        return 2.0 * self.c_max * self.gap_max
+
+    @property
+    def c(self) -> float:
+        """c of Eq. (31a): an eighth of the smallest slope times the smallest score gap over neighbours."""
+        return self.c_min * self.gap_min / 8.0
+
+    @property
+    def C_2(self) -> float:
+        """C_2 of Eq. (58): (1 - μ) Ā² C² / (Θ c)."""
+        return (1.0 - self.mu) * self.A_bar**2 * self.C**2 / (self.theta * self.c)
+
+    @property
+    def C_3(self) -> float:
+        """C_3 after Eq. (58), with C_0 = 64 π."""
+        return max(64.0 * self.pi * self.Gamma * self.A / self.gap_min, self.C_2 / self.L_p)
+
+    # ---- radii, from the paper's to what is proven without a gap
+
+    @property
+    def no_stationary_radius(self) -> float:
+        """Eq. (39): no stationary point of the risk lies in the cone beyond it."""
+        return self.radius_for(64.0, 1.0)
+
+    @property
+    def radius(self) -> float:
+        """R of Eq. (46) with C_0 = 64 π at its lower limit, where it equals Eq. (39)."""
+        return self.radius_for(64.0 * self.pi, self.pi)
+
+    @property
+    def invariance_radius(self) -> float:
+        """R after Eqs (57) and (58), at least ½: what the paper asks of the start for steps up to 1/L_p to stay in the cone."""
+        return max(0.5, self._rate * np.log(self.C_3 * self.n_tokens / self.pi))
+
+    @property
+    def correlation_radius(self) -> float:
+        """Lemma 7 (L3) for π = μ/(2 - μ) with nothing left implicit; see `explicit_radius`."""
+        return self.explicit_radius(self.pi, self.pi**2 / (64.0 * self.A**2))
+
+    @property
+    def proven_radius(self) -> float:
+        r"""A norm beyond which descent from inside the cone provably converges to p^mm in direction, for steps up to 1/L_p.
+
+        A step leaves the cone only from its outer shell :math:`1 - \cos \in (\mu/2, \mu]`, since from further in it turns by less than
+        the shell is wide. In the shell :math:`\|\bar p - p^{mm}\|^2 > \mu/\Theta^2`, so `explicit_radius` applies with ν = μ/4,
+        far larger than what all of the cone needs; with Eqs (54) to (58) the step stays inside. The norm then diverges, and any
+        `explicit_radius` is passed eventually, which gives the limit of the direction.
+        """
+        shell = self.explicit_radius(self.pi, self.mu / 4.0)
+        reach = np.log(self.A_bar * self.C * self.n_tokens / self.L_p)  # of a step: log of e^(RΘ/2) times its length
+        stays = 2.0 / self.theta * np.log(self.C_2 * self.n_tokens / (self.pi * self.L_p))  # Eq. (58)
+        turns = 2.0 / self.theta * (reach - np.log((np.sqrt(2.0) - 1.0) * np.sqrt(self.mu) * 0.5))
+        return float(max(0.5, shell, stays, turns))
+
+    def radius_for(self, C_0: float, pi: float) -> float:
+        r"""Eq. (46): :math:`\frac{\max(2, 1/\delta)}{\Theta} \log\frac{C_0 T \Gamma A}{\pi \gamma^{gap}_{\min}}`."""
+        return self._rate * float(np.log(C_0 / pi * self.n_tokens * self.Gamma * self.A / self.gap_min))
+
+    def explicit_radius(self, pi: float, nu: float) -> float:
+        r"""A norm beyond which p in the cone has gradient correlation at most 1 + π, if some neighbour's margin falls below 1 - 2ν.
+
+        That is Lemma 7 (L3) for every p in the cone when :math:`\nu = \epsilon^2\Theta^2/4` with :math:`\epsilon = \pi/(4A\Theta)`:
+        within ε of p^mm it holds outright; further away, were all neighbours' margins of
+        :math:`\bar p = p\|p^{mm}\|/\|p\|` above 1 - 2ν, the multipliers would give
+        :math:`\langle\bar p, p^{mm}\rangle = \sum_r \lambda_r a_r^\top \bar p > (1 - 2\nu)\|p^{mm}\|^2`,
+        so :math:`\|\bar p - p^{mm}\|^2 < 4\nu/\Theta^2 = \epsilon^2`. The radius is the largest of Eq. (46) with C_0 = 96 (what
+        absorbing :math:`6\Gamma A((1 - s)^2 + Q)` takes), Eq. (49), and the bound after Eq. (50). Inputs without neighbours double
+        C_0 and add a fourth: some neighbour's margin never exceeds 1, so their terms are smaller by :math:`e^{-R\Theta\delta}`.
+        """
+        log_scale = np.log(self.n_tokens * self.Gamma * self.A / (pi * self.gap_min))
+        log_slopes = np.log(self.n_inputs * self.n_tokens) + np.log(self.c_max) - np.log(self.c_min)
+        own = self.radius_for(_C0_PROVEN if self.every_input_has_neighbours else 2.0 * _C0_PROVEN, pi)
+        split = (np.log(8.0) + log_scale) / (nu * self.theta)  # Eq. (49)
+        between = (np.log(8.0) + log_scale + log_slopes) / ((2.0 * nu + pi / 2.0) * self.theta)
+        others = 0.0
+        if not self.every_input_has_neighbours:
+            others = (np.log(48.0) + log_scale + log_slopes) / (self.delta * self.theta)
+        return float(max(own, split, between, others))
+
+    @property
+    def _rate(self) -> float:
+        return max(2.0, 1.0 / self.delta) / self.theta
+
+    # ---- points
+
+    def contains(self, p: Any, radius: float | None = None) -> Any:
+        """Whether p, (…, d_key), lies in the cone at a norm of at least `radius`, by default that of Eq. (46)."""
+        return in_cone(p, self.p, self.mu, self.radius if radius is None else radius)
+
+    def sample(self, n: int, rng: Any, radius: float | None = None) -> FloatArray:
+        """`n` points of the cone, (n, d_key), at norms from `radius` on, by default that of Eq. (46)."""
+        return sample_cone(self.p, self.mu, self.radius if radius is None else radius, n, rng)
+
+    def __repr__(self) -> str:
+        return (
+            f"BasinCone({self.optimality.selected.tolist()}, mu={self.mu:.4g}, radius={self.radius:.4g}, "
+            f"proven_radius={self.proven_radius:.4g})"
+        )
+
+
+@implements("A", "Eq. (32)", "Eq. (39)", "Eq. (46)", "Eq. (57)", "Eq. (58)", "Thm 3")
+def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
+    r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
+
+    .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad
+        R = \frac{\max(2, \delta^{-1})}{\Theta} \log\frac{C_0 T \Gamma A}{\pi\,\gamma^{gap}_{\min}}, \quad
+        \delta = \frac12 \min_{i,\ \tau \text{ no neighbour}} (k_{i\alpha_i} - k_{i\tau})^\top p^{mm} - 1
+
+    In "C_0 ≥ 64π" the π is the lemma's parameter. The slack in δ equals :math:`(k_{it} - k_{i\tau})^\top p^{mm}` for any neighbour t, and
+    is defined for inputs without neighbours too.
+
+    Args:
+        data: one problem. v: head (d_model,). selected: (n_inputs,) the token index alpha_i of each input.
+        loss: gives the slopes and the smoothness in Eqs (31), (57) and (58).
+    Returns:
+        A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.
+    """
+    found = token_optimality(one_problem(data), v, selected)
+    if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
+        expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
+        raise reject("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
+    p = found.solution.x
+    theta = float(1.0 / np.linalg.norm(p))
+    difference, other = score_differences(data, v, found.selected)
+    chosen = np.take_along_axis(data.K, found.selected[:, None, None], axis=-2)
+    slack = (chosen - data.K) @ p - 1.0
+    delta = 0.5 * float(np.min(slack[other & ~found.neighbours], initial=np.inf))
+    A = float(np.max(np.linalg.norm(data.K, axis=-1))) / theta
+    scores = data.scores(v)
+    spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
+    c_max, c_min = slopes(data, v, loss)
+    return BasinCone(
+        optimality=found,
+        theta=theta,
+        delta=delta,
+        A=A,
+        A_bar=_widest(data),
+        mu=(min(0.5, delta) / A) ** 2 / 8.0,
+        Gamma=float(np.max(spans)),
+        gap_min=float(np.min(difference[found.neighbours])),
+        gap_max=float(np.max(difference[found.neighbours])),
+        n_inputs=data.n_inputs,
+        n_tokens=data.n_tokens,
+        c_max=float(c_max),
+        c_min=float(c_min),
+        L_p=float(smoothness(data, v, loss).L_p),
+        every_input_has_neighbours=bool(np.all(np.any(found.neighbours, axis=-1))),
+    )
+
+
+def _widest(data: TokenDataset) -> float:
+    """The largest distance between two keys of one input."""
+    widest = 0.0
+    for keys, length in zip(data.K, data.lengths, strict=True):
+        own = keys[:length]
+        widest = max(widest, float(np.max(np.linalg.norm(own[:, None] - own, axis=-1))))
+    return widest

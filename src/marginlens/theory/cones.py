@@ -1,0 +1,73 @@
+"""Cones around a direction: who lies in them, and points that cover them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.generators import as_generator
+from marginlens.data.tokens import FloatArray
+from marginlens.directions import unit
+from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.papers import implements
+from marginlens.theory.problem import plain
+
+_INSIDE = 1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
+_ROUNDING = 1e-14  # what rounding can do to a norm or to half the squared distance of two unit vectors
+
+
+@implements("A", "Eq. (7)", "Eq. (8)")
+def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
+    r"""Whether p correlates with q by at least 1 - mu and is at least as long as the radius.
+
+    .. math:: C_{\mu,R}(q) = \Big\{ p : \Big\langle \frac{p}{\|p\|}, \frac{q}{\|q\|} \Big\rangle \ge 1 - \mu,\ \|p\| \ge R \Big\}
+
+    Args:
+        p, q: (…, d_key), broadcast against each other. mu, radius: numbers, or arrays (…).
+    Returns:
+        A bool, or an array (…) of them; never true of a zero vector. Decided on half the squared distance of the unit vectors,
+        which is 1 - cosine without its cancellation.
+    """
+    points, axis = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
+        raise reject("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
+    apart = 0.5 * np.sum((unit(points) - unit(axis)) ** 2, axis=-1)  # 1 - cosine; nan for a zero vector
+    long_enough = np.linalg.norm(points, axis=-1) >= np.asarray(radius)
+    return plain((apart <= np.asarray(mu) + _ROUNDING) & long_enough)
+
+
+@implements("A", "Eq. (8)")
+def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArray:
+    r"""Points of the cone C_{mu,R}(q) that cover its inside, its boundary and its smallest norm.
+
+    Every other point lies on the boundary, correlation 1 - mu; the others are uniform over the cap of directions. Every other pair
+    of points has norm R, the others up to 3 R, evenly in the logarithm.
+
+    Args:
+        q: (d_key,) the axis. mu: in (0, 2]. radius: R >= 0; norms start at 1 where it is 0.
+        n: how many points. rng: a `numpy.random.Generator`, or a whole number to seed one.
+    Returns:
+        Shape (n, d_key); `in_cone(points, q, mu, radius)` is true of all of them. In one dimension all lie along q.
+    """
+    axis = unit(real_array(q, "q", ("d_key",)))
+    positive_number(mu, "mu")
+    if mu > 2.0 or not (np.isfinite(radius) and radius >= 0.0) or not np.isfinite(axis).all():
+        raise reject("q, mu, radius", "a nonzero axis, mu up to 2 and a finite radius", f"mu={mu}, radius={radius}")
+    generator, d = as_generator(rng), len(axis)
+    whole_number(n, "n", at_least=0)
+    which = np.arange(n)
+    # 1 - cosine of a uniform direction in a small cap grows like u^(2/(d-1)) of a uniform u
+    apart = mu * (1.0 - _INSIDE) * generator.random(n) ** (2.0 / max(d - 1, 1))
+    apart = np.where(which % 2 == 0, mu * (1.0 - _INSIDE), apart)
+    sideways = generator.standard_normal((n, d))
+    sideways -= np.outer(sideways @ axis, axis)
+    length = np.linalg.norm(sideways, axis=-1, keepdims=True)
+    sideways = np.where(length > 0.0, sideways / np.where(length > 0.0, length, 1.0), 0.0)
+    if d == 1:
+        apart, sideways = np.zeros(n), np.zeros((n, d))
+    # 1 - a along the axis and sqrt(a (2 - a)) sideways: cosine 1 - a exactly, without a square root of a difference
+    directions = (1.0 - apart)[:, None] * axis + np.sqrt(apart * (2.0 - apart))[:, None] * sideways
+    norms = np.where(which % 4 < 2, 0.0, generator.random(n))
+    base = radius if radius > 0.0 else 1.0
+    return unit(directions) * (base * (1.0 + _ROUNDING) * 3.0**norms)[:, None]

@@ -1,0 +1,185 @@
+"""Directions at large norm: the tokens a direction selects, its margin, and which of two directions has the lower risk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.directions import unit
+from marginlens.errors import reject
+from marginlens.losses import Logistic, Loss
+from marginlens.papers import implements
+from marginlens.theory.problem import as_data, plain, score_differences, slopes
+
+DIRECTION_TOLERANCE = 1e-12  # margin differences, relative to ‖q‖ max‖k_α - k_t‖, up to which two margins are equal
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class DirectionalMargin:
+    """What a direction q selects and how narrowly; for a batch every field has a leading batch axis.
+
+    Attributes:
+        selected: (…, n_inputs) the tokens with the largest logit, the first where several tie.
+        unique: (…) whether no other token ties with a selected one.
+        margin: (…) Γ_q, the smallest (k_α - k_t)·q over inputs and other tokens; inf where no input has two tokens.
+        neighbours: (…, n_inputs, n_tokens) the directional neighbours, the tokens that attain it.
+        second_gap: (…) δ_q, how much larger the smallest margin of the remaining tokens is; inf where none remain.
+        neighbour_optimal: (…) whether every neighbour scores below the token selected beside it; None without a head.
+        margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and where there is no token.
+    """
+
+    selected: IntArray
+    unique: Any
+    margin: Any
+    neighbours: BoolArray
+    second_gap: Any
+    neighbour_optimal: Any
+    margins: FloatArray
+
+    def __repr__(self) -> str:
+        if self.selected.ndim == 1:
+            return (
+                f"DirectionalMargin({self.selected.tolist()}, unique={self.unique}, margin={self.margin:.4g}, "
+                f"{int(self.neighbours.sum())} neighbours, second_gap={self.second_gap:.4g})"
+            )
+        return f"DirectionalMargin({len(self.selected)} directions, {int(np.sum(self.unique))} with unique tokens)"
+
+
+@implements("A", "Def 3", "Eq. (59)", "Eq. (60)", "Eq. (61)", "Eq. (65)")
+def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> DirectionalMargin:
+    r"""Tokens that a direction selects, its margin, and the neighbours that attain it.
+
+    .. math:: \alpha_i \in \arg\max_t k_{it}^\top q, \quad
+        \Gamma_q = \min_{i,\, t \ne \alpha_i} (k_{i\alpha_i} - k_{it})^\top q, \quad
+        \delta_q = \min_{(i,t) \notin \mathcal M_q} (k_{i\alpha_i} - k_{it})^\top q - \Gamma_q
+
+    Args:
+        data: one problem or a batch. q: (d_key,) or (batch, d_key), not zero; margins scale with its length.
+        v: head (d_model,) or (batch, d_model), for neighbour-optimality.
+    Returns:
+        A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
+    """
+    point = as_data(data).point(q, "q")
+    if not np.all(np.any(point != 0.0, axis=-1)):
+        raise reject("q", "a direction, so not zero", "a zero vector")
+    real = data.mask[..., None]
+    mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]
+    keys = np.where(real, data.K - mean, 0.0)
+    logits = np.where(data.mask, np.einsum("...itd,...d->...it", keys, point), -np.inf)
+    selected = np.argmax(logits, axis=-1)
+    chosen = selected[..., None]
+    other = data.mask & (np.arange(data.n_tokens) != chosen)
+    away = np.take_along_axis(keys, chosen[..., None], axis=-2) - keys
+    margins = np.where(other, np.einsum("...itd,...d->...it", away, point), np.inf)
+    length = np.max(np.where(other, np.linalg.norm(away, axis=-1), 0.0), axis=(-2, -1))
+    blur = DIRECTION_TOLERANCE * np.linalg.norm(point, axis=-1) * length
+    margin = np.min(margins, axis=(-2, -1))
+    neighbours = other & (margins <= (margin + blur)[..., None, None])
+    rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
+    optimal = None
+    if v is not None:
+        difference, _ = score_differences(data, v, selected)
+        optimal = plain(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
+    gap = np.where(np.isfinite(rest), rest - np.where(np.isfinite(margin), margin, 0.0), np.inf)
+    return DirectionalMargin(selected, plain(margin > blur), plain(margin), neighbours, plain(gap), optimal, margins)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dominance:
+    """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
+
+    Attributes:
+        case: 1 or 2, the case of the lemma that decides, or 0 where the lemma decides nothing.
+        p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds where it is false and `case` is not 0.
+        radius: a norm beyond which that is proven; inf where `case` is 0.
+        margin_p, margin_q: the margins of the two unit directions.
+    """
+
+    case: Any
+    p_wins: Any
+    radius: Any
+    margin_p: Any
+    margin_q: Any
+
+    def __repr__(self) -> str:
+        if np.ndim(self.case) == 0:
+            outcome = "undecided" if self.case == 0 else f"{'p' if self.p_wins else 'q'} wins beyond {self.radius:.4g}"
+            return f"Dominance(case {self.case}: {outcome}, margins {self.margin_p:.4g} and {self.margin_q:.4g})"
+        counts = [int(np.sum(self.case == k)) for k in (1, 2, 0)]
+        return f"Dominance({len(self.case)} pairs: {counts[0]} by case 1, {counts[1]} by case 2, {counts[2]} undecided)"
+
+
+@implements("A", "Lemma 8")
+def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic()) -> Dominance:  # noqa: B008
+    r"""Which of two directions that select the same tokens has the lower risk at large norm, and from which norm on.
+
+    Let q have the smaller margin, :math:`\Gamma_q < \Gamma_p`. Case 1: if q is neighbour-optimal, p wins. Case 2: if q has one
+    directional neighbour and that scores above the selected token, q wins. Write g for :math:`\gamma_{i\alpha_i} - \gamma_{it}`, β for
+    the nearest token of q, :math:`g^\pm` for its positive and negative parts, :math:`M_\pm` for the bounds of :math:`|\ell'|`. Since
+    :math:`e^{-R\Gamma^{it}}/T \le s_{it} \le e^{-R\Gamma^{it}}`, p wins case 1 once
+
+    .. math:: \frac{M_-}{T} g_\beta > M_+ \Big(\sum g_q^-\Big) e^{-R\delta^-_q} + M_+ \Big(\sum g_p^+\Big) e^{-R(\Gamma_p - \Gamma_q)}
+
+    where :math:`\delta^-_q` is how much larger than Γ_q the margins of the higher-scoring tokens are, and q wins case 2 once the same
+    holds with :math:`|g_\beta|`, :math:`(\sum_{t\ne\beta} g_q^+) e^{-R\delta_q}` and :math:`(\sum g_p^-)` instead. `radius` is where each
+    of the two terms on the right is half of the left. The first term is missing from the paper's case 1, which takes
+    neighbour-optimality to bound every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
+
+    Args:
+        data: one problem or a batch. v: head (…, d_model). loss: any strictly decreasing `Loss`.
+        p, q: (…, d_key) of any length; their unit vectors are compared, and must select the same unique tokens.
+    Returns:
+        A `Dominance`. Check it with `excess_risk(data, v, R * p, loss)`, which compares logarithms.
+    """
+    directions = [unit(as_data(data).point(x, name)) for x, name in ((p, "p"), (q, "q"))]
+    at = [directional_margin(data, x, v) for x in directions]
+    if not (np.all(at[0].unique) and np.all(at[1].unique) and np.array_equal(at[0].selected, at[1].selected)):
+        raise reject("p, q", "directions that select the same unique tokens", f"{at[0]} and {at[1]}")
+    margins = np.stack([np.asarray(one.margin) for one in at])
+    p_wider = margins[0] > margins[1]
+    narrow = _Side(*(np.where(_like(p_wider, b), b, a) for a, b in zip(_parts(at[0]), _parts(at[1]), strict=True)))
+    difference, other = score_differences(data, v, at[0].selected)
+    nearest = np.argmin(narrow.margins.reshape(*p_wider.shape, -1), axis=-1)
+    g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
+    alone = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
+    wider = np.abs(margins[0] - margins[1]) > DIRECTION_TOLERANCE * np.max(np.abs(margins), axis=0)
+    case = np.where(narrow.optimal, 1, np.where(alone & (g_nearest < 0.0), 2, 0))
+    case = np.where(wider & (g_nearest != 0.0) & np.isfinite(margins).all(axis=0), case, 0)
+    # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
+    signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
+    against, along = np.maximum(-signed, 0.0), np.maximum(signed, 0.0)
+    delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
+    M_most, M_least = slopes(data, v, loss)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(2.0 * data.n_tokens * M_most / M_least) - np.log(np.abs(g_nearest))
+        first = (np.log(np.sum(against, axis=(-2, -1))) + ratio) / delay
+        second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / np.abs(margins[0] - margins[1])
+    radius = np.maximum(np.maximum(np.where(np.isfinite(delay), first, 0.0), second), 0.0)
+    return Dominance(
+        case=plain(case),
+        p_wins=plain(np.where(case == 0, False, p_wider == (case == 1))),
+        radius=plain(np.where(case == 0, np.inf, radius)),
+        margin_p=plain(margins[0]),
+        margin_q=plain(margins[1]),
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The parts of a `DirectionalMargin` that decide for the direction with the smaller margin."""
+
+    margins: FloatArray
+    neighbours: BoolArray
+    optimal: BoolArray
+
+
+def _parts(at: DirectionalMargin) -> tuple[FloatArray, BoolArray, Any]:
+    return at.margins, at.neighbours, np.asarray(at.neighbour_optimal)
+
+
+def _like(flags: Any, array: Any) -> Any:
+    """`flags` of shape (…) with the trailing axes that broadcasting against `array` needs."""
+    return np.reshape(flags, np.shape(flags) + (1,) * (np.ndim(array) - np.ndim(flags)))

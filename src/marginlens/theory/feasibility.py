@@ -1,0 +1,86 @@
+"""When the optimal tokens can always be selected, and the direction that does it without solving anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.errors import reject
+from marginlens.papers import implements
+from marginlens.theory.assumptions import Check, check_strict_optimum
+from marginlens.theory.problem import as_data, each_problem, score_differences
+
+RANGE_TOLERANCE = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ
+RANK_TOLERANCE = 1e-12  # singular values of W below this share of the largest count as zero
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Separator:
+    """A direction that selects every optimal token, made from the head.
+
+    Attributes:
+        p: (d_key,) the separator; nan where a tie leaves it undefined, zero where no input has two tokens.
+        margin: the smallest (k_opt - k_t)·p, recomputed from the keys; at least 1 up to rounding when every condition holds.
+        conditions: positive labels, a strict optimum, and v in the range of Wᵀ, each a `Check`.
+    """
+
+    p: FloatArray
+    margin: float
+    conditions: tuple[Check, ...]
+
+    @property
+    def applies(self) -> bool:
+        """Whether the lemma's conditions all hold."""
+        return all(self.conditions)
+
+    def __repr__(self) -> str:
+        return f"Separator(margin={self.margin:.4g}, applies={self.applies})"
+
+
+@implements("A", "Lemma 2", "Lemma 11")
+def constructive_separator(data: TokenDataset, v: Any) -> Any:
+    r"""A direction that selects every optimal token when all labels are +1 and the head lies in the range of Wᵀ.
+
+    .. math:: p = \underline\gamma^{-1} (W^\top)^\dagger v, \quad
+        \underline\gamma = \min_{i,\, t \ne \mathrm{opt}_i} \gamma_{i\,\mathrm{opt}_i} - \gamma_{it}
+        \quad\Rightarrow\quad (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1
+
+    Args:
+        data: one problem or a batch whose keys come from a matrix W, square or not; full rank puts every v in its range.
+        v: head (d_model,) or (batch, d_model).
+    Returns:
+        A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
+    """
+    if as_data(data).W is None:
+        raise reject("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
+    return each_problem(data, v, _separator)
+
+
+def _separator(data: TokenDataset, v: FloatArray) -> Separator:
+    W = np.asarray(data.W)
+    direction = np.linalg.pinv(W.T, rcond=RANK_TOLERANCE) @ v
+    length = float(np.linalg.norm(v))
+    outside = float(np.linalg.norm(W.T @ direction - v)) / length if length > 0.0 else 0.0
+    optimal = data.optimal(v)
+    gaps, other = score_differences(data, v, optimal)
+    smallest = float(np.min(gaps[other], initial=np.inf))
+    p = direction / smallest if smallest > 0.0 else np.full_like(direction, np.nan)
+    margin = float("nan")
+    if smallest > 0.0:
+        chosen = np.take_along_axis(data.K, optimal[:, None, None], axis=-2)
+        margin = float(np.min(np.where(other, (chosen - data.K) @ p, np.inf)))
+    negative = int(np.sum(data.y < 0.0))
+    conditions = (
+        Check("positive labels", negative == 0, f"{negative} of {data.n_inputs} labels are -1", {"negative": negative}),
+        check_strict_optimum(data, v),
+        Check(
+            "head in the range of Wᵀ",
+            outside <= RANGE_TOLERANCE,
+            f"{outside:.4g} of the head's length lies outside the range of Wᵀ",
+            {"outside": outside},
+        ),
+    )
+    return Separator(p, margin, conditions)

@@ -1,0 +1,219 @@
+"""What the gradient of the risk obeys: the inequalities behind the convergence theorems, both sides of each, in logarithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.directions import correlation, unit
+from marginlens.dynamics.attention import attend, logits
+from marginlens.dynamics.gradient import risk_gradient
+from marginlens.errors import positive_number, real_array, reject
+from marginlens.losses import Logistic, Loss
+from marginlens.papers import implements
+from marginlens.svm import att_svm
+from marginlens.theory.basin import BasinCone
+from marginlens.theory.optimality import globally_optimal_direction
+from marginlens.theory.problem import as_data, one_problem, plain
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KeyInequality:
+    """Logarithms of the two sides of Lemma 3, each (…); -inf where a side is zero."""
+
+    log_left: Any
+    log_bound: Any
+
+    def __repr__(self) -> str:
+        room = np.asarray(self.log_bound) - np.where(np.isneginf(self.log_left), 0.0, self.log_left)
+        return f"KeyInequality({np.size(self.log_left)} inputs, log_bound - log_left >= {np.min(room):.4g})"
+
+
+@implements("A", "Lemma 3")
+def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
+    r"""How far the softmax covariance of logits and scores is from its first order around the first token.
+
+    .. math:: \Big| a^\top \mathrm{diag}(s)\gamma - a^\top s s^\top \gamma - \sum_{t \ge 2} (a_1 - a_t) s_t (\gamma_1 - \gamma_t) \Big|
+        = \Big| \sum_{t\ge2} (a_1 - a_t) s_t \Big| \Big| \sum_{t\ge2} (\gamma_1 - \gamma_t) s_t \Big| \le 2\Gamma A (1 - s_1)^2
+
+    with :math:`\Gamma = \max|\gamma_t - \gamma_\tau|` and :math:`A = \max|a_t|`. The left side is a product of two sums, because a
+    covariance does not change when :math:`a_1` and :math:`\gamma_1` are subtracted; and :math:`1 - s_1` is the sum of the other
+    probabilities, so nothing cancels.
+
+    Args:
+        log_s: (…, n_tokens) logarithms of probabilities; -inf where there is no token. gamma, a: (…, n_tokens).
+    Returns:
+        A `KeyInequality` over the leading axes.
+    """
+    logs, scores, values = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (log_s, gamma, a)))
+    if logs.ndim == 0 or np.isnan(logs).any():
+        raise reject("log_s", "logarithms of probabilities with tokens on the last axis", f"shape {logs.shape} or nan")
+    real = ~np.isneginf(logs)
+    scores, values = np.where(real, scores, scores[..., :1]), np.where(real, values, values[..., :1])
+    rest = logs[..., 1:]
+    with np.errstate(divide="ignore"):
+        log_left = _log_abs_sum(rest, values[..., :1] - values[..., 1:]) + _log_abs_sum(
+            rest, scores[..., :1] - scores[..., 1:]
+        )
+        size = np.log(2.0 * np.ptp(scores, axis=-1)) + np.log(np.max(np.abs(values), axis=-1))
+    return KeyInequality(plain(log_left), plain(size + 2.0 * _log_sum(rest)))
+
+
+@implements("A", "Lemma 4")
+def descent_correlation(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    r"""Cosine between the direction of descent and the GMM direction: positive at every p under Assumption B.
+
+    .. math:: \frac{\langle -\nabla L(p), p^{mm\star} \rangle}{\|\nabla L(p)\|\, \|p^{mm\star}\|}
+
+    Args:
+        data: one problem or a batch. v: head (…, d_model). p: (…, d_key).
+    Returns:
+        Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
+    """
+    gmm = globally_optimal_direction(as_data(data), v).direction
+    return correlation(-risk_gradient(data, v, p, loss).vector, gmm)
+
+
+@implements("A", "Lemma 5", "Lemma 7")
+def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    r"""How much better p is than p^mm(α) as a direction of descent at p; at most 1 + π at large norm.
+
+    .. math:: \frac{\langle \nabla L(p), p/\|p\| \rangle}{\langle \nabla L(p), p^{mm}/\|p^{mm}\| \rangle} \le 1 + \pi
+
+    Lemma 5: for one input under Assumption B with α = opt, at every p beyond `gradient_ratio_radius`. Lemma 7 (L3): at every p in the
+    cone of a locally optimal α beyond `BasinCone.explicit_radius`.
+
+    Args:
+        data: one problem or a batch. v: head (…, d_model). p: (…, d_key), not zero. selected: α, (…, n_inputs).
+    Returns:
+        Shape (…); nan where α is infeasible.
+    """
+    gradient = risk_gradient(as_data(data), v, p, loss).vector
+    along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
+    along_mm = np.einsum("...d,...d->...", gradient, att_svm(data, selected).direction)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return plain(along_p / along_mm)
+
+
+@implements("A", "Lemma 5")
+def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
+    r"""A norm beyond which Lemma 5 holds for π, for one input under Assumption B.
+
+    .. math:: R_\pi = \frac{1}{\nu\Theta} \log\frac{2 M T}{\Theta \pi}, \qquad \nu = \frac{\pi^2 \Theta^2}{16 M^2}, \quad M = \max_t \|k_t\|
+
+    The paper leaves ν implicit; this one follows from the multipliers of p^mm as in `BasinCone.explicit_radius`, with ε = π/(2M).
+
+    Args:
+        data: one problem with one input. v: head (d_model,). pi: positive.
+    Returns:
+        The radius, inf where the optimal token cannot be separated. Check it with `gradient_ratio`.
+    """
+    if one_problem(data).n_inputs != 1:
+        raise reject("data", "a problem with one input", f"{data.n_inputs} inputs")
+    positive_number(pi, "pi")
+    theta = float(globally_optimal_direction(data, v).margin)
+    if not 0.0 < theta < np.inf:
+        return float("inf")
+    M = float(np.max(np.linalg.norm(data.K, axis=-1)))
+    nu = (pi * theta / M) ** 2 / 16.0
+    return max(0.0, float(np.log(2.0 * M * data.n_tokens / (theta * pi)) / (nu * theta)))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LocalGradientBounds:
+    """Both sides of Eqs (31a) to (31c) at a batch of points, each (n_points,), the first five as logarithms.
+
+    Attributes:
+        log_upper, log_descent, log_lower: C·mean(1 - s), -⟨∇L, q⟩ (nan where that is not positive), c·mean(1 - s).
+        log_norm, log_norm_bound, log_decay: ‖∇L‖, Ā C·mean(1 - s), Ā C T e^(-‖p‖Θ/2).
+        cosine, cosine_bound: of -∇L and q; cΘ/(ĀC).
+    """
+
+    log_upper: FloatArray
+    log_descent: FloatArray
+    log_lower: FloatArray
+    log_norm: FloatArray
+    log_norm_bound: FloatArray
+    log_decay: FloatArray
+    cosine: FloatArray
+    cosine_bound: float
+
+    @property
+    def hold(self) -> Any:
+        """Whether all of (31a), (31b) and (31c) hold, (n_points,)."""
+        first = (self.log_lower <= self.log_descent) & (self.log_descent <= self.log_upper)
+        second = (self.log_norm <= self.log_norm_bound) & (self.log_norm_bound <= self.log_decay)
+        return first & second & (self.cosine >= self.cosine_bound)
+
+    def __repr__(self) -> str:
+        return f"LocalGradientBounds({int(np.sum(self.hold))} of {len(self.cosine)} points within their bounds)"
+
+
+@implements("A", "Lemma 7", "Eq. (31a)", "Eq. (31b)", "Eq. (31c)")
+def local_gradient_bounds(
+    data: TokenDataset,
+    v: Any,
+    cone: BasinCone,
+    p: Any,
+    q: Any = None,
+    loss: Loss = Logistic(),  # noqa: B008
+) -> LocalGradientBounds:
+    r"""Both sides of the gradient bounds in the cone of a locally optimal selection.
+
+    .. math:: C\,\overline{1 - s_\alpha} \ge -\langle \nabla L(p), q \rangle \ge c\,\overline{1 - s_\alpha} > 0, \quad
+        \|\nabla L(p)\| \le \bar A C\,\overline{1 - s_\alpha} \le \bar A C T e^{-\|p\|\Theta/2}, \quad
+        -\Big\langle \frac{q}{\|q\|}, \frac{\nabla L(p)}{\|\nabla L(p)\|} \Big\rangle \ge \frac{c\,\Theta}{\bar A C}
+
+    Args:
+        data: one problem. v: head (d_model,). cone: its `basin_cone`, made with the same loss.
+        p: (n_points, d_key) in the cone, beyond Eq. (39). q: directions of the cone, (n_points, d_key) or (d_key,); p itself by default.
+    Returns:
+        A `LocalGradientBounds` whose `hold` is true where every input has a neighbour. 1 - s is a sum, never a difference.
+    """
+    points = real_array(p, "p", ("n_points", one_problem(data).d_key))
+    if len(points) == 0:
+        raise reject("p", "at least one point", f"shape {points.shape}")
+    toward = unit(points if q is None else np.broadcast_to(np.asarray(q, dtype=np.float64), points.shape))
+    many = data.repeat(len(points))
+    at = attend(
+        logits(many, points), many.scores(v), many.mask, np.broadcast_to(cone.optimality.selected, many.y.shape)
+    )
+    others = np.where(np.arange(data.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
+    log_missing = _log_sum(others.reshape(len(points), -1)) - np.log(data.n_inputs)  # of mean(1 - s)
+    gradient = risk_gradient(many, v, points, loss)
+    descent = -np.einsum("...d,...d->...", gradient.vector, toward) / cone.theta
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale
+    bound = np.log(cone.A_bar * cone.C)
+    return LocalGradientBounds(
+        log_upper=np.log(cone.C) + log_missing,
+        log_descent=log_descent,
+        log_lower=np.log(cone.c) + log_missing,
+        log_norm=gradient.log_norm,
+        log_norm_bound=bound + log_missing,
+        log_decay=bound + np.log(data.n_tokens) - np.linalg.norm(points, axis=-1) * cone.theta / 2.0,
+        cosine=np.asarray(correlation(-gradient.vector, toward)),
+        cosine_bound=cone.c * cone.theta / (cone.A_bar * cone.C),
+    )
+
+
+def _log_abs_sum(logs: FloatArray, values: FloatArray) -> FloatArray:
+    """log|Σ e^logs values| over the last axis, -inf for an empty or zero sum."""
+    with np.errstate(divide="ignore"):
+        largest = np.max(logs + np.log(np.abs(values)), axis=-1, initial=-np.inf)
+        safe = np.where(np.isneginf(largest), 0.0, largest)
+        # each term once more as sign · exp: the largest is ±1, so the sum keeps its relative accuracy where the terms agree in sign
+        terms = np.sign(values) * np.exp(logs + np.log(np.abs(values)) - safe[..., None])
+        return np.log(np.abs(np.sum(terms, axis=-1))) + safe
+
+
+def _log_sum(logs: FloatArray) -> FloatArray:
+    """log Σ e^logs over the last axis, -inf for an empty sum."""
+    if logs.shape[-1] == 0:
+        return np.full(logs.shape[:-1], -np.inf)
+    with np.errstate(divide="ignore"):
+        return np.asarray(logsumexp(logs, axis=-1))

@@ -1,0 +1,74 @@
+"""What every statement is about: one problem, how far rounding blurs its scores, and the slope of the loss on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset
+from marginlens.errors import reject
+from marginlens.losses import Loss, LossConstants, as_loss
+
+SCORE_TOLERANCE = 1e-12  # score differences, relative to ‖v‖ max‖x‖, that rounding alone can make
+T = TypeVar("T")
+
+
+def as_data(data: Any) -> TokenDataset:
+    """`data` if it is a TokenDataset, else the sentence that says what is expected."""
+    if not isinstance(data, TokenDataset):
+        raise reject("data", "a TokenDataset", type(data).__name__)
+    return data
+
+
+def one_problem(data: Any) -> TokenDataset:
+    """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
+    if as_data(data).is_batch:
+        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+    return data
+
+
+def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, FloatArray], T]) -> Any:
+    """The answer to `question(data, v)` for one problem; for a batch the list of the answers, in order."""
+    head = as_data(data).head(v)
+    return [question(data[j], head[j]) for j in range(len(data))] if data.is_batch else question(data, head)
+
+
+def score_blur(data: TokenDataset, v: Any) -> Any:
+    r"""Score differences up to which two tokens tie, (…): `SCORE_TOLERANCE` :math:`\|v\| \max_{it} \|x_{it}\|`."""
+    longest = np.max(np.linalg.norm(data.X, axis=-1), axis=(-2, -1))
+    return SCORE_TOLERANCE * np.linalg.norm(data.head(v), axis=-1) * longest
+
+
+def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
+    r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
+
+    Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
+    """
+    alpha = data.selection(selected)[..., None]
+    scores = np.where(data.mask, data.scores(v), 0.0)
+    other = data.mask & (np.arange(data.n_tokens) != alpha)
+    difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
+    tied = np.abs(difference) <= np.asarray(score_blur(data, v))[..., None, None]
+    return np.where(tied, 0.0, difference), other
+
+
+def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
+    """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
+    scores, mask, loss = data.as_batch().scores(v), data.as_batch().mask, as_loss(loss)
+    low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))
+    high = np.max(scores, axis=(-2, -1))
+    return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
+    """The largest and the smallest \\|ℓ'\\| on each problem's scores, each (…)."""
+    constants = loss_on_scores(data, v, loss)
+    bound, smallest = np.array([c.bound for c in constants]), np.array([c.smallest for c in constants])
+    return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
+
+
+def plain(values: Any) -> Any:
+    """A zero-dimensional array as the Python number it holds; other arrays as they are."""
+    return values.item() if np.ndim(values) == 0 else np.asarray(values)

@@ -1,0 +1,76 @@
+"""How smooth the training risk is, which bounds the step size that every theorem on gradient descent allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset
+from marginlens.losses import Logistic, Loss
+from marginlens.papers import implements
+from marginlens.theory.problem import as_data, loss_on_scores, plain
+
+
+@dataclass(frozen=True, repr=False)
+class Smoothness:
+    """Smoothness constants of the risk in p, each (…).
+
+    Attributes:
+        L_p: the constant of Eq. (6) where keys come from a matrix W, else `from_keys`.
+        from_keys: the sharper constant from key and score norms, valid for any keys.
+        from_weights: the constant of Eq. (6); nan where the keys were given without W.
+        M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
+    """
+
+    L_p: Any
+    from_keys: Any
+    from_weights: Any
+    M0: Any
+    M1: Any
+
+    @property
+    def largest_step(self) -> Any:
+        """1/L_p, the largest constant step that the theorems allow; inf where the risk is constant."""
+        with np.errstate(divide="ignore"):
+            return plain(1.0 / np.asarray(self.L_p))
+
+    def __repr__(self) -> str:
+        if np.ndim(self.L_p) == 0:
+            return f"Smoothness(L_p={self.L_p:.4g}, from_keys={self.from_keys:.4g}, M0={self.M0:.4g}, M1={self.M1:.4g})"
+        return f"Smoothness({np.size(self.L_p)} problems, L_p {np.min(self.L_p):.4g} … {np.max(self.L_p):.4g})"
+
+
+@implements("A", "Eq. (6)", "Lemma 6")
+def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
+    r"""Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
+
+    .. math:: \frac1n \sum_i \big(M_0 \|\gamma_i\|^2 \|K_i\|^2 + 3 M_1 \|\gamma_i\| \|K_i\|^2\big)
+        \;\le\; L_p = \frac1n \sum_i \big(M_0 \|v\|^2 \|W\|^2 \|X_i\|^4 + 3 M_1 \|v\| \|W\|^2 \|X_i\|^3\big)
+
+    Args:
+        data: one problem or a batch; norms of matrices are spectral. v: head (d_model,) or (batch, d_model).
+        loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
+    Returns:
+        A `Smoothness` with both constants. Check either against the gradients of `risk_gradient` at two points.
+    """
+    constants = loss_on_scores(as_data(data), v, loss)
+    shape = data.batch_shape
+    M0 = np.reshape([c.lipschitz for c in constants], shape)
+    M1 = np.reshape([c.bound for c in constants], shape)
+    scores = np.linalg.norm(np.where(data.mask, data.scores(v), 0.0), axis=-1)  # (…, n_inputs)
+    keys = np.linalg.norm(data.K, ord=2, axis=(-2, -1))
+    from_keys = np.mean(_bound(M0[..., None], M1[..., None], scores, keys), axis=-1)
+    from_weights = np.full(shape, np.nan)
+    if data.W is not None:
+        tokens = np.linalg.norm(data.X, ord=2, axis=(-2, -1))
+        head = np.linalg.norm(data.head(v), axis=-1)[..., None]
+        width = np.linalg.norm(data.W, ord=2)
+        from_weights = np.mean(_bound(M0[..., None], M1[..., None], head * tokens, width * tokens), axis=-1)
+    L_p = from_keys if data.W is None else from_weights
+    return Smoothness(plain(L_p), plain(from_keys), plain(from_weights), plain(M0), plain(M1))
+
+
+def _bound(M0: Any, M1: Any, scores: Any, keys: Any) -> Any:
+    return (M0 * scores**2 + 3.0 * M1 * scores) * keys**2
