@@ -37,8 +37,8 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
         data: one problem, or a batch of them.
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
     Returns:
-        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), by input and then by token. One
-        problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), and where an input is shorter its
+        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
+        problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
         missing pairs are zero rows marked -1, to be given the floor 0.
     """
     alpha = data.selection(selected)[..., None]                                   # (…, n_inputs, 1)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
-from marginlens.data.tokens import FloatArray
+from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import real_array, reject
+from marginlens.svm.equalities import NullSpace
+from marginlens.svm.kernel import INFEASIBLE, UNSCALED, Batch, Found, empty_result, solve_slice
 from marginlens.svm.solution import MarginSolution, Status
+from marginlens.threads import over_problems
+
+_STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
 
 def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any = None) -> MarginSolution:
@@ -27,64 +31,87 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists.
     """
-    A = real_array(rows, "rows", ("batch", "n_rows", "d") if np.ndim(rows) == 3 else ("n_rows", "d"))
+    A, b = _problem(rows, floor)
+    C = _equalities(equalities, A)
+    names = _names(pairs, A)
+    many = (A, b) if A.ndim == 3 else (A[None], b[None])
+    if C is None:
+        found, mu = _solve(*many), None
+    else:
+        space = NullSpace(C if C.ndim == 3 else C[None])
+        found = _solve(space.project(many[0]), many[1])
+        mu = space.multipliers(many[0], found)
+    return _solution((A, b, C), found, mu, names)
+
+
+def _solve(A: FloatArray, b: FloatArray) -> Found:
+    """Every problem of the batch, by the compiled kernel; extreme scales are brought into its range first."""
+    found = empty_result(*A.shape)
+    over_problems(solve_slice, len(A), Batch(np.ascontiguousarray(A), np.ascontiguousarray(b)), found)
+    extreme = np.flatnonzero(found.outcome == UNSCALED)
+    if len(extreme):
+        real_array(A, "rows", A.shape)
+    for j in extreme:
+        largest = np.abs(A[j]).max(axis=1)
+        exponent = np.frexp(np.where(largest > 0.0, largest, 1.0))[1]
+        common = np.frexp(np.max(np.ldexp(b[j], -exponent), initial=0.0))[1]
+        one = empty_result(1, *A.shape[1:])
+        scaled = np.ldexp(A[j], -exponent[:, None]), np.ldexp(b[j], -exponent - common)
+        solve_slice(0, 1, Batch(scaled[0][None], scaled[1][None]), one)
+        shift = np.where(one.outcome == INFEASIBLE, 0, common)
+        with np.errstate(over="ignore", under="ignore"):
+            found.x[j] = np.ldexp(one.x[0], common)
+            found.weights[j] = np.ldexp(one.weights[0], shift - exponent)
+        found.active[j], found.outcome[j] = one.active[0], one.outcome[0]
+    return found
+
+
+def _solution(
+    problem: tuple[FloatArray, FloatArray, FloatArray | None], found: Found, mu: FloatArray | None, names: IntArray | None
+) -> MarginSolution:
+    """The public form: nan where there is no solution, no batch axis for one problem."""
+    impossible = found.outcome == INFEASIBLE
+    certificate = np.full_like(found.weights, np.nan)
+    if impossible.any():
+        certificate[impossible] = found.weights[impossible]
+        found.weights[impossible], found.x[impossible] = np.nan, np.nan
+    status = _STATUS[found.outcome]
+    if problem[0].ndim == 3:
+        return MarginSolution(*problem, found.x, status, found.weights, mu, found.active, certificate, names)
+    only = None if mu is None else mu[0]
+    farkas = certificate[0] if impossible[0] else None
+    return MarginSolution(*problem, found.x[0], status[0], found.weights[0], only, found.active[0], farkas, names)
+
+
+def _problem(rows: Any, floor: Any) -> tuple[FloatArray, FloatArray]:
+    """A and b checked; the kernel finds out by itself whether A is finite."""
+    expected = "of shape (n_rows, d) or (batch, n_rows, d)"
+    try:
+        A = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError) as problem:
+        raise reject("rows", f"numbers {expected}", type(rows).__name__) from problem
+    if A.ndim not in (2, 3) or A.shape[-1] == 0 or (A.ndim == 3 and len(A) == 0):
+        raise reject("rows", f"{expected} with at least one problem and one coordinate", f"shape {A.shape}")
     b = real_array(floor, "floor", A.shape[:-1])
     if (b < 0.0).any():
         raise reject("floor", "lower bounds of at least 0", f"{b.min():g}", "Leave such rows out or set them to 0.")
-    C = None
-    if equalities is not None:
-        axes = (len(A), "n_equalities", A.shape[-1]) if np.ndim(equalities) == 3 else ("n_equalities", A.shape[-1])
-        C = real_array(equalities, "equalities", axes)
-        C = np.broadcast_to(C, (*A.shape[:-2], *C.shape[-2:]))
-    if A.ndim == 2:
-        return _one(A, b, C, pairs)
-    if len(A) == 0:
-        raise reject("rows", "at least one problem", f"shape {A.shape}")
-    each = [_one(A[j], b[j], None if C is None else C[j], None) for j in range(len(A))]
-    status = np.empty(len(A), dtype=object)
-    status[:] = [one.status for one in each]
-    nothing = np.full(A.shape[1], np.nan)
-    return MarginSolution(
-        rows=A,
-        floor=b,
-        equalities=C,
-        x=np.stack([one.x for one in each]),
-        status=status,
-        multipliers=np.stack([one.multipliers for one in each]),
-        equality_multipliers=None if C is None else np.stack([one.equality_multipliers for one in each]),
-        active=np.stack([one.active for one in each]),
-        certificate=np.stack([nothing if one.certificate is None else one.certificate for one in each]),
-        pairs=None if pairs is None else np.asarray(pairs),
-    )
+    return A, b
 
 
-def _one(A: FloatArray, b: FloatArray, C: FloatArray | None, pairs: Any) -> MarginSolution:
-    projected = A
-    if C is not None:
-        _, s, Vt = np.linalg.svd(C, full_matrices=False)
-        basis = Vt[s > 1e-12 * max(s.max(initial=0.0), 1e-300)]
-        projected = A - (A @ basis.T) @ basis
-    size = np.linalg.norm(A, axis=1)
-    projected = np.where(np.linalg.norm(projected, axis=1, keepdims=True) <= 1e-13 * size[:, None], 0.0, projected)
-    unit = np.where(size == 0.0, 1.0, size)
-    scale = np.max(b / unit, initial=0.0)
-    x, weights, y, status = np.zeros(A.shape[1]), np.zeros(len(A)), None, Status.TRIVIAL
-    if scale > 0.0:
-        target = np.zeros(A.shape[1] + 1)
-        target[-1] = 1.0
-        stacked = np.vstack([(projected / unit[:, None]).T, b / unit / scale])
-        u, distance = nnls(stacked, target, maxiter=100 * stacked.shape[1])
-        residual = stacked @ u - target
-        if distance <= 1e-12:
-            status, y = Status.INFEASIBLE, u / unit
-            x, weights = np.full_like(x, np.nan), np.full_like(weights, np.nan)
-        else:
-            status, weights = Status.OPTIMAL, u / -residual[-1] / unit * scale
-            x = weights @ projected
-    mu = None
-    if C is not None:
-        mu = np.linalg.lstsq(C.T, -(weights if y is None else y) @ (A - projected), rcond=None)[0]
-    slack = A @ x - b
-    active = (size > 0.0) & (slack <= 1e-9 * b + 1e-12 * size * np.linalg.norm(x)) & (status is not Status.INFEASIBLE)
-    stored = None if pairs is None else np.asarray(pairs)
-    return MarginSolution(A, b, C, x, status, weights, mu, active, y, stored)
+def _equalities(equalities: Any, A: FloatArray) -> FloatArray | None:
+    if equalities is None:
+        return None
+    axes: tuple[str | int, ...] = ("n_equalities", A.shape[-1])
+    if A.ndim == 3 and np.ndim(equalities) == 3:
+        axes = (len(A), *axes)
+    C = real_array(equalities, "equalities", axes)
+    return np.broadcast_to(C, (*A.shape[:-2], *C.shape[-2:]))
+
+
+def _names(pairs: Any, A: FloatArray) -> IntArray | None:
+    if pairs is None:
+        return None
+    names = np.asarray(pairs)
+    if names.dtype.kind not in "iu" or names.shape != (*A.shape[:-1], 3):
+        raise reject("pairs", f"whole numbers of shape {(*A.shape[:-1], 3)}", f"shape {names.shape} of {names.dtype}")
+    return names

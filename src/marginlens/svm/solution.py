@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -29,8 +29,8 @@ class MarginSolution:
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
-    Optimal means :math:`x = A^\top\lambda + C^\top\mu`, :math:`\lambda \ge 0`, :math:`\lambda_r (a_r^\top x - b_r) = 0`;
-    infeasible means that some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
+    Optimal: :math:`x = A^\top\lambda + C^\top\mu`, :math:`\lambda \ge 0`, :math:`\lambda_r (a_r^\top x - b_r) = 0`;
+    infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
 
     Attributes:
         rows: (…, n_rows, d) the matrix A.
@@ -72,10 +72,10 @@ class MarginSolution:
             raise IndexError(f"problem {index} of a solution with {len(self)}")
         if not self.is_batch:
             return self
-        taken = {name: None if value is None else value[index] for name, value in vars(self).items()}
+        taken: dict[str, Any] = {name: None if value is None else value[index] for name, value in vars(self).items()}
         if taken["status"] is not Status.INFEASIBLE:
             taken["certificate"] = None
-        return replace(self, **taken)
+        return MarginSolution(**taken)
 
     def __repr__(self) -> str:
         size = f"{self.floor.shape[-1]} rows, d={self.x.shape[-1]}"

@@ -1,0 +1,52 @@
+"""Equality constraints C x = 0: solve in their null space, then say with which multipliers they push back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.svm.certify import EPS
+from marginlens.svm.kernel import INFEASIBLE, MOST_AMPLIFIED, OPTIMAL, PROVED, ROUNDING, UNPROVED, Found
+
+_INSIDE = 64 * EPS            # a row whose part outside the span of C is this small, relative to it, lies inside
+
+
+class NullSpace:
+    """The vectors orthogonal to the rows of C, for each problem of a batch.
+
+    Args:
+        C: (batch, n_equalities, d). Rows may be zero or depend on each other; singular values of the normalised rows below
+            64 max(n_equalities, d) roundoffs of the largest count as zero.
+    """
+
+    def __init__(self, C: FloatArray) -> None:
+        self._C = C
+        size = np.linalg.norm(C, axis=-1)
+        self._size = np.where(size == 0.0, 1.0, size)
+        left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
+        limit = 64 * EPS * max(C.shape[1:]) * values.max(axis=-1, initial=0.0, keepdims=True)
+        kept = values > limit
+        self._basis = right * kept[..., None]                                   # (batch, rank, d)
+        self._inverse = left * np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)[:, None, :]
+
+    def project(self, rows: FloatArray) -> FloatArray:
+        """`rows` (batch, n_rows, d) without their parts in the span of C; rows inside that span become exactly zero."""
+        outside = rows
+        for _ in range(2):
+            outside = outside - (outside @ np.swapaxes(self._basis, -1, -2)) @ self._basis
+        size, left = np.linalg.norm(rows, axis=-1), np.linalg.norm(outside, axis=-1)
+        return np.where((left <= _INSIDE * size)[..., None], 0.0, outside)
+
+    def multipliers(self, rows: FloatArray, found: Found) -> FloatArray:
+        """mu (batch, n_equalities) with x = Aᵀ weights + Cᵀ mu, or 0 for a Farkas vector; doubtful problems are marked so."""
+        impossible = (found.outcome == INFEASIBLE)[:, None]
+        goal = np.where(impossible, 0.0, found.x)
+        wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
+        scaled = (self._inverse @ (self._basis @ wanted[..., None]))[..., 0]
+        missing = np.linalg.norm(wanted - (scaled[:, None, :] @ (self._C / self._size[..., None]))[:, 0], axis=-1)
+        length = np.linalg.norm(goal, axis=-1)
+        forces = np.abs(scaled).sum(axis=-1) + (found.weights * np.linalg.norm(rows, axis=-1)).sum(axis=-1)
+        scale = np.where(impossible[:, 0], forces, length)
+        allowed = np.clip(ROUNDING * forces, PROVED * scale, MOST_AMPLIFIED * scale)
+        found.outcome[np.isin(found.outcome, (OPTIMAL, INFEASIBLE)) & (missing > allowed)] = UNPROVED
+        return scaled / self._size

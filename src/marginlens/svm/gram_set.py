@@ -1,0 +1,139 @@
+"""The dual active-set method on the Gram matrix of all rows: the quickest for few rows, however wide they are.
+
+It squares the condition number and gives up on dependent rows, so whoever calls it checks the result and falls back on the
+orthogonal version of the same method.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.svm.certify import Answer, Problem
+from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
+from marginlens.svm.products import combine_rows
+
+SMALLEST_PIVOT = 1e-7         # below it a unit row counts as dependent on others
+_TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as none
+
+
+@njit(cache=True, nogil=True)
+def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: Answer) -> bool:
+    """Solve from the Gram matrix G of all rows (lower triangle; overwritten), starting with every row tight, or none.
+
+    Returns whether it got through; `answer` then holds x, its multipliers and the slack of every row.
+    """
+    A, size, floor = problem
+    weights, slack = answer.weights, answer.slack
+    m = len(floor)
+    _normalise(G, size, slack)
+    chosen = np.empty(m, dtype=np.bool_)
+    for r in range(m):
+        chosen[r] = all_tight and size[r] > 0.0
+    L, members = np.empty((m, m)), np.empty(m, dtype=np.int64)
+    held, turn = np.empty(m), np.empty(m)
+    k = settle(G, floor, chosen, members, L, held) if all_tight else 0
+    for _ in range(8 * m + 8):
+        new = _most_violated(G, floor, weights, slack, chosen, members[:k], held)
+        if new < 0:
+            for r in range(m):
+                held[r] = weights[r] / size[r] if weights[r] > 0.0 else 0.0
+            combine_rows(A, m, held, answer.x)
+            return True
+        gained = 0.0
+        while True:
+            square = 1.0
+            for i in range(k):
+                turn[i] = G[new, members[i]]
+            solve_lower(L, k, turn)
+            for i in range(k):
+                square -= turn[i] * turn[i]
+                L[k, i] = turn[i]
+            if square < SMALLEST_PIVOT:
+                return False
+            L[k, k] = np.sqrt(square)
+            solve_upper(L, k, turn)
+            leaving, limit = -1, -slack[new] / square
+            for i in range(k):
+                if turn[i] * limit > held[i]:
+                    leaving, limit = i, held[i] / turn[i]
+            for i in range(k):
+                held[i] -= limit * turn[i]
+            gained += limit
+            slack[new] += limit * square
+            if leaving < 0:
+                members[k], held[k], chosen[new] = new, gained, True
+                k += 1
+                break
+            chosen[members[leaving]] = False
+            k -= 1
+            for i in range(leaving, k):
+                members[i], held[i] = members[i + 1], held[i + 1]
+            for i in range(k):
+                for j in range(i + 1):
+                    L[i, j] = G[members[i], members[j]]
+            if cholesky(L, k, 0.0) >= 0:
+                return False
+    return False
+
+
+@njit(cache=True, nogil=True)
+def settle(
+    G: FloatArray, floor: FloatArray, chosen: BoolArray, members: IntArray, L: FloatArray, held: FloatArray
+) -> int:
+    """Unmark chosen rows until all multipliers are positive: those with negative ones, and those that depend on others.
+
+    `members[:k]` lists the rows that stay, `held[:k]` their multipliers and L their Cholesky factor; k is returned.
+    """
+    while True:
+        k = 0
+        for r in range(len(floor)):
+            if chosen[r]:
+                members[k], held[k] = r, floor[r]
+                for i in range(k + 1):
+                    L[k, i] = G[r, members[i]]
+                k += 1
+        stopped = cholesky(L, k, SMALLEST_PIVOT)
+        if stopped >= 0:
+            chosen[members[stopped]] = False
+            continue
+        solve_lower(L, k, held)
+        solve_upper(L, k, held)
+        negative = False
+        for i in range(k):
+            if held[i] <= 0.0:
+                chosen[members[i]] = False
+                negative = True
+        if not negative:
+            return k
+
+
+@njit(cache=True, nogil=True)
+def _normalise(G: FloatArray, size: FloatArray, inverse: FloatArray) -> None:
+    """Turn the lower triangle of a Gram matrix into the full Gram matrix of rows of norm one; `inverse` is scratch."""
+    for i in range(len(size)):
+        inverse[i] = 1.0 / size[i] if size[i] > 0.0 else 0.0
+    for i in range(len(size)):
+        for j in range(i):
+            G[i, j] *= inverse[i] * inverse[j]
+            G[j, i] = G[i, j]
+        G[i, i] = 1.0 if size[i] > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _most_violated(G, floor, weights, slack, chosen, members, held):  # type: ignore[no-untyped-def]
+    """Spread the multipliers, recompute every slack, and return the row outside that is missed by most, or -1."""
+    value = 0.0
+    for r in range(len(floor)):
+        weights[r] = 0.0
+    for i in range(len(members)):
+        weights[members[i]] = held[i]
+        value += held[i] * floor[members[i]]
+    combine_rows(G, len(floor), weights, slack)
+    worst, which = -_TIGHT * np.sqrt(value), -1
+    for r in range(len(floor)):
+        slack[r] -= floor[r]
+        if slack[r] < worst and not chosen[r]:
+            worst, which = slack[r], r
+    return which
