@@ -5,3 +5,4 @@ LOOP_AGREEMENT = 1e-9  # two float64 loops that add in different orders, after h
 AUTOGRAD = 1e-10  # our gradient against autograd's, relative to the gradient's size, where neither cancels
 HIGH_PRECISION = 1e-11  # float64 against 60-digit arithmetic, relative, on single evaluations
 LEMMA_1 = 1e-10  # the claim's own bar for W(t) = u p(t)ᵀ/‖u‖² after 1,000 steps
+QUADPROG = 1e-8  # quadprog's minimiser against ours, and its idea of a tight constraint

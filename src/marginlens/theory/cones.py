@@ -26,15 +26,18 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     Args:
         p, q: (…, d_key), broadcast against each other. mu, radius: numbers, or arrays (…).
     Returns:
-        A bool, or an array (…) of them; never true of a zero vector. Decided on half the squared distance of the unit vectors,
-        which is 1 - cosine without its cancellation.
+        A bool, or an array (…) of them; never true of a zero vector. Decided on 1 - cosine without its cancellation.
     """
     points, axis = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
     if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
         raise reject("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
-    apart = 0.5 * np.sum((unit(points) - unit(axis)) ** 2, axis=-1)  # 1 - cosine; nan for a zero vector
     long_enough = np.linalg.norm(points, axis=-1) >= np.asarray(radius)
-    return plain((apart <= np.asarray(mu) + _ROUNDING) & long_enough)
+    return plain((apart(points, axis) <= np.asarray(mu) + _ROUNDING) & long_enough)
+
+
+def apart(p: Any, q: Any) -> FloatArray:
+    """1 - cosine of p and q over the last axis, as half the squared distance of their unit vectors; nan for a zero vector."""
+    return 0.5 * np.sum((unit(p) - unit(q)) ** 2, axis=-1)
 
 
 @implements("A", "Eq. (8)")
@@ -58,16 +61,16 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     whole_number(n, "n", at_least=0)
     which = np.arange(n)
     # 1 - cosine of a uniform direction in a small cap grows like u^(2/(d-1)) of a uniform u
-    apart = mu * (1.0 - _INSIDE) * generator.random(n) ** (2.0 / max(d - 1, 1))
-    apart = np.where(which % 2 == 0, mu * (1.0 - _INSIDE), apart)
+    turn = mu * (1.0 - _INSIDE) * generator.random(n) ** (2.0 / max(d - 1, 1))
+    turn = np.where(which % 2 == 0, mu * (1.0 - _INSIDE), turn)
     sideways = generator.standard_normal((n, d))
     sideways -= np.outer(sideways @ axis, axis)
     length = np.linalg.norm(sideways, axis=-1, keepdims=True)
     sideways = np.where(length > 0.0, sideways / np.where(length > 0.0, length, 1.0), 0.0)
     if d == 1:
-        apart, sideways = np.zeros(n), np.zeros((n, d))
-    # 1 - a along the axis and sqrt(a (2 - a)) sideways: cosine 1 - a exactly, without a square root of a difference
-    directions = (1.0 - apart)[:, None] * axis + np.sqrt(apart * (2.0 - apart))[:, None] * sideways
+        turn, sideways = np.zeros(n), np.zeros((n, d))
+    # 1 - a along the axis and sqrt(a (2 - a)) sideways give the cosine 1 - a, however small a is
+    directions = (1.0 - turn)[:, None] * axis + np.sqrt(turn * (2.0 - turn))[:, None] * sideways
     norms = np.where(which % 4 < 2, 0.0, generator.random(n))
     base = radius if radius > 0.0 else 1.0
     return unit(directions) * (base * (1.0 + _ROUNDING) * 3.0**norms)[:, None]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
-from marginlens.directions import correlation
 from marginlens.errors import InputError
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
@@ -22,6 +21,7 @@ from marginlens.theory.assumptions import (
     check_strict_optimum,
 )
 from marginlens.theory.basin import BasinCone, basin_cone
+from marginlens.theory.cones import apart
 from marginlens.theory.directional import directional_margin
 from marginlens.theory.enumeration import locally_optimal_directions
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
@@ -200,12 +200,12 @@ def _around(
     if not local:
         return own, None, (optimal,)
     cone = basin_cone(data, v, at.selected, loss=loss)
-    apart, norm = 1.0 - float(correlation(start, cone.p)), float(np.linalg.norm(start))
+    turn, norm = float(apart(start, cone.p)), float(np.linalg.norm(start))
     narrow = Check(
         "start in cone_μ",
         bool(cone.contains(start, 0.0)),
-        f"1 - correlation with p^mm is {apart:.4g}, and μ = {cone.mu:.4g}",
-        {"apart": apart, "mu": cone.mu},
+        f"1 - correlation with p^mm is {turn:.4g}, and μ = {cone.mu:.4g}",
+        {"apart": turn, "mu": cone.mu},
     )
     radii = {"norm": norm, "radius": cone.radius, "proven_radius": cone.proven_radius}
     far = Check(

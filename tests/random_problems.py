@@ -1,0 +1,30 @@
+"""Random token problems of every shape that the theory has to cope with."""
+
+import numpy as np
+
+from marginlens.data import TokenDataset
+
+
+def ragged_problem(rng, n_inputs, longest, d_model, *, d_key=None):
+    """One problem whose inputs have 1 to `longest` tokens, and a head."""
+    lengths = rng.integers(1, longest + 1, size=n_inputs)
+    lengths[0] = longest  # something to separate
+    X = [rng.standard_normal((length, d_model)) for length in lengths]
+    K = None if d_key is None else [rng.standard_normal((length, d_key)) for length in lengths]
+    return TokenDataset(X, rng.choice([-1.0, 1.0], n_inputs), K=K), rng.standard_normal(d_model)
+
+
+def problem(rng, n_inputs, n_tokens, d_model):
+    """One problem with normal tokens, and a head."""
+    X = rng.standard_normal((n_inputs, n_tokens, d_model))
+    return TokenDataset(X, rng.choice([-1.0, 1.0], n_inputs)), rng.standard_normal(d_model)
+
+
+def two_level_scores(rng, n_inputs, n_tokens, d_key):
+    """Keys and scores that obey Assumption B: one token per input scores above the others, which all score the same."""
+    keys = rng.standard_normal((n_inputs, n_tokens, d_key))
+    low = rng.uniform(-1.0, 1.0, size=(n_inputs, 1))
+    scores = np.repeat(low, n_tokens, axis=1)
+    optimal = rng.integers(n_tokens, size=n_inputs)
+    scores[np.arange(n_inputs), optimal] += rng.uniform(0.2, 1.5, size=n_inputs)
+    return keys, scores

@@ -1,0 +1,144 @@
+"""The theorems' assumptions: each check holds on one side of its threshold and fails on the other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from tolerances import ROUNDING
+
+from marginlens import ConstantStep, Exponential, InputError, Logistic, Loss, NormalizedStep, TokenDataset
+from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
+from marginlens.theory import (
+    check_assumption_a,
+    check_assumption_b,
+    check_distinct_scores,
+    check_separable,
+    check_step,
+    check_strict_optimum,
+    smoothness,
+)
+
+KEYS = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], [(0.0, 2.0), (1.0, 1.0), (0.0, 0.0)]]
+
+
+@dataclass(frozen=True)
+class Bowl(Loss):
+    """(u - 1)²: it decreases up to 1 only."""
+
+    def value(self, u):
+        return (np.asarray(u, dtype=float) - 1.0) ** 2
+
+    def log_abs_derivative(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(np.abs(2.0 * (np.asarray(u, dtype=float) - 1.0)))
+
+
+@dataclass(frozen=True)
+class FlatSpot(Loss):
+    """-u³: it strictly decreases, but its slope is zero at zero."""
+
+    def value(self, u):
+        return -(np.asarray(u, dtype=float) ** 3)
+
+    def log_abs_derivative(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(3.0 * np.asarray(u, dtype=float) ** 2)
+
+
+@pytest.mark.statement("A Assumption A")
+def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
+    data, v = scored_tokens(KEYS, [[0.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
+    found = check_assumption_a(data, v, Exponential())
+    assert found
+    assert found.numbers["low"] == -2.0
+    assert found.numbers["high"] == 0.9
+    assert found.numbers["M0"] == found.numbers["M1"] == pytest.approx(np.exp(2.0))
+    assert found.numbers["smallest_slope"] == pytest.approx(np.exp(-0.9))
+    assert check_assumption_a(data, v, Bowl())
+    beyond, head = scored_tokens(KEYS, [[1.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
+    assert not check_assumption_a(beyond, head, Bowl())
+    assert check_assumption_a(beyond, head, Logistic())
+
+
+@pytest.mark.statement("A Assumption A")
+def test_a_flat_spot_fails_where_a_margin_can_reach_it():
+    at_zero, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.0, 0.0]])
+    assert not check_assumption_a(at_zero, v, FlatSpot())
+    away, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[2.0, 1.0]])
+    assert check_assumption_a(away, v, FlatSpot())
+
+
+@pytest.mark.statement("A Assumption B")
+def test_assumption_b_asks_for_equal_scores_below_the_optimum():
+    equal, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [-0.5, 0.3, -0.5]])
+    found = check_assumption_b(equal, v)
+    assert found
+    assert found.numbers == {"spread": 0.0, "smallest_gap": pytest.approx(0.8)}
+    for scores, spread in ([[1.0, 0.2, 0.3], [0.5, 0.3, 0.3]], 0.1), ([[1.0, 0.2, 0.2 + 1e-9], [0.5, 0.3, 0.3]], 1e-9):
+        unequal, v = scored_tokens(KEYS, scores)
+        assert not check_assumption_b(unequal, v)
+        assert check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread)
+    tie, v = scored_tokens(KEYS, [[1.0, 1.0, 0.2], [0.5, 0.3, 0.3]])
+    assert not check_assumption_b(tie, v)
+    assert check_assumption_b(*figure_1a())
+    assert not check_assumption_b(*figure_1b())
+
+
+@pytest.mark.statement("A Assumption B")
+def test_scores_that_rounding_alone_tells_apart_are_equal():
+    v = np.array([0.1, 0.2, 0.3])
+    X = np.array([[[1.0, 1.0, 1.0], [0.3, 0.0, 0.0], [0.0, 0.15, 0.0], [0.0, 0.0, 0.1]]])
+    data = TokenDataset(X, [1])
+    scores = data.scores(v)[0, 1:]
+    assert np.ptp(scores) < ROUNDING
+    assert check_assumption_b(data, v)
+    assert not check_distinct_scores(data, v)
+    two = TokenDataset(X[:, :2], [1])  # with two tokens only the order matters
+    assert check_assumption_b(two, v)
+    assert check_assumption_b(TokenDataset(X[:, :1], [1]), v).numbers["smallest_gap"] == np.inf
+
+
+@pytest.mark.statement("A Thm 1", "A Thm 4")
+def test_strict_optimum_and_distinct_scores_bracket_ties():
+    data, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [0.5, 0.3, 0.1]])
+    assert check_strict_optimum(data, v).numbers["smallest_gap"] == pytest.approx(0.2)
+    assert check_strict_optimum(data, v)
+    assert not check_distinct_scores(data, v)
+    tie, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5, 0.1]])
+    assert not check_strict_optimum(tie, v)
+    near, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5 - 1e-9, 0.1]])
+    assert check_strict_optimum(near, v)
+    assert check_distinct_scores(near, v).numbers["smallest_gap"] == pytest.approx(1e-9, rel=1e-6)
+
+
+@pytest.mark.statement("A Def 1")
+def test_separability_needs_one_direction_for_every_input():
+    one, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [1.0, 0.0]])
+    assert check_separable(one, v).numbers["margin"] == pytest.approx(1.0)
+    against, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
+    found = check_separable(against, v)
+    assert not found
+    assert found.numbers["margin"] == 0.0
+    assert not check_separable(TokenDataset(np.ones((1, 1, 2)), [1]), np.ones(2))
+
+
+@pytest.mark.statement("A Lemma 6")
+def test_the_step_must_be_plain_and_at_most_the_inverse_smoothness():
+    data, v = figure_1a()
+    largest = smoothness(data, v).largest_step
+    assert check_step(data, v, ConstantStep(largest))
+    assert not check_step(data, v, ConstantStep(largest * 1.01))
+    normal = check_step(data, v, NormalizedStep(0.1))
+    assert not normal
+    assert "plain gradient descent" in normal.sentence
+    with pytest.raises(InputError, match="'step' argument must be"):
+        check_step(data, v, 0.1)
+
+
+def test_a_batch_gives_a_list_and_a_check_reads_as_a_line():
+    data, v = sphere_tokens(4, 2, 3, 3, 0)
+    for check in (check_assumption_a, check_assumption_b, check_strict_optimum, check_distinct_scores, check_separable):
+        together = check(data, v)
+        assert together == [check(data[j], v[j]) for j in range(4)]
+        assert "\n" not in str(together[0]) + repr(together[0])
+    assert str(check_strict_optimum(*figure_1a())).startswith("[x] strict optimum: the highest-scoring token beats")

@@ -1,0 +1,175 @@
+"""Definition 3 and Lemma 8: directional margins, and which of two directions has the lower risk at large norm."""
+
+import numpy as np
+import pytest
+from random_problems import problem, ragged_problem
+from tolerances import ROUNDING
+
+from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, excess_risk
+from marginlens.data import scored_tokens, sphere_tokens
+from marginlens.directions import unit
+from marginlens.theory import directional_margin, dominance, token_optimality
+
+BEYOND = 1.0 + 1e-6  # just past the radius
+
+
+@pytest.mark.statement("A Def 3", "A Eq. (59)", "A Eq. (60)", "A Eq. (61)", "A Eq. (65)")
+@pytest.mark.parametrize("seed", range(10))
+def test_margins_agree_with_loops_over_tokens(seed):
+    rng = np.random.default_rng(seed)
+    data, v = ragged_problem(rng, 3, 5, 4, d_key=3)
+    q = rng.standard_normal(3)
+    found = directional_margin(data, q, v)
+    margins, scores = [], data.scores(v)
+    for i, length in enumerate(data.lengths):
+        logits = data.K[i, :length] @ q
+        best = int(np.argmax(logits))
+        assert found.selected[i] == best
+        margins += [
+            ((data.K[i, best] - data.K[i, t]) @ q, i, t, scores[i, best] > scores[i, t])
+            for t in range(length)
+            if t != best
+        ]
+    margins.sort()
+    assert found.unique
+    assert found.margin == pytest.approx(margins[0][0], abs=ROUNDING)
+    assert found.second_gap == pytest.approx(margins[1][0] - margins[0][0], abs=ROUNDING)
+    assert np.argwhere(found.neighbours).tolist() == [list(margins[0][1:3])]
+    assert found.neighbour_optimal == margins[0][3]
+
+
+@pytest.mark.statement("A Def 3")
+@pytest.mark.parametrize("seed", range(10))
+def test_the_neighbours_of_a_max_margin_direction_are_its_svm_neighbours(seed):
+    rng = np.random.default_rng(seed)
+    data, v = problem(rng, 2, 3, 5)
+    found = token_optimality(data, v, data.optimal(v))
+    at = directional_margin(data, found.solution.x, v)
+    assert at.margin == pytest.approx(1.0, abs=ROUNDING)
+    np.testing.assert_array_equal(at.neighbours, found.neighbours)
+    assert at.neighbour_optimal == found.is_locally_optimal
+
+
+@pytest.mark.statement("A Def 3")
+def test_ties_single_tokens_and_batches():
+    data, v = scored_tokens([[(1.0, 0.0), (1.0, 1.0), (0.0, 0.0)]], [[1.0, 0.0, 0.0]])
+    tied = directional_margin(data, [1.0, 0.0], v)
+    assert not tied.unique
+    assert tied.margin == 0.0
+    assert tied.second_gap == 1.0
+    alone = directional_margin(TokenDataset(np.ones((2, 1, 3)), [1, 1]), np.ones(3), np.ones(3))
+    assert alone.margin == alone.second_gap == np.inf
+    assert alone.unique
+    assert not alone.neighbours.any()
+    assert directional_margin(data, [1.0, 0.5]).neighbour_optimal is None
+    with pytest.raises(InputError, match="'q' argument must be a direction, so not zero"):
+        directional_margin(data, [0.0, 0.0])
+    batch, heads = sphere_tokens(7, 3, 4, 3, 1)
+    q = np.random.default_rng(0).standard_normal((7, 3))
+    together = directional_margin(batch, q, heads)
+    for j in range(7):
+        one = directional_margin(batch[j], q[j], heads[j])
+        np.testing.assert_array_equal(together.selected[j], one.selected)
+        np.testing.assert_array_equal(together.neighbours[j], one.neighbours)
+        assert together.margin[j] == pytest.approx(one.margin, abs=ROUNDING)
+        assert together.second_gap[j] == pytest.approx(one.second_gap, abs=ROUNDING)
+        assert together.neighbour_optimal[j] == one.neighbour_optimal
+
+
+def pairs_of_directions(seed, n_problems=400):
+    """Problems with two nearby directions that select the same unique tokens."""
+    rng = np.random.default_rng(seed)
+    data, v = sphere_tokens(n_problems, 2, 4, 3, rng)
+    p = rng.standard_normal((n_problems, 3))
+    q = p + 0.5 * rng.standard_normal((n_problems, 3))
+    first, second = directional_margin(data, p), directional_margin(data, q)
+    same = (first.selected == second.selected).all(axis=-1) & first.unique & second.unique
+    X, y = data.X[same], data.y[same]
+    return TokenDataset(X, y), v[same], unit(p[same]), unit(q[same])
+
+
+@pytest.mark.statement("A Lemma 8")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
+def test_the_predicted_direction_wins_from_the_radius_on(loss):
+    data, v, p, q = pairs_of_directions(5)
+    found = dominance(data, v, p, q, loss)
+    assert np.sum(found.case == 1) > 30
+    assert np.sum(found.case == 2) > 30
+    hidden = np.zeros(len(data), dtype=bool)  # case 1 although some token outside the neighbours scores higher
+    at = directional_margin(data, np.where((found.margin_p > found.margin_q)[:, None], q, p), v)
+    scores = data.scores(v)
+    chosen = np.take_along_axis(scores, at.selected[..., None], axis=-1)
+    hidden = (found.case == 1) & (scores > chosen).any(axis=(1, 2))
+    assert hidden.sum() > 10
+    decided = found.case > 0
+    for factor in (BEYOND, 2.0, 50.0):
+        R = np.where(decided, np.maximum(found.radius, 1e-3) * factor, 1.0)[:, None]
+        risk_p, risk_q = excess_risk(data, v, R * p, loss), excess_risk(data, v, R * q, loss)
+        np.testing.assert_array_equal(risk_q.above(risk_p)[decided], found.p_wins[decided])
+        np.testing.assert_array_equal(risk_p.above(risk_q)[decided], ~found.p_wins[decided])
+
+
+@pytest.mark.statement("A Lemma 8")
+def test_far_below_the_radius_the_other_direction_can_win():
+    data, v, p, q = pairs_of_directions(5)
+    found = dominance(data, v, p, q)
+    for case in (1, 2):
+        R = np.where(found.case == case, found.radius * 0.01, 1.0)[:, None]
+        p_lower = excess_risk(data, v, R * q).above(excess_risk(data, v, R * p))
+        assert (p_lower != found.p_wins)[found.case == case].any()
+
+
+@pytest.mark.statement("A Lemma 8")
+def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_the_margins_alone():
+    keys = [
+        [(0.0, 0.0), (-1.0, -10.0), (-1.01, -11.0)]
+    ]  # q = e1 and p = e2 select the first token; the third scores higher
+    data, v = scored_tokens(keys, [[0.0, -0.1, 1.0]])
+    p, q = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    assert directional_margin(data, p, v).neighbour_optimal
+    assert directional_margin(data, q, v).neighbour_optimal
+    slopes = np.exp(Logistic().log_abs_derivative(np.array([-0.1, 1.0])))
+    paper = np.log(2 * 3 * slopes[0] * 1.0 / (slopes[1] * 0.1)) / (
+        10.0 - 1.0
+    )  # from the margins and the neighbours' score gaps
+    found = dominance(data, v, p, q)
+    assert found.case == 1
+    assert found.p_wins
+    assert 5.0 > 5 * paper
+    assert excess_risk(data, v, 5.0 * p).above(excess_risk(data, v, 5.0 * q))  # q still wins there
+    assert found.radius > 200.0
+    R = found.radius * BEYOND
+    assert excess_risk(data, v, R * q).above(excess_risk(data, v, R * p))
+
+
+@pytest.mark.statement("A Lemma 8")
+def test_what_the_lemma_leaves_open_is_case_0():
+    data, v = scored_tokens(
+        [[(0.0, 0.0), (-1.0, -2.0), (-1.0, -3.0)]], [[0.0, 1.0, -1.0]]
+    )  # two neighbours, one higher, one lower
+    found = dominance(data, v, [0.0, 1.0], [1.0, 0.0])
+    assert (found.case, found.radius, found.p_wins) == (0, np.inf, False)
+    tie, head = scored_tokens([[(0.0, 0.0), (-1.0, -2.0)]], [[0.0, 0.0]])  # the neighbour scores the same
+    assert dominance(tie, head, [0.0, 1.0], [1.0, 0.0]).case == 0
+    same, head = scored_tokens([[(0.0, 0.0), (-1.0, -1.0)]], [[1.0, 0.0]])  # equal margins
+    assert dominance(same, head, [0.0, 1.0], [1.0, 0.0]).case == 0
+
+
+@pytest.mark.statement("A Lemma 8")
+def test_swapping_the_directions_swaps_the_winner_and_batches_are_loops():
+    data, v, p, q = pairs_of_directions(6, 60)
+    found, swapped = dominance(data, v, p, q), dominance(data, v, q, p)
+    np.testing.assert_array_equal(found.case, swapped.case)
+    np.testing.assert_allclose(found.radius, swapped.radius, rtol=ROUNDING)
+    np.testing.assert_array_equal(found.p_wins, (found.case > 0) & ~swapped.p_wins)
+    for j in range(len(data)):
+        one = dominance(data[j], v[j], 3.0 * p[j], 0.1 * q[j])  # lengths do not matter
+        assert one.case == found.case[j]
+        assert one.p_wins == found.p_wins[j]
+        assert one.radius == pytest.approx(found.radius[j], rel=1e3 * ROUNDING)
+
+
+def test_directions_that_select_different_tokens_cannot_be_compared():
+    data, v = scored_tokens([[(1.0, 0.0), (-1.0, 0.0)]], [[1.0, 0.0]])
+    with pytest.raises(InputError, match="'p, q' argument must be directions that select the same unique tokens"):
+        dominance(data, v, [1.0, 0.0], [-1.0, 0.0])

@@ -1,0 +1,108 @@
+"""Equation (6) and Lemma 6: the risk is L_p-smooth, and plain descent with steps up to 1/L_p never climbs."""
+
+import numpy as np
+import pytest
+from random_problems import problem, ragged_problem
+from tolerances import ROUNDING
+
+from marginlens import ConstantStep, Correlation, Exponential, Logistic, Record, TokenDataset, descend, risk_gradient
+from marginlens.data import gaussian_tokens, sphere_tokens
+from marginlens.theory import smoothness
+
+LOSSES = [Logistic(), Exponential(), Correlation()]
+
+
+def observed(data, v, loss, rng, n_pairs=400):
+    """The largest ‖∇L(p) - ∇L(q)‖/‖p - q‖ over close pairs of points."""
+    p = rng.standard_normal((n_pairs, data.d_key)) * rng.uniform(0, 3, (n_pairs, 1))
+    q = p + 1e-4 * rng.standard_normal(p.shape)
+    many = data.repeat(n_pairs)
+    change = risk_gradient(many, v, p, loss).value() - risk_gradient(many, v, q, loss).value()
+    return np.max(np.linalg.norm(change, axis=-1) / np.linalg.norm(p - q, axis=-1))
+
+
+@pytest.mark.statement("A Eq. (6)", "A Lemma 6")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_change_no_faster_than_either_constant_allows(loss, seed):
+    rng = np.random.default_rng(seed)
+    data, v = (ragged_problem if seed % 2 else problem)(rng, 2, 4, 3)
+    found = smoothness(data, v, loss)
+    assert 0.0 < observed(data, v, loss, rng) <= found.from_keys <= found.from_weights == found.L_p
+
+
+@pytest.mark.statement("A Eq. (6)")
+def test_the_constant_is_the_formula():
+    data, v = gaussian_tokens(3, 2, 4, 3, 5)
+    found = smoothness(data, v)
+    for j in range(3):
+        M0, M1, head = found.M0[j], found.M1[j], np.linalg.norm(v[j])
+        W = np.linalg.svd(data.W, compute_uv=False)[0]
+        X = [np.linalg.svd(tokens, compute_uv=False)[0] for tokens in data.X[j]]
+        L_p = np.mean([M0 * head**2 * W**2 * x**4 + 3 * M1 * head * W**2 * x**3 for x in X])
+        assert found.from_weights[j] == pytest.approx(L_p, rel=ROUNDING)
+        scores = data[j].scores(v[j])
+        K = [np.linalg.svd(keys, compute_uv=False)[0] for keys in data.K[j]]
+        g = np.linalg.norm(scores, axis=-1)
+        assert found.from_keys[j] == pytest.approx(
+            np.mean([(M0 * a**2 + 3 * M1 * a) * k**2 for a, k in zip(g, K, strict=True)])
+        )
+        u = np.linspace(scores.min(), scores.max(), 2001)
+        slope = -1 / (1 + np.exp(u))
+        assert pytest.approx(np.abs(slope).max(), rel=ROUNDING) == M1
+        assert pytest.approx(np.max(np.abs(np.diff(slope) / np.diff(u))), rel=1e-5) == M0
+
+
+@pytest.mark.statement("A Lemma 6")
+def test_keys_without_a_matrix_use_the_sharper_line():
+    rng = np.random.default_rng(0)
+    data, v = ragged_problem(rng, 3, 4, 3, d_key=2)
+    found = smoothness(data, v)
+    assert np.isnan(found.from_weights)
+    assert found.L_p == found.from_keys
+    assert observed(data, v, Logistic(), rng) <= found.L_p
+
+
+@pytest.mark.statement("A Lemma 6")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_descent_with_the_largest_step_never_climbs_and_with_a_huge_one_does(loss):
+    data, v = sphere_tokens(20, 3, 4, 3, 2)
+    record = Record(keep=("risk",))
+    largest = smoothness(data, v, loss)
+    for j in range(20):
+        one, head = data[j], v[j]
+        run = descend(one, head, loss=loss, step=ConstantStep(1 / largest.from_keys[j]), n_steps=200, record=record)
+        assert np.diff(run.saved["risk"]).max() <= ROUNDING
+    climbs = [
+        np.diff(
+            descend(data[j], v[j], loss=loss, step=ConstantStep(300.0), n_steps=50, record=record).saved["risk"]
+        ).max()
+        for j in range(20)
+    ]
+    assert max(climbs) > 1e-3
+
+
+@pytest.mark.statement("A Lemma 6")
+def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
+    data, v = sphere_tokens(1, 3, 4, 3, 4)
+    one, head = data[0], v[0]
+    eta = smoothness(one, head).largest_step
+    run = descend(one, head, step=ConstantStep(eta), n_steps=300, record=Record(keep=("p", "risk")))
+    many = one.repeat(301)
+    squares = np.sum(risk_gradient(many, head, run.saved["p"]).value() ** 2, axis=-1)
+    fall = run.saved["risk"][0] - run.saved["risk"]
+    assert (np.cumsum(squares)[:-1] * eta / 2 <= fall[1:] + ROUNDING).all()  # Eq. (25), summed
+    assert fall[-1] > 1e-3
+
+
+def test_batches_are_loops_and_a_problem_without_choice_is_flat():
+    data, v = sphere_tokens(5, 2, 3, 4, 0)
+    together = smoothness(data, v)
+    for j in range(5):
+        one = smoothness(data[j], v[j])
+        assert together.L_p[j] == pytest.approx(one.L_p, rel=ROUNDING)
+        assert together.from_keys[j] == pytest.approx(one.from_keys, rel=ROUNDING)
+    assert "5 problems" in repr(together)
+    nothing = smoothness(TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
+    assert nothing.L_p == 0.0
+    assert nothing.largest_step == np.inf
