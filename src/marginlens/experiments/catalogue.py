@@ -8,7 +8,22 @@ from importlib import import_module
 from marginlens.errors import reject
 from marginlens.experiments.claim import Claim
 
-_MODULES: tuple[str, ...] = ()
+_MODULES: tuple[str, ...] = (
+    "a_l1",
+    "a_s",
+    "a_k3",
+    "a_f1a",
+    "a_f1b",
+    "a_f1c",
+    "a_f2",
+    "a_f4",
+    "a_f5",
+    "a_f8",
+    "a_f9",
+    "a_l2",
+    "a_l4",
+    "a_l8",
+)
 
 
 def claims() -> tuple[Claim, ...]:
