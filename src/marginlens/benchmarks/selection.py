@@ -11,7 +11,7 @@ from marginlens.benchmarks.baselines import autograd_descent
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, descend
-from marginlens.experiments.claim import Progress, Silence
+from marginlens.progress import Progress, Silence
 from marginlens.svm import att_svm
 from marginlens.threads import n_threads
 

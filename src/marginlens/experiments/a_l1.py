@@ -18,14 +18,15 @@ ID = "A-L1"
 LABELS = ("A Lemma 1", "A Eq. (15b)")
 TITLE = "Training W with a fixed query is training p"
 STATEMENT = (
-    "Started from W(0) = u p(0)ᵀ/‖u‖² and with steps scaled by 1/‖u‖², gradient descent on the key-query matrix W keeps "
-    "W(t) = u p(t)ᵀ/‖u‖² for ever, whatever the loss and the head."
+    "Started from W(0) = u p(0)ᵀ/‖u‖² and with steps scaled by 1/‖u‖², gradient descent on the key-query matrix W keeps W(t) = u "
+    "p(t)ᵀ/‖u‖² for ever, whatever the loss and the head."
 )
 PROTOCOL = (
-    "Random problems with n = 4, T = 6, d = 8 and a random query u of width 5; random p(0); logistic, exponential and correlation loss; "
-    "linear heads, and a random tanh network with the logistic loss; plain and normalised steps. Both sides are stepped separately, W in all "
-    "its entries, for 1,000 steps; the deviation is the largest entry of W(t) - u p(t)ᵀ/‖u‖² over the largest entry of W(t). Normalised "
-    "steps are compared on the problems where p diverges: where it stays finite they hop about a minimum and amplify rounding."
+    "Random problems with n = 4, T = 6, d = 8 and a random query u of width 5; random p(0); logistic, exponential and correlation "
+    "loss; linear heads, and a random tanh network with the logistic loss; plain and normalised steps. Both sides are stepped "
+    "separately, W in all its entries, for 1,000 steps; the deviation is the largest entry of W(t) - u p(t)ᵀ/‖u‖² over the largest "
+    "entry of W(t). Normalised steps are compared on the problems where p diverges: where it stays finite they hop about a minimum "
+    "and amplify rounding."
 )
 PAPER_VALUE = "exact"
 EXPECTED = {"largest_deviation": Bound(high=1e-10)}
@@ -63,8 +64,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     worst = {name: float(np.max(values)) for name, (_, values) in curves.items()}
     note = "" if "network head" in heads else "Only linear heads were run, because torch is not installed."
     measured = (
-        f"Largest relative deviation {max(worst.values()):.1e} over {problems} problems × {len(worst)} settings "
-        f"(median over settings {np.median(list(worst.values())):.1e})."
+        f"Largest relative deviation {max(worst.values()):.1e} over {problems} problems × {len(worst)} settings (median over "
+        f"settings {np.median(list(worst.values())):.1e})."
     )
     return Finding(measured, {"largest_deviation": max(worst.values())}, {"curves": curves}, note=note)
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from marginlens.experiments.drawing import in_style
+from marginlens.progress import Progress, Silence
 
 
 class Effort(Enum):
@@ -27,26 +28,6 @@ class Verdict(Enum):
     REPRODUCED_WITH_NOTE = "reproduced with a note"
     NOT_REPRODUCED = "not reproduced"
     ASSUMPTION_NOT_MET = "assumption not met"
-
-
-class Progress(Protocol):
-    """Where a computation says how far it is; `advance` may raise KeyboardInterrupt through it at any call."""
-
-    def expect(self, total: int) -> None:
-        """Say once how many units of work there are."""
-
-    def advance(self, units: int = 1) -> None:
-        """Say that this many more units are done."""
-
-
-class Silence:
-    """The progress of a computation that nobody watches."""
-
-    def expect(self, total: int) -> None:
-        """Nobody asked."""
-
-    def advance(self, units: int = 1) -> None:
-        """Nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -135,3 +116,6 @@ class Claim:
         if not all(bound.holds(finding.numbers[name]) for name, bound in self.expected.items()):
             return Verdict.NOT_REPRODUCED
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
+
+
+__all__ = ["Bound", "Claim", "Effort", "Finding", "Progress", "Silence", "Verdict"]
