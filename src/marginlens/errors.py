@@ -33,7 +33,7 @@ def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy:
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, RuntimeError) as problem:  # RuntimeError: a tensor that requires a gradient
         raise reject(argument, expected, _summary(value), remedy) from problem
     if array.ndim != len(shape) or any(
         isinstance(want, int) and have != want for want, have in zip(shape, array.shape, strict=True)
@@ -43,6 +43,14 @@ def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy:
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
         raise reject(argument, expected, f"{array[where]} at index {where}", remedy)
     return array
+
+
+def n_axes(value: Any) -> int:
+    """How many axes `value` has as an array; 0 for what is not one, which `real_array` then says."""
+    try:
+        return int(np.ndim(value))
+    except (TypeError, ValueError, RuntimeError):
+        return 0
 
 
 def positive_number(value: Any, argument: str) -> float:

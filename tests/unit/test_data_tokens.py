@@ -108,6 +108,8 @@ def test_bad_heads_points_and_selections():
     data = ml.TokenDataset(GOOD, [1, -1])
     with pytest.raises(ml.InputError, match=r"'v' argument must be .*shape \(4,\); got shape \(3,\)"):
         data.scores(np.ones(3))
+    with pytest.raises(ml.InputError, match=r"'v' argument must be .*shape \(4,\); got \[\[1\], \[1, 2\]\]"):
+        data.scores([[1], [1, 2]])
     with pytest.raises(ml.InputError, match=r"'start' argument must be .*; got inf at index \(1,\)"):
         data.point([0, np.inf, 0, 0], "start")
     with pytest.raises(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, real_array, reject
+from marginlens.errors import InputError, n_axes, real_array, reject
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -139,17 +139,12 @@ class TokenDataset:
 
     def head(self, v: Any) -> FloatArray:
         """`v` checked and broadcast to (…, d_model)."""
-        array = np.asarray(v, dtype=object if isinstance(v, list) and not v else None)
-        shape: tuple[str | int, ...] = (self.d_model,)
-        if self.is_batch and array.ndim == 2:
-            shape = (len(self), self.d_model)
+        shape = (len(self), self.d_model) if self.is_batch and n_axes(v) == 2 else (self.d_model,)
         return np.broadcast_to(real_array(v, "v", shape), (*self.batch_shape, self.d_model))
 
     def point(self, p: Any, argument: str = "p") -> FloatArray:
         """A weight vector `p` checked and broadcast to (…, d_key)."""
-        shape: tuple[str | int, ...] = (self.d_key,)
-        if self.is_batch and np.ndim(p) == 2:
-            shape = (len(self), self.d_key)
+        shape = (len(self), self.d_key) if self.is_batch and n_axes(p) == 2 else (self.d_key,)
         return np.broadcast_to(real_array(p, argument, shape), (*self.batch_shape, self.d_key))
 
     def selection(self, selected: Any, argument: str = "selected") -> IntArray:
