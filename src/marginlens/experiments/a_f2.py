@@ -113,7 +113,7 @@ def _follow(data: TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any)
     stays = np.ones(len(points), dtype=bool)
     first = float(np.min(np.linalg.norm(points, axis=-1)))
     width = min(float(np.sqrt(2 * mu)), 1.0)
-    selected = np.empty(0)
+    selected: Any = None
     for _ in range(LEGS):
         smallest = float(np.min(np.linalg.norm(here, axis=-1)))
         if smallest > GROWTH * first:

@@ -98,7 +98,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     fig, (ax,) = drawing.figure(1, width=6.0, height=3.6)
     lengths = finding.arrays["lengths"]
     bins = np.geomspace(1, max(10.0, float(lengths.max()) * 1.01), 40)
-    ax.hist(lengths, bins=bins, color=drawing.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
+    ax.hist(lengths, bins=bins.tolist(), color=drawing.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
     ax.axvline(1, color=drawing.INK, ls="--", lw=1.2)
     ax.set(xscale="log", xlabel="‖constructed p‖ / ‖max-margin p‖", ylabel="share of problems")
     ax.set_title("The constructed separator exists always, but is not the shortest")
