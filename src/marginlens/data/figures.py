@@ -55,7 +55,7 @@ def figure_1b() -> Example:
     return scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.9, 0.0]])
 
 
-@implements("A", "Fig 1(c)")
+@implements("A", "Fig 1(c)", "Fig 4")
 def figure_1c() -> Example:
     """Three inputs with seven tokens each; the first token of each scores 1, the others .5."""
     scores = np.full((3, 7), 0.5)
@@ -67,3 +67,14 @@ def figure_1c() -> Example:
 def figure_5(C: float) -> Example:
     """Two inputs, optimal tokens (1, 1) with score C and (1, -1) with score 1, each beside the token (0, 0) with score 0."""
     return scored_tokens([[(1.0, 1.0), (0.0, 0.0)], [(1.0, -1.0), (0.0, 0.0)]], [[C, 0.0], [1.0, 0.0]])
+
+
+@implements("A", "Fig 8")
+def figure_8() -> Example:
+    """Two inputs with two tokens each in the plane, where the globally optimal direction is not the only locally optimal one.
+
+    Token 0 of each input scores 1, token 1 scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection
+    (0, 1) has the separator (1, 0), which keeps the lower token of the second input at a margin of 2: with no neighbour, it is locally
+    optimal.
+    """
+    return scored_tokens([[(0.5, 0.0), (-0.5, 0.0)], [(-1.0, 0.75), (1.0, -0.75)]], [[1.0, 0.0], [1.0, 0.0]])

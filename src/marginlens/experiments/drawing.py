@@ -11,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.ndimage import gaussian_filter
 from scipy.stats import beta
 
+from marginlens.directions import angle
+
 FloatArray = npt.NDArray[np.float64]
+Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis
 
 # Meanings, not decorations: the same thing has the same colour in every figure.
 GLOBAL = "#C4420F"  # the globally optimal max-margin direction (vermilion)
@@ -21,7 +25,9 @@ LOCAL = "#0F6FB4"  # a locally optimal max-margin direction (blue)
 NEITHER = "#B9BDC2"  # neither, or not saturated (grey)
 PATH = "#5B6168"  # a trajectory
 ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#8A4F9E", "#4D4D4D")  # unordered series
+INPUTS = ("#0B8A64", "#C58A00", "#8A4F9E")  # the tokens of the first, second and third input
 INK, FAINT = "#23272B", "#D9DCDF"
+TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direction
 SEQUENCE = "viridis"  # ordered series
 
 STYLE: dict[str, Any] = {
@@ -67,6 +73,102 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
             return draw(*arguments, **options)
 
     return styled
+
+
+def plane_and_curves(width: float = 10.4, height: float = 5.8) -> tuple[Figure, Axes, Axes, Axes]:
+    """A figure with a plane for paths at the left and two panels over the steps, one above the other, at the right."""
+    with mpl.rc_context(STYLE):
+        fig = Figure(figsize=(width, height), layout="constrained")
+        axes: dict[str, Axes] = fig.subplot_mosaic([["plane", "upper"], ["plane", "lower"]], width_ratios=(1.25, 1.0))
+    axes["plane"].set_aspect("equal", adjustable="box")
+    axes["upper"].sharex(axes["lower"])
+    axes["upper"].tick_params(labelbottom=False)
+    return fig, axes["plane"], axes["upper"], axes["lower"]
+
+
+def shades(count: int) -> list[Any]:
+    """`count` colours of the ordered palette, without its palest end."""
+    return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.0, 0.86, count)]
+
+
+def steps_to_keep(n_steps: int, dense: int = 400) -> list[int]:
+    """The steps at which a run is kept for a figure: the first `dense` of them, then forty for each factor of ten."""
+    factor = max(n_steps / dense, 1.0)
+    late = np.geomspace(min(dense, n_steps), n_steps, 2 + int(40 * np.log10(factor)))
+    return sorted({*range(min(dense, n_steps) + 1), *(round(float(step)) for step in late)})
+
+
+def misalignment(points: FloatArray, direction: FloatArray) -> FloatArray:
+    """1 - cosine between points (…, d) and directions, from their angle, so that it is accurate on a logarithmic axis."""
+    return np.asarray(2.0 * np.sin(0.5 * np.asarray(angle(points, direction))) ** 2)
+
+
+def until_it_leaves(points: FloatArray, window: Window) -> FloatArray:
+    """The part of a path (n_points, 2) before it first leaves the window."""
+    low, high = np.array(window).T
+    outside = np.any((points < low) | (points > high), axis=-1)
+    return points[: int(np.argmax(outside))] if outside.any() else points
+
+
+def tokens(ax: Axes, keys: FloatArray, scores: FloatArray, *, size: float = 70.0) -> None:
+    """Tokens (n_inputs, n_tokens, 2) in the colour of their input: a star for the highest score of each, discs for the others."""
+    for colour, key, score in zip(INPUTS, keys, scores, strict=False):
+        best = score == score.max()
+        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.8, "zorder": 7}
+        ax.scatter(key[~best, 0], key[~best, 1], s=size, marker="o", **look)
+        ax.scatter(key[best, 0], key[best, 1], s=4.2 * size, marker="*", **look)
+
+
+def finish_plane(ax: Axes, window: Window, title: str, legend_at: str = "lower left", *, n_inputs: int = 1) -> None:
+    """Limits, names and legend of a plane in which paths and the tokens of `n_inputs` inputs stand together."""
+    shapes = [("*", 200.0, PATH, "optimal token"), ("o", 60.0, PATH, "other token")]
+    if n_inputs > 1:
+        shapes += [("s", 60.0, INPUTS[i], f"tokens of input {i + 1}") for i in range(n_inputs)]
+    marks = [
+        ax.scatter([], [], marker=marker, s=size, color=colour, edgecolor="white", label=label)
+        for marker, size, colour, label in shapes
+    ]
+    marks.append(ax.scatter([], [], s=30, facecolor="white", edgecolor=INK, linewidth=1.2, label="start"))
+    named, _ = ax.get_legend_handles_labels()
+    lines = [one for one in named if one not in marks]
+    ax.legend(handles=[*lines, *marks], loc=legend_at, frameon=True, framealpha=0.9, edgecolor="none")
+    names = {"xlabel": "first coordinate of p and of the keys", "ylabel": "second coordinate"}
+    ax.set(xlim=window[0], ylim=window[1], title=title, **names)
+
+
+def point(x: float, y: float) -> str:
+    """A point as text, with proper minus signs."""
+    return f"({x:g}, {y:g})".replace("-", "−")
+
+
+def note_at(ax: Axes, text: str, at: Any, offset: tuple[float, float], **style: Any) -> None:
+    """A short text beside a point, `offset` in points, on a white ground that keeps it readable over lines."""
+    ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    look = {"fontsize": 10, "ha": "left", "va": "center", "zorder": 8, "bbox": ground, **style}
+    ax.annotate(text, xy=tuple(at), xytext=offset, textcoords="offset points", **look)
+
+
+def starts(ax: Axes, points: FloatArray, **style: Any) -> None:
+    """Where paths begin: small open circles."""
+    look: dict[str, Any] = {"s": 30, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2, "zorder": 6}
+    places = np.atleast_2d(points)
+    ax.scatter(places[:, 0], places[:, 1], **{**look, **style})
+
+
+def basins(ax: Axes, x: FloatArray, y: FloatArray, reaches_local: FloatArray) -> None:
+    """Shade the starts by their limit: pale blue where `reaches_local` (len(y), len(x)) is one, pale vermilion elsewhere."""
+    shades = [TINTS[GLOBAL], TINTS[LOCAL]]
+    smooth = gaussian_filter(reaches_local, sigma=1.0)  # rounds the corners of the grid's cells
+    ax.contourf(x, y, smooth, levels=[-0.5, 0.5, 1.5], colors=shades, zorder=0)
+
+
+def common_separating_line(ax: Axes, keys: FloatArray, selected: Any, normal: FloatArray, **style: Any) -> None:
+    """The line across `normal` halfway between all selected tokens and all others of (n_inputs, n_tokens, 2), if one separates them."""
+    height = keys @ (normal / np.linalg.norm(normal))
+    chosen = np.arange(keys.shape[1]) == np.asarray(selected)[:, None]
+    above, below = height[chosen].min(), height[~chosen].max()
+    if above > below:
+        separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
 
 
 def ray(ax: Axes, direction: FloatArray, length: float, **style: Any) -> None:
