@@ -79,12 +79,13 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "rounded_corr_end": float(1.0 - rounded_gap[:, -1].min()),
         "rounded_norm_1000": float(rounded_norm[:, 1000].max()),
     }
+    changes = int(np.sum(np.any(np.diff(nearer[:, middle:], axis=1) != 0, axis=1)))
     ended = [", ".join(f"{y:g}" for y, at in zip(HEIGHTS, nearer[:, -1], strict=True) if at == k) for k in (0, 1)]
     measured = (
         f"(1, 0) outscores its neighbours by {numbers['local_score_gap']:.1f} or more and is locally, not globally, optimal. At step "
         f"{n_steps:,}, y = {ended[0]} are at the GMM and y = {ended[1]} at the LMM; the smallest correlation with the limit that the paper "
-        f"names is {numbers['corr_1000']:.5f} at step 1,000 and 1 - {gap[:, -1].max():.0e} in the end, and no run changes sides in "
-        f"between. Of a grid of {n_grid}² starts, {100 * reaches_local.mean():.0f}% reach the LMM."
+        f"names is {numbers['corr_1000']:.5f} at step 1,000 and 1 - {gap[:, -1].max():.0e} in the end; {changes or 'no'} runs change "
+        f"sides in between. Of a grid of {n_grid}² starts, {100 * reaches_local.mean():.0f}% reach the LMM."
     )
     note = (
         "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision the output of the last "

@@ -112,14 +112,15 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "largest_lead_of_unreached": float(np.max(lead[~reached], initial=0.0)),
     }
     measured = (
-        f"Of the four selections two are locally optimal: GMM ({best.solution.x[0]:g}, {best.solution.x[1]:g}) and LMM "
-        f"({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation with the GMM ends at "
-        f"1 - {gap[0, -1]:.0e}, from (1, -1) with the LMM at 1 - {gap[1, -1]:.0e} (NGD, {n_steps:,} steps); GD with step "
+        f"Of the {every.n_brute_force} selections {len(every)} are locally optimal: GMM ({best.solution.x[0]:g}, "
+        f"{best.solution.x[1]:g}) and LMM ({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation with the "
+        f"GMM ends at 1 - {gap[0, -1]:.0e}, from (1, -1) with the LMM at 1 - {gap[1, -1]:.0e} (NGD, {n_steps:,} steps); GD with step "
         f"1/L_p = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after {10 * n_steps:,} steps. Of {n_problems:,} random "
         f"problems with n = T = 2, {len(set(found.problem.tolist()))} have a second locally optimal direction; "
-        f"{100 * numbers['share_reached']:.1f}% of these directions are reached, among them all whose lower token is ahead of the "
-        f"other input by {LEAD:.0f} logits or more at the start, and in none does the lower token have a neighbour. Of {n_problems:,} "
-        f"with n = 1 and equal non-optimal scores, {len(alone.problem)} have one."
+        f"{100 * numbers['share_reached']:.1f}% of these directions are reached, {100 * numbers['share_reached_with_a_lead']:.0f}% "
+        f"where the lower token is ahead of the other input by {LEAD:.0f} logits or more at the start. In {found.has_competitor.sum()} "
+        f"of them the lower token has a neighbour. Of {n_problems:,} problems with n = 1 and equal non-optimal scores, "
+        f"{len(alone.problem)} have a second direction."
     )
     arrays = {
         "keys": data.K,
