@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tolerances import ROUNDING
 
 from marginlens import ConstantStep, Exponential, InputError, Logistic, Loss, NormalizedStep, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
@@ -17,6 +16,7 @@ from marginlens.theory import (
     check_strict_optimum,
     smoothness,
 )
+from tolerances import ROUNDING
 
 KEYS = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], [(0.0, 2.0), (1.0, 1.0), (0.0, 0.0)]]
 

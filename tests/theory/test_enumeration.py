@@ -5,12 +5,12 @@ from math import prod
 
 import numpy as np
 import pytest
-from random_problems import problem, ragged_problem
-from tolerances import ROUNDING
 
 from marginlens import InputError, TokenDataset
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.theory import locally_optimal_directions, token_optimality
+from random_problems import problem, ragged_problem
+from tolerances import ROUNDING
 
 
 def brute_force(data, v):

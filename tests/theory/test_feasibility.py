@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tolerances import ROUNDING
 
 from marginlens import InputError, TokenDataset
 from marginlens.data import figure_1a
 from marginlens.theory import constructive_separator, globally_optimal_direction
+from tolerances import ROUNDING
 
 
 def random_problem(rng, W, labels=1.0):
@@ -78,5 +78,5 @@ def test_ties_single_tokens_batches_and_missing_matrices():
     for j, one in enumerate(constructive_separator(batch, heads)):
         np.testing.assert_allclose(one.p, constructive_separator(batch[j], heads[j]).p, rtol=1e3 * ROUNDING)
     data, v = figure_1a()
-    with pytest.raises(InputError, match="must be a dataset made with W.*; got keys K given outright"):
+    with pytest.raises(InputError, match=r"must be a dataset made with W.*; got keys K given outright"):
         constructive_separator(data, v)

@@ -1,0 +1,217 @@
+"""Equations (7), (8), (32), (39), (46), (57), (58) and Theorem 3's cone: what is true inside it, and how far out it must start."""
+
+import numpy as np
+import pytest
+
+from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, risk_gradient
+from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
+from marginlens.directions import unit
+from marginlens.theory import (
+    basin_cone,
+    gradient_ratio,
+    in_cone,
+    local_gradient_bounds,
+    locally_optimal_directions,
+    sample_cone,
+    smoothness,
+)
+from random_problems import problem, ragged_problem
+from tolerances import ROUNDING
+
+LARGEST_NORM = 1e11  # beyond it logits of order norm·key carry rounding errors above 1e-5
+
+
+def cones(seed, n_problems=25, loss=None):
+    """Problems of all shapes with up to three of their cones each: (data, v, cone)."""
+    rng = np.random.default_rng(seed)
+    for k in range(n_problems):
+        make = ragged_problem if k % 2 else problem
+        data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 6)))
+        for selection in locally_optimal_directions(data, v).selections[:3]:
+            yield data, v, basin_cone(data, v, selection, loss=loss or Logistic())
+
+
+def inward(data, v, cone, points, loss=None):
+    """How the correlation with p^mm changes along -∇L at each point, in units of the gradient; positive is inward."""
+    descent = -unit(risk_gradient(data.repeat(len(points)), v, points, loss or Logistic()).vector)
+    axis, directions = unit(cone.p), unit(points)
+    cosine = np.sum(axis * directions, axis=-1)
+    return descent @ axis - cosine * np.sum(descent * directions, axis=-1)
+
+
+@pytest.mark.statement("A Eq. (7)", "A Eq. (8)")
+def test_membership_turns_at_the_angle_and_at_the_norm():
+    mu = 0.1
+    for factor, inside in ((1 - 1e-9, True), (1 + 1e-9, False)):
+        a = mu * factor
+        p = np.array([1 - a, np.sqrt(a * (2 - a)), 0.0])
+        assert in_cone(p, [5.0, 0.0, 0.0], mu) == inside
+        assert in_cone(p, [5.0, 0.0, 0.0], 2 * mu, radius=1.0 / factor) == (not inside)
+    assert not in_cone([0.0, 0.0], [1.0, 0.0], 2.0)
+    assert in_cone([-1.0, 0.0], [1.0, 0.0], 2.0)
+    tiny = 1e-12  # 1 - cosine far below what a computed cosine can show
+    p = np.array([1.0, np.sqrt(2 * tiny)])
+    assert in_cone(p, [1.0, 0.0], 1.05 * tiny + 1e-15)
+    assert not in_cone(p, [1.0, 0.0], 0.95 * tiny)
+    np.testing.assert_array_equal(in_cone(np.eye(2), [[1.0, 0.0], [1.0, 0.0]], 0.5, [1.0, 1.0]), [True, False])
+    with pytest.raises(InputError, match="'q' argument must be vectors of p's width"):
+        in_cone([1.0, 0.0], [1.0, 0.0, 0.0], 0.5)
+
+
+@pytest.mark.statement("A Eq. (8)")
+@pytest.mark.parametrize(
+    ("d", "mu", "radius"), [(2, 0.1, 3.0), (5, 1e-7, 1e9), (3, 1.5, 0.0), (40, 0.01, 1.0), (1, 0.1, 2.0)]
+)
+def test_samples_fill_the_cone_and_touch_its_boundary(d, mu, radius):
+    q = np.random.default_rng(d).standard_normal(d)
+    points = sample_cone(q, mu, radius, 400, 1)
+    assert in_cone(points, q, mu, radius).all()
+    norms = np.linalg.norm(points, axis=-1)
+    assert norms.min() == pytest.approx(radius or 1.0, rel=ROUNDING)
+    assert norms.max() > 2 * (radius or 1.0)
+    if d > 1:
+        apart = np.sum((unit(points) - unit(q)) ** 2, axis=-1) / 2
+        assert np.mean(apart > 0.999 * mu) >= 0.5
+        assert apart[1::2].min() < 0.9 * mu
+        assert not in_cone(points, q, mu * 0.99, radius).all()
+    with pytest.raises(InputError, match="mu up to 2 and a finite radius"):
+        sample_cone(q, 2.5, 1.0, 3, 0)
+    assert sample_cone(q, mu, radius, 0, 0).shape == (0, d)
+
+
+@pytest.mark.statement("A Eq. (32)", "A Eq. (39)", "A Eq. (46)", "A Eq. (57)", "A Eq. (58)")
+def test_figure_1b_has_the_constants_of_the_formulas():
+    data, v = figure_1b()
+    cone = basin_cone(data, v, [1])  # p^mm = (1, 0); (0, 0) is its neighbour, (-.1, 1) is not
+    A = np.hypot(0.1, 1.0)
+    mu = (0.05 / A) ** 2 / 8
+    pi = mu / (2 - mu)
+    assert (cone.theta, cone.delta, cone.A, cone.A_bar) == pytest.approx((1.0, 0.05, A, np.hypot(1.1, 1.0)))
+    assert (cone.mu, cone.pi, cone.Gamma, cone.gap_min, cone.gap_max) == pytest.approx((mu, pi, 1.0, 0.9, 0.9))
+    slopes = np.exp(Logistic().log_abs_derivative(np.array([0.0, 1.0])))
+    assert (cone.c_max, cone.c_min) == pytest.approx(tuple(slopes))
+    assert (cone.C, cone.c) == pytest.approx((2 * slopes[0] * 0.9, slopes[1] * 0.9 / 8))
+    R = 20 * np.log(64 * 3 * 1.0 * A / 0.9)
+    assert cone.no_stationary_radius == pytest.approx(R)
+    assert cone.radius == pytest.approx(20 * np.log((64 * pi) * 3 * A / (pi * 0.9)))
+    C_2 = (1 - mu) * np.hypot(1.1, 1.0) ** 2 * cone.C**2 / cone.c
+    L_p = smoothness(data, v).L_p
+    assert pytest.approx(C_2) == cone.C_2
+    assert pytest.approx(max(64 * pi * A / 0.9, C_2 / L_p)) == cone.C_3
+    assert cone.invariance_radius == pytest.approx(20 * np.log((2 - mu) * cone.C_3 * 3 / mu))
+    nu = pi**2 / (64 * A**2)
+    slope_ratio = slopes[0] / slopes[1]
+    by_hand = max(
+        20 * np.log(96 * 3 * A / (pi * 0.9)),
+        np.log(8 * A * 3 / (0.9 * pi)) / nu,
+        np.log(8 * A * 9 * slope_ratio / (0.9 * pi)) / (2 * nu + pi / 2),
+    )
+    assert cone.correlation_radius == pytest.approx(by_hand)
+    assert cone.radius < cone.invariance_radius < cone.proven_radius < cone.correlation_radius
+    assert cone.every_input_has_neighbours
+
+
+@pytest.mark.statement("A Eq. (32)")
+def test_without_other_tokens_delta_is_infinite_and_without_neighbours_it_is_the_slack():
+    data, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.0]])
+    assert basin_cone(data, v, [0]).delta == np.inf
+    assert basin_cone(data, v, [0]).mu == pytest.approx(0.25 / 8)
+    two, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)], [(3.0, 0.0), (0.0, 0.0)]], [[1.0, 0.0], [0.0, 1.0]])
+    cone = basin_cone(
+        two, v, [0, 0]
+    )  # the second input has no neighbour, and a higher score where it is not looked for
+    assert not cone.every_input_has_neighbours
+    assert cone.delta == pytest.approx(0.5 * (3.0 - 1.0))
+    assert cone.proven_radius > basin_cone(data, v, [0]).proven_radius
+
+
+@pytest.mark.statement("A Eq. (32)")
+def test_the_cone_keeps_every_margin_as_the_proof_says():
+    rng = np.random.default_rng(0)
+    for data, _, cone in cones(0):
+        q = unit(cone.sample(200, rng, 1.0)) / cone.theta
+        alpha = cone.optimality.selected
+        margins = np.einsum("itd,md->mit", data.K[np.arange(data.n_inputs), alpha][:, None] - data.K, q)
+        near = cone.optimality.neighbours
+        far = data.mask & ~near & (np.arange(data.n_tokens) != alpha[:, None])
+        assert margins[:, near].min() >= 0.5 - ROUNDING
+        assert margins[:, near].max() <= 1.5 + ROUNDING
+        assert np.min(margins[:, far], initial=np.inf) >= 1 + cone.delta - ROUNDING if far.any() else True
+
+
+@pytest.mark.statement("A Eq. (39)", "A Thm 3")
+def test_beyond_the_radius_nothing_is_stationary_and_far_below_it_something_may_be():
+    rng = np.random.default_rng(1)
+    turned = 0
+    for data, v, cone in cones(1):
+        bounds = local_gradient_bounds(data, v, cone, cone.sample(100, rng, cone.no_stationary_radius))
+        assert not np.isnan(bounds.log_descent).any()
+        below = local_gradient_bounds(data, v, cone, cone.sample(100, rng, 0.01 * cone.no_stationary_radius))
+        turned += np.isnan(below.log_descent).any()
+    assert turned > 3
+
+
+@pytest.mark.statement("A Lemma 7", "A Thm 3")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
+def test_the_explicit_radius_bounds_the_gradient_ratio(loss):
+    rng = np.random.default_rng(2)
+    n_checked, loose = 0, 0
+    for data, v, cone in cones(2, 20, loss):
+        alpha, many = cone.optimality.selected, data.repeat(100)
+        for pi in (1.0, 0.1, cone.pi):
+            R = cone.explicit_radius(pi, pi**2 / (64 * cone.A**2))
+            if R < LARGEST_NORM:
+                n_checked += 1
+                assert gradient_ratio(many, v, cone.sample(100, rng, R), alpha, loss).max() <= 1 + pi
+        loose += gradient_ratio(many, v, cone.sample(100, rng, cone.radius), alpha, loss).max() > 1 + cone.pi
+    assert n_checked > 40
+    assert loose > 3  # C_0 = 64 π is not enough for L3: the paper's radius alone leaves the ratio above 1 + π
+
+
+@pytest.mark.statement("A Thm 3", "A Eq. (57)", "A Eq. (58)")
+def test_from_the_proven_radius_on_descent_points_into_the_cone_and_from_the_papers_not_everywhere():
+    rng = np.random.default_rng(3)
+    out = 0
+    for data, v, cone in cones(3, 40):
+        boundary = cone.sample(200, rng, cone.proven_radius)[::2]
+        assert (inward(data, v, cone, boundary) > 0).all()
+        out += (inward(data, v, cone, cone.sample(200, rng, cone.invariance_radius)[::2]) < 0).any()
+    assert out > 3
+
+
+@pytest.mark.statement("A Thm 3")
+def test_proven_radius_needs_no_step_to_be_taken_on_trust():
+    rng = np.random.default_rng(4)
+    for data, v, cone in cones(4, 10):
+        p = cone.sample(60, rng, cone.proven_radius)
+        gradient = risk_gradient(data.repeat(60), v, p)
+        log_step = gradient.log_norm - np.log(cone.L_p)  # of a step of size 1/L_p
+        assert (np.exp(log_step - np.log(np.linalg.norm(p, axis=-1))) < 0.2 * np.sqrt(cone.mu)).all()
+
+
+@pytest.mark.statement("A Thm 3")
+def test_membership_and_samples_of_the_cone_use_its_own_radius():
+    data, v = figure_1b()
+    cone = basin_cone(data, v, [1])
+    assert cone.contains(cone.sample(20, 0)).all()
+    assert not cone.contains(0.99 * cone.radius * unit(cone.p))
+    assert cone.contains(0.99 * cone.radius * unit(cone.p), radius=0.0)
+    assert not cone.contains(cone.sample(20, 0), cone.proven_radius).any()
+
+
+@pytest.mark.statement("A Eq. (32)")
+def test_selections_without_a_cone_are_refused():
+    data, v = figure_1a()
+    for selection, told in (([1], "not optimal"), ([2], "not optimal")):
+        with pytest.raises(
+            InputError, match=f"'selected' argument must be locally optimal tokens.*{told}.*locally_optimal_directions"
+        ):
+            basin_cone(data, v, selection)
+    line, head = scored_tokens([[[-1.0], [0.0], [2.0]]], [[0.5, 1.0, 0.0]])
+    with pytest.raises(InputError, match="infeasible"):
+        basin_cone(line, head, [1])
+    with pytest.raises(InputError, match="with something to separate"):
+        basin_cone(TokenDataset(np.ones((1, 1, 2)), [1]), np.ones(2), [0])
+    batch, heads = sphere_tokens(2, 2, 2, 2, 0)
+    with pytest.raises(InputError, match="must be one problem"):
+        basin_cone(batch, heads, [0, 0])

@@ -1,0 +1,330 @@
+"""Theorems 1, 2 and 3: what is predicted, and that risk and descent do it; with controls where an assumption fails."""
+
+import numpy as np
+import pytest
+
+from marginlens import (
+    ConstantStep,
+    Correlation,
+    Exponential,
+    InputError,
+    Logistic,
+    NormalizedStep,
+    TokenDataset,
+    correlation,
+    descend,
+    excess_risk,
+)
+from marginlens.data import figure_1a, figure_1b, figure_1c, scored_tokens, sphere_tokens
+from marginlens.directions import unit
+from marginlens.theory import (
+    basin_cone,
+    globally_optimal_direction,
+    in_cone,
+    locally_optimal_directions,
+    predict_limit,
+    smoothness,
+    token_optimality,
+)
+from random_problems import problem, ragged_problem, two_level_scores
+from tolerances import ROUNDING
+
+LOSSES = [Logistic(), Exponential(), Correlation()]
+ALIGNED = 0.9999  # the correlation at which a run of these lengths counts as having reached a direction
+
+
+# ---- Theorem 1: the regularisation path
+
+
+def best_on_circle(data, v, R, loss):
+    """The direction of lowest risk at norm R in the plane, by trying 20,001 angles; risks are compared as logarithms."""
+    angles = np.linspace(-np.pi, np.pi, 20_001)
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    risks = excess_risk(data.repeat(len(angles)), v, R * directions, loss, data.optimal(v))
+    return directions[np.lexsort((risks.sign * risks.log, risks.sign))[0]]
+
+
+@pytest.mark.statement("A Thm 1")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_lowest_risk_at_growing_norms_approaches_the_predicted_direction(loss):
+    rng = np.random.default_rng(0)
+    n_checked = 0
+    for _ in range(12):
+        data, v = ragged_problem(rng, 2, 3, 3, d_key=2)
+        prediction = predict_limit(data, v, loss=loss)
+        assert prediction.verdicts[0].applies == bool(globally_optimal_direction(data, v).is_feasible)
+        if prediction.path_direction is None:
+            continue
+        n_checked += 1
+        distances = [
+            np.linalg.norm(best_on_circle(data, v, R, loss) - prediction.path_direction) for R in (30.0, 3e2, 3e4)
+        ]
+        assert distances[-1] < 2e-3
+        assert distances[-1] < distances[0] + 4e-4  # the grid's own width
+    assert n_checked >= 4
+
+
+@pytest.mark.statement("A Thm 1")
+def test_where_optimal_scores_tie_the_lowest_risk_may_lie_elsewhere():
+    keys = [[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]]
+    data, v = scored_tokens(keys, [[1.0, 1.0, 0.0]])
+    prediction = predict_limit(data, v)
+    assert not prediction.verdicts[0].applies
+    assert prediction.path_direction is None
+    best = best_on_circle(data, v, 300.0, Logistic())
+    assert correlation(best, token_optimality(data, v, [0]).direction) < 0.99
+
+
+# ---- Theorem 2: descent from anywhere
+
+
+@pytest.mark.statement("A Thm 2")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_with_one_input_every_start_reaches_the_predicted_direction(loss):
+    rng = np.random.default_rng(1)
+    n_checked = 0
+    for _ in range(8):
+        data, v = scored_tokens(*two_level_scores(rng, 1, 4, 3))
+        prediction = predict_limit(data, v, loss=loss)
+        feasible = bool(globally_optimal_direction(data, v).is_feasible)
+        assert (prediction.direction is not None) == feasible
+        if not feasible:
+            continue
+        n_checked += 1
+        starts = 5 * rng.standard_normal((12, 3))
+        run = descend(data.repeat(12), v, loss=loss, step=NormalizedStep(0.2), n_steps=20_000, start=starts)
+        assert correlation(run.final, prediction.direction).min() > ALIGNED
+        assert run.norm.min() > 500
+    assert n_checked >= 4
+
+
+@pytest.mark.statement("A Thm 2")
+def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        data, v = scored_tokens(*two_level_scores(rng, 1, 3, 4))
+        margin = globally_optimal_direction(data, v).margin
+        step = ConstantStep(smoothness(data, v).largest_step)
+        prediction = predict_limit(data, v, step=step)
+        assert prediction.verdicts[1].applies
+        early, late = (descend(data, v, step=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
+        assert (late - early) @ prediction.direction == pytest.approx(np.log(10.0) / margin, rel=0.02)
+        assert correlation(late, prediction.direction) > max(0.85, correlation(early, prediction.direction))
+
+
+@pytest.mark.statement("A Thm 2")
+def test_with_several_inputs_the_norm_diverges_and_the_direction_is_left_open():
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        data, v = scored_tokens(*two_level_scores(rng, 3, 3, 6))
+        prediction = predict_limit(data, v)
+        assert prediction.verdicts[1].applies
+        assert "n = 3 leaves its direction open" in prediction.verdicts[1].conclusion
+        assert prediction.direction is None
+        run = descend(data.repeat(6), v, step=NormalizedStep(0.1), n_steps=5_000, start=3 * rng.standard_normal((6, 6)))
+        assert run.norm.min() > 100
+
+
+@pytest.mark.statement("A Thm 2")
+def test_with_several_inputs_two_starts_can_have_two_limits():
+    found = False
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        data, v = scored_tokens(*two_level_scores(rng, 2, 3, 2))
+        prediction = predict_limit(data, v)
+        if prediction.verdicts[1].applies and len(prediction.labels) > 1:
+            starts = 30.0 * prediction.directions
+            run = descend(data.repeat(len(starts)), v, step=NormalizedStep(0.1), n_steps=20_000, start=starts)
+            reached = correlation(run.final, prediction.directions)
+            found = bool((reached > ALIGNED).all())
+            break
+    assert found  # so n = 1 cannot be dropped from the theorem
+
+
+@pytest.mark.statement("A Thm 2")
+def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
+    data, v = figure_1b()
+    prediction = predict_limit(data, v)
+    assert not prediction.verdicts[1].applies
+    assert prediction.direction is None
+    starts = np.array([[0.0, y] for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
+    run = descend(data.repeat(6), v, step=NormalizedStep(0.1), n_steps=20_000, start=starts)
+    reached = np.array([[correlation(p, one) > ALIGNED for one in prediction.directions] for p in run.final])
+    assert reached.sum(axis=0).tolist() == [4, 2]
+    # a second input whose near token scores low: descent on the line stays at a finite norm although the optimum is separable
+    keys = [np.array([[0.0], [0.5]]), np.array([[0.0], [1.0], [3.0]])]
+    scores = [np.array([0.0, 0.3]), np.array([0.9, -1.0, 1.0])]
+    X = [np.hstack([k, s[:, None]]) for k, s in zip(keys, scores, strict=True)]
+    line, head = TokenDataset(X, [1, 1], K=keys), np.array([0.0, 1.0])
+    stuck = predict_limit(line, head)
+    assert stuck.verdicts[0].applies
+    assert not stuck.verdicts[1].applies
+    step = ConstantStep(1.0 / smoothness(line, head).from_keys)
+    early, late = (descend(line, head, step=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
+    assert late.norm == pytest.approx(float(early.norm), rel=1e-6)
+    assert late.norm < 10
+
+
+@pytest.mark.statement("A Thm 2")
+def test_without_a_separable_optimum_the_norm_stays_finite_although_both_assumptions_hold():
+    data, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
+    prediction = predict_limit(data, v)
+    assert [check.holds for check in prediction.verdicts[1].conditions] == [True, True, False]
+    run = descend(data, v, step=ConstantStep(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
+    assert run.norm < 5
+
+
+# ---- Theorem 3: descent from a cone
+
+
+def within_the_cone(data, v, cone, starts):
+    """Where runs end whose steps are always a quarter as long as the cone is wide, at many times the starting norm."""
+    width, many = np.sqrt(2 * cone.mu), data.repeat(len(starts))
+    for _ in range(3):
+        step = NormalizedStep(0.25 * width * np.linalg.norm(starts, axis=-1).min())
+        starts = descend(many, v, step=step, n_steps=int(16 / width), start=starts).final
+    return starts
+
+
+@pytest.mark.statement("A Thm 3")
+def test_every_start_in_the_cone_reaches_its_axis():
+    rng = np.random.default_rng(5)
+    n_cones = 0
+    for k in range(30):
+        make = ragged_problem if k % 2 else problem
+        data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 6)))
+        for selection in locally_optimal_directions(data, v).selections[:2]:
+            cone = basin_cone(data, v, selection)
+            ends = within_the_cone(data, v, cone, cone.sample(8, rng))
+            assert in_cone(ends, cone.p, cone.mu / 4, 5 * cone.radius).all()
+            n_cones += 1
+    assert n_cones > 35
+
+
+@pytest.mark.statement("A Thm 3")
+def test_an_axis_whose_tokens_are_not_locally_optimal_is_left():
+    rng = np.random.default_rng(6)
+    n_left, n_tried = 0, 0
+    for _ in range(8):
+        data, v = problem(rng, 2, 3, 3)
+        for selection in np.ndindex(3, 3):
+            found = token_optimality(data, v, np.array(selection))
+            if found.is_feasible and not found.is_locally_optimal:
+                run = descend(data, v, step=NormalizedStep(0.1), n_steps=20_000, start=20 * found.solution.x)
+                n_left += correlation(run.final, found.direction) < ALIGNED
+                n_tried += 1
+    assert n_tried > 20
+    assert n_left == n_tried
+
+
+@pytest.mark.statement("A Thm 3")
+def test_the_start_decides_and_how_far_out_it_is():
+    data, v = figure_1b()
+    cone = basin_cone(data, v, [1])
+    off = unit(cone.sample(1, 0)[0])
+    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, step=ConstantStep(0.01))
+    assert certain.verdicts[2].applies
+    assert certain.basin == 1
+    np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
+    assert "by A Thm 3" in certain.why
+    expected = predict_limit(data, v, start=1.01 * cone.radius * off)
+    assert expected.direction is None
+    assert expected.basin == 1
+    assert expected.why.startswith("Expected, not certain")
+    outside = predict_limit(data, v, start=0.99 * cone.radius * off)
+    assert outside.direction is outside.basin is None
+    wide = predict_limit(data, v, start=cone.proven_radius * 10 * np.array([1.0, 0.1]))
+    assert wide.direction is None
+    assert "1 - correlation with p^mm" in wide.why
+    low = predict_limit(data, v, start=[-1.0, -1.0])  # selects (0, 0), whose neighbours score higher
+    assert "are not locally optimal" in low.why
+    for step in (ConstantStep(10.0), NormalizedStep(0.1)):
+        refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, step=step)
+        assert refused.direction is None
+        assert not refused.verdicts[2].applies
+
+
+@pytest.mark.statement("A Thm 3")
+def test_certain_limits_are_where_small_steps_go():
+    rng = np.random.default_rng(7)
+    n_checked = 0
+    for _ in range(6):
+        data, v = problem(rng, 2, 3, 3)
+        for selection in locally_optimal_directions(data, v).selections[:2]:
+            cone = basin_cone(data, v, selection)
+            start = 1.01 * cone.proven_radius * unit(cone.sample(4, rng)[2])
+            prediction = predict_limit(data, v, start=start)
+            np.testing.assert_array_equal(prediction.selections[prediction.basin], selection)
+            end = within_the_cone(data, v, cone, start[None])[0]
+            assert in_cone(end, prediction.direction, cone.mu / 4)
+            n_checked += 1
+    assert n_checked > 6
+
+
+# ---- the account
+
+
+@pytest.mark.statement("A Thm 1", "A Thm 2", "A Thm 3")
+def test_the_account_names_theorems_assumptions_and_candidates():
+    data, v = figure_1b()
+    text = str(predict_limit(data, v, start=[3.0, -1.0], step=ConstantStep(0.01)))
+    for line in (
+        "A Thm 1 applies: the regularisation path converges to the GMM direction.",
+        "A Thm 2 does not apply.",
+        "[ ] A Assumption B: the non-optimal scores of an input differ by up to 0.9",
+        "[x] step size: η = 0.01 does not exceed 1/L_p",
+        "Candidates (all of P^mm):",
+        "GMM selects [0] with margin 1.005",
+        "LMM selects [1] with margin 1",
+        "Not certain: 1 - correlation with p^mm",
+    ):
+        assert line in text
+    assert "\n" not in repr(predict_limit(data, v))
+
+
+@pytest.mark.statement("A Thm 3")
+def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
+    data, v = sphere_tokens(1, 6, 5, 40, 0)
+    data, v = data[0], v[0]
+    plain = predict_limit(data, v)
+    assert not plain.complete
+    assert plain.labels == ("GMM",)
+    assert "P^mm is too large to list in full" in str(plain)
+    np.testing.assert_allclose(plain.directions[0], globally_optimal_direction(data, v).direction, atol=ROUNDING)
+    starts = np.random.default_rng(0).standard_normal((20, 40))
+    ends = descend(data.repeat(20), v, n_steps=500, start=20 * starts).selected
+    some = token_optimality(data.repeat(20), v, ends)
+    other = token_optimality(data, v, ends[np.flatnonzero(some.is_locally_optimal & ~some.is_globally_optimal)[0]])
+    cone = basin_cone(data, v, other.selected)
+    started = predict_limit(data, v, start=2 * cone.radius * other.direction)
+    assert started.labels == ("GMM", "LMM")
+    assert started.basin == 1
+
+
+@pytest.mark.statement("A Thm 2")
+def test_edge_cases_are_accounts_too():
+    alone = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3))
+    assert not any(verdict.applies for verdict in alone.verdicts)
+    assert alone.direction is None
+    zero = predict_limit(*figure_1c(), start=[0.0, 0.0])
+    assert "the start is zero" in zero.why
+    line, v = scored_tokens([[[1.0], [0.0]]], [[1.0, 0.0]])
+    np.testing.assert_array_equal(predict_limit(line, v).direction, [1.0])
+    np.testing.assert_allclose(predict_limit(*figure_1a()).direction, unit([-0.1, 1.0]), atol=ROUNDING)
+    tied = predict_limit(line, v, start=[-1.0])
+    assert tied.direction is not None  # one input: every start
+    with pytest.raises(InputError, match="'loss' argument must be a loss"):
+        predict_limit(line, v, loss="logistic")
+    with pytest.raises(InputError, match="'start' argument must be"):
+        predict_limit(line, v, start=[1.0, 2.0])
+
+
+def test_a_batch_gives_a_list():
+    data, v = sphere_tokens(5, 2, 3, 3, 8)
+    starts = np.random.default_rng(0).standard_normal((5, 3)) * 1e9
+    for j, one in enumerate(predict_limit(data, v, start=starts)):
+        alone = predict_limit(data[j], v[j], start=starts[j])
+        assert one.labels == alone.labels
+        assert one.why == alone.why
+        np.testing.assert_array_equal(one.selections, alone.selections)
+        np.testing.assert_allclose(one.directions, alone.directions, atol=ROUNDING)
