@@ -13,7 +13,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.certify import Answer, Problem, measure
 from marginlens.svm.cholesky import solve_lower, solve_upper
 from marginlens.svm.gram_set import settle
-from marginlens.svm.products import gram, row_dot
+from marginlens.svm.products import gram, row_dot, square_sum
 
 _ROUNDS = 12
 _TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as none
@@ -49,7 +49,7 @@ def pivot_some(problem: Problem, chosen: BoolArray, answer: Answer) -> bool:
         for i in range(k):
             answer.weights[base[members[i]]] = held[i]
         measure(problem, answer)
-        tolerance = _TIGHT * np.sqrt(np.sum(answer.x * answer.x))
+        tolerance = _TIGHT * np.sqrt(square_sum(answer.x))
         if not _refine(problem, answer, base[members[:k]], L, tolerance):
             return False
         chosen[:] = False

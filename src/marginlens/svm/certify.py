@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from marginlens.data.tokens import FloatArray
-from marginlens.svm.products import apply_rows, combine_rows
+from marginlens.svm.products import apply_rows, combine_rows, square_sum
 
 EPS = 2.0**-52
 
@@ -32,14 +32,22 @@ class Answer(NamedTuple):
 @njit(cache=True, nogil=True)
 def measure(problem: Problem, answer: Answer) -> None:
     """Fill in x and slack from the weights and the original rows."""
-    A, size, floor = problem
+    A, size, _ = problem
     x, weights, slack = answer
     m = len(size)
     for r in range(m):
         slack[r] = weights[r] / size[r] if weights[r] != 0.0 else 0.0
     combine_rows(A, m, slack, x)
-    apply_rows(A, m, x, slack)
-    for r in range(m):
+    measure_slack(problem, answer)
+
+
+@njit(cache=True, nogil=True)
+def measure_slack(problem: Problem, answer: Answer) -> None:
+    """Fill in slack from x and the original rows."""
+    A, size, floor = problem
+    slack = answer.slack
+    apply_rows(A, len(size), answer.x, slack)
+    for r in range(len(size)):
         slack[r] = slack[r] / size[r] - floor[r] if size[r] > 0.0 else 0.0
 
 
@@ -51,9 +59,7 @@ def optimality(floor: FloatArray, answer: Answer) -> tuple[float, float]:
     roundoff, so no solver can promise a smaller residual than that.
     """
     x, weights, slack = answer
-    square = 0.0
-    for i in range(len(x)):
-        square += x[i] * x[i]
+    square = square_sum(x)
     if not square > 0.0:
         return np.inf, np.inf
     length, worst, total, value = np.sqrt(square), 0.0, 0.0, 0.0
@@ -77,4 +83,4 @@ def impossibility(problem: Problem, weights: FloatArray) -> float:
         if floor[r] > 0.0:
             counted += weights[r]
     combine_rows(A, m, scaled, rest)
-    return np.sqrt(np.sum(rest * rest)) / counted if counted > 0.0 else np.inf
+    return np.sqrt(square_sum(rest)) / counted if counted > 0.0 else np.inf

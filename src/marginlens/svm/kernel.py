@@ -8,21 +8,20 @@ import numpy as np
 from numba import njit
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.active_set import IMPOSSIBLE, SOLVED, dual_active_set
+from marginlens.svm.active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
 from marginlens.svm.block_pivot import coordinate_guess, pivot_some
-from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, optimality
+from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, measure_slack, optimality
 from marginlens.svm.gram_set import gram_active_set
-from marginlens.svm.products import gram, row_squares
+from marginlens.svm.products import gram, row_squares, square_sum
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED = 0, 1, 2, 3, 4
 FEW = 64                      # rows of which the Gram matrix is always worth its cost
 SWEEPS = 60
 PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
 ROUNDING = 16 * EPS           # times the amplification: what double precision leaves at best
-MOST_AMPLIFIED = 1e-5         # the largest residual that is ever excused by amplification
+MOST_AMPLIFIED = 1e-4         # the largest residual that is ever excused by amplification
 TIGHT = 1e-9                  # slack, relative to the floor, of a row that counts as tight
 NOTHING = 1e-12               # slack, relative to the length of x, that is rounding
-IMPOSSIBLE_BELOW = 1e-13      # a Farkas vector whose rows cancel to this is a proof
 
 
 class Batch(NamedTuple):
@@ -148,11 +147,20 @@ def _active_set_outcome(problem: Problem, answer: Answer) -> int:
         factor = 1.0 / size[r] if size[r] > 0.0 else 0.0
         for i in range(d):
             unit[r, i] = A[r, i] * factor
-    code = dual_active_set(unit, floor, answer.weights)
+    code = dual_active_set(unit, floor, answer.x, answer.weights)
     if code == IMPOSSIBLE:
         return INFEASIBLE if impossibility(problem, answer.weights) <= IMPOSSIBLE_BELOW else UNPROVED
+    accurate = answer.x.copy()
     measure(problem, answer)
     residual, amplified = optimality(floor, answer)
+    if residual > PROVED:
+        distance = 0.0
+        for i in range(d):
+            distance += (answer.x[i] - accurate[i]) ** 2
+            answer.x[i] = accurate[i]
+        measure_slack(problem, answer)
+        residual, amplified = optimality(floor, answer)
+        residual = max(residual, np.sqrt(distance / square_sum(accurate)))
     allowed = min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED)
     return OPTIMAL if code == SOLVED and residual <= allowed else UNPROVED
 
@@ -160,10 +168,7 @@ def _active_set_outcome(problem: Problem, answer: Answer) -> int:
 @njit(cache=True, nogil=True)
 def _mark_tight(problem: Problem, answer: Answer, active: BoolArray) -> None:
     """A row is tight when its slack is small against its floor, or is rounding against ‖x‖."""
-    length = 0.0
-    for i in range(len(answer.x)):
-        length += answer.x[i] * answer.x[i]
-    length = np.sqrt(length)
+    length = np.sqrt(square_sum(answer.x))
     for r in range(len(active)):
         near = answer.slack[r] <= TIGHT * problem.floor[r] + NOTHING * length
         active[r] = problem.size[r] > 0.0 and (near or answer.weights[r] > 0.0)

@@ -15,11 +15,12 @@ from marginlens.data.tokens import FloatArray, IntArray
 LANES = 4
 
 
-def _block_of_dots(n_left: int, n_right: int, matched: bool = False) -> Callable[..., Any]:
+def _block_of_dots(n_left: int, n_right: int, *, matched: bool = False, fetching: bool = False) -> Callable[..., Any]:
     """A compiled f(A, left, B, right, length) of inner products between the first `length` entries of rows of A and of B.
 
     A and B are C-ordered matrices, left and right tuples of row numbers. Every left row meets every right row, or only its own
-    partner when `matched`. `length` must be a multiple of LANES; each product is held in LANES partial sums.
+    partner when `matched`. `length` must be a multiple of LANES; each product is held in LANES partial sums. When `fetching`,
+    left names one more row that is only brought into the cache meanwhile; it may lie past the end.
     """
     meetings = [(i, j) for i in range(n_left) for j in range(n_right) if not matched or i == j]
 
@@ -32,6 +33,8 @@ def _block_of_dots(n_left: int, n_right: int, matched: bool = False) -> Callable
                 for kind, array, numbers, n in ((A, args[0], args[1], n_left), (B, args[2], args[3], n_right))
                 for r in range(n)
             ]
+            if fetching:
+                ahead = _row_start(context, builder, A, args[0], builder.extract_value(args[1], n_left))
             nothing = ir.Constant(lane, [0.0] * LANES)
             sums = [cgutils.alloca_once_value(builder, nothing) for _ in meetings]
             for place in sums:
@@ -40,6 +43,8 @@ def _block_of_dots(n_left: int, n_right: int, matched: bool = False) -> Callable
                 offset = builder.mul(loop.index, word(LANES))
                 places = [builder.bitcast(builder.gep(start, [offset]), lane.as_pointer()) for start in starts]
                 parts = [builder.load(place, align=8) for place in places]
+                if fetching:
+                    _prefetch(builder, builder.gep(ahead, [offset]))
                 for place, (i, j) in zip(sums, meetings, strict=True):
                     builder.store(builder.call(fma, (parts[i], parts[n_left + j], builder.load(place))), place)
             totals = []
@@ -49,7 +54,7 @@ def _block_of_dots(n_left: int, n_right: int, matched: bool = False) -> Callable
                 totals.append(builder.fadd(builder.fadd(one, two), builder.fadd(three, four)))
             return context.make_tuple(builder, sig.return_type, totals)
 
-        rows = (types.UniTuple(types.int64, n_left), types.UniTuple(types.int64, n_right))
+        rows = (types.UniTuple(types.int64, n_left + fetching), types.UniTuple(types.int64, n_right))
         result = types.UniTuple(types.float64, len(meetings))
         return result(A, rows[0], B, rows[1], types.int64), generate
 
@@ -89,6 +94,14 @@ def _vector_fma(builder: Any) -> tuple[Any, Any]:
     return lane, cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f64")
 
 
+def _prefetch(builder: Any, place: Any) -> None:
+    """Ask for the cache line at an address, to be read soon."""
+    word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, [builder.bitcast(place, byte), word(0), word(2), word(1)])
+
+
 def _row_start(context: Any, builder: Any, kind: Any, array: Any, row: Any) -> Any:
     """Where a row of a C-ordered matrix begins."""
     view = context.make_array(kind)(context, builder, array)
@@ -96,7 +109,7 @@ def _row_start(context: Any, builder: Any, kind: Any, array: Any, row: Any) -> A
     return builder.gep(view.data, [builder.mul(row, width)])
 
 
-_dots_4x2 = _block_of_dots(4, 2)
+_dots_4x2 = _block_of_dots(4, 2, fetching=True)
 dots_4x1 = _block_of_dots(4, 1)
 _dots_1x1 = _block_of_dots(1, 1)
 _squares_4 = _block_of_dots(4, 4, matched=True)
@@ -126,6 +139,12 @@ def row_dot(A: FloatArray, r: int, x: FloatArray) -> float:
     for k in range(whole, d):
         total += A[r, k] * x[k]
     return total
+
+
+@njit(cache=True, nogil=True)
+def square_sum(x: FloatArray) -> float:
+    """x · x."""
+    return row_dot(x.reshape(1, len(x)), 0, x)
 
 
 @njit(cache=True, nogil=True)
@@ -176,7 +195,7 @@ def gram(A: FloatArray, chosen: IntArray, G: FloatArray) -> None:
         for j in range(0, i3 + 1, 2):
             j1 = min(j + 1, n - 1)
             c0, c1 = chosen[j], chosen[j1]
-            s00, s01, s10, s11, s20, s21, s30, s31 = _dots_4x2(A, (r0, r1, r2, r3), A, (c0, c1), whole)
+            s00, s01, s10, s11, s20, s21, s30, s31 = _dots_4x2(A, (r0, r1, r2, r3, r3 + 1 + min(j // 2, 3)), A, (c0, c1), whole)
             for k in range(whole, d):
                 left, right = A[c0, k], A[c1, k]
                 s00 += A[r0, k] * left
