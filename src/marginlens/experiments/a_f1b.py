@@ -88,9 +88,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"sides in between. Of a grid of {n_grid}² starts, {100 * reaches_local.mean():.0f}% reach the LMM."
     )
     note = (
-        "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision the output of the last "
-        "two runs soon equals the selected token's score, that token's own term drops out, and what is left pulls towards the optimal "
-        f"token: at step 1,000 their norm is at most {rounded_norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation "
+        "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision, the score of the "
+        "selected token and the output of the last two runs soon differ by one rounding unit or none. That token's own term is then on or "
+        "off at random, while the pull towards the optimal token stays: "
+        f"at step 1,000 their norm is at most {rounded_norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation "
         f"with the LMM has fallen to {numbers['rounded_corr_1000']:.3f} or less; at step {rounded_steps:,} to "
         f"{numbers['rounded_corr_end']:.3f} or less."
     )

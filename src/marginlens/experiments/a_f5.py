@@ -77,7 +77,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     corr = {name: 1.0 - drawing.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
     turned = [C for C, one in zip(np.array(SCORES)[unequal], early, strict=True) if one.max() > 0.0]
-    turn = max(int(np.flatnonzero(one > 0.0).max()) + 2 for one in early if one.max() > 0.0) if turned else 0
+    turn = max(int(np.flatnonzero(one > 0.0).max()) + 1 for one in early if one.max() > 0.0) if turned else 0
     height = {name: path[:, -1, 1] for name, path in points.items()}
     error = max(float(np.abs(height[name] - predicted_height(loss, SCORES)).max()) for name, loss in LOSSES.items())
     numbers = {
