@@ -7,3 +7,8 @@ HIGH_PRECISION = 1e-11  # float64 against 60-digit arithmetic, relative, on sing
 LEMMA_1 = 1e-10  # the claim's own bar for W(t) = u p(t)ᵀ/‖u‖² after 1,000 steps
 QUADPROG = 1e-8  # quadprog's minimiser against ours, and its idea of a tight constraint
 DIRECTION_ON_RANDOM_DATA = 0.999  # mean cosine with the max-margin direction after a few thousand normalised steps, A Fig 9
+CONDITIONED = 1e-8  # rounding amplified by the condition of a small random matrix or by a near tie
+ALIGNED = 0.9999  # the cosine at which a run of tens of thousands of normalised steps counts as having reached a direction
+ON_THE_GRID = 2e-3  # the best of 20,001 angles at norm 3e4 against the limit: the grid's width, 3e-4, and an offset over the norm
+LOG_RATE = 0.02  # growth of the norm per decade of steps against log(10)/margin, from 3e4 steps on
+FIXED_POINT = 1e-6  # an iterate that has stopped moving, relative to its norm

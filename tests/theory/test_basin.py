@@ -151,6 +151,24 @@ def test_beyond_the_radius_nothing_is_stationary_and_far_below_it_something_may_
     assert turned > 3
 
 
+@pytest.mark.statement("A Eq. (39)", "A Thm 3")
+def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_papers_radius():
+    keys, scores = (
+        [[[1.0], [0.0]], [[1.2], [0.0]]],
+        [[10.0, 9.0], [-10.0, -9.0]],
+    )  # the second input selects its lower score
+    data, v = scored_tokens(keys, scores)
+    loss = Exponential()
+    cone = basin_cone(data, v, [0, 0], loss=loss)
+    assert not cone.every_input_has_neighbours
+    norms = np.linspace(cone.no_stationary_radius, cone.proven_radius, 2001)
+    slope = risk_gradient(data.repeat(2001), v, norms[:, None], loss).vector[:, 0]
+    turn = norms[np.flatnonzero(np.diff(np.sign(slope)))]
+    assert turn == pytest.approx([100.0], abs=5.0)  # where e^(-10 - R) meets e^(10 - 1.2 R)
+    assert turn > 1.5 * cone.no_stationary_radius
+    assert (slope[norms > 120.0] < 0).all()
+
+
 @pytest.mark.statement("A Lemma 7", "A Thm 3")
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
 def test_the_explicit_radius_bounds_the_gradient_ratio(loss):

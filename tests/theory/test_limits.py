@@ -27,10 +27,9 @@ from marginlens.theory import (
     token_optimality,
 )
 from random_problems import problem, ragged_problem, two_level_scores
-from tolerances import ROUNDING
+from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), Correlation()]
-ALIGNED = 0.9999  # the correlation at which a run of these lengths counts as having reached a direction
 
 
 # ---- Theorem 1: the regularisation path
@@ -59,8 +58,8 @@ def test_the_lowest_risk_at_growing_norms_approaches_the_predicted_direction(los
         distances = [
             np.linalg.norm(best_on_circle(data, v, R, loss) - prediction.path_direction) for R in (30.0, 3e2, 3e4)
         ]
-        assert distances[-1] < 2e-3
-        assert distances[-1] < distances[0] + 4e-4  # the grid's own width
+        assert distances[-1] < ON_THE_GRID
+        assert distances[-1] < distances[0] + ON_THE_GRID
     assert n_checked >= 4
 
 
@@ -108,7 +107,7 @@ def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
         prediction = predict_limit(data, v, step=step)
         assert prediction.verdicts[1].applies
         early, late = (descend(data, v, step=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
-        assert (late - early) @ prediction.direction == pytest.approx(np.log(10.0) / margin, rel=0.02)
+        assert (late - early) @ prediction.direction == pytest.approx(np.log(10.0) / margin, rel=LOG_RATE)
         assert correlation(late, prediction.direction) > max(0.85, correlation(early, prediction.direction))
 
 
@@ -161,7 +160,7 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     assert not stuck.verdicts[1].applies
     step = ConstantStep(1.0 / smoothness(line, head).from_keys)
     early, late = (descend(line, head, step=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
-    assert late.norm == pytest.approx(float(early.norm), rel=1e-6)
+    assert late.norm == pytest.approx(float(early.norm), rel=FIXED_POINT)
     assert late.norm < 10
 
 

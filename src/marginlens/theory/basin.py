@@ -31,8 +31,9 @@ class BasinCone:
         Gamma: Γ, the largest score difference within an input. gap_min, gap_max: the smallest and largest γ_α - γ_t over
             neighbours. n_inputs, n_tokens: n and T.
         c_max, c_min: the largest and smallest slope of the loss on the scores. L_p: smoothness of the risk.
-        every_input_has_neighbours: what Eqs (31a) to (46) take for granted. Where it is false, `correlation_radius` and
-            `proven_radius` also make the inputs without neighbours negligible; the paper's radii do not.
+        every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
+            where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
+            `proven_radius` make such inputs negligible, the paper's radii do not.
     """
 
     optimality: TokenOptimality

@@ -14,7 +14,8 @@ from marginlens.papers import implements
 from marginlens.theory.problem import plain
 
 _INSIDE = 1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
-_ROUNDING = 1e-14  # what rounding can do to a norm or to half the squared distance of two unit vectors
+_ROUNDING = 1e-15  # what rounding can add to the distance of two unit vectors
+_LONGER = 1e-14  # samples are longer than the radius by this share of it, so that rounding leaves them beyond it
 
 
 @implements("A", "Eq. (7)", "Eq. (8)")
@@ -32,7 +33,8 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
         raise reject("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
     long_enough = np.linalg.norm(points, axis=-1) >= np.asarray(radius)
-    return plain((apart(points, axis) <= np.asarray(mu) + _ROUNDING) & long_enough)
+    distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
+    return plain((distance <= np.sqrt(2.0 * np.asarray(mu)) + _ROUNDING) & long_enough)
 
 
 def apart(p: Any, q: Any) -> FloatArray:
@@ -73,4 +75,4 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     directions = (1.0 - turn)[:, None] * axis + np.sqrt(turn * (2.0 - turn))[:, None] * sideways
     norms = np.where(which % 4 < 2, 0.0, generator.random(n))
     base = radius if radius > 0.0 else 1.0
-    return unit(directions) * (base * (1.0 + _ROUNDING) * 3.0**norms)[:, None]
+    return unit(directions) * (base * (1.0 + _LONGER) * 3.0**norms)[:, None]
