@@ -20,71 +20,24 @@ _TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as 
 
 
 @njit(cache=True, nogil=True)
-def pivot_some(problem: Problem, chosen: BoolArray, answer: Answer) -> bool:
-    """Solve from the Gram matrices of chosen rows only, starting with the marked ones tight.
+def coordinate_guess(problem: Problem, n_sweeps: int, chosen: BoolArray) -> None:
+    """Mark the rows whose multiplier is positive after sweeps of dual coordinate ascent, fewer once the set is quiet.
 
-    Returns whether no row is violated at the end; `answer` then holds x, its multipliers and the slack of every row.
+    Rows that were satisfied without a multiplier are looked at in every fourth sweep only.
     """
     A, size, floor = problem
     m, d = A.shape
-    base = np.flatnonzero(chosen)
-    G, low, tight = np.empty((0, 0)), np.empty(0), np.empty(0, dtype=np.bool_)
-    L, members, held = np.empty((0, 0)), base, np.empty(0)
-    stale = True
-    for _ in range(_ROUNDS):
-        if stale:
-            base = np.flatnonzero(chosen)
-            n = len(base)
-            if n > d:
-                return False
-            G, L = np.empty((n, n)), np.empty((n, n))
-            members, held, tight = np.empty(n, dtype=np.int64), np.empty(n), np.ones(n, dtype=np.bool_)
-            low = floor[base]
-            gram(A, base, G)
-            for i in range(n):
-                for j in range(i + 1):
-                    G[i, j] /= size[base[i]] * size[base[j]]
-        k = settle(G, low, tight, members, L, held)
-        answer.weights[:] = 0.0
-        for i in range(k):
-            answer.weights[base[members[i]]] = held[i]
-        measure(problem, answer)
-        tolerance = _TIGHT * np.sqrt(square_sum(answer.x))
-        if not _refine(problem, answer, base[members[:k]], L, tolerance):
-            return False
-        chosen[:] = False
-        for i in range(k):
-            chosen[base[members[i]]] = True
-        n_tight, stale = k, False
-        for r in range(m):
-            if answer.slack[r] < -tolerance and not chosen[r]:
-                chosen[r], stale = True, True
-                n_tight += 1
-        if n_tight == k:
-            return True
-        if stale:
-            stale = False
-            for i in range(len(base)):
-                tight[i] = chosen[base[i]]
-                n_tight -= chosen[base[i]]
-            stale = n_tight > 0
-    return False
-
-
-@njit(cache=True, nogil=True)
-def coordinate_guess(problem: Problem, n_sweeps: int, chosen: BoolArray) -> None:
-    """Mark the rows whose multiplier is positive after some sweeps of dual coordinate ascent, fewer once the set is quiet."""
-    A, size, floor = problem
-    m, d = A.shape
-    x, weights = np.zeros(d), np.zeros(m)
+    x, weights, idle = np.zeros(d), np.zeros(m), size == 0.0
     chosen[:] = False
     quiet = 0
-    for _ in range(n_sweeps):
-        changed = 0
+    for sweep in range(n_sweeps):
+        everyone, changed = sweep % 4 == 0, 0
         for r in range(m):
-            if size[r] == 0.0:
+            if size[r] == 0.0 or (idle[r] and not everyone):
                 continue
-            change = max(-weights[r], floor[r] - row_dot(A, r, x) / size[r])
+            missing = floor[r] - row_dot(A, r, x) / size[r]
+            change = max(-weights[r], missing)
+            idle[r] = change == 0.0
             if change != 0.0:
                 weights[r] += change
                 changed += chosen[r] != (weights[r] > 0.0)
@@ -92,9 +45,57 @@ def coordinate_guess(problem: Problem, n_sweeps: int, chosen: BoolArray) -> None
                 factor, row = change / size[r], A[r]
                 for i in range(d):
                     x[i] += factor * row[i]
-        quiet = quiet + 1 if changed * 200 <= m else 0
-        if quiet == 3:
+        quiet = quiet + 1 if changed * 1000 <= m else 0
+        if quiet >= 4:
             break
+
+
+@njit(cache=True, nogil=True)
+def pivot_some(problem: Problem, chosen: BoolArray, answer: Answer) -> bool:
+    """Solve from the Gram matrix of a growing set of rows, starting with the marked ones tight.
+
+    Returns whether no row is violated at the end; `answer` then holds x, its multipliers and the slack of every row.
+    """
+    A, size, floor = problem
+    m, d = A.shape
+    base = np.flatnonzero(chosen)
+    n, known = len(base), 0
+    room = min(m, n + n // 4 + 16)
+    if n > d:
+        return False
+    G, L = np.empty((room, room)), np.empty((room, room))
+    base = np.concatenate((base, np.zeros(room - n, dtype=np.int64)))
+    low, held, tight = np.empty(room), np.empty(room), np.ones(room, dtype=np.bool_)
+    members = np.empty(room, dtype=np.int64)
+    for _ in range(_ROUNDS):
+        gram(A, base[:n], known, G)
+        for i in range(known, n):
+            low[i] = floor[base[i]]
+            for j in range(i + 1):
+                G[i, j] /= size[base[i]] * size[base[j]]
+        known = n
+        k = settle(G, low[:n], tight, members, L, held)
+        answer.weights[:] = 0.0
+        for i in range(k):
+            answer.weights[base[members[i]]] = held[i]
+        measure(problem, answer)
+        tolerance = _TIGHT * np.sqrt(square_sum(answer.x))
+        if not _refine(problem, answer, base[members[:k]], L, tolerance):
+            return False
+        finished = True
+        for i in range(n):
+            chosen[base[i]] = True
+            if not tight[i] and answer.slack[base[i]] < -tolerance:
+                tight[i], finished = True, False
+        for r in range(m):
+            if not chosen[r] and answer.slack[r] < -tolerance:
+                if n == room:
+                    return False
+                base[n], tight[n] = r, True
+                n, finished = n + 1, False
+        if finished:
+            return True
+    return False
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ from numba import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.certify import Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
-from marginlens.svm.products import combine_rows
+from marginlens.svm.products import combine_chosen
 
 SMALLEST_PIVOT = 1e-7         # below it a unit row counts as dependent on others
 _TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as none
@@ -25,7 +25,7 @@ def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: An
     Returns whether it got through; `answer` then holds x, its multipliers and the slack of every row.
     """
     A, size, floor = problem
-    weights, slack = answer.weights, answer.slack
+    slack = answer.slack
     m = len(floor)
     _normalise(G, size, slack)
     chosen = np.empty(m, dtype=np.bool_)
@@ -35,11 +35,13 @@ def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: An
     held, turn = np.empty(m), np.empty(m)
     k = settle(G, floor, chosen, members, L, held) if all_tight else 0
     for _ in range(8 * m + 8):
-        new = _most_violated(G, floor, weights, slack, chosen, members[:k], held)
+        new = _most_violated(G, floor, slack, chosen, members[:k], held)
         if new < 0:
-            for r in range(m):
-                held[r] = weights[r] / size[r] if weights[r] > 0.0 else 0.0
-            combine_rows(A, m, held, answer.x)
+            answer.weights[:] = 0.0
+            for i in range(k):
+                answer.weights[members[i]] = held[i]
+                held[i] /= size[members[i]]
+            combine_chosen(A, members[:k], held, answer.x)
             return True
         gained = 0.0
         while True:
@@ -122,15 +124,14 @@ def _normalise(G: FloatArray, size: FloatArray, inverse: FloatArray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _most_violated(G, floor, weights, slack, chosen, members, held):  # type: ignore[no-untyped-def]
-    """Spread the multipliers, recompute every slack, and return the row outside that is missed by most, or -1."""
+def _most_violated(
+    G: FloatArray, floor: FloatArray, slack: FloatArray, chosen: BoolArray, members: IntArray, held: FloatArray
+) -> int:
+    """Recompute every slack from the multipliers, and return the row outside that is missed by most, or -1."""
     value = 0.0
-    for r in range(len(floor)):
-        weights[r] = 0.0
     for i in range(len(members)):
-        weights[members[i]] = held[i]
         value += held[i] * floor[members[i]]
-    combine_rows(G, len(floor), weights, slack)
+    combine_chosen(G, members, held, slack)
     worst, which = -_TIGHT * np.sqrt(value), -1
     for r in range(len(floor)):
         slack[r] -= floor[r]

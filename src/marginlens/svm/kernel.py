@@ -57,7 +57,7 @@ def solve_slice(first: int, last: int, batch: Batch, found: Found) -> None:
         problem = Problem(batch.rows[j], size, floor)
         answer = Answer(found.x[j], found.weights[j], slack)
         if few:
-            gram(problem.A, everyone, G)
+            gram(problem.A, everyone, 0, G)
             for r in range(m):
                 size[r] = G[r, r]
         else:

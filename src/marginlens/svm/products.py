@@ -18,7 +18,7 @@ LANES = 4
 def _block_of_dots(n_left: int, n_right: int, *, matched: bool = False, fetching: bool = False) -> Callable[..., Any]:
     """A compiled f(A, left, B, right, length) of inner products between the first `length` entries of rows of A and of B.
 
-    A and B are C-ordered matrices, left and right tuples of row numbers. Every left row meets every right row, or only its own
+    A and B are C-ordered matrices, or vectors; left and right are tuples of row numbers. Every left row meets every right row, or only its own
     partner when `matched`. `length` must be a multiple of LANES; each product is held in LANES partial sums. When `fetching`,
     left names one more row that is only brought into the cache meanwhile; it may lie past the end.
     """
@@ -63,7 +63,7 @@ def _block_of_dots(n_left: int, n_right: int, *, matched: bool = False, fetching
 
 @intrinsic
 def _add_multiples_4(typingctx: Any, A: Any, rows: Any, weights: Any, out: Any, length: Any) -> Any:
-    """out[0, :length] += sum over q < 4 of weights[q] * A[rows[q], :length]; `length` must be a multiple of LANES."""
+    """out[:length] += sum over q < 4 of weights[q] * A[rows[q], :length]; `length` must be a multiple of LANES."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         word, (lane, fma) = ir.IntType(64), _vector_fma(builder)
@@ -103,8 +103,10 @@ def _prefetch(builder: Any, place: Any) -> None:
 
 
 def _row_start(context: Any, builder: Any, kind: Any, array: Any, row: Any) -> Any:
-    """Where a row of a C-ordered matrix begins."""
+    """Where a row of a C-ordered matrix begins; a vector is its own row 0."""
     view = context.make_array(kind)(context, builder, array)
+    if kind.ndim == 1:
+        return view.data
     width = cgutils.unpack_tuple(builder, view.shape)[1]
     return builder.gep(view.data, [builder.mul(row, width)])
 
@@ -135,7 +137,7 @@ def row_dot(A: FloatArray, r: int, x: FloatArray) -> float:
     """A[r] · x."""
     d = A.shape[1]
     whole = d - d % LANES
-    total = _dots_1x1(A, (r,), x.reshape(1, d), (0,), whole)[0]
+    total = _dots_1x1(A, (r,), x, (0,), whole)[0]
     for k in range(whole, d):
         total += A[r, k] * x[k]
     return total
@@ -144,18 +146,21 @@ def row_dot(A: FloatArray, r: int, x: FloatArray) -> float:
 @njit(cache=True, nogil=True)
 def square_sum(x: FloatArray) -> float:
     """x · x."""
-    return row_dot(x.reshape(1, len(x)), 0, x)
+    whole = len(x) - len(x) % LANES
+    total = _dots_1x1(x, (0,), x, (0,), whole)[0]
+    for k in range(whole, len(x)):
+        total += x[k] * x[k]
+    return total
 
 
 @njit(cache=True, nogil=True)
 def apply_rows(A: FloatArray, n: int, x: FloatArray, out: FloatArray) -> None:
     """out[:n] = A[:n] @ x."""
     d = A.shape[1]
-    column = x.reshape(1, d)
     whole = d - d % LANES
     for i in range(0, n, 4):
         i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
-        s0, s1, s2, s3 = dots_4x1(A, (i, i1, i2, i3), column, (0,), whole)
+        s0, s1, s2, s3 = dots_4x1(A, (i, i1, i2, i3), x, (0,), whole)
         for k in range(whole, d):
             s0 += A[i, k] * x[k]
             s1 += A[i1, k] * x[k]
@@ -167,29 +172,48 @@ def apply_rows(A: FloatArray, n: int, x: FloatArray, out: FloatArray) -> None:
 @njit(cache=True, nogil=True)
 def combine_rows(A: FloatArray, n: int, weights: FloatArray, out: FloatArray) -> None:
     """out = sum over r < n of weights[r] * A[r]."""
-    d = A.shape[1]
-    whole = d - d % LANES
-    target = out.reshape(1, d)
-    for k in range(d):
-        out[k] = 0.0
+    out[:] = 0.0
     for i in range(0, n, 4):
-        i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
         w0 = weights[i]
-        w1 = weights[i1] if i + 1 < n else 0.0
-        w2 = weights[i2] if i + 2 < n else 0.0
-        w3 = weights[i3] if i + 3 < n else 0.0
+        w1 = weights[i + 1] if i + 1 < n else 0.0
+        w2 = weights[i + 2] if i + 2 < n else 0.0
+        w3 = weights[i + 3] if i + 3 < n else 0.0
         if w0 != 0.0 or w1 != 0.0 or w2 != 0.0 or w3 != 0.0:
-            _add_multiples_4(A, (i, i1, i2, i3), (w0, w1, w2, w3), target, whole)
-            for k in range(whole, d):
-                out[k] += (w0 * A[i, k] + w1 * A[i1, k]) + (w2 * A[i2, k] + w3 * A[i3, k])
+            last = n - 1
+            _add_four(A, (i, min(i + 1, last), min(i + 2, last), min(i + 3, last)), (w0, w1, w2, w3), out)
 
 
 @njit(cache=True, nogil=True)
-def gram(A: FloatArray, chosen: IntArray, G: FloatArray) -> None:
-    """Lower triangle of the Gram matrix of the rows A[chosen], written into the leading block of G."""
+def combine_chosen(A: FloatArray, chosen: IntArray, weights: FloatArray, out: FloatArray) -> None:
+    """out = sum over i of weights[i] * A[chosen[i]]."""
+    n = len(chosen)
+    out[:] = 0.0
+    for i in range(0, n, 4):
+        w1 = weights[i + 1] if i + 1 < n else 0.0
+        w2 = weights[i + 2] if i + 2 < n else 0.0
+        w3 = weights[i + 3] if i + 3 < n else 0.0
+        last = n - 1
+        rows = (chosen[i], chosen[min(i + 1, last)], chosen[min(i + 2, last)], chosen[min(i + 3, last)])
+        _add_four(A, rows, (weights[i], w1, w2, w3), out)
+
+
+@njit(cache=True, nogil=True)
+def _add_four(A: FloatArray, rows: Any, weights: Any, out: FloatArray) -> None:
+    d = A.shape[1]
+    whole = d - d % LANES
+    _add_multiples_4(A, rows, weights, out, whole)
+    r0, r1, r2, r3 = rows
+    w0, w1, w2, w3 = weights
+    for k in range(whole, d):
+        out[k] += (w0 * A[r0, k] + w1 * A[r1, k]) + (w2 * A[r2, k] + w3 * A[r3, k])
+
+
+@njit(cache=True, nogil=True)
+def gram(A: FloatArray, chosen: IntArray, known: int, G: FloatArray) -> None:
+    """Lower triangle of the Gram matrix of the rows A[chosen], from row `known` on, written into the leading block of G."""
     n, d = len(chosen), A.shape[1]
     whole = d - d % LANES
-    for i in range(0, n, 4):
+    for i in range(known, n, 4):
         i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
         r0, r1, r2, r3 = chosen[i], chosen[i1], chosen[i2], chosen[i3]
         for j in range(0, i3 + 1, 2):
