@@ -1,4 +1,4 @@
-"""The ordinary ways of training attention, written plainly: what the exact compiled loop is measured against."""
+"""The ordinary way of training attention, written plainly: what the exact compiled loop is measured against."""
 
 from __future__ import annotations
 
@@ -42,27 +42,3 @@ def autograd_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: floa
     finally:
         torch.set_num_threads(threads)
     return np.stack(ends)
-
-
-def plain_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: float) -> FloatArray:
-    """Normalised gradient descent with the textbook gradient Kᵀ(diag(s) - s sᵀ)γ in float64, batched, from zero.
-
-    It subtracts numbers that agree to all digits once the softmax saturates, so that rounding noise is normalised into a step. Kept to
-    show what exact gradients are for; runs in coefficients over the keys, so that its cost does not depend on d.
-    """
-    scores = data.scores(v)
-    shape = scores.shape  # (batch, n_inputs, n_tokens)
-    keys = data.K.reshape(len(data), -1, data.d_key)
-    gram = keys @ keys.transpose(0, 2, 1)
-    c = np.zeros((len(data), keys.shape[1]))
-    for _ in range(n_steps):
-        logits = (gram @ c[..., None]).reshape(shape)
-        s = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        s /= s.sum(axis=-1, keepdims=True)
-        output = (s * scores).sum(axis=-1, keepdims=True)
-        slope = 1.0 / (1.0 + np.exp(output))
-        weights = (-slope * s * (scores - output)).reshape(c.shape)
-        square = np.einsum("bk,bk->b", weights, (gram @ weights[..., None])[..., 0])
-        norm = np.sqrt(np.maximum(square, 0.0))
-        c -= step * weights / np.where(norm == 0.0, 1.0, norm)[:, None]
-    return np.einsum("bk,bkd->bd", c, keys)

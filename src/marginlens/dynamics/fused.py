@@ -41,6 +41,16 @@ def _slope(code: int, margin: float) -> float:
 
 
 @njit(**_JIT)
+def _largest(a: Any, base: int, length: int) -> int:
+    """Offset of the largest of a[base], …, a[base + length - 1], the first where several tie."""
+    best = 0
+    for t in range(1, length):
+        if a[base + t] > a[base + best]:
+            best = t
+    return best
+
+
+@njit(**_JIT)
 def pair_weights(a: Any, scores: Any, lengths: Any, code: int, w: Any) -> float:
     """Weights w with ∇L = e^s/n Σ w_it k_it, written into `w`; returns s (0 unless they had to be formed from logarithms).
 
@@ -51,10 +61,7 @@ def pair_weights(a: Any, scores: Any, lengths: Any, code: int, w: Any) -> float:
     biggest = 0.0
     for i in range(n):
         base, length = i * T, lengths[i]
-        best = 0
-        for t in range(1, length):
-            if a[base + t] > a[base + best]:
-                best = t
+        best = _largest(a, base, length)
         top, top_score = a[base + best], scores[i, best]
         rest, delta = 0.0, 0.0
         for t in range(length):
@@ -94,10 +101,7 @@ def _log_weights(a: Any, scores: Any, lengths: Any, code: int, w: Any) -> float:
     largest = -np.inf
     for i in range(n):
         base, length = i * T, lengths[i]
-        best = 0
-        for t in range(1, length):
-            if a[base + t] > a[base + best]:
-                best = t
+        best = _largest(a, base, length)
         top, top_score = a[base + best], scores[i, best]
         rest, nearest = 0.0, -np.inf  # nearest: the largest log-probability ratio among tokens with another score
         for t in range(length):
@@ -123,15 +127,12 @@ def _log_weights(a: Any, scores: Any, lengths: Any, code: int, w: Any) -> float:
                     logs[base + t] = a[base + t] - top + offset + math.log(abs(value)) + shift
                     largest = max(largest, logs[base + t])
     for i in range(n):
-        base, total, best = i * T, 0.0, -1
+        base, total = i * T, 0.0
         for t in range(T):
             x = signs[base + t] * math.exp(logs[base + t] - largest) if signs[base + t] != 0.0 else 0.0
             w[base + t] = x
             total += x
-        for t in range(lengths[i]):
-            if best < 0 or a[base + t] > a[base + best]:
-                best = t
-        w[base + best] = -total
+        w[base + _largest(a, base, lengths[i])] = -total
     return largest
 
 

@@ -12,6 +12,7 @@ from marginlens.data import TokenDataset, figure_1b
 from marginlens.dynamics import NormalizedStep, Record, descend
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.experiments.textbook import textbook_iterates
 from marginlens.theory import token_optimality
 
 ID = "A-F1b"
@@ -56,7 +57,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     reaches_local = _basins(data, v, n_grid, grid_steps)
     progress.advance()
     rounded_steps = 10_000 if effort is Effort.PAPER else 2000
-    rounded = np.stack([textbook_descent(data, v, one, rounded_steps, STEP) for one in start[4:]])
+    iterates = textbook_iterates(data.repeat(2), v, start[4:], STEP, rounded_steps, np.float32)
+    rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
     progress.advance()
     steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
     gaps = np.stack([drawing.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
@@ -108,27 +110,6 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "rounded_norm": rounded_norm,
     }
     return Finding(measured, numbers, arrays, note)
-
-
-def textbook_descent(data: TokenDataset, v: FloatArray, start: FloatArray, n_steps: int, step: float) -> FloatArray:
-    """Normalised descent on one problem in single precision by the formula Kᵀ(diag(s) - s sᵀ)γ: every iterate, (n_steps + 1, d_key).
-
-    Logistic loss. This is what a framework's autograd amounts to; it is kept to measure what cancellation does to a figure.
-    """
-    K, gamma = data.K.astype(np.float32), data.scores(v).astype(np.float32)
-    one, size = np.float32(1.0), np.float32(step)
-    p = start.astype(np.float32)
-    path = [p]
-    for _ in range(n_steps):
-        logits = K @ p
-        s = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        s /= s.sum(axis=-1, keepdims=True)
-        output = (s * gamma).sum(axis=-1, keepdims=True)
-        gradient = -np.einsum("it,itd->d", s * (gamma - output) / (one + np.exp(output)), K)
-        length = np.sqrt(gradient @ gradient)
-        p = p - size * gradient / length if length > 0.0 else p
-        path.append(p)
-    return np.stack(path).astype(np.float64)
 
 
 def _basins(data: TokenDataset, v: FloatArray, n_grid: int, n_steps: int) -> Any:

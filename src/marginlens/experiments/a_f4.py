@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from marginlens.data import TokenDataset, figure_1c
 from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, softmax
 from marginlens.experiments import drawing
-from marginlens.experiments.a_f1b import textbook_descent
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.experiments.textbook import textbook_iterates
 
 ID = "A-F4"
 LABELS = ("A Fig 4",)
@@ -51,7 +51,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     for name, step in (("ngd", NormalizedStep(0.1)), ("gd", ConstantStep(1.0))):
         paths[name] = descend(data, v, step=step, n_steps=AT, record=record).saved["p"]
         progress.advance()
-    paths["ngd_single_precision"] = textbook_descent(data, v, np.zeros(2), AT, 0.1)
+    paths["ngd_single_precision"] = np.concatenate(
+        list(textbook_iterates(data.as_batch(), v, np.zeros((1, 2)), 0.1, AT, np.float32))
+    )
     progress.advance()
     norm = {name: np.linalg.norm(path, axis=-1) for name, path in paths.items()}
     shortfall = {name: _shortfall(data, path) for name, path in paths.items()}

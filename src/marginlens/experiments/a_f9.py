@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from marginlens.benchmarks.baselines import plain_descent
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.experiments.textbook import textbook_iterates
 from marginlens.svm import Status, att_svm
 from marginlens.theory import token_optimality
 
@@ -126,8 +126,14 @@ def _continued(data: TokenDataset, v: FloatArray, odd: Any) -> dict[str, int]:
 
 def _plain_correlation(data: TokenDataset, v: FloatArray, saturated: Any) -> FloatArray:
     """The same correlation when the gradient is formed by the textbook formula, over the problems whose exact run saturated."""
-    p = plain_descent(data, v, 1000, 1.0)
-    solution = att_svm(data, np.argmax(np.einsum("bitd,bd->bit", data.K, p), axis=-1))
+    flat = data.K.reshape(len(data), -1, data.d_key)
+    if data.d_key > flat.shape[1]:  # an orthonormal basis of the keys' span changes nothing but the cost
+        triangular: Any = np.linalg.qr(flat.transpose(0, 2, 1), mode="r")
+        flat = triangular.transpose(0, 2, 1)
+    small = TokenDataset(data.X, data.y, K=flat.reshape(*data.mask.shape, -1))
+    for p in textbook_iterates(small, v, np.zeros((len(data), small.d_key)), 1.0, 1000, np.float64):  # noqa: B007
+        pass
+    solution = att_svm(small, np.argmax(np.einsum("bitd,bd->bit", small.K, p), axis=-1))
     corr = np.asarray(correlation(p, solution.x))[saturated]
     return np.where(np.isnan(corr), 0.0, corr)
 

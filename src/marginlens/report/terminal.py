@@ -100,6 +100,9 @@ class Bars:
                 self._console.print(f"   {escape(entry.result.note)}")
 
 
+_MEASURED = 150  # letters of what was measured that the ledger shows on the terminal
+
+
 def ledger_table(entries: Iterable[Entry]) -> Table:
     """The ledger, one row per claim."""
     table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
@@ -113,11 +116,16 @@ def ledger_table(entries: Iterable[Entry]) -> Table:
             f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
             escape(entry.title),
             escape(entry.paper_value),
-            escape(result.measured) if result else "",
+            escape(_shortened(result.measured)) if result else "",
             _verdict(entry),
             duration(result.seconds) if result else "",
         )
     return table
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a long text, cut after a word; the page has all of it."""
+    return text if len(text) <= _MEASURED else text[:_MEASURED].rsplit(" ", 1)[0].rstrip(",;:. ") + " …"
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

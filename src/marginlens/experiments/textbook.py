@@ -1,0 +1,40 @@
+"""Descent by the textbook gradient, kept to measure what cancellation does to the papers' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data import TokenDataset
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def textbook_iterates(
+    data: TokenDataset, v: FloatArray, start: FloatArray, step: float, n_steps: int, precision: Any
+) -> Iterator[FloatArray]:
+    """Iterates p(0) … p(n_steps) of normalised descent with the gradient Kᵀ(diag(s) - s sᵀ)γ in the given precision.
+
+    Logistic loss; this is what a framework's autograd amounts to. Once the softmax saturates, γ - Σ s γ is rounding noise and the step
+    follows it.
+
+    Args:
+        data: a batch whose inputs all have the same length. v: heads. start: (batch, d_key). precision: a NumPy float type.
+    """
+    K, gamma = data.K.astype(precision), data.scores(v).astype(precision)
+    flat = K.reshape(len(data), -1, data.d_key)
+    p, size, one = start.astype(precision), precision(step), precision(1.0)
+    yield p.astype(np.float64)
+    for _ in range(n_steps):
+        logits = (flat @ p[..., None]).reshape(gamma.shape)
+        s = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        s /= s.sum(axis=-1, keepdims=True)
+        output = (s * gamma).sum(axis=-1, keepdims=True)
+        weights = (s * (gamma - output) / (one + np.exp(output))).reshape(len(data), 1, -1)
+        gradient = -(weights @ flat)[:, 0]
+        length = np.sqrt(np.sum(gradient * gradient, axis=-1, keepdims=True))
+        p = p - size * gradient / np.where(length > 0.0, length, one)
+        yield p.astype(np.float64)
