@@ -64,6 +64,8 @@ def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
 def test_a_flat_spot_fails_where_a_margin_can_reach_it():
     at_zero, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.0, 0.0]])
     assert not check_assumption_a(at_zero, v, FlatSpot())
+    across, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, -1.0]])  # it strictly decreases from 1 to -1, and yet
+    assert not check_assumption_a(across, v, FlatSpot())
     away, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[2.0, 1.0]])
     assert check_assumption_a(away, v, FlatSpot())
 

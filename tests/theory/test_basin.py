@@ -167,6 +167,11 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
     assert turn == pytest.approx([100.0], abs=5.0)  # where e^(-10 - R) meets e^(10 - 1.2 R)
     assert turn > 1.5 * cone.no_stationary_radius
     assert (slope[norms > 120.0] < 0).all()
+    closer, v = scored_tokens([[[1.0], [0.0]], [[1.02], [0.0]]], scores)  # now they meet at 1000
+    cone = basin_cone(closer, v, [0, 0], loss=loss)
+    R = cone.explicit_radius(1.0, 1.0 / (64.0 * cone.A**2))
+    far = risk_gradient(closer.repeat(100), v, np.geomspace(R, 100 * R, 100)[:, None], loss).vector[:, 0]
+    assert (far < 0).all()
 
 
 @pytest.mark.statement("A Lemma 7", "A Thm 3")
@@ -205,6 +210,23 @@ def test_proven_radius_needs_no_step_to_be_taken_on_trust():
         gradient = risk_gradient(data.repeat(60), v, p)
         log_step = gradient.log_norm - np.log(cone.L_p)  # of a step of size 1/L_p
         assert (np.exp(log_step - np.log(np.linalg.norm(p, axis=-1))) < 0.2 * np.sqrt(cone.mu)).all()
+
+
+@pytest.mark.statement("A Thm 3", "A Eq. (58)")
+@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e6])
+def test_proven_radius_is_the_largest_of_its_parts_at_every_scale_of_the_keys(scale):
+    data, v = scored_tokens([[[scale], [-scale]]], [[1.0, 0.0]])
+    cone = basin_cone(data, v, [0])
+    theta, mu, pi = 2 * scale, 1 / 8, (1 / 8) / (2 - 1 / 8)
+    assert (cone.theta, cone.mu, cone.A_bar) == pytest.approx((theta, mu, 2 * scale))
+    ratio, L_p = np.exp(np.diff(Logistic().log_abs_derivative(np.array([1.0, 0.0]))))[0], smoothness(data, v).L_p
+    shell = np.log(8 * 0.5 * 2 / pi) / (mu / 4)
+    between = np.log(8 * 0.5 * 4 * ratio / pi) / (mu / 2 + pi / 2)
+    stays = 2 * np.log((1 - mu) * cone.A_bar**2 * cone.C**2 / (theta * cone.c) * 2 / (pi * L_p))
+    turns = 2 * np.log(cone.A_bar * cone.C * 2 / (L_p * (np.sqrt(2) - 1) * np.sqrt(mu) / 2))
+    assert cone.proven_radius == pytest.approx(max(0.5, max(shell, between, stays, turns) / theta))
+    assert (cone.proven_radius == 0.5) == (scale > 1)
+    assert (max(stays, turns) > max(shell, between)) == (scale < 1)
 
 
 @pytest.mark.statement("A Thm 3")

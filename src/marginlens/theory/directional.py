@@ -124,7 +124,7 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     .. math:: \frac{M_-}{T} g_\beta > M_+ \Big(\sum g_q^-\Big) e^{-R\delta^-_q} + M_+ \Big(\sum g_p^+\Big) e^{-R(\Gamma_p - \Gamma_q)}
 
     where :math:`\delta^-_q` is how much larger than Γ_q the margins of the higher-scoring tokens are, and q wins case 2 once the same
-    holds with :math:`|g_\beta|`, :math:`(\sum_{t\ne\beta} g_q^+) e^{-R\delta_q}` and :math:`(\sum g_p^-)` instead. `radius` is where each
+    holds with :math:`|g_\beta|`, :math:`(\sum g_q^+) e^{-R\delta^+_q}`, :math:`\delta^+_q \ge \delta_q`, and :math:`\sum g_p^-` instead. `radius` is where each
     of the two terms on the right is half of the left. The first term is missing from the paper's case 1, which takes
     neighbour-optimality to bound every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
 
