@@ -169,7 +169,15 @@ def test_swapping_the_directions_swaps_the_winner_and_batches_are_loops():
         assert one.radius == pytest.approx(found.radius[j], rel=CONDITIONED)
 
 
-def test_directions_that_select_different_tokens_cannot_be_compared():
-    data, v = scored_tokens([[(1.0, 0.0), (-1.0, 0.0)]], [[1.0, 0.0]])
-    with pytest.raises(InputError, match="'p, q' argument must be directions that select the same unique tokens"):
-        dominance(data, v, [1.0, 0.0], [-1.0, 0.0])
+@pytest.mark.statement("A Lemma 8")
+def test_directions_that_select_different_tokens_are_left_open_and_do_not_lose_the_rest_of_a_batch():
+    keys, scores = [[(1.0, 0.0), (-1.0, -2.0)]], [[1.0, 0.0]]
+    data, v = scored_tokens([keys, keys, keys], [scores, scores, scores])
+    p = np.array([[0.6, 0.8], [0.6, 0.8], [0.6, 0.8]])
+    found = dominance(data, v, p, [[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
+    assert found.case.tolist() == [1, 0, 1]
+    assert found.p_wins.tolist() == [True, False, False]  # margins 2.8 against 2, and 2.8 against 2.83
+    alone = dominance(TokenDataset(np.ones((2, 1, 3)), [1, 1]), np.ones(3), np.ones(3), [1.0, 0.0, 0.0])
+    assert (alone.case, alone.radius) == (0, np.inf)
+    with pytest.raises(InputError, match="'q' argument must be a direction, so not zero"):
+        dominance(data, v, p, np.zeros(2))

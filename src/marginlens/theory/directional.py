@@ -62,9 +62,7 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
     Returns:
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
     """
-    point = as_data(data).point(q, "q")
-    if not np.all(np.any(point != 0.0, axis=-1)):
-        raise reject("q", "a direction, so not zero", "a zero vector")
+    point = _nonzero(as_data(data), q, "q")
     real = data.mask[..., None]
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]
     keys = np.where(real, data.K - mean, 0.0)
@@ -92,7 +90,7 @@ class Dominance:
     """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
 
     Attributes:
-        case: 1 or 2, the case of the lemma that decides, or 0 where the lemma decides nothing.
+        case: 1 or 2, the case of the lemma that decides, or 0 where it decides nothing, as when the selected tokens differ.
         p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds where it is false and `case` is not 0.
         radius: a norm beyond which that is proven; inf where `case` is 0.
         margin_p, margin_q: the margins of the two unit directions.
@@ -123,21 +121,20 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
 
     .. math:: \frac{M_-}{T} g_\beta > M_+ \Big(\sum g_q^-\Big) e^{-R\delta^-_q} + M_+ \Big(\sum g_p^+\Big) e^{-R(\Gamma_p - \Gamma_q)}
 
-    where :math:`\delta^-_q` is how much larger than Γ_q the margins of the higher-scoring tokens are, and q wins case 2 once the same
-    holds with :math:`|g_\beta|`, :math:`(\sum g_q^+) e^{-R\delta^+_q}`, :math:`\delta^+_q \ge \delta_q`, and :math:`\sum g_p^-` instead. `radius` is where each
-    of the two terms on the right is half of the left. The first term is missing from the paper's case 1, which takes
-    neighbour-optimality to bound every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
+    where :math:`\delta^-_q` is how much larger than Γ_q the margins of the higher-scoring tokens are. q wins case 2 once the same holds
+    with :math:`|g_\beta|`, :math:`(\sum g_q^+) e^{-R\delta^+_q}` and :math:`\sum g_p^-` instead. `radius` is where each of the two terms
+    on the right is half of the left. The first term is missing from the paper's case 1, which takes neighbour-optimality to bound
+    every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
 
     Args:
         data: one problem or a batch. v: head (…, d_model). loss: any strictly decreasing `Loss`.
-        p, q: (…, d_key) of any length; their unit vectors are compared, and must select the same unique tokens.
+        p, q: (…, d_key), not zero; their unit vectors are compared. The lemma speaks of those that select the same unique tokens.
     Returns:
         A `Dominance`. Check it with `excess_risk(data, v, R * p, loss)`, which compares logarithms.
     """
-    directions = [unit(as_data(data).point(x, name)) for x, name in ((p, "p"), (q, "q"))]
+    directions = [unit(_nonzero(as_data(data), x, name)) for x, name in ((p, "p"), (q, "q"))]
     at = [directional_margin(data, x, v) for x in directions]
-    if not (np.all(at[0].unique) and np.all(at[1].unique) and np.array_equal(at[0].selected, at[1].selected)):
-        raise reject("p, q", "directions that select the same unique tokens", f"{at[0]} and {at[1]}")
+    same = np.all(at[0].selected == at[1].selected, axis=-1) & at[0].unique & at[1].unique
     margins = np.stack([np.asarray(one.margin) for one in at])
     p_wider = margins[0] > margins[1]
     narrow = _Side(*(np.where(_like(p_wider, b), b, a) for a, b in zip(_parts(at[0]), _parts(at[1]), strict=True)))
@@ -145,18 +142,20 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     nearest = np.argmin(narrow.margins.reshape(*p_wider.shape, -1), axis=-1)
     g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
     alone = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
-    wider = np.abs(margins[0] - margins[1]) > DIRECTION_TOLERANCE * np.max(np.abs(margins), axis=0)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(margins[0] - margins[1])  # nan where no input has two tokens
+    comparable = same & (apart > DIRECTION_TOLERANCE * np.max(margins, axis=0)) & (g_nearest != 0.0)
     case = np.where(narrow.optimal, 1, np.where(alone & (g_nearest < 0.0), 2, 0))
-    case = np.where(wider & (g_nearest != 0.0) & np.isfinite(margins).all(axis=0), case, 0)
+    case = np.where(comparable, case, 0)
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
     signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
     against, along = np.maximum(-signed, 0.0), np.maximum(signed, 0.0)
-    delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
     M_most, M_least = slopes(data, v, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
+        delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
         ratio = np.log(2.0 * data.n_tokens * M_most / M_least) - np.log(np.abs(g_nearest))
         first = (np.log(np.sum(against, axis=(-2, -1))) + ratio) / delay
-        second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / np.abs(margins[0] - margins[1])
+        second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / apart
     radius = np.maximum(np.maximum(np.where(np.isfinite(delay), first, 0.0), second), 0.0)
     return Dominance(
         case=plain(case),
@@ -178,6 +177,13 @@ class _Side:
 
 def _parts(at: DirectionalMargin) -> tuple[FloatArray, BoolArray, Any]:
     return at.margins, at.neighbours, np.asarray(at.neighbour_optimal)
+
+
+def _nonzero(data: TokenDataset, x: Any, argument: str) -> FloatArray:
+    point = data.point(x, argument)
+    if not np.all(np.any(point != 0.0, axis=-1)):
+        raise reject(argument, "a direction, so not zero", "a zero vector")
+    return point
 
 
 def _like(flags: Any, array: Any) -> Any:
