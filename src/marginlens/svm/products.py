@@ -18,9 +18,9 @@ LANES = 4
 def _block_of_dots(n_left: int, n_right: int, *, matched: bool = False, fetching: bool = False) -> Callable[..., Any]:
     """A compiled f(A, left, B, right, length) of inner products between the first `length` entries of rows of A and of B.
 
-    A and B are C-ordered matrices, or vectors; left and right are tuples of row numbers. Every left row meets every right row, or only its own
-    partner when `matched`. `length` must be a multiple of LANES; each product is held in LANES partial sums. When `fetching`,
-    left names one more row that is only brought into the cache meanwhile; it may lie past the end.
+    A and B are C-ordered matrices, or vectors; left and right are tuples of row numbers. Every left row meets every right
+    row, or only its own partner when `matched`. `length` must be a multiple of LANES; each product is held in LANES partial
+    sums. When `fetching`, left names one more row that is only brought into the cache meanwhile; it may lie past the end.
     """
     meetings = [(i, j) for i in range(n_left) for j in range(n_right) if not matched or i == j]
 
@@ -112,6 +112,7 @@ def _row_start(context: Any, builder: Any, kind: Any, array: Any, row: Any) -> A
 
 
 _dots_4x2 = _block_of_dots(4, 2, fetching=True)
+_dots_2x2 = _block_of_dots(2, 2)
 dots_4x1 = _block_of_dots(4, 1)
 _dots_1x1 = _block_of_dots(1, 1)
 _squares_4 = _block_of_dots(4, 4, matched=True)
@@ -216,10 +217,11 @@ def gram(A: FloatArray, chosen: IntArray, known: int, G: FloatArray) -> None:
     for i in range(known, n, 4):
         i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
         r0, r1, r2, r3 = chosen[i], chosen[i1], chosen[i2], chosen[i3]
-        for j in range(0, i3 + 1, 2):
+        for j in range(0, min(i + 2, n), 2):
             j1 = min(j + 1, n - 1)
             c0, c1 = chosen[j], chosen[j1]
-            s00, s01, s10, s11, s20, s21, s30, s31 = _dots_4x2(A, (r0, r1, r2, r3, r3 + 1 + min(j // 2, 3)), A, (c0, c1), whole)
+            ahead = r3 + 1 + min(j // 2, 3)
+            s00, s01, s10, s11, s20, s21, s30, s31 = _dots_4x2(A, (r0, r1, r2, r3, ahead), A, (c0, c1), whole)
             for k in range(whole, d):
                 left, right = A[c0, k], A[c1, k]
                 s00 += A[r0, k] * left
@@ -234,4 +236,10 @@ def gram(A: FloatArray, chosen: IntArray, known: int, G: FloatArray) -> None:
             G[i1, j], G[i1, j1] = s10, s11
             G[i2, j], G[i2, j1] = s20, s21
             G[i3, j], G[i3, j1] = s30, s31
+        s22, s32, _, s33 = _dots_2x2(A, (r2, r3), A, (r2, r3), whole)
+        for k in range(whole, d):
+            s22 += A[r2, k] * A[r2, k]
+            s32 += A[r3, k] * A[r2, k]
+            s33 += A[r3, k] * A[r3, k]
+        G[i2, i2], G[i3, i2], G[i3, i3] = s22, s32, s33
 
