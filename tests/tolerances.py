@@ -12,3 +12,7 @@ ALIGNED = 0.9999  # the cosine at which a run of tens of thousands of normalised
 ON_THE_GRID = 2e-3  # the best of 20,001 angles at norm 3e4 against the limit: the grid's width, 3e-4, and an offset over the norm
 LOG_RATE = 0.02  # growth of the norm per decade of steps against log(10)/margin, from 3e4 steps on
 FIXED_POINT = 1e-6  # an iterate that has stopped moving, relative to its norm
+SVM_KKT = 1e-10  # the promise of every solved hard-margin problem, scale-free, unless rounding alone leaves more
+SVM_DISTANCE = 1e-12  # how far x may miss a halfspace, relative to ‖x‖: roundings of inner products, amplified by multipliers
+SVM_EXACT_GAP = 1e-11  # duality gap in exact arithmetic, relative, beyond what SVM_DISTANCE costs at the tightest row
+SVM_FARKAS = 2e-14  # a Farkas combination of unit rows: rounding of a few dozen terms

@@ -12,11 +12,10 @@ from numba import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.certify import Answer, Problem, measure
 from marginlens.svm.cholesky import solve_lower, solve_upper
-from marginlens.svm.gram_set import settle
-from marginlens.svm.products import gram, row_dot, square_sum
+from marginlens.svm.gram_set import TIGHT, settle
+from marginlens.svm.products import gram, row_dot
 
 _ROUNDS = 12
-_TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as none
 
 
 @njit(cache=True, nogil=True)
@@ -79,7 +78,7 @@ def pivot_some(problem: Problem, chosen: BoolArray, answer: Answer) -> bool:
         for i in range(k):
             answer.weights[base[members[i]]] = held[i]
         measure(problem, answer)
-        tolerance = _TIGHT * np.sqrt(square_sum(answer.x))
+        tolerance = TIGHT * np.sum(held[:k])
         if not _refine(problem, answer, base[members[:k]], L, tolerance):
             return False
         finished = True

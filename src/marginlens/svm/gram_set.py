@@ -10,12 +10,12 @@ import numpy as np
 from numba import njit
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.certify import Answer, Problem
+from marginlens.svm.certify import EPS, Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
 from marginlens.svm.products import combine_chosen
 
 SMALLEST_PIVOT = 1e-7         # below it a unit row counts as dependent on others
-_TIGHT = 1e-13                # a distance, relative to ‖x‖, that counts as none
+TIGHT = 16 * EPS              # a distance that counts as none, relative to the sum of the multipliers, which is at least ‖x‖
 
 
 @njit(cache=True, nogil=True)
@@ -128,11 +128,11 @@ def _most_violated(
     G: FloatArray, floor: FloatArray, slack: FloatArray, chosen: BoolArray, members: IntArray, held: FloatArray
 ) -> int:
     """Recompute every slack from the multipliers, and return the row outside that is missed by most, or -1."""
-    value = 0.0
+    total = 0.0
     for i in range(len(members)):
-        value += held[i] * floor[members[i]]
+        total += held[i]
     combine_chosen(G, members, held, slack)
-    worst, which = -_TIGHT * np.sqrt(value), -1
+    worst, which = -TIGHT * total, -1
     for r in range(len(floor)):
         slack[r] -= floor[r]
         if slack[r] < worst and not chosen[r]:

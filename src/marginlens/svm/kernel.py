@@ -17,6 +17,7 @@ from marginlens.svm.products import gram, row_squares, square_sum
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED = 0, 1, 2, 3, 4
 FEW = 64                      # rows of which the Gram matrix is always worth its cost
 SWEEPS = 60
+CLEAN = 1e-13                 # residual up to which the quick methods are believed; beyond, rows enter one by one
 PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
 ROUNDING = 16 * EPS           # times the amplification: what double precision leaves at best
 MOST_AMPLIFIED = 1e-4         # the largest residual that is ever excused by amplification
@@ -134,7 +135,7 @@ def _block_outcome(problem: Problem, G: FloatArray, answer: Answer) -> int:
     if not done:
         return UNPROVED
     residual, amplified = optimality(problem.floor, answer)
-    return OPTIMAL if max(residual, ROUNDING * amplified) <= PROVED else UNPROVED
+    return OPTIMAL if residual <= CLEAN and EPS * amplified <= CLEAN else UNPROVED
 
 
 @njit(cache=True, nogil=True)
