@@ -16,3 +16,6 @@ SVM_KKT = 1e-10  # the promise of every solved hard-margin problem, scale-free, 
 SVM_DISTANCE = 1e-12  # how far x may miss a halfspace, relative to ‖x‖: roundings of inner products, amplified by multipliers
 SVM_EXACT_GAP = 1e-11  # duality gap in exact arithmetic, relative, beyond what SVM_DISTANCE costs at the tightest row
 SVM_FARKAS = 2e-14  # a Farkas combination of unit rows: rounding of a few dozen terms
+SVM_ORACLE = 1e-8  # x of another hard-margin solver against ours, relative: the accuracy those solvers reach
+SVM_INTERIOR_POINT = 1e-6  # the same for an interior-point method: the root of the duality gap at which it stops
+SVM_OTHERS = 1e-5  # residual that any competitor of the hard-margin benchmark reaches in its best form

@@ -36,21 +36,24 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
     names = _names(pairs, A)
     many = (A, b) if A.ndim == 3 else (A[None], b[None])
     if C is None:
-        found, mu = _solve(*many), None
+        found, mu = _solve(*many, A), None
     else:
         space = NullSpace(C if C.ndim == 3 else C[None])
-        found = _solve(space.project(many[0]), many[1])
+        found = _solve(space.project(many[0]), many[1], A)
         mu = space.multipliers(many[0], found)
     return _solution((A, b, C), found, mu, names)
 
 
-def _solve(A: FloatArray, b: FloatArray) -> Found:
-    """Every problem of the batch, by the compiled kernel; extreme scales are brought into its range first."""
+def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
+    """Every problem of the batch, by the compiled kernel; rows `given` that are not finite are refused by name.
+
+    The kernel notices when a problem's numbers leave its range; they are then rescaled by powers of two and solved again.
+    """
     found = empty_result(*A.shape)
     over_problems(solve_slice, len(A), Batch(np.ascontiguousarray(A), np.ascontiguousarray(b)), found)
     extreme = np.flatnonzero(found.outcome == UNSCALED)
     if len(extreme):
-        real_array(A, "rows", A.shape)
+        real_array(given, "rows", given.shape)
     for j in extreme:
         largest = np.abs(A[j]).max(axis=1)
         exponent = np.frexp(np.where(largest > 0.0, largest, 1.0))[1]

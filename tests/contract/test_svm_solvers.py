@@ -1,0 +1,259 @@
+"""The least-distance solver against independent ones: the same answer, for one problem, batches, ragged data and equalities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import clarabel
+import numpy as np
+import pytest
+import quadprog
+from scipy import sparse
+from scipy.optimize import nnls
+
+import tolerances
+from marginlens.data import TokenDataset
+from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
+
+Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
+
+
+def by_nnls(A: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """The shortest x as one nonnegative least squares; None where its residual vanishes, which is infeasibility."""
+    size = np.linalg.norm(A, axis=1)
+    scale = np.max(b / size)
+    stacked = np.vstack([(A / size[:, None]).T, b / size / scale])
+    target = np.zeros(len(stacked))
+    target[-1] = 1.0
+    u, distance = nnls(stacked, target, maxiter=1000 * len(b))
+    residual = stacked @ u - target
+    return None if distance < tolerances.SVM_ORACLE else -scale * residual[:-1] / residual[-1]
+
+
+def by_quadprog(A: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    try:
+        return quadprog.solve_qp(np.eye(A.shape[1]), np.zeros(A.shape[1]), A.T, b)[0]
+    except ValueError:
+        return None
+
+
+def by_clarabel(A: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerances.SVM_KKT
+    cones = [clarabel.NonnegativeConeT(len(b))]
+    P, q = sparse.eye_array(A.shape[1], format="csc"), np.zeros(A.shape[1])
+    result = clarabel.DefaultSolver(P, q, sparse.csc_array(-A), -b, cones, settings).solve()
+    return None if "Infeasible" in str(result.status) else np.array(result.x)
+
+
+def random_problem(rng: np.random.Generator, feasible: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of any shape with m below, at and above d, some floors zero; feasible along a random direction or by chance."""
+    m, d = int(rng.integers(1, 90)), int(rng.integers(1, 60))
+    A = rng.normal(size=(m, d))
+    if feasible:
+        A *= np.where(A @ rng.normal(size=d) < 0.0, -1.0, 1.0)[:, None]
+    b = rng.uniform(0.1, 2.0, size=m) * (rng.random(m) < 0.8)
+    b[0] = 1.0
+    return A, b
+
+
+def assert_solved(solution: MarginSolution) -> None:
+    assert solution.status is Status.OPTIMAL
+    assert solution.kkt_residual() <= max(tolerances.SVM_KKT, 32 * solution.rounding_floor())
+    assert (solution.multipliers >= 0.0).all()
+    assert (solution.active | (solution.multipliers == 0.0)).all()
+    assert solution.margin == pytest.approx(1.0 / np.linalg.norm(solution.x))
+
+
+@pytest.mark.parametrize(
+    ("oracle", "accuracy"),
+    [
+        (by_nnls, tolerances.SVM_ORACLE),
+        (by_quadprog, tolerances.SVM_ORACLE),
+        (by_clarabel, tolerances.SVM_INTERIOR_POINT),
+    ],
+)
+@pytest.mark.parametrize("feasible", [True, False])
+def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float, feasible: bool) -> None:
+    rng = np.random.default_rng(11)
+    outcomes = set()
+    for _ in range(150):
+        A, b = random_problem(rng, feasible)
+        solution, expected = least_distance(A, b), oracle(A, b)
+        outcomes.add(solution.status)
+        if expected is None:
+            assert solution.status is Status.INFEASIBLE
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+        else:
+            assert_solved(solution)
+            assert np.linalg.norm(solution.x - expected) <= accuracy * np.linalg.norm(expected)
+    assert outcomes == ({Status.OPTIMAL} if feasible else {Status.OPTIMAL, Status.INFEASIBLE})
+
+
+@pytest.mark.parametrize(
+    ("m", "d"), [(1, 1), (3, 1), (20, 10), (20, 40), (20, 500), (63, 64), (64, 31), (65, 31), (65, 33), (130, 64), (380, 200)]
+)
+def test_every_method_the_kernel_chooses_from_is_certified(m: int, d: int) -> None:
+    rng = np.random.default_rng(m * d)
+    A = rng.normal(size=(3, m, d))
+    A *= np.where(np.einsum("bmd,bd->bm", A, rng.normal(size=(3, d))) < 0.0, -1.0, 1.0)[..., None]
+    solutions = least_distance(A, np.ones((3, m)))
+    for solution in (solutions[j] for j in range(3)):
+        assert_solved(solution)
+        assert np.linalg.norm(solution.x - by_nnls(solution.rows, solution.floor)) <= tolerances.SVM_ORACLE
+
+
+def test_a_batch_is_the_loop_over_its_problems() -> None:
+    rng = np.random.default_rng(3)
+    for m, d in ((20, 10), (20, 100), (90, 40), (5, 3)):
+        A, b = rng.normal(size=(40, m, d)), rng.uniform(0.5, 1.5, size=(40, m))
+        A[::3] *= np.where(A[::3] @ rng.normal(size=d) < 0.0, -1.0, 1.0)[..., None]
+        b[1], A[2, 0] = 0.0, 0.0
+        batch = least_distance(A, b)
+        assert batch.status.shape == (40,)
+        assert batch.status[1] is Status.TRIVIAL
+        assert batch.status[2] is Status.INFEASIBLE
+        for j in range(40):
+            one = least_distance(A[j], b[j])
+            assert one.status is batch.status[j] is batch[j].status
+            for name in ("x", "multipliers", "active"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(batch, name)[j])
+            if one.status is Status.INFEASIBLE:
+                np.testing.assert_array_equal(one.certificate, batch.certificate[j])
+            else:
+                assert one.certificate is None
+                assert np.isnan(batch.certificate[j]).all()
+                assert batch.kkt_residual()[j] == pytest.approx(one.kkt_residual(), abs=tolerances.SVM_KKT)
+
+
+def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = np.random.default_rng(8).normal(size=(50, 12, 9))
+    results = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("MARGINLENS_THREADS", threads)
+        results.append(least_distance(A, np.ones((50, 12))).x)
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_padding_rows_change_nothing() -> None:
+    rng = np.random.default_rng(4)
+    A, b = random_problem(rng, feasible=True)
+    padded = least_distance(np.vstack([A, np.zeros((7, A.shape[1]))]), np.concatenate([b, np.zeros(7)]))
+    np.testing.assert_allclose(padded.x, least_distance(A, b).x, rtol=tolerances.SVM_ORACLE, atol=tolerances.SVM_ORACLE)
+    assert not padded.active[-7:].any()
+    assert (padded.multipliers[-7:] == 0.0).all()
+
+
+def test_zero_rows_decide_by_their_floor() -> None:
+    nothing = np.zeros((2, 3))
+    assert least_distance(nothing, [0.0, 0.0]).status is Status.TRIVIAL
+    impossible = least_distance(nothing, [0.0, 2.0])
+    assert impossible.status is Status.INFEASIBLE
+    np.testing.assert_array_equal(impossible.certificate, [0.0, 1.0])
+    assert impossible.certificate_residual() == 0.0
+    empty = least_distance(np.empty((0, 3)), np.empty(0))
+    assert empty.status is Status.TRIVIAL
+    assert empty.margin == np.inf
+    assert empty.kkt_residual() == 0.0
+
+
+def test_floors_of_zero_bound_the_halfspaces_through_the_origin() -> None:
+    solution = least_distance([[1.0, 0.0], [-1.0, 1.0]], [1.0, 0.0])
+    np.testing.assert_allclose(solution.x, [1.0, 1.0], atol=tolerances.ROUNDING)
+    np.testing.assert_allclose(solution.multipliers, [2.0, 1.0], atol=tolerances.ROUNDING)
+    contradicted = least_distance([[1.0, 0.0], [-1.0, 0.0]], [1.0, 0.0])
+    assert contradicted.status is Status.INFEASIBLE
+    opposed = least_distance([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], [0.0, 0.0, 1.0])
+    assert opposed.status is Status.OPTIMAL
+    np.testing.assert_allclose(opposed.x, [0.0, 1.0], atol=tolerances.ROUNDING)
+
+
+def test_duplicates_and_ties_are_active_together() -> None:
+    solution = least_distance([[2.0, 0.0], [2.0, 0.0], [4.0, 1.0], [1.0, 5.0]], [1.0, 1.0, 1.0, 0.1])
+    np.testing.assert_allclose(solution.x, [0.5, 0.0], atol=tolerances.ROUNDING)
+    np.testing.assert_array_equal(solution.active, [True, True, False, False])
+    assert_solved(solution)
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-120, 1e-6, 1e6, 1e120, 1e250])
+def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
+    rng = np.random.default_rng(5)
+    A = np.abs(rng.normal(size=(6, 4)))
+    plain, scaled = least_distance(A, np.ones(6)), least_distance(A * scale, np.ones(6))
+    assert scaled.status is Status.OPTIMAL
+    np.testing.assert_allclose(scaled.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
+    np.testing.assert_array_equal(scaled.active, plain.active)
+    assert least_distance(np.vstack([A, -A[:1]]) * scale, np.ones(7)).status is Status.INFEASIBLE
+
+
+def test_equalities_confine_x_to_their_null_space() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        d, k = int(rng.integers(2, 12)), int(rng.integers(1, 6))
+        A, C = rng.normal(size=(int(rng.integers(1, 15)), d)), rng.normal(size=(k, d))
+        C[-1] = C[0] * 3.0
+        solution = least_distance(A, np.ones(len(A)), equalities=C)
+        _, values, right = np.linalg.svd(C)
+        basis = right[int(np.sum(values > tolerances.SVM_KKT * values[0])) :]
+        expected = by_nnls(A @ basis.T, np.ones(len(A))) if len(basis) else None
+        if expected is None:
+            assert solution.status is Status.INFEASIBLE
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS * 10
+        else:
+            assert_solved(solution)
+            np.testing.assert_allclose(solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
+
+
+def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
+    rng = np.random.default_rng(7)
+    A, C = rng.normal(size=(5, 4, 9)), rng.normal(size=(5, 2, 9))
+    batch = least_distance(A, np.ones((5, 4)), equalities=C)
+    shared = least_distance(A, np.ones((5, 4)), equalities=C[0])
+    assert (batch.kkt_residual() <= tolerances.SVM_KKT).all()
+    for j in range(5):
+        one = least_distance(A[j], np.ones(4), equalities=C[j])
+        np.testing.assert_allclose(batch[j].x, one.x, rtol=tolerances.SVM_ORACLE)
+        np.testing.assert_allclose(batch[j].equality_multipliers, one.equality_multipliers, rtol=tolerances.SVM_ORACLE)
+        np.testing.assert_allclose(shared.x[j] @ C[0].T, 0.0, atol=tolerances.SVM_KKT)
+
+
+def test_ragged_inputs_give_their_own_pairs_and_batches_pad_them() -> None:
+    rng = np.random.default_rng(9)
+    problems = [[rng.normal(size=(t, 5)) for t in lengths] for lengths in ((3, 1, 4), (2, 4, 1), (1, 1, 1))]
+    batch = att_svm(TokenDataset(problems, np.ones((3, 3))), [[2, 0, 1], [0, 3, 0], [0, 0, 0]])
+    assert batch.pairs.shape == (3, 9, 3)
+    for j, (tokens, selected) in enumerate(zip(problems, ([2, 0, 1], [0, 3, 0], [0, 0, 0]), strict=True)):
+        one = att_svm(TokenDataset(tokens, np.ones(3)), selected)
+        expected = [(i, a, t) for i, (X, a) in enumerate(zip(tokens, selected, strict=True)) for t in range(len(X)) if t != a]
+        assert [tuple(pair) for pair in one.pairs] == expected
+        for (i, a, t), row in zip(expected, one.rows, strict=True):
+            np.testing.assert_array_equal(row, tokens[i][a] - tokens[i][t])
+        real = batch.pairs[j, :, 0] >= 0
+        np.testing.assert_array_equal(batch.pairs[j][real], one.pairs)
+        np.testing.assert_array_equal(batch.rows[j][real], one.rows)
+        assert batch.status[j] is one.status
+        np.testing.assert_allclose(batch.x[j], one.x, rtol=tolerances.SVM_ORACLE, atol=tolerances.SVM_ORACLE)
+    assert batch.status[2] is Status.TRIVIAL
+
+
+def test_token_pairs_follow_keys_not_tokens() -> None:
+    rng = np.random.default_rng(10)
+    X, W = rng.normal(size=(2, 3, 4)), rng.normal(size=(6, 4))
+    rows, pairs = token_pairs(TokenDataset(X, [1, -1], W=W), [1, 0])
+    assert rows.shape == (4, 6)
+    keys = X @ W.T
+    np.testing.assert_allclose(rows, [keys[i, a] - keys[i, t] for i, a, t in pairs], atol=tolerances.ROUNDING)
+
+
+def test_label_svm_is_least_distance_on_signed_points() -> None:
+    rng = np.random.default_rng(12)
+    R, y = rng.normal(size=(4, 5, 30)), np.where(rng.random((4, 5)) < 0.5, -1.0, 1.0)
+    batch = label_svm(R, y)
+    for j in range(4):
+        one = label_svm(R[j], y[j])
+        assert_solved(one)
+        np.testing.assert_array_equal(batch.x[j], one.x)
+        np.testing.assert_allclose((R[j] @ one.x * y[j])[one.active], 1.0, rtol=tolerances.SVM_ORACLE)
+        assert (R[j] @ one.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()

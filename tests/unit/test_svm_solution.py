@@ -1,0 +1,136 @@
+"""A margin solution checks itself: its residuals notice every way of being wrong, at any scale."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+import tolerances
+from marginlens.svm import MarginSolution, Status, least_distance
+
+
+@pytest.fixture
+def solved() -> MarginSolution:
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(12, 5))
+    A *= np.sign(A @ rng.normal(size=5))[:, None]
+    return least_distance(A, np.ones(12))
+
+
+@pytest.fixture
+def impossible() -> MarginSolution:
+    A = np.random.default_rng(1).normal(size=(40, 3))
+    return least_distance(A, np.ones(40))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-8])
+def test_a_perturbed_multiplier_shows_in_the_residual(solved: MarginSolution, size: float) -> None:
+    assert solved.kkt_residual() <= tolerances.SVM_KKT
+    for r in range(12):
+        weights = solved.multipliers.copy()
+        weights[r] += size * np.linalg.norm(solved.x)
+        assert replace(solved, multipliers=weights).kkt_residual() >= 0.1 * size * np.linalg.norm(solved.rows[r])
+        weights[r] -= 2 * size * np.linalg.norm(solved.x)
+        assert replace(solved, multipliers=weights).kkt_residual() >= 0.1 * size * np.linalg.norm(solved.rows[r])
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-8])
+def test_a_perturbed_x_shows_in_the_residual(solved: MarginSolution, size: float) -> None:
+    for step in np.eye(5) * np.linalg.norm(solved.x) * size:
+        assert replace(solved, x=solved.x + step).kkt_residual() >= 0.99 * size
+
+
+def test_a_longer_x_shows_in_the_duality_gap(solved: MarginSolution) -> None:
+    stretched = replace(solved, x=1.01 * solved.x, multipliers=1.01 * solved.multipliers)
+    assert stretched.kkt_residual() >= 0.005
+
+
+def test_residuals_do_not_depend_on_scales(solved: MarginSolution) -> None:
+    off = replace(solved, x=solved.x * (1.0 - 1e-5))
+    for factor in (1e-100, 1e-3, 1e5, 1e100):
+        rescaled = replace(
+            off,
+            rows=off.rows * factor,
+            floor=off.floor,
+            x=off.x / factor,
+            multipliers=off.multipliers / factor**2,
+        )
+        assert rescaled.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE)
+    factors = 10.0 ** np.random.default_rng(2).uniform(-3, 3, size=12)
+    rows = replace(off, rows=off.rows * factors[:, None], floor=off.floor * factors, multipliers=off.multipliers / factors)
+    assert rows.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE)
+
+
+def test_a_false_certificate_shows(impossible: MarginSolution) -> None:
+    assert impossible.status is Status.INFEASIBLE
+    assert impossible.certificate is not None
+    assert impossible.certificate_residual() <= tolerances.SVM_FARKAS
+    for r in np.flatnonzero(impossible.certificate):
+        y = impossible.certificate.copy()
+        y[r] *= 1.0 + 1e-6
+        assert replace(impossible, certificate=y).certificate_residual() >= 1e-8
+    negative = impossible.certificate.copy()
+    negative[0] = -1e-30
+    assert replace(impossible, certificate=negative).certificate_residual() == np.inf
+    nothing = np.zeros_like(impossible.certificate)
+    assert replace(impossible, certificate=nothing).certificate_residual() == np.inf
+
+
+def test_a_certificate_on_floors_of_zero_proves_nothing() -> None:
+    solution = least_distance([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], [0.0, 0.0, 1.0])
+    assert solution.status is Status.OPTIMAL
+    assert replace(solution, certificate=np.array([1.0, 1.0, 0.0])).certificate_residual() == np.inf
+
+
+def test_the_rounding_floor_grows_as_rows_cancel() -> None:
+    floors = []
+    for gap in (1.0, 1e-3, 1e-6, 1e-9):
+        solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
+        assert solution.status is Status.OPTIMAL
+        np.testing.assert_allclose(solution.x, [1.0, 2.0 / gap], rtol=tolerances.SVM_INTERIOR_POINT)
+        assert solution.kkt_residual() <= max(tolerances.SVM_KKT, 32 * solution.rounding_floor())
+        floors.append(solution.rounding_floor())
+    assert floors == sorted(floors)
+    assert 1e-7 < floors[-1] < 1e-5
+
+
+def test_what_rounding_decides_is_called_inaccurate() -> None:
+    u, w = np.random.default_rng(3).normal(size=(2, 6))
+    kinds = [least_distance([u, gap * w - u], [1.0, 1.0]).status for gap in (1e-9, 1e-13, 0.0)]
+    assert kinds == [Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE]
+
+
+def test_margin_and_direction(solved: MarginSolution, impossible: MarginSolution) -> None:
+    np.testing.assert_allclose(solved.direction * np.linalg.norm(solved.x), solved.x, rtol=tolerances.ROUNDING)
+    assert solved.margin == pytest.approx(np.min(solved.rows @ solved.direction), rel=tolerances.SVM_ORACLE)
+    assert impossible.margin == 0.0
+    assert np.isnan(impossible.direction).all()
+    assert np.isnan(impossible.kkt_residual())
+    assert np.isnan(solved.certificate_residual())
+    trivial = least_distance(np.empty((0, 2)), np.empty(0))
+    np.testing.assert_array_equal(trivial.direction, [0.0, 0.0])
+
+
+def test_one_line_says_what_it_is(solved: MarginSolution, impossible: MarginSolution) -> None:
+    assert repr(solved) == f"MarginSolution(OPTIMAL, margin={solved.margin:.6g}, 12 rows, d=5)"
+    assert repr(impossible) == "MarginSolution(INFEASIBLE, margin=0, 40 rows, d=3)"
+    batch = least_distance(np.stack([np.eye(2), np.zeros((2, 2))]), np.ones((2, 2)))
+    assert repr(batch) == "MarginSolution(2 problems: 1 OPTIMAL, 1 INFEASIBLE, 2 rows, d=2)"
+    assert repr(Status.OPTIMAL) == "Status.OPTIMAL"
+    assert all(status.value.endswith(".") for status in Status)
+
+
+def test_batches_are_indexed_and_single_solutions_stand_alone(solved: MarginSolution) -> None:
+    batch = least_distance(np.stack([np.eye(2), -np.eye(2)]), np.ones((2, 2)), pairs=np.zeros((2, 2, 3), dtype=int))
+    assert len(batch) == 2
+    assert len(solved) == 1
+    np.testing.assert_array_equal(batch[-1].x, batch.x[1])
+    assert batch[0].pairs.shape == (2, 3)
+    assert batch[0].certificate is None
+    assert solved[0] is solved
+    with pytest.raises(IndexError, match="problem 2 of a solution with 2"):
+        batch[2]
+    with pytest.raises(FrozenInstanceError):
+        solved.x = np.zeros(5)
