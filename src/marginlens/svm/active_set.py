@@ -7,7 +7,7 @@ on the condition of the rows and not on its square. A row that cannot be satisfi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -63,7 +63,8 @@ def dual_active_set(A: FloatArray, b: FloatArray, x: FloatArray, weights: FloatA
     held, turn, slack = inside.held, split.turn, np.empty(m)
     weights[:] = 0.0
     x[:] = 0.0
-    k, drift, rotated, outcome = 0, 0, False, STALLED
+    k: Any = np.int64(0)                                    # typed: a literal would compile all that takes it twice
+    drift, rotated, outcome = 0, False, STALLED
     for _ in range(20 * (m + d) + 100):
         new = _most_violated(A, b, x, inside.marked, slack)
         if new < 0 and drift == 0:
@@ -170,7 +171,8 @@ def _first_to_leave(held: FloatArray, turn: FloatArray, k: int, dependent: bool)
     for j in range(k):
         largest = max(largest, abs(turn[j]))
     threshold = largest * (_NEGLIGIBLE if dependent else _EPS)
-    leaving, limit = -1, np.inf
+    leaving: Any = np.int64(-1)
+    limit = np.inf
     for j in range(k):
         if turn[j] > threshold and max(held[j], 0.0) / turn[j] < limit:
             leaving, limit = j, max(held[j], 0.0) / turn[j]
@@ -205,7 +207,7 @@ def _restore(b: FloatArray, inside: Inside, k: int, shift: FloatArray, x: FloatA
             shift[j] = b[inside.entered[j]]
         solve_lower(inside.L, k, shift)
         combine_rows(inside.Q, k, shift, x)
-        lowest = -1
+        lowest: Any = np.int64(-1)
         for j in range(k):
             inside.held[j] = shift[j]
         solve_upper(inside.L, k, inside.held)
@@ -221,7 +223,7 @@ def _restore(b: FloatArray, inside: Inside, k: int, shift: FloatArray, x: FloatA
 @njit(cache=True, nogil=True)
 def _rebuild(A: FloatArray, inside: Inside, k: int, split: Split) -> int:
     """Factor the rows inside afresh, free of the rounding of past updates; returns how many stay."""
-    kept = 0
+    kept: Any = np.int64(0)
     for j in range(k):
         row = inside.entered[j]
         distance = _divide(A[row], inside.Q, kept, split)

@@ -6,6 +6,8 @@ calls it checks the result and falls back on the active-set method.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -58,7 +60,8 @@ def pivot_some(problem: Problem, chosen: BoolArray, answer: Answer) -> bool:
     A, size, floor = problem
     m, d = A.shape
     base = np.flatnonzero(chosen)
-    n, known = len(base), 0
+    n = len(base)
+    known: Any = np.int64(0)
     room = min(m, n + n // 4 + 16)
     if n > d:
         return False

@@ -6,6 +6,8 @@ orthogonal version of the same method.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -33,7 +35,9 @@ def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: An
         chosen[r] = all_tight and size[r] > 0.0
     L, members = np.empty((m, m)), np.empty(m, dtype=np.int64)
     held, turn = np.empty(m), np.empty(m)
-    k = settle(G, floor, chosen, members, L, held) if all_tight else 0
+    k: Any = np.int64(0)                                    # typed: a literal would compile all that takes it twice
+    if all_tight:
+        k = settle(G, floor, chosen, members, L, held)
     for _ in range(8 * m + 8):
         new = _most_violated(G, floor, slack, chosen, members[:k], held)
         if new < 0:
@@ -89,7 +93,7 @@ def settle(
     `members[:k]` lists the rows that stay, `held[:k]` their multipliers and L their Cholesky factor; k is returned.
     """
     while True:
-        k = 0
+        k: Any = np.int64(0)
         for r in range(len(floor)):
             if chosen[r]:
                 members[k], held[k] = r, floor[r]

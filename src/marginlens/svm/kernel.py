@@ -1,4 +1,4 @@
-"""One compiled pass over a slice of problems: scale, choose a method, solve, and prove the outcome."""
+"""Compiled passes over slices of a batch: scale a problem, solve it by one method, and prove the outcome or leave it open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from marginlens.svm.gram_set import gram_active_set
 from marginlens.svm.products import gram, row_squares, square_sum
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED = 0, 1, 2, 3, 4
-FEW = 64                      # rows of which the Gram matrix is always worth its cost
 SWEEPS = 60
 CLEAN = 1e-13                 # residual up to which the quick methods are believed; beyond, rows enter one by one
 PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
@@ -48,128 +47,141 @@ def empty_result(n_problems: int, n_rows: int, d: int) -> Found:
 
 
 @njit(cache=True, nogil=True)
-def solve_slice(first: int, last: int, batch: Batch, found: Found) -> None:
-    """Solve problems first..last-1 of a batch."""
-    m, d = batch.rows.shape[1], batch.rows.shape[2]
+def gram_slice(first: int, last: int, batch: Batch, found: Found) -> None:
+    """Problems first..last-1 through the Gram matrix of all their rows: for few rows, or rows much wider than many."""
+    m, d = batch.rows.shape[1:]
     size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
-    few, everyone = d >= 2 * m or m <= FEW, np.arange(m)
-    G = np.empty((m, m)) if few else np.empty((0, 0))
+    G, everyone = np.empty((m, m)), np.arange(m)
     for j in range(first, last):
         problem = Problem(batch.rows[j], size, floor)
         answer = Answer(found.x[j], found.weights[j], slack)
-        if few:
-            gram(problem.A, everyone, 0, G)
-            for r in range(m):
-                size[r] = G[r, r]
-        else:
-            row_squares(problem.A, size)
-        scale = _prepare(problem, batch.floor[j])
-        if scale < 0.0:
-            found.outcome[j] = UNSCALED
-            continue
-        outcome = _quick_outcome(problem, answer)
-        if outcome == UNPROVED:
-            outcome = _block_outcome(problem, G, answer)
-        if outcome == UNPROVED:
-            outcome = _active_set_outcome(problem, answer)
-        found.outcome[j] = outcome
-        if outcome != INFEASIBLE:
-            _mark_tight(problem, answer, found.active[j])
+        gram(problem.A, everyone, np.int64(0), G)
         for r in range(m):
-            if size[r] > 0.0:
-                answer.weights[r] *= (1.0 if outcome == INFEASIBLE else scale) / size[r]
-        for i in range(d):
-            answer.x[i] *= scale
+            size[r] = G[r, r]
+        scale, outcome = _prepare(problem, batch.floor[j], answer)
+        if outcome == UNPROVED and gram_active_set(problem, G, d >= 2 * m, answer):
+            outcome = _believed(problem, answer)
+        _finish(problem, answer, scale, outcome, found, j)
 
 
 @njit(cache=True, nogil=True)
-def _prepare(problem: Problem, b: FloatArray) -> float:
-    """Turn squared norms into norms and scale the floors; returns the scale of x, or -1 for numbers outside a safe range."""
+def block_slice(first: int, last: int, batch: Batch, found: Found) -> None:
+    """Problems first..last-1 through a guess of the tight rows and block pivots: for many rows."""
+    m = batch.rows.shape[1]
+    size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
+    chosen = np.empty(m, dtype=np.bool_)
+    for j in range(first, last):
+        problem = Problem(batch.rows[j], size, floor)
+        answer = Answer(found.x[j], found.weights[j], slack)
+        row_squares(problem.A, size)
+        scale, outcome = _prepare(problem, batch.floor[j], answer)
+        if outcome == UNPROVED:
+            coordinate_guess(problem, SWEEPS, chosen)
+            if pivot_some(problem, chosen, answer):
+                outcome = _believed(problem, answer)
+        _finish(problem, answer, scale, outcome, found, j)
+
+
+@njit(cache=True, nogil=True)
+def careful_slice(first: int, last: int, doubtful: IntArray, batch: Batch, found: Found) -> None:
+    """The doubtful problems at places first..last-1 of their list: rows enter one by one, and infeasibility is proved."""
+    m, d = batch.rows.shape[1:]
+    size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
+    unit = np.empty((m, d))
+    for place in range(first, last):
+        j = doubtful[place]
+        problem = Problem(batch.rows[j], size, floor)
+        answer = Answer(found.x[j], found.weights[j], slack)
+        row_squares(problem.A, size)
+        scale, outcome = _prepare(problem, batch.floor[j], answer)
+        for r in range(m):
+            factor = 1.0 / size[r] if size[r] > 0.0 else 0.0
+            for i in range(d):
+                unit[r, i] = problem.A[r, i] * factor
+        code = dual_active_set(unit, floor, answer.x, answer.weights)
+        if code == SOLVED:
+            outcome = _proved(problem, answer)
+        elif code == IMPOSSIBLE and impossibility(problem, answer.weights) <= IMPOSSIBLE_BELOW:
+            outcome = INFEASIBLE
+        else:
+            measure_slack(problem, answer)
+        _finish(problem, answer, scale, outcome, found, j)
+
+
+@njit(cache=True, nogil=True)
+def _prepare(problem: Problem, b: FloatArray, answer: Answer) -> tuple[float, int]:
+    """Turn squared norms into norms and scale the floors; returns the scale of x and what is known without solving."""
     A, size, floor = problem
-    scale = 0.0
+    answer.x[:] = 0.0
+    answer.weights[:] = 0.0
+    answer.slack[:] = 0.0
+    scale, impossible = 0.0, -1
     for r in range(len(b)):
         if not 1e-200 < size[r] < 1e200:
-            if not np.all(A[r] == 0.0):
-                return -1.0
+            for i in range(A.shape[1]):
+                if A[r, i] != 0.0:
+                    return 1.0, UNSCALED
             size[r] = 0.0
-        if not 0.0 <= b[r] < 1e200:
-            return -1.0
+        if not b[r] < 1e200:
+            return 1.0, UNSCALED
         if size[r] > 0.0:
             size[r] = np.sqrt(size[r])
             floor[r] = b[r] / size[r]
             scale = max(scale, floor[r])
         else:
-            floor[r] = np.inf if b[r] > 0.0 else 0.0
-    if scale > 0.0:
-        for r in range(len(b)):
-            floor[r] /= scale
-    return scale
+            floor[r] = 0.0
+            if b[r] > 0.0:
+                impossible = r
+    if impossible >= 0:
+        answer.weights[impossible] = 1.0
+        return 1.0, INFEASIBLE
+    if scale == 0.0:
+        return 1.0, TRIVIAL
+    for r in range(len(b)):
+        floor[r] /= scale
+    return scale, UNPROVED
 
 
 @njit(cache=True, nogil=True)
-def _quick_outcome(problem: Problem, answer: Answer) -> int:
-    """A zero row with a positive floor is impossible by itself; without positive floors x = 0 will do."""
-    answer.x[:] = 0.0
-    answer.weights[:] = 0.0
-    answer.slack[:] = 0.0
-    outcome = TRIVIAL
-    for r in range(len(problem.floor)):
-        if problem.floor[r] == np.inf:
-            answer.weights[r] = 1.0
-            return INFEASIBLE
-        if problem.floor[r] > 0.0:
-            outcome = UNPROVED
-    return outcome
-
-
-@njit(cache=True, nogil=True)
-def _block_outcome(problem: Problem, G: FloatArray, answer: Answer) -> int:
-    """Try whole sets of rows: from all rows where the problem is wide, from a guess otherwise."""
-    m, d = problem.A.shape
-    if len(G) > 0:
-        done = gram_active_set(problem, G, d >= 2 * m, answer)
-    else:
-        chosen = np.empty(m, dtype=np.bool_)
-        coordinate_guess(problem, SWEEPS, chosen)
-        done = pivot_some(problem, chosen, answer)
-    if not done:
-        return UNPROVED
+def _believed(problem: Problem, answer: Answer) -> int:
+    """Whether an answer of the quick methods is clean enough to need no second look."""
     residual, amplified = optimality(problem.floor, answer)
     return OPTIMAL if residual <= CLEAN and EPS * amplified <= CLEAN else UNPROVED
 
 
 @njit(cache=True, nogil=True)
-def _active_set_outcome(problem: Problem, answer: Answer) -> int:
-    """Let rows enter one by one, in coordinates where they have norm one."""
-    A, size, floor = problem
-    m, d = A.shape
-    unit = np.empty((m, d))
-    for r in range(m):
-        factor = 1.0 / size[r] if size[r] > 0.0 else 0.0
-        for i in range(d):
-            unit[r, i] = A[r, i] * factor
-    code = dual_active_set(unit, floor, answer.x, answer.weights)
-    if code == IMPOSSIBLE:
-        return INFEASIBLE if impossibility(problem, answer.weights) <= IMPOSSIBLE_BELOW else UNPROVED
+def _proved(problem: Problem, answer: Answer) -> int:
+    """Whether x = Aᵀ weights is optimal; where rows nearly cancel, the x of the active set, which is more accurate."""
     accurate = answer.x.copy()
     measure(problem, answer)
-    residual, amplified = optimality(floor, answer)
+    residual, amplified = optimality(problem.floor, answer)
     if residual > PROVED:
         distance = 0.0
-        for i in range(d):
+        for i in range(len(accurate)):
             distance += (answer.x[i] - accurate[i]) ** 2
             answer.x[i] = accurate[i]
         measure_slack(problem, answer)
-        residual, amplified = optimality(floor, answer)
+        residual, amplified = optimality(problem.floor, answer)
         residual = max(residual, np.sqrt(distance / square_sum(accurate)))
     allowed = min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED)
-    return OPTIMAL if code == SOLVED and residual <= allowed else UNPROVED
+    return OPTIMAL if residual <= allowed else UNPROVED
 
 
 @njit(cache=True, nogil=True)
-def _mark_tight(problem: Problem, answer: Answer, active: BoolArray) -> None:
-    """A row is tight when its slack is small against its floor, or is rounding against ‖x‖."""
+def _finish(problem: Problem, answer: Answer, scale: float, outcome: int, found: Found, j: int) -> None:
+    """Write down the outcome and the tight rows, and give x and the multipliers their own scale back.
+
+    A row is tight when its slack is small against its floor, or is rounding against ‖x‖.
+    """
+    found.outcome[j] = outcome
+    if outcome == UNSCALED:
+        return
     length = np.sqrt(square_sum(answer.x))
-    for r in range(len(active)):
+    for r in range(len(problem.size)):
         near = answer.slack[r] <= TIGHT * problem.floor[r] + NOTHING * length
-        active[r] = problem.size[r] > 0.0 and (near or answer.weights[r] > 0.0)
+        tight = problem.size[r] > 0.0 and (near or answer.weights[r] > 0.0)
+        found.active[j, r] = tight and outcome != INFEASIBLE
+        if problem.size[r] > 0.0:
+            answer.weights[r] *= (1.0 if outcome == INFEASIBLE else scale) / problem.size[r]
+    for i in range(len(answer.x)):
+        answer.x[i] *= scale

@@ -9,10 +9,21 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import real_array, reject
 from marginlens.svm.equalities import NullSpace
-from marginlens.svm.kernel import INFEASIBLE, UNSCALED, Batch, Found, empty_result, solve_slice
+from marginlens.svm.kernel import (
+    INFEASIBLE,
+    UNPROVED,
+    UNSCALED,
+    Batch,
+    Found,
+    block_slice,
+    careful_slice,
+    empty_result,
+    gram_slice,
+)
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.threads import over_problems
 
+FEW_ROWS = 64                 # up to so many, the Gram matrix of all rows is worth its cost at any width
 _STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
 
@@ -45,12 +56,11 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
 
 
 def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
-    """Every problem of the batch, by the compiled kernel; rows `given` that are not finite are refused by name.
+    """Every problem of the batch; rows `given` that are not finite are refused by name.
 
-    The kernel notices when a problem's numbers leave its range; they are then rescaled by powers of two and solved again.
+    The compiled code notices when a problem's numbers leave its range; they are then rescaled by powers of two.
     """
-    found = empty_result(*A.shape)
-    over_problems(solve_slice, len(A), Batch(np.ascontiguousarray(A), np.ascontiguousarray(b)), found)
+    found = _in_range(A, b)
     extreme = np.flatnonzero(found.outcome == UNSCALED)
     if len(extreme):
         real_array(given, "rows", given.shape)
@@ -58,14 +68,24 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
         largest = np.abs(A[j]).max(axis=1)
         exponent = np.frexp(np.where(largest > 0.0, largest, 1.0))[1]
         common = np.frexp(np.max(np.ldexp(b[j], -exponent), initial=0.0))[1]
-        one = empty_result(1, *A.shape[1:])
-        scaled = np.ldexp(A[j], -exponent[:, None]), np.ldexp(b[j], -exponent - common)
-        solve_slice(0, 1, Batch(scaled[0][None], scaled[1][None]), one)
+        one = _in_range(np.ldexp(A[j], -exponent[:, None])[None], np.ldexp(b[j], -exponent - common)[None])
         shift = np.where(one.outcome == INFEASIBLE, 0, common)
         with np.errstate(over="ignore", under="ignore"):
             found.x[j] = np.ldexp(one.x[0], common)
             found.weights[j] = np.ldexp(one.weights[0], shift - exponent)
         found.active[j], found.outcome[j] = one.active[0], one.outcome[0]
+    return found
+
+
+def _in_range(A: FloatArray, b: FloatArray) -> Found:
+    """The quick method that suits the shape, and the careful one for what it leaves unproved."""
+    n_problems, n_rows, d = A.shape
+    batch, found = Batch(np.ascontiguousarray(A), np.ascontiguousarray(b)), empty_result(*A.shape)
+    quick = gram_slice if n_rows <= FEW_ROWS or 2 * n_rows <= d else block_slice
+    over_problems(quick, n_problems, batch, found)
+    doubtful = np.flatnonzero(found.outcome == UNPROVED)
+    if len(doubtful):
+        over_problems(careful_slice, len(doubtful), doubtful, batch, found)
     return found
 
 
