@@ -47,8 +47,10 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
     present = other < data.lengths[..., None]
     inputs = np.broadcast_to(np.arange(data.n_inputs)[:, None], other.shape)
     pairs = np.stack([inputs, np.broadcast_to(alpha, other.shape), other], axis=-1)
-    chosen = np.take_along_axis(data.K, alpha[..., None], axis=-2)                # (…, n_inputs, 1, d_key)
-    rows = chosen - np.take_along_axis(data.K, np.minimum(other, data.n_tokens - 1)[..., None], axis=-2)
+    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens            # where each input's tokens begin
+    tokens = data.K.reshape(-1, data.d_key)                                       # (all tokens, d_key)
+    rows = np.take(tokens, first + other, axis=0)                                 # (…, n_inputs, n_tokens - 1, d_key)
+    np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
     if not data.is_batch:
         return np.ascontiguousarray(rows[present]), np.ascontiguousarray(pairs[present])
     rows[~present], pairs[~present] = 0.0, -1
