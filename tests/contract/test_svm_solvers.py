@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import quadprog
 from scipy import sparse
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 
 import tolerances
 from marginlens.data import TokenDataset
@@ -257,3 +257,37 @@ def test_label_svm_is_least_distance_on_signed_points() -> None:
         np.testing.assert_array_equal(batch.x[j], one.x)
         np.testing.assert_allclose((R[j] @ one.x * y[j])[one.active], 1.0, rtol=tolerances.SVM_ORACLE)
         assert (R[j] @ one.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()
+
+
+def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> bool:
+    flat = None if C is None else np.zeros(len(C))
+    found = linprog(np.zeros(A.shape[1]), A_ub=-A, b_ub=-b, A_eq=C, b_eq=flat, bounds=(None, None))
+    return bool(found.status == 0)
+
+
+@pytest.mark.parametrize("kind", ["differences", "ordered differences", "signs", "copies", "tied coordinates"])
+def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str) -> None:
+    """Rows with small whole entries: many dependent, parallel and opposite ones, and ties everywhere."""
+    rng = np.random.default_rng(13)
+    for _ in range(60):
+        n, m = int(rng.integers(3, 20)), int(rng.integers(1, 90))
+        first, second = rng.integers(0, n, m), rng.integers(1, n, m)
+        A, C = np.zeros((m, n)), None
+        A[np.arange(m), first], A[np.arange(m), (first + second) % n] = 1.0, -1.0
+        if kind in ("ordered differences", "tied coordinates"):
+            A *= np.sign(A @ np.arange(n))[:, None]
+        if kind == "tied coordinates":
+            C = np.zeros((2, n))
+            C[:, 0], C[0, 1], C[1, 2] = 1.0, -1.0, -1.0
+        if kind == "signs":
+            A = rng.choice([-1.0, 1.0], size=(m, n))
+        if kind == "copies":
+            A = np.repeat(A, 3, axis=0) * np.tile([1.0, 2.0, 1e-3], m)[:, None]
+        b = rng.choice([0.0, 0.5, 1.0], size=len(A))
+        b[0] = 1.0
+        solution = least_distance(A, b, equalities=C)
+        if feasible_by_linprog(A, b, C):
+            assert_solved(solution)
+        else:
+            assert solution.status is Status.INFEASIBLE
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS
