@@ -55,7 +55,7 @@ def _problems(n: int, T: int, d: int, batch: int, rng: np.random.Generator) -> t
 
 
 def _one_size(A: FloatArray, b: FloatArray, repeats: int, progress: Progress) -> list[dict[str, Any]]:
-    ours = {threads: _Timed("marginlens", f"one call, {threads} threads") for threads in {1, min(n_threads(), len(A))}}
+    ours = {count: _Timed("marginlens", f"one call, threads: {count}") for count in {1, min(n_threads(), len(A))}}
     least_distance(A[:1], b[:1])                                                # compile, or load what was compiled
     others = [_Looped(one, *A.shape[1:]) for one in competitors(*A.shape[1:])]
     for _ in range(repeats):
