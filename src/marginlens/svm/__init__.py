@@ -3,6 +3,7 @@
 from marginlens.svm.attention import att_svm, token_pairs
 from marginlens.svm.label import label_svm
 from marginlens.svm.least_distance import least_distance
+from marginlens.svm.relaxed import relaxed_svm
 from marginlens.svm.solution import MarginSolution, Status
 
-__all__ = ["MarginSolution", "Status", "att_svm", "label_svm", "least_distance", "token_pairs"]
+__all__ = ["MarginSolution", "Status", "att_svm", "label_svm", "least_distance", "relaxed_svm", "token_pairs"]

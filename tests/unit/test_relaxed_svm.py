@@ -1,0 +1,96 @@
+"""A Eq. (10): margins count on the support set alone, elsewhere the selected token merely must not lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+import tolerances
+from marginlens.data import TokenDataset
+from marginlens.errors import InputError
+from marginlens.svm import Status, att_svm, relaxed_svm
+
+CORNER = TokenDataset([[[1.0, 0.0], [0.0, 0.0]], [[-1.0, 1.0], [0.0, 0.0]]], [1, 1])
+
+
+def problem(seed: int, n: int = 3, T: int = 4, d: int = 8) -> tuple[TokenDataset, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return TokenDataset(rng.normal(size=(n, T, d)), np.ones(n)), rng.integers(T, size=n)
+
+
+@pytest.mark.statement("A Eq. (10)")
+def test_a_corner_that_can_be_drawn() -> None:
+    """p₁ ≥ 1 and p₂ − p₁ ≥ 1 or 0: the second input pulls p to (1, 2) in the support set and to (1, 1) outside it."""
+    np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0, 1]).x, [1.0, 2.0], rtol=tolerances.ROUNDING)
+    np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0]).x, [1.0, 1.0], rtol=tolerances.ROUNDING)
+
+
+@pytest.mark.statement("A Eq. (10)")
+@pytest.mark.parametrize("support", [[0], [1, 2], [0, 1, 2]])
+def test_agrees_with_nonnegative_least_squares(support: list[int]) -> None:
+    for seed in range(20):
+        data, selected = problem(seed)
+        rows, floor = [], []
+        for i, alpha in enumerate(selected):
+            for t in range(data.n_tokens):
+                if t != alpha:
+                    rows.append(data.K[i, alpha] - data.K[i, t])
+                    floor.append(float(i in support))
+        stacked = np.vstack([np.array(rows).T, floor])
+        target = np.eye(len(stacked))[-1]
+        residual = stacked @ nnls(stacked, target)[0] - target
+        ours = relaxed_svm(data, selected, support)
+        expected = -residual[:-1] / residual[-1]
+        np.testing.assert_allclose(ours.x, expected, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
+        assert ours.kkt_residual() < tolerances.SVM_KKT
+
+
+@pytest.mark.statement("A Eq. (10)")
+def test_fewer_support_vectors_never_shrink_the_margin() -> None:
+    data, selected = problem(1)
+    everything = relaxed_svm(data, selected, range(3))
+    np.testing.assert_array_equal(everything.x, att_svm(data, selected).x)
+    margins = [everything.margin] + [relaxed_svm(data, selected, s).margin for s in ([0, 1], [0])]
+    assert margins == sorted(margins)
+    assert margins[0] < margins[-1]
+
+
+def test_no_support_vector_asks_for_nothing() -> None:
+    data, selected = problem(2)
+    assert relaxed_svm(data, selected, []).status is Status.TRIVIAL
+    assert relaxed_svm(TokenDataset(data.X[:, :1], data.y), [0, 0, 0], [1]).status is Status.TRIVIAL
+
+
+def test_batches_and_ragged_inputs_equal_single_problems() -> None:
+    rng = np.random.default_rng(3)
+    lengths = ((4, 2, 3), (1, 4, 2))
+    tokens = [[rng.normal(size=(length, 9)) for length in one] for one in lengths]
+    batch = TokenDataset(tokens, np.ones((2, 3)))
+    selected = np.array([[3, 0, 1], [0, 2, 1]])
+    mask = np.array([[True, False, True], [True, True, False]])
+    many = relaxed_svm(batch, selected, mask)
+    for j in range(2):
+        single = relaxed_svm(TokenDataset(tokens[j], np.ones(3)), selected[j], np.flatnonzero(mask[j]))
+        np.testing.assert_allclose(many[j].x, single.x, atol=tolerances.SVM_DISTANCE)
+        assert many.floor[j][many.pairs[j, :, 0] < 0].max() == 0.0
+    for shared in ([1], [False, True, False]):
+        np.testing.assert_allclose(relaxed_svm(batch, selected, shared)[1].x, relaxed_svm(batch[1], selected[1], [1]).x)
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        ([3], r"'support' argument must be input indices from 0 to 2.*got index 3"),
+        ([-1], "'support' .* got index -1"),
+        ([0.5], r"'support' .* dtype float64"),
+        ([True, False], r"'support' .* boolean mask of shape \(3,\); got a mask of shape \(2,\)"),
+        ([[0], [0, 1]], "'support' .* lists of different lengths"),
+    ],
+)
+def test_unusable_support(support: Any, message: str) -> None:
+    data, selected = problem(4)
+    with pytest.raises(InputError, match=message):
+        relaxed_svm(data, selected, support)
