@@ -63,6 +63,23 @@ def figure_1c() -> Example:
     return scored_tokens(_FIGURE_1C, scores)
 
 
+@implements("A", "Fig 3(a)")
+def figure_3a() -> TokenDataset:
+    """Three inputs of two tokens in the plane, the first at the origin; selecting the second ones makes all support vectors of the head."""
+    return _joint_tokens((0.5, 1.0))
+
+
+@implements("A", "Fig 3(b)")
+def figure_3b() -> TokenDataset:
+    """Figure 3(a) with the last token moved up to (.5, 1.5), where it no longer is a support vector of the head."""
+    return _joint_tokens((0.5, 1.5))
+
+
+def _joint_tokens(last: tuple[float, float]) -> TokenDataset:
+    chosen = [(1.0, 1.0), (1.0, -1.0), last]
+    return TokenDataset([[(0.0, 0.0), one] for one in chosen], [1.0, -1.0, 1.0])
+
+
 @implements("A", "Fig 5")
 def figure_5(C: float) -> Example:
     """Two inputs, optimal tokens (1, 1) with score C and (1, -1) with score 1, each beside the token (0, 0) with score 0."""

@@ -3,6 +3,7 @@
 from marginlens.dynamics.attention import logits, softmax
 from marginlens.dynamics.descent import descend
 from marginlens.dynamics.gradient import ScaledVector, risk_gradient
+from marginlens.dynamics.joint import JointTrajectory, descend_joint, joint_gradient
 from marginlens.dynamics.matrix import descend_matrix, matching_step, matrix_from_vector
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import ConstantStep, NormalizedStep, Record
@@ -12,14 +13,17 @@ __all__ = [
     "ConstantStep",
     "DescentStatus",
     "ExcessRisk",
+    "JointTrajectory",
     "NormalizedStep",
     "Record",
     "Saved",
     "ScaledVector",
     "Trajectory",
     "descend",
+    "descend_joint",
     "descend_matrix",
     "excess_risk",
+    "joint_gradient",
     "logits",
     "matching_step",
     "matrix_from_vector",

@@ -1,0 +1,363 @@
+"""Descent on the head and the attention weights at once: v and p move by their own exact gradients, taken at the same point.
+
+The weights of p are those of `fused.pair_weights` with scores recomputed from v at every step. The gradient of v is a sum of attention
+outputs weighted by the loss's slopes; it is formed from their logarithms relative to the largest, so it stays exact when every input is
+classified with a margin of ten thousand. Both live in their own spaces: joint training is meant for few, short inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from marginlens.data import TokenDataset
+from marginlens.directions import length
+from marginlens.dynamics.attention import attend, logits, probabilities, softmax
+from marginlens.dynamics.fused import (
+    NON_FINITE,
+    RAN_ALL,
+    STATIONARY,
+    _centred,
+    _finite,
+    _largest,
+    _log_slope,
+    _norm,
+    _times,
+    pair_weights,
+)
+from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
+from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
+from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step
+from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
+from marginlens.errors import n_axes, reject, whole_number
+from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.papers import implements
+from marginlens.threads import over_problems
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+_JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class JointTrajectory:
+    """A finished descent on head and attention.
+
+    Attributes:
+        v: the last head, (…, d_model). p: the last attention weights, (…, d_key).
+        norms: ‖v‖ and ‖p‖, (…, 2).
+        attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token. selected: its argmax, (…, n_inputs).
+        status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
+        saved: at the recorded steps always "v", "p", "norm_v", "norm_p" and "margin" (Y f(X) of every input), and what else
+            `record` asked for.
+
+    Both norms diverge while the directions settle: compare `v` and `p` with a prediction and judge.
+    """
+
+    v: FloatArray
+    p: FloatArray
+    norms: FloatArray
+    attention: FloatArray
+    selected: IntArray
+    status: Any
+    steps_taken: IntArray
+    saved: Saved
+
+    def __repr__(self) -> str:
+        if self.norms.ndim == 1:
+            sizes = f"norm_v={self.norms[0]:.4g}, norm_p={self.norms[1]:.4g}"
+            return f"JointTrajectory({sizes}, selected={self.selected.tolist()}, status={self.status.name})"
+        early = int(np.sum(self.status != DescentStatus.COMPLETED))
+        return f"JointTrajectory({len(self.norms)} runs, {early} ended early)"
+
+
+@implements("A", "(ERM)")
+def joint_gradient(
+    data: TokenDataset,
+    v: Any,
+    p: Any,
+    loss: Loss = Logistic(),  # noqa: B008
+) -> tuple[ScaledVector, ScaledVector]:
+    r"""Exact gradients of the training risk in the head and in the attention weights, at any norm of either.
+
+    .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
+        = x_{i\alpha} - \sum_{t \ne \alpha} s_{it} (x_{i\alpha} - x_{it})
+
+    Args:
+        data: one problem or a batch. v: (…, d_model). p: (…, d_key).
+    Returns:
+        The gradients in v and in p as `ScaledVector`s; `.value()` is a gradient itself, `.log_norm` its size where that underflows.
+        Check the second with `risk_gradient`, the first with differences of `risk`.
+    """
+    at = attend(logits(data, p), data.scores(v), data.mask)
+    slopes = np.asarray(as_loss(loss).log_abs_derivative(at.margin))  # (…, n_inputs)
+    largest = np.max(slopes, axis=-1)
+    weights = -np.exp(slopes - largest[..., None]) * data.y / data.n_inputs
+    output = attention_output(data, at.log_s, at.alpha)
+    return (
+        ScaledVector(np.einsum("...i,...id->...d", weights, output), largest),
+        pairwise_gradient(data.K, at, slopes),
+    )
+
+
+def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
+    """Xᵀ s as the token α less what the others take away, (…, n_inputs, d_model): exact where the softmax has saturated."""
+    top = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
+    s = np.where(data.mask, np.exp(log_s), 0.0)
+    return top[..., 0, :] - np.einsum("...it,...itd->...id", s, np.where(data.mask[..., None], top - data.X, 0.0))
+
+
+@implements("A", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
+def descend_joint(
+    data: TokenDataset,
+    *,
+    loss: Loss = Logistic(),  # noqa: B008
+    step: StepRule = NormalizedStep(0.1),  # noqa: B008
+    n_steps: int = 1000,
+    start: Any = None,
+    record: Record | None = None,
+) -> JointTrajectory:
+    r"""Train the head v and the attention weights p together, with gradients that are exact at any norm of either.
+
+    .. math:: v(t+1) = v(t) - \eta_v \nabla_v L(v(t), p(t)), \quad p(t+1) = p(t) - \eta_p \nabla_p L(v(t), p(t))
+
+    Args:
+        data: one problem or a batch of independent ones.
+        loss: any `Loss`; losses of your own run in NumPy, slower.
+        step: `ConstantStep(size)`, or `NormalizedStep(size)`, which normalises each gradient by its own norm. Where one gradient is
+            zero that part rests and the other moves on.
+        start: (v(0), p(0)) of shapes (d_model,) and (d_key,), each with or without a batch axis; zeros by default.
+        record: at which steps to keep v, p, their norms and the margins, and which other quantities.
+    Returns:
+        A `JointTrajectory`. Check it against `predict_limit(data)`.
+    """
+    loss, step = as_loss(loss), as_step(step)
+    n_steps = whole_number(n_steps, "n_steps", at_least=0)
+    if not isinstance(data, TokenDataset):
+        raise reject("data", "a TokenDataset", type(data).__name__)
+    if record is not None and not isinstance(record, Record):
+        raise reject("record", "an ml.Record or None", repr(record))
+    batch = data.as_batch()
+    first = _start(data, start)
+    save = np.empty(0, dtype=np.int64) if record is None else record.resolve(n_steps)
+    steps = np.append(save, n_steps)
+    run = _in_numpy if loss.code < 0 else _compiled
+    heads, points, reason, taken = run(batch, loss, step, first, steps)
+    with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
+        attention = softmax(batch, points[:, -1])
+        kept = {} if record is None else _kept(batch, heads[:, :-1], points[:, :-1], record, loss)
+    outcome = {
+        "v": heads[:, -1],
+        "p": points[:, -1],
+        "norms": np.stack([length(heads[:, -1]), length(points[:, -1])], axis=-1),
+        "attention": attention,
+        "selected": np.argmax(attention, axis=-1),
+        "status": np.array(ENDINGS, dtype=object)[reason],
+        "steps_taken": taken,
+    }
+    if not data.is_batch:
+        outcome = {name: value[0] for name, value in outcome.items()}
+        kept = {name: _first(value) for name, value in kept.items()}
+    return JointTrajectory(**outcome, saved=Saved(save, kept))
+
+
+def _first(value: Any) -> Any:
+    return ExcessRisk(value.sign[0], value.log[0]) if isinstance(value, ExcessRisk) else value[0]
+
+
+def _start(data: TokenDataset, start: Any) -> tuple[FloatArray, FloatArray]:
+    """v(0) and p(0), each with a batch axis."""
+    if start is None:
+        return np.zeros((len(data), data.d_model)), np.zeros((len(data), data.d_key))
+    if not isinstance(start, tuple | list) or len(start) != 2:
+        got = f"{n_axes(start)} axes" if n_axes(start) else type(start).__name__
+        raise reject("start", "a pair (v, p)", got)
+    v = np.array(data.head(start[0])).reshape(len(data), data.d_model)
+    return v, np.array(data.point(start[1], "start[1]")).reshape(len(data), data.d_key)
+
+
+def _kept(data: TokenDataset, heads: FloatArray, points: FloatArray, record: Record, loss: Loss) -> dict[str, Any]:
+    """Every quantity at every saved pair, (batch, n_saved, …)."""
+    kept: dict[str, Any] = {"v": heads, "p": points, "norm_v": length(heads), "norm_p": length(points)}
+    pairs = [(heads[:, k], points[:, k]) for k in range(points.shape[1])]
+    shape = (len(data), len(pairs))
+    at = [attend(logits(data, p), data.scores(v), data.mask) for v, p in pairs]
+    kept["margin"] = _stack([one.margin for one in at], (*shape, data.n_inputs))
+    if "attention" in record.keep or "selected" in record.keep:
+        shares = _stack([probabilities(logits(data, p), data.mask) for _, p in pairs], (*shape, *data.mask.shape[1:]))
+        found = {"attention": shares, "selected": np.argmax(shares, axis=-1)}
+        kept.update({name: found[name] for name in record.keep if name in found})
+    if "risk" in record.keep:
+        kept["risk"] = _stack([risk(data, v, p, loss) for v, p in pairs], shape)
+    if "excess_risk" in record.keep:
+        above = [excess_risk(data, v, p, loss) for v, p in pairs]
+        kept["excess_risk"] = ExcessRisk(_stack([e.sign for e in above], shape), _stack([e.log for e in above], shape))
+    return kept
+
+
+def _stack(parts: list[Any], shape: tuple[int, ...]) -> Any:
+    return np.stack(parts, axis=1) if parts else np.empty(shape)
+
+
+# ---- the loops: both return heads (batch, n_saved, d_model), points (batch, n_saved, d_key), reasons and steps taken (batch,)
+
+Outcome = tuple[FloatArray, FloatArray, IntArray, IntArray]
+
+
+def _compiled(
+    batch: TokenDataset, loss: Loss, step: StepRule, start: tuple[FloatArray, FloatArray], steps: IntArray
+) -> Outcome:
+    shared = batch.K.strides[0] == 0  # many starts on one problem
+    problems = batch[0].as_batch() if shared else batch
+    tokens, keys = np.ascontiguousarray(problems.X), np.ascontiguousarray(problems.K)
+    labels, lengths = np.ascontiguousarray(problems.y), np.ascontiguousarray(problems.lengths)
+    heads = np.empty((len(batch), len(steps), batch.d_model))
+    points = np.empty((len(batch), len(steps), batch.d_key))
+    ends = np.zeros((len(batch), 2), dtype=np.int64)
+    rule = (isinstance(step, NormalizedStep), float(step.size), loss.code, int(steps[-1]))
+    over_problems(
+        _descend_problems, len(batch), (tokens, keys, labels, lengths), start, rule, steps, (heads, points, ends)
+    )
+    return heads, points, ends[:, 0], ends[:, 1]
+
+
+def _in_numpy(
+    batch: TokenDataset, loss: Loss, step: StepRule, start: tuple[FloatArray, FloatArray], steps: IntArray
+) -> Outcome:
+    here = [start[0].copy(), start[1].copy()]
+    kept = [np.empty((len(batch), len(steps), part.shape[-1])) for part in here]
+    reason, taken = np.full(len(batch), RAN_ALL, dtype=np.int64), np.zeros(len(batch), dtype=np.int64)
+    running = np.ones(len(batch), dtype=bool)
+    for k in range(int(steps[-1]) + 1):
+        for part, store in zip(here, kept, strict=True):
+            store[:, steps >= k] = part[:, None]
+        if k == steps[-1] or not running.any():
+            break
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = joint_gradient(batch, here[0], here[1], loss)
+            sizes = [length(slope.vector) for slope in slopes]
+            if isinstance(step, NormalizedStep):
+                moves = [step.size / np.where(size == 0.0, 1.0, size) for size in sizes]
+            else:
+                moves = [step.size * np.exp(slope.log_scale) for slope in slopes]
+            there = [part - move[:, None] * slope.vector for part, move, slope in zip(here, moves, slopes, strict=True)]
+        stuck = running & (sizes[0] == 0.0) & (sizes[1] == 0.0)
+        broken = running & ~(np.isfinite(there[0]).all(axis=-1) & np.isfinite(there[1]).all(axis=-1))
+        reason[stuck], reason[broken] = STATIONARY, NON_FINITE
+        running = running & ~stuck & ~broken
+        here = [np.where(running[:, None], new, old) for new, old in zip(there, here, strict=True)]
+        taken += running
+    return kept[0], kept[1], reason, taken
+
+
+@njit(**_JIT)
+def _head_gradient(
+    tokens: Any, labels: Any, lengths: Any, at: Any, code: int, log_weights: Any, gradient: Any
+) -> float:
+    """∇_v L = e^s/n · gradient, written into `gradient` (d,); returns s, the largest log|ℓ'| over the inputs."""
+    n, T, d = tokens.shape
+    a, scores = at
+    largest = -np.inf
+    for i in range(n):
+        base = i * T
+        best = _largest(a, base, lengths[i])
+        rest, delta = 0.0, 0.0
+        for t in range(lengths[i]):
+            if t != best:
+                e = math.exp(a[base + t] - a[base + best])
+                rest += e
+                delta += e * (scores[i, best] - scores[i, t])
+        log_weights[i] = _log_slope(code, scores[i, best] - delta / (1.0 + rest))
+        largest = max(largest, log_weights[i])
+    for k in range(d):
+        gradient[k] = 0.0
+    for i in range(n):
+        weight = -labels[i] * math.exp(log_weights[i] - largest)
+        base = i * T
+        best = _largest(a, base, lengths[i])
+        rest = 0.0
+        for t in range(lengths[i]):
+            if t != best:
+                rest += math.exp(a[base + t] - a[base + best])
+        for k in range(d):
+            gradient[k] += weight * tokens[i, best, k]
+        for t in range(lengths[i]):
+            if t != best:
+                share = weight * math.exp(a[base + t] - a[base + best]) / (1.0 + rest)
+                for k in range(d):
+                    gradient[k] -= share * (tokens[i, best, k] - tokens[i, t, k])
+    return largest
+
+
+@njit(**_JIT)
+def _move(here: Any, gradient: Any, normalized: bool, eta: float, log_factor: float, there: Any) -> bool:
+    """One step of one part, written into `there`; whether it moved."""
+    size = _norm(gradient)
+    factor = 0.0
+    if size != 0.0:
+        factor = eta / size if normalized else eta * math.exp(log_factor)
+    for k in range(here.shape[0]):
+        there[k] = here[k] - factor * gradient[k]
+    return size != 0.0
+
+
+@njit(**_JIT)
+def _descend_one(problem: Any, v: Any, p: Any, rule: Any, save: Any, out: Any) -> Any:
+    """Descend one problem from (v, p), both overwritten; returns how it ended and after how many steps."""
+    tokens, rows, labels, lengths = problem
+    normalized, eta, code, n_steps = rule
+    heads, points = out
+    n, T, d = tokens.shape
+    flat, columns = tokens.reshape(n * T, d), np.ascontiguousarray(rows.T)
+    scores, a, w, log_weights = np.zeros((n, T)), np.zeros(n * T), np.zeros(n * T), np.zeros(n)
+    slope_v, slope_p = np.zeros(d), np.zeros(rows.shape[1])
+    v_next, p_next = np.zeros(d), np.zeros(rows.shape[1])
+    reason, taken, saved = RAN_ALL, 0, 0
+    for step in range(n_steps + 1):
+        while saved < save.shape[0] and save[saved] == step:
+            heads[saved], points[saved] = v, p
+            saved += 1
+        if step == n_steps:
+            break
+        _times(rows, p, a)
+        _times(flat, v, scores.reshape(n * T))
+        for i in range(n):
+            for t in range(T):
+                scores[i, t] *= labels[i]
+        if not (_finite(a) and _finite(scores.reshape(n * T))):
+            reason = NON_FINITE
+            break
+        log_v = _head_gradient(tokens, labels, lengths, (a, scores), code, log_weights, slope_v)
+        log_p = pair_weights(a, scores, lengths, code, w)
+        _times(columns, w, slope_p)
+        moved_v = _move(v, slope_v, normalized, eta, log_v - math.log(n), v_next)
+        moved_p = _move(p, slope_p, normalized, eta, log_p - math.log(n), p_next)
+        if not (moved_v or moved_p):
+            reason = STATIONARY
+            break
+        if not (_finite(v_next) and _finite(p_next)):
+            reason = NON_FINITE
+            break
+        v[:], p[:] = v_next, p_next
+        taken = step + 1
+    for k in range(saved, save.shape[0]):
+        heads[k], points[k] = v, p
+    return reason, taken
+
+
+@njit(**_JIT)
+def _descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
+    """Run problems first…last; `problems` may hold one problem for many starts, and `results` are filled as in `_compiled`."""
+    tokens, keys, labels, lengths = problems
+    heads, points, ends = results
+    for b in range(first, last):
+        j = b % keys.shape[0]
+        rows = _centred(keys[j], lengths[j])
+        problem = (tokens[j], rows, labels[j], lengths[j])
+        v, p = start[0][b].copy(), start[1][b].copy()
+        ends[b, 0], ends[b, 1] = _descend_one(problem, v, p, rule, save, (heads[b], points[b]))

@@ -1,0 +1,162 @@
+"""Joint descent: its gradients against decimals and differences, one loop against another, batches, records, endings, bad input."""
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+
+from decimal_oracle import gradient as decimal_gradient
+from marginlens import ConstantStep, Exponential, InputError, Logistic, Loss, NormalizedStep, Record, TokenDataset
+from marginlens.data import figure_3a, figure_3b
+from marginlens.dynamics import DescentStatus, descend_joint, joint_gradient, risk, risk_gradient
+from marginlens.svm import att_svm, label_svm, relaxed_svm
+from random_problems import problem, ragged_problem
+from tolerances import CONDITIONED, HIGH_PRECISION, LOOP_AGREEMENT, ROUNDING
+
+STEPS = [NormalizedStep(0.1), ConstantStep(0.5)]
+
+
+class OwnLogistic(Loss):
+    """The logistic loss without a compiled branch."""
+
+    def value(self, u):
+        return np.logaddexp(0.0, -np.asarray(u))
+
+    def log_abs_derivative(self, u):
+        return -np.logaddexp(0.0, np.asarray(u))
+
+
+def decimal_head_gradient(data, v, p):
+    """(direction, log norm) of the logistic risk's gradient in v, in 60-digit decimals."""
+    with localcontext() as context:
+        context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9
+        exact = lambda array: [Decimal(float(x)) for x in array]  # noqa: E731
+        dot = lambda a, b: sum((x * y for x, y in zip(a, b, strict=True)), Decimal(0))  # noqa: E731
+        total = [Decimal(0)] * data.d_model
+        for i in range(data.n_inputs):
+            tokens = range(int(data.lengths[i]))
+            weights = [dot(exact(data.K[i, t]), exact(p)).exp() for t in tokens]
+            s = [w / sum(weights) for w in weights]
+            output = [dot(s, exact(data.X[i, : len(s), k])) for k in range(data.d_model)]
+            label = Decimal(float(data.y[i]))
+            factor = -label / (1 + (label * dot(output, exact(v))).exp())
+            total = [x + factor * z / data.n_inputs for x, z in zip(total, output, strict=True)]
+        norm = dot(total, total).sqrt()
+        return np.array([float(x / norm) for x in total]), float(norm.ln())
+
+
+@pytest.mark.statement("A (ERM)")
+@pytest.mark.parametrize("size", [0.5, 30.0, 1e4])
+def test_gradients_are_exact_at_any_norm(size):
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        data, v = ragged_problem(rng, 3, 4, 3)
+        v, p = size * v, size * rng.standard_normal(3)
+        of_v, of_p = joint_gradient(data, v, p)
+        for found, (direction, log_norm) in (
+            (of_v, decimal_head_gradient(data, v, p)),
+            (of_p, decimal_gradient(data, v, p, "Logistic")),
+        ):
+            assert found.vector / np.linalg.norm(found.vector) == pytest.approx(direction, abs=HIGH_PRECISION * size)
+            assert found.log_norm == pytest.approx(log_norm, rel=HIGH_PRECISION, abs=HIGH_PRECISION * size)
+
+
+@pytest.mark.statement("A (ERM)")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential()])
+def test_head_gradient_is_the_slope_of_the_risk(loss):
+    data, v = problem(np.random.default_rng(1), 3, 4, 3)
+    p, h = np.array([0.3, -0.2, 0.5]), 1e-5
+    slope = [(risk(data, v + h * e, p, loss) - risk(data, v - h * e, p, loss)) / (2 * h) for e in np.eye(3)]
+    of_v, of_p = joint_gradient(data, v, p, loss)
+    assert of_v.value() == pytest.approx(slope, abs=CONDITIONED)
+    assert of_p.value() == pytest.approx(risk_gradient(data, v, p, loss).value(), abs=ROUNDING)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
+def test_compiled_loop_equals_numpy_loop(step):
+    rng = np.random.default_rng(2)
+    data = TokenDataset(
+        [[rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(3)] for _ in range(6)], np.ones((6, 3))
+    )
+    start = (rng.normal(size=(6, 3)), rng.normal(size=(6, 3)))
+    fast = descend_joint(data, step=step, n_steps=60, start=start, record=Record(20))
+    slow = descend_joint(data, step=step, n_steps=60, start=start, record=Record(20), loss=OwnLogistic())
+    for name in ("v", "p", "margin"):
+        assert np.max(np.abs(fast.saved[name] - slow.saved[name])) < LOOP_AGREEMENT
+    assert np.array_equal(fast.saved["v"][:, 0], start[0])
+    assert np.array_equal(fast.saved["p"][:, -1], fast.p)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
+def test_saturated_runs_agree_too(step):
+    data, start = figure_3b(), ([0.0, 900.0], [900.0, -20.0])
+    fast, slow = (
+        descend_joint(data, step=step, n_steps=20, start=start, loss=loss) for loss in (Logistic(), OwnLogistic())
+    )
+    assert fast.v == pytest.approx(slow.v, rel=LOOP_AGREEMENT)
+    assert fast.p == pytest.approx(slow.p, rel=LOOP_AGREEMENT)
+    moved = np.linalg.norm(fast.p - np.array(start[1]))
+    assert moved == pytest.approx(2.0, rel=CONDITIONED) if isinstance(step, NormalizedStep) else moved < ROUNDING
+
+
+@pytest.mark.statement("A Fig 3(c)")
+def test_batch_and_many_starts_equal_single_runs():
+    data, rng = figure_3a(), np.random.default_rng(3)
+    v, p = rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
+    keep = Record([0, 7, 40], ("attention", "selected", "risk", "excess_risk"))
+    together = descend_joint(data.repeat(5), n_steps=40, start=(v, p), record=keep)
+    for j in range(5):
+        alone = descend_joint(data, n_steps=40, start=(v[j], p[j]), record=keep)
+        assert np.array_equal(alone.v, together.v[j])
+        assert np.array_equal(alone.p, together.p[j])
+        assert np.array_equal(alone.saved["excess_risk"].log, together.saved["excess_risk"].log[j])
+        for name in ("margin", "attention", "selected", "risk", "norm_v", "norm_p"):
+            assert alone.saved[name] == pytest.approx(together.saved[name][j], abs=ROUNDING)
+    assert "5 runs" in repr(together)
+    assert "COMPLETED" in repr(alone)
+
+
+def test_one_zero_gradient_rests_and_two_end_the_run():
+    run = descend_joint(figure_3a(), n_steps=1)  # from zero, no token scores anything, so only v can move
+    assert not run.p.any()
+    assert run.norms[0] == pytest.approx(0.1)
+    nothing = TokenDataset([[(0.0, 0.0), (0.0, 0.0)]], [1.0])
+    assert descend_joint(nothing, n_steps=5).status is DescentStatus.STATIONARY
+
+
+@pytest.mark.parametrize("loss", [Logistic(), OwnLogistic()], ids=["compiled", "NumPy"])
+def test_a_run_that_leaves_the_numbers_stops_alone(loss):
+    data, huge = figure_3a().repeat(2), 1e308
+    start = (np.array([[0.0, 1.0], [huge, huge]]), np.array([[1.0, 0.0], [huge, huge]]))
+    run = descend_joint(data, n_steps=5, start=start, loss=loss)
+    assert run.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
+    assert run.steps_taken.tolist() == [5, 0]
+    assert np.array_equal(run.v[1], start[0][1])
+
+
+def test_bad_arguments_are_named():
+    data = figure_3a()
+    with pytest.raises(InputError, match=r"'start' argument must be a pair \(v, p\)"):
+        descend_joint(data, start=np.zeros(2).sum())
+    with pytest.raises(InputError, match=r"'v' argument must be .* shape \(2,\)"):
+        descend_joint(data, start=(np.zeros(3), np.zeros(2)))
+    with pytest.raises(InputError, match=r"'start\[1\]' argument must be"):
+        descend_joint(data, start=(np.zeros(2), np.zeros(3)))
+    with pytest.raises(InputError, match=r"'data' argument must be a TokenDataset"):
+        descend_joint("data")
+    with pytest.raises(InputError, match=r"'record' argument must be an ml.Record"):
+        descend_joint(data, record=3)
+
+
+@pytest.mark.statement("A Fig 3(a)", "A Fig 3(b)", "A Eq. (10)")
+@pytest.mark.parametrize(
+    ("data", "support", "p_mm", "p_relax"),
+    [(figure_3a(), [0, 1, 2], (4 / 3, 1 / 3), (4 / 3, 1 / 3)), (figure_3b(), [0, 1], (1.25, 0.25), (1.0, 0.0))],
+    ids=["3a", "3b"],
+)
+def test_the_figures_have_the_directions_that_they_show(data, support, p_mm, p_relax):
+    head = label_svm(data.X[:, 1], data.y)
+    assert head.x == pytest.approx([0.0, 1.0], abs=ROUNDING)
+    assert np.flatnonzero(head.active).tolist() == support
+    assert att_svm(data, [1, 1, 1]).x == pytest.approx(p_mm, abs=ROUNDING)
+    assert relaxed_svm(data, [1, 1, 1], head.active).x == pytest.approx(p_relax, abs=ROUNDING)
