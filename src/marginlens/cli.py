@@ -1,11 +1,10 @@
-"""The command line: reproduce the papers' claims, list them, and time the library."""
+"""The command line: solve and train problems, reproduce the papers' claims, list them, and time the library."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -13,7 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from marginlens import __version__
-from marginlens.errors import InputError, MissingExtra
+from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
+from marginlens.commands.options import AsJson
+from marginlens.commands.solve import solve
+from marginlens.commands.train import train
 
 app = typer.Typer(
     help="Predict, train and verify what softmax attention selects.",
@@ -22,11 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 bench = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
+app.command()(solve)
+app.command()(train)
 app.add_typer(bench, name="bench")
-
-EXIT_NOT_REPRODUCED = 1
-EXIT_UNUSABLE = 2
-EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def reproduce(
     from marginlens.report.terminal import Bars, console, ledger_table
     from marginlens.report.wording import tally
 
-    with _one_sentence("The earlier report, if there was one, is untouched."):
+    with one_sentence("The earlier report, if there was one, is untouched."):
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
         with Bars(console(stderr=True)) as bars:
             published = report.reproduce(
@@ -89,18 +89,15 @@ def claims(
     from marginlens import report
     from marginlens.report.terminal import console, ledger_table
 
-    with _one_sentence():
+    with one_sentence():
         entries = report.ledger(folder)
     console().print(ledger_table(entries))
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 
 
 @bench.command("selection")
 def bench_selection(as_json: AsJson = False) -> None:
     """Descend on thousands of problems, and select their tokens."""
-    with _one_sentence():
+    with one_sentence():
         from marginlens.benchmarks.selection import bench_selection as measure
 
         _bench("Token selection", measure, as_json)
@@ -109,7 +106,7 @@ def bench_selection(as_json: AsJson = False) -> None:
 @bench.command("svm")
 def bench_svm(as_json: AsJson = False) -> None:
     """Solve the hard-margin problems."""
-    with _one_sentence():
+    with one_sentence():
         from marginlens.benchmarks.svm import bench_svm as measure
 
         _bench("Hard-margin problems", measure, as_json)
@@ -124,19 +121,6 @@ def _bench(title: str, measure: Callable[..., list[dict[str, Any]]], as_json: bo
         typer.echo(json.dumps(rows, indent=2))
     else:
         console().print(rows_table(title, rows))
-
-
-@contextmanager
-def _one_sentence(after_interruption: str = "") -> Iterator[None]:
-    """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
-    try:
-        yield
-    except (InputError, MissingExtra, OSError) as problem:
-        typer.echo(f"marginlens: {problem}", err=True)
-        raise typer.Exit(EXIT_UNUSABLE) from None
-    except KeyboardInterrupt:
-        typer.echo(f"marginlens: interrupted. {after_interruption}".rstrip(), err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -140,6 +140,16 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """Named facts about one thing, one per line."""
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in facts.items():
+        table.add_row(escape(name), escape(text))
+    return table
+
+
 def _verdict(entry: Entry) -> str:
     if entry.result is None:
         return "[dim]not run[/]"

@@ -1,0 +1,126 @@
+"""Results as plain rows: the same numbers for JSON and for the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from marginlens.data import TokenDataset
+from marginlens.svm import MarginSolution, Status
+from marginlens.theory import LimitPrediction, TokenOptimality
+
+_COORDINATES = 4  # of a direction that the terminal shows
+_TOKENS = 8  # of a selection that the terminal shows
+
+
+def as_json(answer: Any) -> str:
+    """`answer` as JSON in which every number is finite; what is not becomes null."""
+    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def size_of(data: TokenDataset) -> str:
+    """The size of a dataset in words."""
+    problems = f"{len(data)} problems of " if data.is_batch else ""
+    upto = "" if data.mask.all() else "up to "
+    inputs = "1 input" if data.n_inputs == 1 else f"{data.n_inputs} inputs"
+    tokens = "1 token" if data.n_tokens == 1 else f"{data.n_tokens} tokens"
+    return f"{problems}{inputs} with {upto}{tokens}, d_model = {data.d_model}, d_key = {data.d_key}"
+
+
+def solution_rows(found: TokenOptimality) -> list[dict[str, Any]]:
+    """One row per ATT-SVM of a batch of selections: what it selects, its direction, and the proof that it is right."""
+    return [_solution_row(found, j) for j in range(len(found.selected))]
+
+
+def _solution_row(found: TokenOptimality, j: int) -> dict[str, Any]:
+    solution = found.solution[j]
+    kind = "GMM" if found.is_globally_optimal[j] else "LMM" if found.is_locally_optimal[j] else "neither"
+    return {
+        "kind": kind if found.is_feasible[j] else "none",
+        "selected": found.selected[j],
+        "direction": solution.direction,
+        "margin": solution.margin,
+        "score_gap": found.score_gap[j],
+        "status": solution.status.name,
+        "kkt_residual": solution.kkt_residual(),
+        "certificate_residual": solution.certificate_residual(),
+        "proof": _proof(solution),
+    }
+
+
+def _proof(solution: MarginSolution) -> list[dict[str, Any]]:
+    """The rows k_α - k_t that carry weight: p is their weighted sum; in a proof of infeasibility that sum is zero."""
+    weights = solution.certificate if solution.status is Status.INFEASIBLE else solution.multipliers
+    pairs = np.asarray(solution.pairs)
+    used = np.flatnonzero(np.nan_to_num(np.asarray(weights)) > 0.0)
+    names = ("input", "selected", "other")
+    return [{**dict(zip(names, pairs[r].tolist(), strict=True)), "weight": float(np.asarray(weights)[r])} for r in used]
+
+
+def prediction_row(prediction: LimitPrediction) -> dict[str, Any]:
+    """What the theorems say, condition by condition."""
+    return {
+        "direction": prediction.direction,
+        "path_direction": prediction.path_direction,
+        "why": prediction.why,
+        "theorems": [
+            {
+                "label": verdict.citation,
+                "applies": verdict.applies,
+                "conclusion": verdict.conclusion,
+                "conditions": [
+                    {"name": one.name, "holds": one.holds, "sentence": one.sentence, "numbers": one.numbers}
+                    for one in verdict.conditions
+                ],
+            }
+            for verdict in prediction.verdicts
+        ],
+    }
+
+
+# ---- words for the terminal
+
+
+def number(value: Any) -> str:
+    """A number to four digits; – where there is none, ∞ where it is infinite."""
+    if value is None or math.isnan(value):
+        return "–"
+    return ("∞" if value > 0 else "-∞") if math.isinf(value) else f"{value:.4g}"
+
+
+def vector(values: Any) -> str:
+    """The first coordinates of a direction; – where there is none."""
+    array = np.asarray(values, dtype=np.float64)
+    if np.isnan(array).any():
+        return "–"
+    shown = ", ".join(f"{one:.3f}" for one in array[:_COORDINATES])
+    return f"({shown})" if len(array) <= _COORDINATES else f"({shown}, … {len(array)} in all)"
+
+
+def selection(selected: Any) -> str:
+    """The first token indices of a selection."""
+    tokens = [str(one) for one in np.asarray(selected)]
+    return ",".join(tokens if len(tokens) <= _TOKENS else [*tokens[: _TOKENS - 1], "…", tokens[-1]])
+
+
+def proof(row: Mapping[str, Any]) -> str:
+    """The residual that checks a solution row: of the optimality conditions, or of the Farkas vector."""
+    if row["status"] == Status.INFEASIBLE.name:
+        return f"Farkas {row['certificate_residual']:.1g}"
+    return f"KKT {row['kkt_residual']:.1g}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

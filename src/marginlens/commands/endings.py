@@ -1,0 +1,27 @@
+"""How a command ends: its exit codes, and one sentence on stderr instead of a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from marginlens.errors import InputError, MissingExtra
+
+EXIT_NOT_REPRODUCED = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+
+@contextmanager
+def one_sentence(after_interruption: str = "") -> Iterator[None]:
+    """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
+    try:
+        yield
+    except (InputError, MissingExtra, OSError) as problem:
+        typer.echo(f"marginlens: {problem}", err=True)
+        raise typer.Exit(EXIT_UNUSABLE) from None
+    except KeyboardInterrupt:
+        typer.echo(f"marginlens: interrupted. {after_interruption}".rstrip(), err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -1,0 +1,45 @@
+"""Words of the command line turned into the objects that the library takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marginlens.errors import reject
+from marginlens.losses import Correlation, Exponential, Logistic, Loss
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+ProblemFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="A .npz or JSON file with X, y, v and optionally K or W.", show_default=False),
+]
+PlotPlace = Annotated[
+    Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it there, when keys have two coordinates.")
+]
+
+LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": Correlation()}
+
+
+def loss_named(word: str) -> Loss:
+    """The loss of that name."""
+    if word.lower() not in LOSSES:
+        raise reject("loss", f"one of {', '.join(LOSSES)}", repr(word))
+    return LOSSES[word.lower()]
+
+
+def token_indices(text: str) -> list[int]:
+    """Token indices separated by commas, one per input."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise reject("selected", "token indices separated by commas, such as 0,1,2", repr(text)) from None
+
+
+def coordinates(text: str) -> list[float]:
+    """Numbers separated by commas, one per coordinate of p."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise reject("start", "numbers separated by commas, such as 0.5,-1", repr(text)) from None

@@ -1,0 +1,171 @@
+"""`marginlens solve`: what the theorems predict for a problem in a file, and its max-margin directions with their proofs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from marginlens.commands.endings import one_sentence
+from marginlens.commands.options import AsJson, PlotPlace, ProblemFile, token_indices
+
+_ROWS = 20  # directions of one problem that the terminal shows; JSON has all
+
+
+def solve(
+    file: ProblemFile,
+    selected: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="Solve the ATT-SVM of these tokens alone, one index per input, from 0."),
+    ] = None,
+    as_json: AsJson = False,
+    plot: PlotPlace = None,
+) -> None:
+    """Predict where training goes: which theorems apply, and the max-margin directions with their proofs.
+
+    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours.
+    """
+    with one_sentence():
+        from marginlens.commands import answers
+        from marginlens.data import read_problem
+        from marginlens.theory import token_optimality
+
+        data, v = read_problem(file)
+        if plot is not None:
+            from marginlens.commands.plane import check_plot
+
+            check_plot(data, plot)
+        if selected is None:
+            problems = _solved(data, v)
+        else:
+            found = token_optimality(data.as_batch(), v, data.as_batch().selection(token_indices(selected)))
+            rows = answers.solution_rows(found)
+            problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
+        if plot is not None:
+            from marginlens.commands.plane import draw_problems
+
+            draw_problems(plot, data, v, [one["solutions"] for one in problems])
+        if as_json:
+            typer.echo(answers.as_json({"file": str(file), "size": answers.size_of(data), "problems": problems}))
+        else:
+            _show(file, data, problems, plot)
+
+
+def _solved(data: Any, v: Any) -> list[dict[str, Any]]:
+    """The prediction and every max-margin direction of each problem, the GMM first."""
+    from marginlens.commands import answers
+    from marginlens.report.terminal import Bars, console
+    from marginlens.theory import globally_optimal_direction, predict_limit, token_optimality
+
+    batch = data.as_batch()
+    head = batch.head(v)
+    best = answers.solution_rows(globally_optimal_direction(batch, v))
+    problems: list[dict[str, Any]] = []
+    with Bars(console(stderr=True)) as bars:
+        bar = bars.bar("Solving")
+        bar.expect(len(batch))
+        for j, gmm in enumerate(best):
+            prediction = predict_limit(batch[j], head[j])
+            others = [one for one in prediction.selections if not np.array_equal(one, gmm["selected"])]
+            rows = [{**gmm, "kind": "GMM"}]
+            if others:
+                rows += answers.solution_rows(token_optimality(batch[j].repeat(len(others)), head[j], np.array(others)))
+            told = {**answers.prediction_row(prediction), "every_direction_listed": prediction.complete}
+            problems.append({"problem": j, "prediction": told, "solutions": rows})
+            bar.advance()
+    return problems
+
+
+# ---- the terminal
+
+
+def _show(file: Path, data: Any, problems: list[dict[str, Any]], plot: Path | None) -> None:
+    from marginlens.commands import answers
+    from marginlens.report.terminal import console
+
+    out = console()
+    out.print(f"{file}: {answers.size_of(data)}", markup=False)
+    if data.is_batch:
+        _show_batch(out, problems)
+    else:
+        _show_one(out, problems[0])
+    if plot is not None:
+        out.print(f"The picture is at {plot}", markup=False)
+
+
+def _show_one(out: Any, problem: dict[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from marginlens.commands import answers
+    from marginlens.report.terminal import rows_table
+    from marginlens.svm import Status
+
+    rows, prediction = problem["solutions"], problem["prediction"]
+    title = "The hard-margin problem of these tokens" if prediction is None else "Max-margin directions"
+    out.print(rows_table(title, [_direction_cells(row) for row in rows[:_ROWS]]))
+    if len(rows) > _ROWS:
+        out.print(f"and {len(rows) - _ROWS} more; --json lists them all.")
+    if prediction is None:
+        out.print(Status[rows[0]["status"]].value)
+        if rows[0]["proof"]:
+            out.print(_meaning(rows[0]))
+            out.print(rows_table("", rows[0]["proof"][:_ROWS]))
+        if len(rows[0]["proof"]) > _ROWS:
+            out.print(f"and {len(rows[0]['proof']) - _ROWS} more; --json lists them all.")
+        return
+    listed = prediction["every_direction_listed"]
+    out.print("These are all of P^mm." if listed else "P^mm is too large to list in full; the GMM alone is shown.")
+    for theorem in prediction["theorems"]:
+        outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
+        out.print(f"{theorem['label']} {outcome}.", markup=False)
+        for one in theorem["conditions"]:
+            mark = "✓" if one["holds"] else "✗"
+            out.print(Padding(Text(f"{mark} {one['name']}: {one['sentence']}."), (0, 0, 0, 2)))
+    out.print(prediction["why"], markup=False, style="bold")
+    missing = [row for row in rows if row["kind"] == "GMM" and row["status"] == Status.INFEASIBLE.name]
+    if missing:
+        out.print(f"The GMM does not exist: see --selected {answers.selection(missing[0]['selected'])} for the proof.")
+
+
+def _meaning(row: dict[str, Any]) -> str:
+    if row["status"] == "INFEASIBLE":
+        return "Its proof: these multiples of k_selected - k_other add up to zero, so no p makes all of them positive."
+    return "Its proof: p is the sum of these multiples of k_selected - k_other, each of which it gives margin one."
+
+
+def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
+    from marginlens.commands import answers
+
+    return {
+        "kind": row["kind"],
+        "selects": answers.selection(row["selected"]),
+        "direction": answers.vector(row["direction"]),
+        "margin": answers.number(row["margin"]),
+        "score gap": answers.number(row["score_gap"]),
+        "status": row["status"].lower(),
+        "residual": answers.proof(row),
+    }
+
+
+def _show_batch(out: Any, problems: list[dict[str, Any]]) -> None:
+    from marginlens.report.terminal import rows_table
+
+    rows = []
+    for problem in problems:
+        first, prediction = problem["solutions"][0], problem["prediction"]
+        cells = {"problem": problem["problem"], **_direction_cells(first)}
+        del cells["direction"]
+        if prediction is not None:
+            del cells["kind"]
+            listed = prediction["every_direction_listed"]
+            found = sum(row["kind"] == "LMM" for row in problem["solutions"])
+            cells["LMM"] = str(found) if listed else "not listed"
+            applying = [one["label"] for one in prediction["theorems"] if one["applies"]]
+            cells["theorems"] = ", ".join(applying) or "none"
+            cells["certain"] = "no" if prediction["direction"] is None else "yes"
+        rows.append(cells)
+    every = all(problem["prediction"] for problem in problems)
+    out.print(rows_table("The GMM of each problem" if every else "The hard-margin problem of each", rows))
