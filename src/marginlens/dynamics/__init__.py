@@ -1,20 +1,25 @@
 """How weights move: exact gradients, risks and descent."""
 
 from marginlens.dynamics.attention import logits, softmax
+from marginlens.dynamics.cone import Cone
 from marginlens.dynamics.descent import descend
 from marginlens.dynamics.gradient import ScaledVector, risk_gradient
 from marginlens.dynamics.joint import JointTrajectory, descend_joint, joint_gradient
 from marginlens.dynamics.matrix import descend_matrix, matching_step, matrix_from_vector
+from marginlens.dynamics.path import Binding, Path, regularization_path
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import ConstantStep, NormalizedStep, Record
 from marginlens.dynamics.trajectory import DescentStatus, Saved, Trajectory
 
 __all__ = [
+    "Binding",
+    "Cone",
     "ConstantStep",
     "DescentStatus",
     "ExcessRisk",
     "JointTrajectory",
     "NormalizedStep",
+    "Path",
     "Record",
     "Saved",
     "ScaledVector",
@@ -27,6 +32,7 @@ __all__ = [
     "logits",
     "matching_step",
     "matrix_from_vector",
+    "regularization_path",
     "risk",
     "risk_gradient",
     "softmax",

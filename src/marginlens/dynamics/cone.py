@@ -1,0 +1,47 @@
+"""Where a local regularisation path may be: a cone around an axis, cut off below a norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.directions import unit
+from marginlens.errors import positive_number, real_array, reject
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Cone:
+    r"""The points that correlate with the axis by at least 1 - mu and are at least as long as the radius.
+
+    .. math:: C_{\mu,R_0}(q) = \{ p : \langle p/\|p\|, q \rangle \ge 1 - \mu,\ \|p\| \ge R_0 \}, \quad 0 < \mu < 2
+
+    Args:
+        axis: (d_key,) any nonzero vector; kept as a unit vector. mu: the width. radius: R₀ > 0.
+    """
+
+    axis: Any
+    mu: float
+    radius: float
+
+    def __post_init__(self) -> None:
+        axis = unit(real_array(self.axis, "cone.axis", ("d_key",)))
+        if not np.isfinite(axis).all():
+            raise reject("cone.axis", "a vector that is not zero", "zero")
+        mu = positive_number(self.mu, "cone.mu")
+        if mu >= 2.0:
+            raise reject("cone.mu", "a width between 0 and 2, both excluded", mu)
+        for name, value in (("axis", axis), ("mu", mu), ("radius", positive_number(self.radius, "cone.radius"))):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Cone(d_key={len(self.axis)}, mu={self.mu:.4g}, radius={self.radius:.4g})"
+
+    @property
+    def half_angle(self) -> float:
+        """The largest angle with the axis, in radians: its cosine is 1 - mu, computed without that cancellation."""
+        return float(2.0 * np.arcsin(np.sqrt(0.5 * self.mu)))
