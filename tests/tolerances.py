@@ -19,3 +19,5 @@ SVM_FARKAS = 2e-14  # a Farkas combination of unit rows: rounding of a few dozen
 SVM_ORACLE = 1e-8  # x of another hard-margin solver against ours, relative: the accuracy those solvers reach
 SVM_INTERIOR_POINT = 1e-6  # the same for an interior-point method: the root of the duality gap at which it stops
 SVM_OTHERS = 1e-5  # residual that any competitor of the hard-margin benchmark reaches in its best form
+LAW_RATE = 0.03  # fitted exponential rate of a deviation against the predicted one, from discrete steps
+ON_THE_LAW = 1e-6  # tangent of the gradient's angle at a predicted position whose inactive rows have faded by e^-30

@@ -20,7 +20,7 @@ import marginlens
 from marginlens.errors import InputError
 from marginlens.experiments import catalogue
 from marginlens.experiments.claim import Claim, Effort, Silence
-from marginlens.papers import BIBLIOGRAPHY, Implementation, implementations
+from marginlens.papers import SOURCES, Implementation, implementations
 
 THEOREMS = "docs/theorems.md"
 README = "README.md"
@@ -121,7 +121,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
         "Written by `make docs` from the registry of statements, the marks on the tests and the catalogue of claims; a test fails",
         "when it is stale. Labels are the papers' own; letters and shapes are explained in [symbols.md](symbols.md).",
     ]
-    for paper in BIBLIOGRAPHY.values():
+    for paper in SOURCES.values():
         mine = sorted((label for label in labels if label.split()[0] == paper.key), key=natural)
         if not mine:
             continue

@@ -40,6 +40,8 @@ BIBLIOGRAPHY: dict[str, Paper] = {
         ),
     )
 }
+OWN = Paper("X", "The marginlens authors", "Statements beyond the papers", 2026)  # checked here, published nowhere
+SOURCES: dict[str, Paper] = {**BIBLIOGRAPHY, OWN.key: OWN}
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def implements(paper: str, *labels: str) -> Callable[[F], F]:
-    """Record that the decorated function or class implements these statements of a paper."""
-    if paper not in BIBLIOGRAPHY:
-        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(BIBLIOGRAPHY)}")
+    """Record that the decorated function or class implements these statements of a paper, or of our own under the key X."""
+    if paper not in SOURCES:
+        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
 
     def record(target: F) -> F:
         summary = (target.__doc__ or "").strip().splitlines()[0]

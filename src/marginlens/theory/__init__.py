@@ -25,6 +25,7 @@ from marginlens.theory.gradient_conditions import (
 )
 from marginlens.theory.limits import LimitPrediction, Verdict, predict_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
+from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
 from marginlens.theory.smoothness import Smoothness, smoothness
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "LimitPrediction",
     "LocalGradientBounds",
     "LocalOptima",
+    "ResidualLaw",
     "Separator",
     "Smoothness",
     "TokenOptimality",
@@ -56,9 +58,11 @@ __all__ = [
     "gradient_ratio_radius",
     "in_cone",
     "key_inequality",
+    "law_deviation",
     "local_gradient_bounds",
     "locally_optimal_directions",
     "predict_limit",
+    "residual_law",
     "sample_cone",
     "smoothness",
     "token_optimality",

@@ -1,0 +1,357 @@
+"""Residual attention is the SVM's dual: what a saturated model's small probabilities say, and where p stands at a finite norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.dynamics.attention import attend
+from marginlens.dynamics.trajectory import Trajectory
+from marginlens.errors import reject
+from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.papers import implements
+from marginlens.svm import MarginSolution, Status
+from marginlens.theory.optimality import token_optimality
+from marginlens.theory.problem import plain
+
+_WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
+_DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
+_NEWTON_STEPS = 100
+_SETTLED = 1e-13  # Newton stops where λ no longer changes, relative to the largest
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ResidualLaw:
+    r"""The law of a saturated model's residual attention at one selection per problem; a batch has a leading axis everywhere.
+
+    Attributes:
+        data, scores, loss: what the law is about; scores is (…, n_inputs, n_tokens).
+        solution: the ATT-SVM of the selection. selected: α, (…, n_inputs).
+        holds: (…) whether α is locally optimal and has something to separate; where not, numbers are nan and deviations inf.
+        carrying: (…, n_pairs) active constraints with a positive multiplier: the law speaks of these.
+        weak: (…, n_pairs) active constraints that no multiplier vector uses; their share of the weight falls to zero, but only like 1/R.
+        multipliers: (…, n_pairs) λ > 0 where carrying, zero elsewhere: the solver's where the carrying rows are independent, else
+            those of smallest entropy relative to c, the only ones that training can show.
+        log_ratio: (…, n_pairs) log(c_r/λ_r) where carrying, nan elsewhere.
+        offset: (…, d_key) the predicted p - R p^mm/‖p^mm‖, in the span of the carrying rows and orthogonal to p^mm.
+        residual: (…) the largest violation of a_r·offset + shift = log(c_r/λ_r): rounding, unless the rows are nearly dependent.
+        rate: (…) the slowest rate at which a deviation dies out, :math:`e^{-\text{rate} \cdot R}` at norm R: a run is in the asymptotic
+            regime once rate · R is well above one. It is inf where nothing can deviate and zero where a constraint is weak.
+        stiffness: (…) the fastest such rate. Normalised steps longer than `largest_step` = 2/stiffness overshoot for ever.
+    """
+
+    data: TokenDataset
+    scores: FloatArray
+    loss: Loss
+    solution: MarginSolution
+    selected: IntArray
+    holds: Any
+    carrying: BoolArray
+    weak: BoolArray
+    multipliers: FloatArray
+    log_ratio: FloatArray
+    offset: FloatArray
+    residual: Any
+    rate: Any
+    stiffness: Any
+
+    @property
+    def largest_step(self) -> Any:
+        """2/stiffness, (…): a `NormalizedStep` up to this size lets the ratios settle, a longer one makes them oscillate."""
+        with np.errstate(divide="ignore"):
+            return plain(np.divide(2.0, self.stiffness))
+
+    def __repr__(self) -> str:
+        if not self.data.is_batch:
+            if not self.holds:
+                return f"ResidualLaw({self.selected.tolist()}, does not hold)"
+            return (
+                f"ResidualLaw({self.selected.tolist()}, {int(self.carrying.sum())} carrying and {int(self.weak.sum())} weak "
+                f"constraints, offset of length {float(np.linalg.norm(self.offset)):.4g})"
+            )
+        return f"ResidualLaw({len(self.data)} problems, {int(np.sum(self.holds))} hold)"
+
+    def position(self, R: Any) -> FloatArray:
+        r"""Where the law puts p at norm about R: :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`.
+
+        Args:
+            R: a number; for one problem an array of any shape, for a batch (batch,) or (batch, …).
+        Returns:
+            (…, d_key) with R's axes. The norm exceeds R by about ‖offset‖²/(2R). What p has outside the span of the carrying rows is
+            no part of it: the start and the first steps leave it there, and it stays bounded.
+        """
+        norms = np.asarray(R, dtype=np.float64)
+        if not np.all(norms > 0.0) or not np.isfinite(norms).all():
+            raise reject("R", "positive finite norms", repr(R))
+        if self.data.is_batch and norms.ndim and norms.shape[0] != len(self.data):
+            raise reject("R", f"a number or one norm (or more) per problem, shape ({len(self.data)}, …)", norms.shape)
+        extra = norms.ndim - len(self.data.batch_shape) if norms.ndim else 0
+        return norms[..., None] * self._spread(self.solution.direction, extra) + self._spread(self.offset, extra)
+
+    def within(self, p: Any) -> FloatArray:
+        """The part of p, (…, d_key), in the span of the carrying rows: the part that the law fixes."""
+        points, extra = self._points(p)
+        rows = np.where(self.carrying[..., None], self.solution.rows, 0.0)
+        inverse = np.linalg.pinv(rows, rcond=_DEPENDENT)
+        basis = self._spread(np.matmul(inverse, rows), extra, axes=2)  # (…, d_key, d_key) the orthogonal projection
+        return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], _times(basis, points), np.nan)
+
+    def multipliers_from(self, p: Any) -> FloatArray:
+        r"""Multipliers read off a model: :math:`|\ell'_i| s_{it} (\gamma_{i\alpha_i} - \gamma_{it})` on the active constraints.
+
+        Args:
+            p: (…, d_key); for a batch also (batch, n_points, d_key), for one problem (n_points, d_key).
+        Returns:
+            (…, n_pairs), scaled so that those of the carrying constraints add up to the solver's; zero where a constraint is not active.
+        """
+        logs, total, extra = self._log_multipliers(p)
+        active = self._spread(self.carrying | self.weak, extra)
+        values = np.where(active, np.exp(np.where(active, logs + total, -np.inf)), 0.0)
+        return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], values, np.nan)
+
+    def deviation(self, p: Any) -> Any:
+        r"""How far p is from the law: the largest :math:`|\log(\hat\lambda_r / \lambda_r)|` over the carrying constraints.
+
+        :math:`\hat\lambda` is `multipliers_from(p)`, never exponentiated, so nothing underflows at any norm.
+
+        Args:
+            p: as for `multipliers_from`.
+        Returns:
+            (…), zero exactly on the law; inf where no law holds.
+        """
+        logs, total, extra = self._log_multipliers(p)
+        carrying = self._spread(self.carrying, extra)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.abs(logs + total - np.log(self._spread(self.multipliers, extra)))
+        worst = np.max(np.where(carrying, error, 0.0), axis=-1, initial=0.0)
+        return plain(np.where(self._spread(np.asarray(self.holds), extra, 0), worst, np.inf))
+
+    # ---- how a point is read
+
+    def _log_multipliers(self, p: Any) -> tuple[FloatArray, FloatArray, int]:
+        """Logarithms of the weights that sum to one over the carrying rows, (…, n_pairs), log Σλ (…, 1), and p's extra axes."""
+        points, extra = self._points(p)
+        keys, mask = self._spread(self.data.K, extra, 3), self._spread(self.data.mask, extra, 2)
+        alpha = np.broadcast_to(self._spread(self.selected, extra), (*points.shape[:-1], self.data.n_inputs))
+        chosen = np.take_along_axis(keys, self._spread(self.selected, extra)[..., None, None], axis=-2)
+        gaps = np.einsum("...itd,...d->...it", keys - chosen, points)  # logits less that of α
+        scores = np.broadcast_to(self._spread(self.scores, extra, 2), gaps.shape)
+        at = attend(gaps, scores, np.broadcast_to(mask, gaps.shape), alpha)
+        slope = np.asarray(self.loss.log_abs_derivative(at.margin))[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = slope + at.log_s + np.log(at.gap)
+        pairs = np.maximum(np.asarray(self.solution.pairs), 0)
+        place = self._spread(pairs[..., 0] * self.data.n_tokens + pairs[..., 2], extra)
+        place = np.broadcast_to(place, (*points.shape[:-1], place.shape[-1]))
+        logs = np.take_along_axis(logs.reshape(*points.shape[:-1], -1), place, axis=-1)
+        carrying = self._spread(self.carrying, extra)
+        inside = np.where(carrying, logs, -np.inf)
+        largest = np.max(inside, axis=-1, keepdims=True, initial=-np.inf)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(divide="ignore"):
+            logs = logs - largest - np.log(np.sum(np.exp(inside - largest), axis=-1, keepdims=True))
+            total = np.log(np.sum(self.multipliers, axis=-1, keepdims=True))
+        return logs, self._spread(total, extra), extra
+
+    def _points(self, p: Any) -> tuple[FloatArray, int]:
+        """p as an array, and how many axes it has between the batch axis and the last."""
+        points = np.asarray(p, dtype=np.float64)
+        lead = self.data.batch_shape
+        if points.ndim == 1 and lead and points.shape[-1] == self.data.d_key:
+            points = np.broadcast_to(points, (*lead, self.data.d_key))
+        if points.ndim < 1 + len(lead) or points.shape[: len(lead)] != lead or points.shape[-1] != self.data.d_key:
+            wanted = ", ".join(["batch"] * len(lead) + ["…", str(self.data.d_key)])
+            raise reject("p", f"weights of shape ({wanted})", f"shape {points.shape}")
+        if not np.isfinite(points).all():
+            raise reject("p", "finite weights", "nan or inf among them")
+        return points, points.ndim - 1 - len(lead)
+
+    def _spread(self, values: Any, extra: int, axes: int = 1) -> Any:
+        """`values` with `extra` axes of length one before its last `axes`, so that it broadcasts against points."""
+        array = np.asarray(values)
+        cut = array.ndim - axes
+        return array.reshape((*array.shape[:cut], *[1] * extra, *array.shape[cut:]))
+
+
+@implements("X", "O")
+def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
+    r"""What the small probabilities of a saturated model must be, and the finite-norm position that follows.
+
+    .. math:: |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it}) \ \propto\ \lambda_{it}, \qquad
+        a_r^\top p = \text{common} + \log\frac{c_r}{\lambda_r}, \quad c_r = |\ell'(\gamma_{i\alpha_i})| (\gamma_{i\alpha_i} - \gamma_{it})
+
+    over the active constraints r = (i, t) of ATT-SVM, with rows :math:`a_r = k_{i\alpha_i} - k_{it}` and
+    :math:`p^{mm} = \sum_r \lambda_r a_r`.
+
+    *Why.* Near the limit the descent direction is :math:`\sum_r w_r a_r` with :math:`w_r = c_r e^{-a_r^\top p}`, up to terms smaller by a
+    factor :math:`e^{-R\cdot\text{margin}\cdot\text{slack}}`. Let p move along it by arc length, and let
+    :math:`\omega = w/\sum w`. Then :math:`\dot\omega_r \propto -\omega_r (a_r - \bar a)^\top \bar a` with
+    :math:`\bar a = \sum_r \omega_r a_r`: the replicator equation, along which :math:`\|\bar a\|^2` falls. Its minimum over the simplex
+    is the dual of ATT-SVM: the point of the rows' convex hull nearest to the origin, :math:`\bar a = p^{mm}/\sum\lambda`,
+    :math:`\omega = \lambda/\sum\lambda`. Where every active row carries a positive multiplier the approach is exponential in the norm R, at
+    the rates :math:`\mathrm{eig}(\Omega^{1/2} B B^\top \Omega^{1/2})/\text{margin}`, with :math:`\Omega = \mathrm{diag}(\omega)` and B the
+    rows less their common part along p^mm; or like :math:`e^{-R\cdot\text{margin}\cdot\text{slack}}` where the nearest inactive row
+    fades more slowly.
+
+    *Position.* :math:`w \propto \lambda` is one linear equation for p per row. In the span of the rows its solutions are
+    :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`, because :math:`a_r^\top p^{mm} = 1` for all of them.
+
+    *Dependent rows.* If :math:`\sum_r z_r a_r = 0`, then :math:`\sum_r z_r \log(w_r/c_r) = 0` at every p. Of all multipliers the model can
+    only show those that obey this: the ones that minimise :math:`\sum_r \lambda_r (\log(\lambda_r/c_r) - 1)`. They exist and are unique,
+    and the equations stay consistent; :math:`\lambda_r = c_r e^{-a_r^\top o}` for the minimiser o of the convex
+    :math:`\sum_r c_r e^{-a_r^\top o} + o^\top p^{mm}`.
+
+    *Weakly active rows* have multiplier zero in every solution of the dual. Their share vanishes, like 1/R, so log(c_r/λ_r) is infinite for
+    them; the law speaks of the other rows, which it then reaches like 1/R too.
+
+    Args:
+        data: one problem or a batch. v: head (d_model,) or (batch, d_model).
+        selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
+        loss: the loss of the training.
+    Returns:
+        A `ResidualLaw`. Check it with `law.deviation(p)` on a long run, and `law.deviation(law.position(R))`, which falls to rounding as R
+        grows.
+    """
+    found = token_optimality(data, v, selected)
+    loss, batch, solution = as_loss(loss), data.as_batch(), found.solution
+    scores = data.scores(v)
+    optimal = np.array([one is Status.OPTIMAL for one in np.atleast_1d(solution.status)])
+    holds = optimal & np.atleast_1d(found.is_locally_optimal)
+    n_pairs = solution.floor.shape[-1]
+    carrying, weak = np.zeros((2, len(batch), n_pairs), dtype=np.bool_)
+    multipliers, log_ratio = np.zeros((len(batch), n_pairs)), np.full((len(batch), n_pairs), np.nan)
+    offset, (residual, rate, stiffness) = np.full((len(batch), data.d_key), np.nan), np.full((3, len(batch)), np.nan)
+    log_c, active = _log_c(batch, scores.reshape(batch.mask.shape), loss, found.neighbours, solution)
+    rows, given = solution.rows.reshape(len(batch), n_pairs, -1), solution.multipliers.reshape(len(batch), n_pairs)
+    size = np.linalg.norm(rows, axis=-1)
+    for j in np.flatnonzero(holds):
+        tight = np.flatnonzero(active[j])
+        x = solution.x.reshape(len(batch), -1)[j]
+        own = _carried(rows[j, tight], given[j, tight], x)
+        carrying[j, tight], weak[j, tight] = own > 0.0, own == 0.0
+        kept = tight[own > 0.0]
+        lam, offset[j], residual[j] = _solve(rows[j, kept], own[own > 0.0], x, log_c[j, kept])
+        multipliers[j, kept], log_ratio[j, kept] = lam, log_c[j, kept] - np.log(lam)
+        others = rows[j, ~active[j] & (size[j] > 0.0)] @ x - 1.0
+        rate[j], stiffness[j] = _rates(rows[j, kept], lam, x, float(np.min(others, initial=1.0)))
+    rate[weak.any(axis=-1)] = 0.0
+    multipliers[~holds] = np.nan
+    fields = (holds, carrying, weak, multipliers, log_ratio, offset, residual, rate, stiffness)
+    if not data.is_batch:
+        fields = tuple(plain(values[0]) for values in fields)
+    return ResidualLaw(data, scores, loss, solution, found.selected, *fields)
+
+
+@implements("X", "O")
+def law_deviation(data: TokenDataset, v: Any, run: Trajectory, *, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    r"""How far a finished run is from the residual law of the tokens it selects: the honest answer to "has it converged?".
+
+    .. math:: \max_r |\log(\hat\lambda_r/\lambda_r)|, \quad \hat\lambda_{it} \propto |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it})
+
+    Angles and norms cannot tell a run that has settled from one that has merely become slow; the ratios of its residual probabilities can.
+    A deviation ε means that the model's own weights are a certificate of its direction up to a factor :math:`e^{\pm\epsilon}`.
+
+    Args:
+        data, v, loss: what was trained. run: what `descend` gave back.
+    Returns:
+        (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, v, run.selected)
+        .deviation(run.saved["p"])` gives it along the way.
+    """
+    if not isinstance(run, Trajectory) or run.final.shape != (*data.batch_shape, data.d_key):
+        got = type(run).__name__ if not isinstance(run, Trajectory) else f"weights of shape {run.final.shape}"
+        raise reject("run", f"a Trajectory with final weights of shape {(*data.batch_shape, data.d_key)}", got)
+    return residual_law(data, v, run.selected, loss=loss).deviation(run.final)
+
+
+# ---- one problem
+
+
+def _log_c(
+    batch: TokenDataset, scores: FloatArray, loss: Loss, neighbours: BoolArray, solution: MarginSolution
+) -> tuple[FloatArray, BoolArray]:
+    """log(|ℓ'(γ_α)| (γ_α - γ_t)) of every pair, and whether its constraint is active, each (batch, n_pairs)."""
+    pairs = np.asarray(solution.pairs).reshape(len(batch), -1, 3)
+    i, alpha, t = np.moveaxis(np.maximum(pairs, 0), -1, 0)
+    which = np.arange(len(batch))[:, None]
+    top = scores[which, i, alpha]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_c = np.asarray(loss.log_abs_derivative(top)) + np.log(top - scores[which, i, t])
+    return log_c, neighbours.reshape(batch.mask.shape)[which, i, t] & (pairs[..., 0] >= 0)
+
+
+def _carried(rows: FloatArray, given: FloatArray, x: FloatArray) -> FloatArray:
+    """Multipliers (n_active,) with Aᵀλ = x that are positive wherever some multiplier vector is, and exactly zero elsewhere."""
+    size = np.linalg.norm(rows, axis=-1)
+    floor = _WEAK * float(np.linalg.norm(x)) / size
+    own = np.where(given > floor, given, 0.0)
+    if np.all(own > 0.0) or _rank(rows) == len(rows):
+        return own
+    # other multipliers exist: scaled up by σ, as many rows as possible reach height one
+    m = len(rows)
+    stationarity = np.concatenate([rows.T, np.zeros((rows.shape[1], m)), -x[:, None]], axis=1)  # Aᵀλ - σ x = 0
+    heights = np.concatenate([-np.eye(m), np.eye(m), np.zeros((m, 1))], axis=1)  # h <= λ
+    bounds = [(0.0, None)] * m + [(0.0, float(1.0 / one)) for one in size] + [(1.0, None)]
+    cost = np.concatenate([np.zeros(m), -size, [0.0]])
+    found = linprog(
+        cost, A_ub=heights, b_ub=np.zeros(m), A_eq=stationarity, b_eq=np.zeros(rows.shape[1]), bounds=bounds
+    )
+    if found.x is None:
+        return own
+    other = found.x[:m] / found.x[-1]
+    return np.where((own > 0.0) | (found.x[m : 2 * m] * size > 0.5), 0.5 * (own + other), 0.0)
+
+
+def _solve(rows: FloatArray, lam: FloatArray, x: FloatArray, log_c: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations."""
+    place: FloatArray = np.asarray(np.linalg.lstsq(rows, log_c - np.log(lam), rcond=_DEPENDENT)[0], dtype=np.float64)
+    if _rank(rows) < len(rows):
+        place, lam = _least_entropy(rows, x, log_c, place)
+    miss = rows @ place - (log_c - np.log(lam))
+    along = x / np.linalg.norm(x)
+    return lam, place - (place @ along) * along, float(np.max(np.abs(miss)))
+
+
+def _least_entropy(
+    rows: FloatArray, x: FloatArray, log_c: FloatArray, place: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
+
+    def value(o: FloatArray) -> float:
+        return float(np.sum(np.exp(np.minimum(log_c - rows @ o, 600.0))) + o @ x)
+
+    for _ in range(_NEWTON_STEPS):
+        lam = np.exp(log_c - rows @ place)
+        slope = x - rows.T @ lam
+        root = np.sqrt(lam)[:, None] * rows
+        step = -np.linalg.lstsq(root.T @ root, slope, rcond=_DEPENDENT)[0]
+        length, here, decrease = 1.0, value(place), float(slope @ step)
+        while length > 1e-10 and value(place + length * step) > here + 0.25 * length * decrease:
+            length *= 0.5
+        if np.max(np.abs(rows @ step)) <= _SETTLED:
+            break
+        place = place + length * step
+    return place, np.exp(log_c - rows @ place)
+
+
+def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tuple[float, float]:
+    """The slowest and the fastest rate per unit of norm; `slack` is that of the nearest inactive row, at most one."""
+    margin = 1.0 / float(np.linalg.norm(x))
+    sideways = rows - np.outer(rows @ x, x) * margin**2
+    values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)
+    values = values[values > _DEPENDENT * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
+    if not len(values):
+        return np.inf, 0.0
+    return float(min(values[-1], margin * slack)), float(values[0])
+
+
+def _rank(rows: FloatArray) -> int:
+    values = np.linalg.svd(rows, compute_uv=False)
+    return int(np.sum(values > _DEPENDENT * np.max(values, initial=0.0)))
+
+
+def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    return np.einsum("...de,...e->...d", matrix, vector)

@@ -1,0 +1,287 @@
+"""Residual attention is the dual of ATT-SVM: the law against gradients, against descent, and in its degenerate cases."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from marginlens.data import TokenDataset, figure_1b, figure_5, sphere_tokens
+from marginlens.data.generators import scored_tokens
+from marginlens.directions import correlation
+from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, risk_gradient, softmax
+from marginlens.errors import InputError
+from marginlens.experiments.a_f5 import predicted_height
+from marginlens.experiments.drawing import misalignment
+from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
+from random_problems import ragged_problem
+from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
+
+pytestmark = pytest.mark.statement("X O")
+LOSSES = [Logistic(), Exponential(), Correlation()]
+TOP = 1.0  # the score of the selected token in the problems made here
+
+
+def with_rows(rows, gaps):
+    """One input whose first token, at the origin, exceeds token r by rows[r] in its key and gaps[r] in its score."""
+    rows, gaps = np.asarray(rows, dtype=float), np.asarray(gaps, dtype=float)
+    keys = np.concatenate([np.zeros((1, rows.shape[1])), -rows])
+    return scored_tokens([keys], [np.concatenate([[TOP], TOP - gaps])])
+
+
+def a_local_optimum(rng, *, n_inputs=3, longest=4, d=4):
+    """A ragged problem, its head, and its widest locally optimal selection with at least two active constraints."""
+    while True:
+        data, v = ragged_problem(rng, n_inputs, longest, d)
+        for selection in locally_optimal_directions(data, v).selections:
+            if residual_law(data, v, selection).carrying.sum() >= 2:
+                return data, v, selection
+
+
+# ---- what the law says, by other means
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_multipliers_are_read_off_as_the_plain_formula_says(loss):
+    rng = np.random.default_rng(1)
+    data, v, selected = a_local_optimum(rng)
+    law = residual_law(data, v, selected, loss=loss)
+    p = rng.standard_normal(data.d_key)
+    s, scores = softmax(data, p), np.where(data.mask, data.scores(v), 0.0)
+    slope = -loss.derivative(np.sum(s * scores, axis=-1))
+    weights = np.array([slope[i] * s[i, t] * (scores[i, a] - scores[i, t]) for i, a, t in law.solution.pairs])
+    expected = np.where(law.carrying, weights, 0.0) * law.multipliers.sum() / weights[law.carrying].sum()
+    np.testing.assert_allclose(law.multipliers_from(p), expected, rtol=CONDITIONED)
+    ratio = law.multipliers_from(p)[law.carrying] / law.multipliers[law.carrying]
+    assert law.deviation(p) == pytest.approx(np.max(np.abs(np.log(ratio))), rel=CONDITIONED)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_direction(loss):
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        data, v, selected = a_local_optimum(rng)
+        law = residual_law(data, v, selected, loss=loss)
+        R = 60.0 / law.solution.margin
+        offset_free = risk_gradient(data, v, R * law.solution.direction, loss).vector
+        if np.linalg.norm(law.offset) > 0.1:
+            assert misalignment(-offset_free, law.solution.x) > 1e-5
+        slack = (law.solution.rows @ law.solution.x - 1.0)[~law.carrying]
+        if np.min(slack, initial=1.0) > 0.5:
+            predicted = risk_gradient(data, v, law.position(R), loss).vector
+            assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
+
+
+@pytest.mark.parametrize("loss", [Correlation(), Logistic()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("C", [1.0, 3.0, 10.0])
+def test_the_offset_of_figure_5_is_its_known_height(loss, C):
+    data, v = figure_5(C)
+    law = residual_law(data, v, [0, 0], loss=loss)
+    np.testing.assert_allclose(law.offset, [0.0, predicted_height(loss, C)], atol=ROUNDING)
+
+
+def test_the_offset_solves_its_equations_and_is_orthogonal_to_the_direction():
+    rng = np.random.default_rng(3)
+    for _ in range(10):
+        data, v, selected = a_local_optimum(rng)
+        law = residual_law(data, v, selected)
+        gaps = law.solution.rows[law.carrying] @ law.offset - law.log_ratio[law.carrying]
+        assert np.ptp(gaps) < CONDITIONED
+        assert law.residual < CONDITIONED
+        assert abs(law.offset @ law.solution.direction) < CONDITIONED
+        np.testing.assert_allclose(law.within(law.offset), law.offset, atol=CONDITIONED)
+        np.testing.assert_allclose(law.multipliers @ law.solution.rows, law.solution.x, rtol=CONDITIONED)
+
+
+def test_nothing_underflows_at_any_norm():
+    data, v = figure_5(10.0)
+    law = residual_law(data, v, [0, 0])
+    assert np.all(law.deviation(law.position(np.array([1e2, 1e4, 1e6]))) < CONDITIONED)
+    assert law.deviation(1e6 * law.solution.direction) == pytest.approx(np.max(np.abs(expected_at_no_offset(law))))
+
+
+def expected_at_no_offset(law):
+    """log of the multipliers read off R p^mm over the true ones: log c, scaled to the same sum, less log λ."""
+    log_c = law.log_ratio + np.log(law.multipliers)
+    return log_c - np.log(np.sum(np.exp(log_c))) + np.log(np.sum(law.multipliers)) - np.log(law.multipliers)
+
+
+# ---- what descent does
+
+
+def test_descent_reaches_the_law_on_random_problems():
+    data, v = sphere_tokens(40, 4, 6, 30, 5)
+    run = descend(data, v, n_steps=2000, record=Record([100, 300, 1000, 2000]))
+    law = residual_law(data, v, run.selected)
+    points = run.saved["p"]
+    assert law.holds.mean() > 0.95
+    median = np.median(law.deviation(points), axis=0)
+    assert np.all(np.diff(median) < 0.0)
+    assert median[-1] < 1e-3
+    along = np.einsum("bkd,bd->bk", points, law.solution.direction)
+    plain, offset = misalignment(points, law.solution.x[:, None]), misalignment(points, law.position(along))
+    inside = misalignment(law.within(points), law.position(along))
+    plain, offset, inside = (np.median(one[law.holds, -1]) for one in (plain, offset, inside))
+    assert offset < 0.7 * plain
+    assert inside < 1e-6 * offset  # what is left is the memory of the first steps
+
+
+@pytest.mark.parametrize(
+    ("step", "slack"),
+    [
+        pytest.param(NormalizedStep(0.01), 9.0, id="normalised, the active rows decide"),
+        pytest.param(NormalizedStep(0.01), 0.3, id="normalised, an inactive row decides"),
+        pytest.param(ConstantStep(1.0), 9.0, id="constant, the active rows decide"),
+    ],
+)
+def test_deviations_fall_at_the_predicted_rate(step, slack):
+    data, v = with_rows([[1.0, 0.9], [1.0, -0.7], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
+    law = residual_law(data, v, [0], loss=Correlation())
+    assert law.carrying.tolist() == [True, True, False]
+    n_steps = 4000 if isinstance(step, NormalizedStep) else 400_000
+    run = descend(data, v, loss=Correlation(), step=step, n_steps=n_steps, record=Record(10))
+    deviation, norm = law.deviation(run.saved["p"]), np.linalg.norm(run.saved["p"], axis=-1)
+    late = (deviation > 1e-9) & (norm > min(0.6 * norm[-1], 20.0))
+    assert late.sum() > 20
+    slope = np.polyfit(norm[late], np.log(deviation[late]), 1)[0]
+    assert slope == pytest.approx(-law.rate, rel=LAW_RATE)
+
+
+def test_steps_up_to_the_largest_settle_and_longer_ones_do_not():
+    data, v = with_rows([[1.0, 1.0], [1.0, -0.4]], [0.5, 2.0])
+    law = residual_law(data, v, [0])
+    ends = [
+        law.deviation(descend(data, v, step=NormalizedStep(share * law.largest_step), n_steps=5000).final)
+        for share in (0.97, 1.03)
+    ]
+    assert ends[0] < CONDITIONED < 1e-2 < ends[1]
+
+
+def test_law_deviation_is_that_of_the_selected_tokens_and_infinite_without_a_law():
+    data, v = figure_1b()
+    run = descend(data, v, start=[0.0, 1.0], n_steps=300)
+    assert law_deviation(data, v, run) == residual_law(data, v, run.selected).deviation(run.final)
+    lowest = descend(data, v, start=[-5.0, -5.0], n_steps=0)
+    assert lowest.selected.tolist() == [2]
+    assert law_deviation(data, v, lowest) == np.inf
+
+
+# ---- degenerate cases
+
+
+def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
+    rows, gaps = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 1.0]]), np.array([0.7, 1.5, 0.4])
+    data, v = with_rows(rows, gaps)
+    law = residual_law(data, v, [0], loss=Correlation())
+    assert law.carrying.all()
+    assert law.residual < CONDITIONED
+    np.testing.assert_allclose(law.multipliers @ rows, law.solution.x, atol=CONDITIONED)
+    entropy = minimize(
+        lambda lam: np.sum(lam * (np.log(lam / gaps) - 1.0)),
+        np.full(3, 0.3),
+        constraints={"type": "eq", "fun": lambda lam: lam @ rows - law.solution.x},
+        bounds=[(1e-6, None)] * 3,
+        options={"ftol": 1e-14},
+    )
+    np.testing.assert_allclose(law.multipliers, entropy.x, atol=1e-6)
+    run = descend(data, v, loss=Correlation(), step=NormalizedStep(0.2), n_steps=2000)
+    assert law.deviation(run.final) < CONDITIONED
+    np.testing.assert_allclose(law.multipliers_from(run.final), law.multipliers, rtol=CONDITIONED)
+    assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
+
+
+def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_the_norm():
+    data, v = with_rows([[1.0, -1.0, 0.0], [1.0, 0.3, 0.0], [1.0, 1.0, 0.0], [1.0, 0.5, 1.0]], [0.7, 1.5, 0.4, 1.0])
+    law = residual_law(data, v, [0])
+    assert law.carrying.tolist() == [True, True, True, False]
+    assert law.weak.tolist() == [False, False, False, True]
+    assert law.rate == 0.0
+    run = descend(data, v, step=NormalizedStep(0.2), n_steps=100_000, record=Record([10_000, 100_000], ("p", "norm")))
+    share = law.multipliers_from(run.saved["p"])[:, 3]
+    growth = run.saved["norm"][1] / run.saved["norm"][0]
+    assert share[0] / share[1] == pytest.approx(growth, rel=0.05)
+    deviation = law.deviation(run.saved["p"])
+    assert deviation[1] < 0.15 * deviation[0] < 0.015
+
+
+def test_a_single_active_row_cannot_deviate():
+    data, v = with_rows([[1.0, 0.0], [3.0, 1.0]], [1.0, 1.0])
+    law = residual_law(data, v, [0])
+    assert law.carrying.tolist() == [True, False]
+    assert law.deviation([5.0, -2.0]) == 0.0
+    assert law.rate == np.inf
+    assert not law.offset.any()
+
+
+# ---- shapes
+
+
+def test_a_batch_equals_a_loop_and_one_bad_problem_loses_nothing():
+    data, v = sphere_tokens(6, 3, 4, 8, 7)
+    selected = data.optimal(v)
+    selected[2] = np.argmin(data.scores(v)[2], axis=-1)  # the lowest scores are no local optimum
+    batch = residual_law(data, v, selected)
+    points = np.random.default_rng(0).standard_normal((6, 5, 8))
+    assert batch.holds.tolist() == [j != 2 for j in range(6)]
+    assert np.all(np.isinf(batch.deviation(points)[2]))
+    for j in range(6):
+        one = residual_law(data[j], v[j], selected[j])
+        for name in ("offset", "multipliers", "log_ratio", "carrying", "rate", "stiffness"):
+            np.testing.assert_allclose(getattr(batch, name)[j], getattr(one, name), rtol=CONDITIONED, atol=CONDITIONED)
+        np.testing.assert_allclose(batch.deviation(points)[j], one.deviation(points[j]), rtol=CONDITIONED)
+        np.testing.assert_allclose(batch.deviation(points[:, 0])[j], one.deviation(points[j, 0]), rtol=CONDITIONED)
+        np.testing.assert_allclose(batch.within(points)[j], one.within(points[j]), rtol=CONDITIONED, atol=CONDITIONED)
+        np.testing.assert_allclose(batch.position([9.0] * 6)[j], one.position(9.0), rtol=CONDITIONED)
+    assert batch.position(np.full((6, 2), 9.0)).shape == (6, 2, 8)
+    assert batch.position(9.0).shape == (6, 8)
+
+
+def test_inputs_of_different_lengths_in_a_batch_equal_the_problems_alone():
+    rng = np.random.default_rng(8)
+    problems = [ragged_problem(rng, 3, 4, 5) for _ in range(6)]
+    tokens = [[one.X[i, : one.lengths[i]] for i in range(3)] for one, _ in problems]
+    batch = TokenDataset(tokens, np.stack([one.y for one, _ in problems]))
+    v = np.stack([head for _, head in problems])
+    law = residual_law(batch, v, batch.optimal(v))
+    p = rng.standard_normal((6, 5))
+    assert law.holds.any()
+    for j, (one, head) in enumerate(problems):
+        alone = residual_law(one, head, one.optimal(head))
+        assert alone.holds == law.holds[j]
+        np.testing.assert_allclose(law.offset[j], alone.offset, atol=CONDITIONED)
+        np.testing.assert_allclose(law.deviation(p)[j], alone.deviation(p[j]), rtol=CONDITIONED)
+
+
+def test_laws_print_on_one_line():
+    data, v = figure_1b()
+    batch, heads = sphere_tokens(3, 2, 3, 3, 0)
+    assert repr(residual_law(data, v, [0])).startswith("ResidualLaw([0], 1 carrying and 0 weak constraints")
+    assert repr(residual_law(data, v, [2])) == "ResidualLaw([2], does not hold)"
+    assert "3 problems" in repr(residual_law(batch, heads, batch.optimal(heads)))
+
+
+def test_unusable_arguments_are_named():
+    data, v = figure_1b()
+    law = residual_law(data, v, [0])
+    with pytest.raises(InputError, match=r"'R' argument must be positive finite norms"):
+        law.position(0.0)
+    with pytest.raises(InputError, match=r"'p' argument must be weights of shape \(…, 2\); got shape \(3,\)"):
+        law.deviation(np.zeros(3))
+    with pytest.raises(InputError, match=r"'p' argument must be finite weights"):
+        law.multipliers_from([np.nan, 0.0])
+    with pytest.raises(InputError, match=r"'run' argument must be a Trajectory .* got ndarray"):
+        law_deviation(data, v, np.zeros(2))
+    batch, heads = sphere_tokens(3, 2, 3, 3, 0)
+    many = residual_law(batch, heads, batch.optimal(heads))
+    with pytest.raises(InputError, match=r"one norm \(or more\) per problem, shape \(3, …\)"):
+        many.position([1.0, 2.0])
+    with pytest.raises(InputError, match=r"weights of shape \(batch, …, 3\)"):
+        many.deviation(np.zeros((2, 3)))
+
+
+def test_the_directions_agree_where_the_law_is_reached():
+    data, v = with_rows([[1.0, 1.0], [1.0, -0.4]], [0.5, 2.0])
+    law = residual_law(data, v, [0])
+    run = descend(data, v, step=NormalizedStep(0.5), n_steps=4000)
+    predicted = law.position(float(run.final @ law.solution.direction))
+    np.testing.assert_allclose(run.final, predicted, rtol=CONDITIONED)
+    assert 1.0 - correlation(run.final, predicted) < 1e-6 * (1.0 - correlation(run.final, law.solution.x))
