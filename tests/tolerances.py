@@ -21,3 +21,4 @@ SVM_INTERIOR_POINT = 1e-6  # the same for an interior-point method: the root of 
 SVM_OTHERS = 1e-5  # residual that any competitor of the hard-margin benchmark reaches in its best form
 LAW_RATE = 0.03  # fitted exponential rate of a deviation against the predicted one, from discrete steps
 ON_THE_LAW = 1e-6  # tangent of the gradient's angle at a predicted position whose inactive rows have faded by e^-30
+LISTED_POINT = 1e-5  # a minimum against the list of minima rounded to six digits

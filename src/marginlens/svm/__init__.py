@@ -4,6 +4,18 @@ from marginlens.svm.attention import att_svm, token_pairs
 from marginlens.svm.label import label_svm
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.relaxed import relaxed_svm
+from marginlens.svm.sets import SetSolution, Unfinished, set_svm
 from marginlens.svm.solution import MarginSolution, Status
 
-__all__ = ["MarginSolution", "Status", "att_svm", "label_svm", "least_distance", "relaxed_svm", "token_pairs"]
+__all__ = [
+    "MarginSolution",
+    "SetSolution",
+    "Status",
+    "Unfinished",
+    "att_svm",
+    "label_svm",
+    "least_distance",
+    "relaxed_svm",
+    "set_svm",
+    "token_pairs",
+]

@@ -1,0 +1,294 @@
+"""Branch and bound over alternatives: the shortest vector when each group of constraints may be met in one of several ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solution import Status
+
+TIE = 1e-9  # relative difference of two norms up to which both count as shortest
+TOUCH = 1e-9  # how far a point may miss a halfspace, relative to its norm, and still count as inside
+NODES_AT_ONCE = 256  # partial choices extended together
+_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
+
+
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """Groups of alternatives: x must satisfy `rows[i, a] @ x >= floor[i, a]` for some allowed a, in every group i.
+
+    Attributes:
+        rows: (n_groups, n_ways, n_rows, d), zero rows with floor 0 where a group is smaller than the largest.
+        floor: (n_groups, n_ways, n_rows), each 0 or 1.
+        allowed: (n_groups, n_ways) whether group i has an alternative a that any x can satisfy.
+    """
+
+    rows: FloatArray
+    floor: FloatArray
+    allowed: BoolArray
+
+    def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Shortest x of each partial choice (n_choices, n_groups), -1 where nothing is chosen.
+
+        Returns:
+            x (n_choices, d), their norms (inf where no x exists), and whether rounding left the question open.
+        """
+        d = self.rows.shape[-1]
+        x, norm = np.zeros((len(choices), d)), np.zeros(len(choices))
+        doubtful = np.zeros(len(choices), dtype=np.bool_)
+        depth = np.sum(choices >= 0, axis=1)
+        for k in np.unique(depth[depth > 0]):
+            same = np.flatnonzero(depth == k)
+            size = max(1, _NUMBERS_AT_ONCE // (int(k) * self.rows.shape[2] * d))
+            for part in np.split(same, range(size, len(same), size)):
+                _, group = np.nonzero(choices[part] >= 0)
+                way = choices[part][choices[part] >= 0]
+                found = least_distance(
+                    self.rows[group, way].reshape(len(part), -1, d), self.floor[group, way].reshape(len(part), -1)
+                )
+                x[part] = found.x
+                norm[part] = np.nan_to_num(np.linalg.norm(found.x, axis=-1), nan=np.inf)
+                doubtful[part] = [one is Status.INACCURATE for one in found.status]
+        return x, norm, doubtful
+
+    def shortfall(self, x: FloatArray) -> FloatArray:
+        """How far each point x (n_points, d) is from each alternative, at least: (n_points, n_groups, n_ways), inf if not allowed."""
+        miss = self.floor - np.einsum("iabd,nd->niab", self.rows, x)
+        size = np.linalg.norm(self.rows, axis=-1)
+        distance = np.max(np.maximum(miss, 0.0) / np.where(size > 0.0, size, 1.0), axis=-1)
+        return np.where(self.allowed, distance, np.inf)
+
+    @property
+    def n_choices(self) -> int:
+        """How many complete choices there are."""
+        return prod(int(count) for count in self.allowed.sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    r"""One halfspace around each alternative, and how far the halfspaces of different groups can share a step.
+
+    Alternative a of group i lies in :math:`u_{ia}^\top x \ge h_{ia}`, the plane through its point nearest to zero. A step that enters
+    one such halfspace per group, each at a distance e_i, has a squared length of at least :math:`\sum_i e_i^2 / \kappa`, where κ is
+    the largest eigenvalue of the Gram matrix of all u without the products inside a group: any choice has a submatrix of it.
+
+    Attributes:
+        normal: (n_groups, n_ways, d) unit vectors u, zero where an alternative is not allowed. height: (n_groups, n_ways) h,
+            inf where not allowed. spread: κ >= 1.
+    """
+
+    normal: FloatArray
+    height: FloatArray
+    spread: float
+
+    @classmethod
+    def around(cls, nearest: FloatArray, allowed: BoolArray) -> Planes:
+        """From the nearest point (n_groups, n_ways, d) of each alternative."""
+        norm = np.linalg.norm(nearest, axis=-1)
+        normal = np.where(allowed[..., None], nearest / np.where(norm > 0.0, norm, 1.0)[..., None], 0.0)
+        flat = normal.reshape(-1, normal.shape[-1])
+        group = np.repeat(np.arange(len(normal)), normal.shape[1])
+        gram = np.where((group[:, None] == group) & ~np.eye(len(group), dtype=np.bool_), 0.0, flat @ flat.T)
+        return cls(normal, np.where(allowed, norm, np.inf), max(1.0, float(np.linalg.eigvalsh(gram)[-1])))
+
+    def bound(self, choices: IntArray, x: FloatArray, norm: FloatArray) -> FloatArray:
+        """A lower bound on the norm of every completion of partial choices whose shortest vectors are x, (n_choices,)."""
+        missing = np.maximum(self.height - np.einsum("iad,nd->nia", self.normal, x), 0.0).min(axis=-1)
+        return np.sqrt(norm**2 + np.sum(np.where(choices < 0, missing, 0.0) ** 2, axis=-1) / self.spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a search found.
+
+    Attributes:
+        points: (n_points, d) vectors as short as the shortest, one per leaf of the tree, so some may coincide; where the limit
+            stopped the search, the shortest met.
+        best: its norm, inf where there is none. lower_bound: no vector is shorter.
+        runner_up: the smallest bound among the choices discarded as too long.
+        explored: convex problems solved. n_covered: complete choices accounted for by a point or by a bound.
+        open_nodes: partial choices left open when the limit stopped the search.
+    """
+
+    points: FloatArray
+    best: float
+    lower_bound: float
+    runner_up: float
+    explored: int
+    n_covered: int
+    open_nodes: int
+
+
+@dataclass(order=True)
+class _Node:
+    """A partial choice, its shortest vector x, and a lower bound on the norm of its completions; ordered by urgency."""
+
+    urgency: tuple[float, float]
+    choice: IntArray = field(compare=False)
+    x: FloatArray = field(compare=False)
+    norm: float = field(compare=False)
+    bound: float = field(compare=False)
+
+
+class _Tree:
+    """The open nodes of the search, and the account of what has been closed."""
+
+    def __init__(self, problem: Alternatives) -> None:
+        n_groups, n_ways, _, d = problem.rows.shape
+        self.best, self.runner_up, self.unproved, self.explored, self.n_covered = np.inf, np.inf, np.inf, 0, 0
+        self.points: list[tuple[float, FloatArray]] = []
+        self.open: list[_Node] = []
+        group, way = np.nonzero(problem.allowed)
+        alone = np.full((len(group), n_groups), -1, dtype=np.int64)
+        alone[np.arange(len(group)), group] = way
+        self.problem = problem
+        x, norm, doubtful = self.solve(alone)
+        allowed, nearest = np.array(problem.allowed), np.zeros((n_groups, n_ways, d))
+        allowed[group, way] = np.isfinite(norm) | doubtful
+        nearest[group, way] = np.where((np.isfinite(norm) & ~doubtful)[:, None], x, 0.0)
+        self.problem = Alternatives(problem.rows, problem.floor, allowed)
+        self.planes = Planes.around(nearest, allowed)
+        self.ways = [int(count) for count in allowed.sum(axis=1)]
+        self.n_covered = problem.n_choices - self.problem.n_choices
+        if all(self.ways):
+            self.add(np.full((1, n_groups), -1, dtype=np.int64), np.zeros((1, d)), np.zeros(1))
+
+    @property
+    def ceiling(self) -> float:
+        return self.best * (1.0 + TIE)
+
+    def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+        self.explored += len(choices)
+        return self.problem.solve(choices)
+
+    def add(self, choices: IntArray, x: FloatArray, norm: FloatArray) -> None:
+        """Open nodes, unless their bound closes them at once."""
+        bound = self.planes.bound(choices, x, norm)
+        late = bound > self.ceiling
+        self.close(choices[late], bound[late])
+        for k in np.flatnonzero(~late):
+            node = _Node((0.0, 0.0), choices[k].copy(), x[k].copy(), float(norm[k]), float(bound[k]))
+            heappush(self.open, self.ranked(node))
+
+    def ranked(self, node: _Node) -> _Node:
+        """Lowest bound first; deepest first as long as nothing feasible is known."""
+        depth = 0.0 if np.isfinite(self.best) else -float(np.sum(node.choice >= 0))
+        node.urgency = (depth, node.bound)
+        return node
+
+    def found(self, norm: float) -> None:
+        """A feasible vector of this norm is known."""
+        first, self.best = not np.isfinite(self.best), min(self.best, norm)
+        if first and np.isfinite(norm):
+            self.open = [self.ranked(node) for node in self.open]
+            heapify(self.open)
+
+    def take(self) -> list[_Node]:
+        """The most promising open nodes."""
+        taken = [heappop(self.open) for _ in range(min(NODES_AT_ONCE, len(self.open)))]
+        late = [node for node in taken if node.bound > self.ceiling]
+        if late:
+            self.close(np.array([node.choice for node in late]), np.array([node.bound for node in late]))
+        return [node for node in taken if node.bound <= self.ceiling]
+
+    def close(self, choices: IntArray, bound: FloatArray) -> None:
+        """Discard nodes whose bound exceeds the best norm."""
+        self.n_covered += self.weight(choices)
+        self.runner_up = min(self.runner_up, float(np.min(bound, initial=np.inf)))
+
+    def weight(self, choices: IntArray) -> int:
+        """Complete choices that partial ones stand for, together."""
+        return sum(prod(w for w, free in zip(self.ways, node, strict=True) if free) for node in (choices < 0).tolist())
+
+
+def branch_and_bound(problem: Alternatives, limit: int) -> Search:
+    """All shortest vectors of a problem with alternatives, by solving about `limit` convex problems at most.
+
+    A partial choice of alternatives has a unique shortest vector, and no completion has a shorter one. If that vector meets every other
+    group as it is, it is the only vector of that norm among all completions; otherwise the completions are split by the alternatives
+    of the group that it misses by most. A part whose bound exceeds the best norm is closed.
+    """
+    tree = _Tree(problem)
+    best, dive = _first_guess(tree, limit) if tree.open else (np.inf, np.empty(0))
+    tree.found(best)
+    while tree.open and tree.explored < limit:
+        nodes = tree.take()
+        if not nodes:
+            continue
+        choices, x = np.array([node.choice for node in nodes]), np.array([node.x for node in nodes])
+        norm = np.array([node.norm for node in nodes])
+        distance = tree.problem.shortfall(x)
+        missing = np.where(choices < 0, distance.min(axis=-1), -np.inf)
+        inside = missing.max(axis=1) <= TOUCH * norm
+        for k in np.flatnonzero(inside):
+            tree.points.append((float(norm[k]), x[k]))
+            tree.found(float(norm[k]))
+        tree.n_covered += tree.weight(choices[inside])
+        _extend(tree, choices[~inside], norm[~inside], distance[~inside], np.argmax(missing[~inside], axis=1))
+    return _report(tree, dive)
+
+
+def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArray, group: IntArray) -> None:
+    """Open the children of nodes that split at `group`, unless a bound closes them."""
+    node, way = np.nonzero(tree.problem.allowed[group])
+    children = choices[node]
+    children[np.arange(len(node)), group[node]] = way
+    reach = np.hypot(
+        norm[node], distance[node, group[node], way]
+    )  # x is a projection: what lies beyond it is at a right angle
+    far = reach > tree.ceiling
+    tree.close(children[far], reach[far])
+    children, parent = children[~far], norm[node[~far]]
+    x, length, doubtful = tree.solve(children)
+    tree.unproved = min(tree.unproved, float(np.min(parent[doubtful], initial=np.inf)))
+    impossible = np.isinf(length) & ~doubtful
+    tree.close(children[impossible], length[impossible])
+    keep = ~doubtful & ~impossible
+    tree.add(children[keep], x[keep], length[keep])
+
+
+def _report(tree: _Tree, dive: FloatArray) -> Search:
+    """The account of a search; a point that only the first guess met stands for itself."""
+    points = [x for norm, x in tree.points if norm <= tree.ceiling]
+    if not points and np.isfinite(tree.best):
+        points = [dive]
+    stacked = np.array(points).reshape(-1, tree.problem.rows.shape[-1])
+    lower = min([tree.best, tree.unproved, *(node.bound for node in tree.open)])
+    return Search(stacked, tree.best, lower, tree.runner_up, tree.explored, tree.n_covered, len(tree.open))
+
+
+def _first_guess(tree: _Tree, limit: int) -> tuple[float, Any]:
+    """A short vector to begin with: choose greedily, then exchange single alternatives as long as that shortens it."""
+    problem = tree.problem
+    choice, x = np.full(len(problem.rows), -1, dtype=np.int64), np.zeros(problem.rows.shape[-1])
+    while (choice < 0).any():
+        distance = np.where((choice < 0)[:, None], problem.shortfall(x[None])[0], np.inf)
+        group = int(np.argmax(np.where(choice < 0, distance.min(axis=1), -np.inf)))
+        ways = np.flatnonzero(problem.allowed[group])
+        best, choice, x = _best_exchange(tree, choice, [(group, int(way)) for way in ways])
+        if not np.isfinite(best) or tree.explored >= limit:
+            return np.inf, x
+    every = [(int(i), int(a)) for i, a in np.argwhere(problem.allowed)]
+    while tree.explored < limit:
+        shorter, other, at = _best_exchange(tree, choice, every)
+        if shorter >= best * (1.0 - TIE):
+            break
+        best, choice, x = shorter, other, at
+    return best, x
+
+
+def _best_exchange(tree: _Tree, choice: IntArray, moves: list[tuple[int, int]]) -> tuple[float, IntArray, FloatArray]:
+    """The shortest vector after one of the moves (group, way), with its choice."""
+    choices = np.repeat(choice[None], len(moves), axis=0)
+    group, way = np.array(moves).T
+    choices[np.arange(len(moves)), group] = way
+    x, norm, doubtful = tree.solve(choices)
+    norm = np.where(doubtful, np.inf, norm)
+    k = int(np.argmin(norm))
+    return float(norm[k]), choices[k], x[k]

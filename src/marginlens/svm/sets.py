@@ -1,0 +1,226 @@
+"""ATT-SVM': the shortest p that lets some token of each input's optimal set beat all tokens outside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.errors import reject, whole_number
+from marginlens.papers import implements
+from marginlens.svm.branching import Alternatives, Search, branch_and_bound
+from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solution import MarginSolution, Status
+
+MOST_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
+SAME_POINT = 1e-6  # distance, relative to the norm, up to which two minima are one
+
+
+class Unfinished(Enum):
+    """How a search ends that was not allowed to explore every choice; the value is the sentence that users read."""
+
+    LIMIT = "The limit on explored choices was reached: the solution is the best found, and its gap says how much shorter one may be."
+
+    def __repr__(self) -> str:
+        return f"Unfinished.{self.name}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SetSolution:
+    r"""All global minima of ATT-SVM', and why there are no others.
+
+    Every choice of one token per set is accounted for: by a solution, by a proof that no p makes it, or by a lower bound above the
+    optimum. `n_covered == n_choices` says that none is missing, `runner_up > 1/margin` that what was discarded is longer.
+
+    Attributes:
+        solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
+        choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
+        status: a `Status`, or `Unfinished.LIMIT`.
+        lower_bound: no feasible p is shorter. runner_up: the smallest norm that a discarded choice can have; inf where none was.
+        explored: convex problems solved. n_choices: complete choices there are. n_covered: how many are accounted for.
+    """
+
+    solutions: tuple[MarginSolution, ...]
+    choices: IntArray
+    status: Status | Unfinished
+    lower_bound: float
+    runner_up: float
+    explored: int
+    n_choices: int
+    n_covered: int
+
+    @property
+    def margin(self) -> float:
+        r""":math:`\Xi = 1/\|p^{mm}\|`: zero where the problem is infeasible, infinite where p = 0 is enough."""
+        return float(self.solutions[0].margin) if self.solutions else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How much shorter than the solution a feasible p could be, relative to its norm: 0 once the search is complete."""
+        if not self.solutions or self.status is Status.TRIVIAL:
+            return 0.0 if self.status in (Status.TRIVIAL, Status.INFEASIBLE) else float("inf")
+        return max(0.0, 1.0 - self.lower_bound * self.margin)
+
+    @property
+    def points(self) -> FloatArray:
+        """The set G^mm as an array (n_solutions, d_key)."""
+        width = self.solutions[0].x.shape[-1] if self.solutions else 0
+        return np.array([one.x for one in self.solutions]).reshape(len(self.solutions), width)
+
+    def __repr__(self) -> str:
+        found = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"
+        return (
+            f"SetSolution({self.status.name}, {found}, margin={self.margin:.6g}, gap={self.gap:.2g}, "
+            f"{self.explored} problems solved for {self.n_choices} choices)"
+        )
+
+
+@implements("A", "ATT-SVM'")
+def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) -> SetSolution:
+    r"""Every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
+
+    .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,
+        \quad i \in [n]
+
+    The problem is not convex: it is solved exactly by branch and bound over the tokens α_i that attain the maximum.
+
+    Args:
+        data: one problem with keys `data.K` of shape (n_inputs, n_tokens, d_key).
+        optimal_sets: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
+        limit: convex problems after which to stop with the best solution found and its gap; by default the search is completed,
+            and refused beforehand where there are more than ten million choices.
+    Returns:
+        A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, the list with `n_covered` and `runner_up`, the optimum
+        with `att_svm` on its choice where the sets are singletons.
+    """
+    if data.is_batch:
+        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+    sets = as_optimal_sets(data, optimal_sets)
+    binding = [i for i in range(data.n_inputs) if len(sets[i]) < data.lengths[i]]
+    n_choices = prod(len(sets[i]) for i in binding)
+    if limit is not None:
+        whole_number(limit, "limit", at_least=1)
+    elif n_choices > MOST_CHOICES:
+        raise reject(
+            "optimal_sets",
+            f"sets with at most {MOST_CHOICES} choices of one token each",
+            f"{float(n_choices):.3g} choices",
+            "Give limit, the convex problems to solve at most, for the best solution found with its gap.",
+        )
+    if not binding:
+        choices = np.array([one[:1] for one in sets]).reshape(1, -1)
+        trivial = _proved(data, sets, choices[0])
+        return SetSolution((trivial,), choices, Status.TRIVIAL, 0.0, np.inf, 0, 1, 1)
+    problem = _alternatives(data, sets, binding)
+    if not problem.allowed.any(axis=1).all():
+        return SetSolution((), _no_choice(data), Status.INFEASIBLE, np.inf, np.inf, 0, n_choices, n_choices)
+    search = branch_and_bound(problem, sys.maxsize if limit is None else limit)
+    return _finish(data, sets, search, (n_choices, problem.n_choices))
+
+
+def as_optimal_sets(data: TokenDataset, optimal_sets: Any) -> tuple[IntArray, ...]:
+    """One sorted array of token indices per input, checked."""
+    if isinstance(optimal_sets, str) or not isinstance(optimal_sets, Sequence | np.ndarray):
+        raise reject("optimal_sets", "one list of token indices per input", type(optimal_sets).__name__)
+    if len(optimal_sets) != data.n_inputs:
+        raise reject("optimal_sets", f"one list of token indices per input, {data.n_inputs} in all", len(optimal_sets))
+    return tuple(_one_set(one, int(data.lengths[i]), f"optimal_sets[{i}]") for i, one in enumerate(optimal_sets))
+
+
+def _one_set(given: Any, length: int, argument: str) -> IntArray:
+    expected = f"different token indices from 0 to {length - 1}"
+    try:
+        indices = np.asarray(sorted(given) if isinstance(given, set | frozenset) else given)
+    except (TypeError, ValueError) as problem:
+        raise reject(argument, expected, type(given).__name__) from problem
+    if indices.size == 0:
+        raise reject(argument, f"at least one of the token indices from 0 to {length - 1}", "an empty set")
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise reject(argument, expected, f"shape {indices.shape} with dtype {indices.dtype}")
+    outside = (indices < 0) | (indices >= length)
+    if outside.any():
+        raise reject(argument, expected, f"index {indices[outside][0]}")
+    values, counts = np.unique(indices, return_counts=True)
+    if (counts > 1).any():
+        raise reject(argument, expected, f"index {values[counts > 1][0]} more than once")
+    return values.astype(np.int64)
+
+
+def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[int]) -> Alternatives:
+    """The rows k_α - k_β of every α in O_i and β outside, padded to one size, in coordinates of the space that they span."""
+    n_ways = max(len(sets[i]) for i in binding)
+    n_rows = max(int(data.lengths[i]) - len(sets[i]) for i in binding)
+    keys = _in_their_span(data)
+    rows = np.zeros((len(binding), n_ways, n_rows, keys.shape[-1]))
+    floor, allowed = np.zeros(rows.shape[:3]), np.zeros(rows.shape[:2], dtype=np.bool_)
+    for k, i in enumerate(binding):
+        inside, outside = keys[i, sets[i]], keys[i, _outside(data, sets, i)]
+        rows[k, : len(inside), : len(outside)] = inside[:, None] - outside[None]
+        floor[k, : len(inside), : len(outside)] = 1.0
+        same_key = (data.K[i, sets[i]][:, None] == data.K[i, _outside(data, sets, i)]).all(axis=-1)
+        allowed[k, : len(inside)] = ~same_key.any(axis=-1)  # no p tells a token from one with the same key
+    return Alternatives(rows, floor, allowed)
+
+
+def _in_their_span(data: TokenDataset) -> FloatArray:
+    """Keys less the first of their input, rotated into as few coordinates as they need where that saves any."""
+    steps = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0)
+    flat = steps.reshape(-1, data.d_key)
+    if data.d_key <= len(flat):
+        return steps
+    basis = np.linalg.qr(flat.T)[0]  # (d_key, n_inputs n_tokens)
+    return (flat @ basis).reshape(*steps.shape[:-1], -1)
+
+
+def _outside(data: TokenDataset, sets: tuple[IntArray, ...], i: int) -> IntArray:
+    return np.setdiff1d(np.arange(data.lengths[i]), sets[i])
+
+
+def _no_choice(data: TokenDataset) -> IntArray:
+    return np.empty((0, data.n_inputs), dtype=np.int64)
+
+
+def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, counts: tuple[int, int]) -> SetSolution:
+    """Distinct minima with their proofs, and the status that the account of the search allows."""
+    n_choices, n_possible = counts
+    choices = _distinct_choices(data, sets, search)
+    solutions = tuple(_proved(data, sets, one) for one in choices)
+    status: Status | Unfinished = Status.OPTIMAL if solutions else Status.INFEASIBLE
+    if search.open_nodes:
+        status = Unfinished.LIMIT
+    elif search.n_covered < n_possible or any(one.status is not Status.OPTIMAL for one in solutions):
+        status = Status.INACCURATE
+    covered = search.n_covered + n_choices - n_possible
+    return SetSolution(
+        solutions, choices, status, search.lower_bound, search.runner_up, search.explored, n_choices, covered
+    )
+
+
+def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Search) -> IntArray:
+    """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
+    if not len(search.points):
+        return _no_choice(data)
+    near = cKDTree(search.points).query_pairs(SAME_POINT * search.best, output_type="ndarray")
+    ties = coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
+    _, component = connected_components(ties, directed=False)
+    _, first = np.unique(component, return_index=True)
+    keys, points = _in_their_span(data), search.points[first]
+    chosen = [one[np.argmax(keys[i, one] @ points.T, axis=0)] for i, one in enumerate(sets)]
+    return np.unique(np.stack(chosen, axis=1), axis=0)
+
+
+def _proved(data: TokenDataset, sets: tuple[IntArray, ...], choice: IntArray) -> MarginSolution:
+    """The convex problem of one choice of tokens, whose multipliers prove its solution."""
+    pairs = [(i, int(choice[i]), int(t)) for i in range(data.n_inputs) for t in _outside(data, sets, i)]
+    named = np.array(pairs, dtype=np.int64).reshape(-1, 3)
+    rows = data.K[named[:, 0], named[:, 1]] - data.K[named[:, 0], named[:, 2]]
+    return least_distance(rows, np.ones(len(rows)), pairs=named)
