@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -40,13 +41,19 @@ def draw_problems(
     paths: Sequence[FloatArray] | None = None,
 ) -> None:
     """Write the picture of each problem side by side: `solutions[j]` are its rows, `paths[j]` (n_points, 2) its training."""
-    fig, panels = drawing.figure(len(data), width=5.6 if len(data) == 1 else 4.9, height=5.2)
+    fig, panels = drawing.figure(len(data), width=5.6 if len(data) == 1 else 4.6, height=6.8 if len(data) == 1 else 5.4)
     batch = data.as_batch()
     scores = batch.scores(v)
     for j, ax in enumerate(panels):
         path = None if paths is None else paths[j]
         title = f"Problem {j}" if data.is_batch else "Tokens and max-margin directions"
         _draw(ax, batch[j], scores[j], solutions[j], path, title)
+    with mpl.rc_context(drawing.STYLE):
+        handles = {
+            label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        columns = 2 if len(data) == 1 else len(handles)
+        fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     write_whole(place, _FORMS[place.suffix.lower()](fig), "plot")
 
 
@@ -72,8 +79,7 @@ def _draw(
             drawing.ray(ax, row["direction"], reach, color=colours.get(row["kind"], drawing.INK), label=label)
     if path is not None:
         ax.plot([], [], color=drawing.PATH, linewidth=1.6, label="training")
-        inside = drawing.until_it_leaves(path, window)
-        drawing.arrowed_path(ax, inside)
+        drawing.arrowed_path(ax, path[: len(drawing.until_it_leaves(path, window)) + 1])
         drawing.starts(ax, path[0])
     keys = [data.K[i, :length] for i, length in enumerate(data.lengths)]
     cut = [scores[i, :length] for i, length in enumerate(data.lengths)]
@@ -81,6 +87,7 @@ def _draw(
     colour = list(drawing.INPUTS) if few else drawing.shades(data.n_inputs)
     for i in range(data.n_inputs):
         _tokens(ax, keys[i], cut[i], colour[i])
+    title += "" if few else ", one colour per input"
     _finish(ax, window, title, colour[: data.n_inputs] if few and data.n_inputs > 1 else [], path is not None)
 
 
@@ -93,7 +100,7 @@ def _tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour: Any) -> None
 
 
 def _finish(ax: Axes, window: drawing.Window, title: str, inputs: Sequence[Any], has_path: bool) -> None:
-    """Limits, names, and a legend below the panel, where it covers nothing."""
+    """Limits and names, and the marks that the legend below the panels explains."""
     marks: list[tuple[str, float, Any, str]] = [
         ("*", 160.0, drawing.PATH, "optimal token"),
         ("o", 50.0, drawing.PATH, "other token"),
@@ -103,15 +110,14 @@ def _finish(ax: Axes, window: drawing.Window, title: str, inputs: Sequence[Any],
         ax.scatter([], [], marker=marker, s=size, color=[colour], edgecolor="white", label=label)
     if has_path:
         ax.scatter([], [], s=30, facecolor="white", edgecolor=drawing.INK, linewidth=1.2, label="start")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     names = {"xlabel": "first coordinate of p and of the keys", "ylabel": "second coordinate"}
     ax.set(xlim=window[0], ylim=window[1], title=title, **names)
 
 
 def _window(keys: FloatArray, path: FloatArray | None) -> drawing.Window:
-    """A square around the origin, all keys and the start, with room at the sides."""
+    """A square around the origin, all keys and the start, with room at the sides; more of it where a path leads away."""
     points = np.concatenate([keys, np.zeros((1, 2)), *([] if path is None else [path[:1]])])
     low, high = points.min(axis=0), points.max(axis=0)
-    half = 0.68 * max(float(np.max(high - low)), 1e-12)
+    half = (0.68 if path is None else 1.5) * max(float(np.max(high - low)), 1e-12)
     x, y = 0.5 * (low + high)
     return (x - half, x + half), (y - half, y + half)

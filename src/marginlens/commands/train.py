@@ -54,8 +54,11 @@ def train(
         problems = _compared(data, v, choices, run)
         if plot is not None:
             from marginlens.commands.plane import draw_problems
+            from marginlens.theory import globally_optimal_direction
 
-            draw_problems(plot, data, v, [[one["solution"]] for one in problems], paths)
+            best = answers.solution_rows(globally_optimal_direction(data.as_batch(), v))
+            drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]
+            draw_problems(plot, data, v, drawn, paths)
         if as_json:
             told = {"file": str(file), "size": answers.size_of(data), "training": choices.told(), "problems": problems}
             typer.echo(answers.as_json(told))
