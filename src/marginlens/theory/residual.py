@@ -147,7 +147,9 @@ class ResidualLaw:
         pairs = np.maximum(np.asarray(self.solution.pairs), 0)
         place = self._spread(pairs[..., 0] * self.data.n_tokens + pairs[..., 2], extra)
         place = np.broadcast_to(place, (*points.shape[:-1], place.shape[-1]))
-        logs = np.take_along_axis(logs.reshape(*points.shape[:-1], -1), place, axis=-1)
+        logs = np.take_along_axis(
+            logs.reshape(*points.shape[:-1], self.data.n_inputs * self.data.n_tokens), place, axis=-1
+        )
         carrying = self._spread(self.carrying, extra)
         inside = np.where(carrying, logs, -np.inf)
         largest = np.max(inside, axis=-1, keepdims=True, initial=-np.inf)
