@@ -22,3 +22,4 @@ SVM_OTHERS = 1e-5  # residual that any competitor of the hard-margin benchmark r
 LAW_RATE = 0.03  # fitted exponential rate of a deviation against the predicted one, from discrete steps
 ON_THE_LAW = 1e-6  # tangent of the gradient's angle at a predicted position whose inactive rows have faded by e^-30
 LISTED_POINT = 1e-5  # a minimum against the list of minima rounded to six digits
+PATH_IN_THE_SET = 1e-3  # distance of a path to the solution set at radius 1e4/margin, relative to the solutions: a few over the radius

@@ -24,6 +24,14 @@ from marginlens.theory.gradient_conditions import (
     local_gradient_bounds,
 )
 from marginlens.theory.limits import LimitPrediction, Verdict, predict_limit
+from marginlens.theory.mixing import (
+    MixingConstants,
+    MixingPairs,
+    check_mixing,
+    distance_to_set,
+    log_nonoptimality,
+    mixing_constants,
+)
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
 from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
 from marginlens.theory.smoothness import Smoothness, smoothness
@@ -37,6 +45,8 @@ __all__ = [
     "LimitPrediction",
     "LocalGradientBounds",
     "LocalOptima",
+    "MixingConstants",
+    "MixingPairs",
     "ResidualLaw",
     "Separator",
     "Smoothness",
@@ -46,12 +56,14 @@ __all__ = [
     "check_assumption_a",
     "check_assumption_b",
     "check_distinct_scores",
+    "check_mixing",
     "check_separable",
     "check_step",
     "check_strict_optimum",
     "constructive_separator",
     "descent_correlation",
     "directional_margin",
+    "distance_to_set",
     "dominance",
     "globally_optimal_direction",
     "gradient_ratio",
@@ -61,6 +73,8 @@ __all__ = [
     "law_deviation",
     "local_gradient_bounds",
     "locally_optimal_directions",
+    "log_nonoptimality",
+    "mixing_constants",
     "predict_limit",
     "residual_law",
     "sample_cone",

@@ -1,0 +1,188 @@
+"""Several optimal tokens per input: Assumption D, the constants of Lemma 14, and the distance of paths to the solution set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tolerances
+from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
+from marginlens.dynamics import excess_risk, regularization_path, risk, softmax
+from marginlens.errors import InputError
+from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.svm import set_svm
+from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
+
+LOSSES = [Logistic(), Exponential(), Correlation()]
+
+
+def nonoptimal(sets: Any, n_tokens: int) -> np.ndarray:
+    return np.array([~np.isin(np.arange(n_tokens), one) for one in sets])
+
+
+@pytest.mark.statement("A Lemma 14")
+def test_the_generator_gives_the_scores_it_promises() -> None:
+    data, v, sets = label_mixing(4, 6, 3, 5, 0, epsilon=0.3)
+    scores, outside = data.scores(v), nonoptimal(sets, 6)
+    nu = scores.max(axis=1)
+    for i, one in enumerate(sets):
+        np.testing.assert_array_equal(scores[i, one], nu[i])
+    assert np.all(scores[outside] <= 0.7 * np.repeat(nu, 3))
+    constants = mixing_constants(data, v, sets)
+    assert constants.epsilon >= 0.3
+    np.testing.assert_array_equal(constants.nu, nu)
+
+
+@pytest.mark.statement("A Eq. (85)")
+def test_the_contribution_of_other_tokens_is_bounded() -> None:
+    """Z_i = Σ_{t ∉ O_i} s_t γ_t, from the plain softmax, at many p; the upper bound is attained for some p up to ten per cent."""
+    data, v, sets = label_mixing(3, 5, 2, 8, 1)
+    constants, outside = mixing_constants(data, v, sets), nonoptimal(sets, 5)
+    points = np.random.default_rng(1).normal(size=(3000, 8)) * 6.0
+    s = softmax(data.repeat(3000), points)
+    q = np.sum(s * outside, axis=-1)
+    Z = np.sum(s * outside * data.scores(v), axis=-1)
+    ceiling = (1.0 - constants.epsilon) * constants.nu * q
+    assert np.all(ceiling + tolerances.ROUNDING >= Z)
+    assert np.all(-constants.C * q.max(axis=-1, keepdims=True) - tolerances.ROUNDING <= Z)
+    assert np.max(Z / ceiling) > 0.9
+
+
+@pytest.mark.statement("A Lemma 14")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_excess_risk_is_nonoptimality_up_to_constant_factors(loss: Any) -> None:
+    """C₋ q ≤ L - L⋆ ≤ C₊ q at any norm, with logarithms from two modules that share no formula."""
+    for seed in range(5):
+        data, v, sets = label_mixing(3, 5, 2, 6, seed)
+        constants = mixing_constants(data, v, sets, loss)
+        rng = np.random.default_rng(seed)
+        points = rng.normal(size=(400, 6)) * 10.0 ** rng.uniform(-1, 3, size=(400, 1))
+        log_q = log_nonoptimality(data, points, sets)
+        above = excess_risk(data.repeat(400), v, points, loss, np.array([one[0] for one in sets]))
+        assert np.all(above.sign > 0)
+        offset = above.log - log_q
+        assert np.all(offset >= np.log(constants.C_minus) - tolerances.CONDITIONED)
+        assert np.all(offset <= np.log(constants.C_plus) + tolerances.CONDITIONED)
+
+
+@pytest.mark.statement("A Assumption D")
+def test_nonoptimality_is_the_softmax_and_keeps_going_where_it_underflows() -> None:
+    data, _, sets = label_mixing(3, 5, 2, 6, 2)
+    points = np.random.default_rng(2).normal(size=(50, 6))
+    plain = np.sum(softmax(data.repeat(50), points) * nonoptimal(sets, 5), axis=-1).max(axis=-1)
+    np.testing.assert_allclose(log_nonoptimality(data, points, sets), np.log(plain), rtol=tolerances.HIGH_PRECISION)
+    line = TokenDataset([[[1.0], [0.0]]], [1])
+    assert log_nonoptimality(line, [1e5], [[0]]) == -1e5
+    assert log_nonoptimality(line, [-40.0], [[0]]) == pytest.approx(-np.exp(-40.0), rel=tolerances.HIGH_PRECISION)
+    assert log_nonoptimality(line, [3.0], [[0, 1]]) == -np.inf
+
+
+@pytest.mark.statement("A Assumption D", "A Lemma 14")
+@pytest.mark.parametrize("delta", [0.05, 0.5, 2.0])
+def test_linear_label_mixing_satisfies_assumption_d_with_the_lemmas_rho(delta: float) -> None:
+    for seed in range(4):
+        data, v, sets = label_mixing(3, 5, 2, 6, seed)
+        found = check_mixing(data, v, sets, delta=delta, rng=seed)
+        assert found.holds
+        assert mixing_constants(data, v, sets).rho(delta) <= found.rho <= 0.0
+        assert found.n_pairs > 1000
+        assert found.depth < -100.0
+
+
+@pytest.mark.statement("A Assumption D")
+def test_pairs_are_compared_as_plain_risks_compare_them() -> None:
+    data, v, sets = label_mixing(3, 5, 2, 6, 3)
+    found = check_mixing(data, v, sets)
+    shallow = found.log_q > -20.0
+    plain = risk(data.repeat(int(shallow.sum())), v, found.points[shallow])
+    order = np.argsort(found.excess_order[shallow], kind="stable")
+    assert np.all(np.diff(plain[order]) >= -tolerances.ROUNDING)
+
+
+@pytest.mark.statement("A Assumption D")
+@pytest.mark.parametrize("change", ["one left out", "one too many"])
+def test_wrong_sets_have_a_counter_example_at_every_depth(change: str) -> None:
+    data, v, sets = label_mixing(2, 4, 2, 6, 0)
+    extra = [int(np.flatnonzero(row)[0]) for row in nonoptimal(sets, 4)]
+    wrong = [one[:1] if change == "one left out" else np.append(one, t) for one, t in zip(sets, extra, strict=True)]
+    found = check_mixing(data, v, wrong)
+    assert not found.holds
+    p, other = found.counterexample
+    log_q = log_nonoptimality(data, found.counterexample, wrong)
+    assert log_q[0] <= (1.0 + found.delta) * log_q[1]
+    assert log_q[0] < -100.0
+    reference = np.array([one[0] for one in sets])
+    assert not excess_risk(data, v, other, selected=reference).above(excess_risk(data, v, p, selected=reference))
+
+
+@pytest.mark.statement("A Eq. (83)")
+def test_the_networks_risk_is_the_formula_and_assumption_d_holds() -> None:
+    pytest.importorskip("torch")
+    data, network, sets = monotone_mixing(3, 5, 2, 6, 4)
+    p = np.random.default_rng(4).normal(size=6)
+    z = np.einsum("it,itd->id", softmax(data, p), data.X)
+    assert risk(data, network, p) == pytest.approx(np.mean(np.logaddexp(0.0, -data.y * network(z))))
+    best = [data.X[i, one] for i, one in enumerate(sets)]
+    assert all((x == x[0]).all() for x in best)
+    for i, one in enumerate(sets):
+        others = np.setdiff1d(np.arange(5), one)
+        assert np.all(data.y[i] * (best[i][0] - data.X[i, others]) > 0.0)
+    assert check_mixing(data, network, sets).holds
+    assert not check_mixing(data, network, [one[:1] for one in sets]).holds
+
+
+@pytest.mark.statement("A Thm 8")
+def test_paths_reach_the_solution_set() -> None:
+    for seed in (0, 1):
+        data, v, sets = label_mixing(3, 4, 2, 5, seed)
+        found = set_svm(data, sets)
+        radii = np.array([10.0, 100.0, 1000.0, 10000.0]) / found.margin
+        path = regularization_path(data, v, radii, restarts=16, rng=seed)
+        distance = found.margin * distance_to_set(path.points, found, radii)
+        assert np.all(np.diff(distance) < 0.0)
+        assert distance[-1] < tolerances.PATH_IN_THE_SET
+
+
+@pytest.mark.statement("A Thm 8")
+def test_either_solution_of_the_example_on_the_line_is_reached() -> None:
+    data, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[1.0, 1.0, 0.0]])
+    found = set_svm(data, [[0, 1]])
+    path = regularization_path(data, v, [1.0, 10.0, 100.0])
+    np.testing.assert_allclose(distance_to_set(path.points, found, path.radii), 0.0, atol=tolerances.ROUNDING)
+
+
+@pytest.mark.statement("A Thm 8")
+def test_distance_to_a_set_in_closed_form() -> None:
+    corners = np.array([[2.0, 0.0], [0.0, 2.0]])
+    assert distance_to_set([3.0, 0.0], corners) == 0.0
+    assert distance_to_set([-1.0, 0.0], corners) == pytest.approx(2.0 * np.sqrt(2.0))
+    np.testing.assert_allclose(distance_to_set([[1.0, 0.0], [0.0, 5.0]], corners, [2.0, 5.0]), [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: label_mixing(2, 3, 4, 2, 0), "'n_optimal' argument must be at most n_tokens = 3; got 4"),
+        (lambda: label_mixing(0, 3, 1, 2, 0), "'n_inputs' argument must be a whole number of at least 1"),
+        (lambda: label_mixing(2, 3, 1, 2, 0, epsilon=2.5), r"'epsilon' .* at most 2.*got 2\.5"),
+        (lambda: monotone_mixing(2, 3, 1, 2, 0, d_model=0), "'d_model' .* at least 1"),
+        (lambda: distance_to_set([1.0], []), "'solutions' .* at least one global minimum"),
+        (lambda: distance_to_set([0.0], [[1.0]]), "'p' argument must be of positive length"),
+        (lambda: distance_to_set([1.0, 2.0], [[1.0]]), r"'p' .* shape \(1,\).*got shape \(2,\)"),
+    ],
+)
+def test_unusable_arguments(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_unusable_mixing_questions() -> None:
+    data, v, sets = label_mixing(2, 4, 2, 3, 0)
+    with pytest.raises(InputError, match=r"'optimal_sets\[0\]' .* share one positive score"):
+        mixing_constants(data, v, [[0, 1, 2], sets[1]])
+    with pytest.raises(InputError, match="'delta' argument must be a positive number"):
+        check_mixing(data, v, sets, delta=0.0)
+    with pytest.raises(InputError, match="'data' argument must be one problem"):
+        check_mixing(data.repeat(2), v, sets)
