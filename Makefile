@@ -53,3 +53,4 @@ picture: $(READY)
 
 clean:
 	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
-from marginlens.svm import Status, att_svm
+from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import token_optimality
 
 ID = "A-F9"
@@ -51,7 +51,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     for k, d in enumerate(WIDTHS):
         data, v = sphere_tokens(trials, 4, 6, d, np.random.default_rng([SEED, k]))
         rows.append(_classify(data, v, descend(data, v, step=NormalizedStep(1.0), n_steps=1000)))
-        rows[-1] |= _continued(data, v, rows[-1].pop("odd"))
+        odd = rows[-1].pop("odd")
+        rows[-1] |= _continued(data, v, odd) | {"set_corr": _set_correlation(data, v, rows[-1].pop("final"), odd)}
         progress.advance()
         few = TokenDataset(data.X[:plain_trials], data.y[:plain_trials])
         rows[-1]["plain_corr"] = _plain_correlation(few, v[:plain_trials], rows[-1]["saturated"][:plain_trials])
@@ -95,7 +96,11 @@ def _note(rows: list[dict[str, Any]], odd: FloatArray) -> str:
     )
     if settled + finite == odd.size:
         text += " So none of them is a divergent run that settles on a negative gap."
-    return text
+    relaxed = np.concatenate([row["set_corr"] for row in rows])
+    return text + (
+        " With the neighbours that outscore a selected token counted as optimal beside it (ATT-SVM'), the correlations have median "
+        f"{np.median(relaxed):.4f} and mean {np.mean(relaxed):.4f}."
+    )
 
 
 def _classify(data: TokenDataset, v: FloatArray, run: Trajectory) -> dict[str, Any]:
@@ -105,6 +110,7 @@ def _classify(data: TokenDataset, v: FloatArray, run: Trajectory) -> dict[str, A
     saturated = (chosen.mean(axis=-1) >= 1 - 1e-5) & (found.solution.status == Status.OPTIMAL)
     return {
         "odd": np.flatnonzero(saturated & (found.score_gap < 0)),
+        "final": run.final,
         "saturated": saturated,
         "corr": correlation(run.final, found.solution.x)[saturated],
         "gap": found.score_gap[saturated],
@@ -122,6 +128,19 @@ def _continued(data: TokenDataset, v: FloatArray, odd: Any) -> dict[str, int]:
     gap = token_optimality(few, v[odd], run.selected).score_gap
     finite = run.norm < 1.05 * run.saved["norm"][:, 0]
     return {"settled": int(np.sum((gap > 0) & ~finite)), "finite": int(np.sum(finite))}
+
+
+def _set_correlation(data: TokenDataset, v: FloatArray, final: FloatArray, odd: Any) -> FloatArray:
+    """Correlation of the odd runs with ATT-SVM', where neighbours that outscore the selected token count as optimal beside it."""
+    corr = []
+    for j in odd:
+        one, scores = data[j], data[j].scores(v[j])
+        found = token_optimality(one, v[j], np.argmax(np.einsum("itd,d->it", one.K, final[j]), axis=-1))
+        own = np.take_along_axis(scores, found.selected[:, None], axis=-1)
+        sets = (found.neighbours & (scores > own)) | (np.arange(one.n_tokens) == found.selected[:, None])
+        points = set_svm(one, [np.flatnonzero(row) for row in sets]).points
+        corr.append(max(float(correlation(final[j], point)) for point in points))
+    return np.array(corr)
 
 
 def _plain_correlation(data: TokenDataset, v: FloatArray, saturated: Any) -> FloatArray:
