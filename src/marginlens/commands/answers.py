@@ -14,7 +14,7 @@ from marginlens.svm import MarginSolution, Status
 from marginlens.theory import LimitPrediction, TokenOptimality
 
 _COORDINATES = 4  # of a direction that the terminal shows
-_TOKENS = 8  # of a selection that the terminal shows
+_TOKENS = 7  # of a selection that the terminal shows
 
 
 def as_json(answer: Any) -> str:
@@ -97,8 +97,9 @@ def vector(values: Any) -> str:
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
         return "–"
-    shown = ", ".join(f"{one:.3f}" for one in array[:_COORDINATES])
-    return f"({shown})" if len(array) <= _COORDINATES else f"({shown}, … {len(array)} in all)"
+    if len(array) <= _COORDINATES:
+        return f"({', '.join(f'{one:.3f}' for one in array)})"
+    return f"({', '.join(f'{one:.3f}' for one in array[: _COORDINATES - 2])}, … {len(array)} in all)"
 
 
 def selection(selected: Any) -> str:

@@ -99,7 +99,6 @@ def _show_one(out: Any, problem: dict[str, Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from marginlens.commands import answers
     from marginlens.report.terminal import rows_table
     from marginlens.svm import Status
 
@@ -127,7 +126,8 @@ def _show_one(out: Any, problem: dict[str, Any]) -> None:
     out.print(prediction["why"], markup=False, style="bold")
     missing = [row for row in rows if row["kind"] == "GMM" and row["status"] == Status.INFEASIBLE.name]
     if missing:
-        out.print(f"The GMM does not exist: see --selected {answers.selection(missing[0]['selected'])} for the proof.")
+        tokens = ",".join(map(str, missing[0]["selected"]))
+        out.print(f"The GMM does not exist: --selected {tokens} shows the proof.")
 
 
 def _meaning(row: dict[str, Any]) -> str:

@@ -154,18 +154,14 @@ def _compared(data: Any, v: Any, choices: _Choices, run: Any) -> list[dict[str, 
     """One row per problem: where training went, the ATT-SVM of what it selected, and what was predicted."""
     from marginlens.commands import answers
     from marginlens.directions import angle, correlation, unit
-    from marginlens.theory import predict_limit, token_optimality
+    from marginlens.theory import token_optimality
 
     batch = data.as_batch()
     head = batch.head(v)
     solutions = answers.solution_rows(token_optimality(batch, v, run.selected))
     chosen = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]  # (batch, n_inputs)
     rows = []
-    for j, solution in enumerate(solutions):
-        # limit=1: the trained tokens are the only candidate that matters here, so none is enumerated
-        prediction = predict_limit(
-            batch[j], head[j], loss=choices.loss, start=choices.start, step=choices.step, limit=1
-        )
+    for j, (solution, prediction) in enumerate(zip(solutions, _predicted(batch, head, choices), strict=True)):
         final = run.final[j]
         predicted = None if prediction.direction is None else correlation(final, prediction.direction)
         rows.append(
@@ -189,20 +185,38 @@ def _compared(data: Any, v: Any, choices: _Choices, run: Any) -> list[dict[str, 
     return rows
 
 
+def _predicted(batch: Any, head: Any, choices: _Choices) -> list[Any]:
+    """The prediction for each problem; the trained tokens are the one candidate that matters here, so none is enumerated."""
+    from marginlens.report.terminal import Bars, console
+    from marginlens.theory import predict_limit
+
+    found = []
+    with Bars(console(stderr=True)) as bars:
+        bar = bars.bar("Predicting")
+        bar.expect(len(batch))
+        for j in range(len(batch)):
+            told = {"loss": choices.loss, "start": choices.start, "step": choices.step}
+            found.append(predict_limit(batch[j], head[j], **told, limit=1))
+            bar.advance()
+    return found
+
+
 def _agreement(solution: dict[str, Any], reached: float, predicted: float | None) -> str:
     """How training and theory compare, in one sentence."""
-    if predicted is not None:
+    if solution["status"] == "TRIVIAL":
+        return "No input has two tokens, so there is nothing to select."
+    if predicted is not None and not np.isnan(predicted):
         return f"The limit is certain, and the trained direction has cosine {predicted:.6f} with it."
+    if solution["kind"] == "none":
+        return "The softmax prefers no single token of every input, so there is no direction to compare with."
+    if np.isnan(reached):
+        return "The weights never left zero, so there is no direction to compare with."
     if solution["kind"] in ("GMM", "LMM"):
         which = "the GMM" if solution["kind"] == "GMM" else "an LMM"
         return (
             "No theorem makes the limit of this run certain; it selects the tokens of "
             f"{which}, and has cosine {reached:.6f} with its direction."
         )
-    if solution["status"] == "TRIVIAL":
-        return "No input has two tokens, so there is nothing to select."
-    if solution["kind"] == "none":
-        return "The softmax prefers no single token of every input, so there is no direction to compare with."
     return (
         "The selected tokens do not outscore their neighbours, so no theorem has their direction as a limit: "
         "the run ends at a finite minimum, or later changes tokens."
@@ -242,21 +256,26 @@ def _show_one(out: Any, row: dict[str, Any]) -> None:
         "norm": answers.number(row["norm"]),
         "selects": answers.selection(row["selected"]),
         "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
-        "ended": f"{DescentStatus[row['status']].value[:-1]}: {row['steps_taken']:,}.",
+        "ended": f"{DescentStatus[row['status']].value} ({row['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", trained))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
+    tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
     margin = {
         "direction": answers.vector(solution["direction"]),
         "margin": answers.number(solution["margin"]),
-        "these tokens are": kinds.get(solution["kind"], "selected by no direction"),
+        "these tokens are": kinds.get(solution["kind"], "selected by no direction") + tied,
         "score gap": answers.number(solution["score_gap"]),
         "status": f"{Status[solution['status']].value} ({answers.proof(solution)})",
-        "cosine": f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}",
+        "cosine": "–" if np.isnan(row["correlation"]) else _closeness(row),
     }
     out.print(facts_table("The ATT-SVM of what it selects", margin))
     out.print(row["agreement"], style="bold")
     out.print(row["prediction"]["why"], markup=False)
+
+
+def _closeness(row: dict[str, Any]) -> str:
+    return f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
 
 
 def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
