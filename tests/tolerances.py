@@ -23,3 +23,4 @@ LAW_RATE = 0.03  # fitted exponential rate of a deviation against the predicted 
 ON_THE_LAW = 1e-6  # tangent of the gradient's angle at a predicted position whose inactive rows have faded by e^-30
 LISTED_POINT = 1e-5  # a minimum against the list of minima rounded to six digits
 PATH_IN_THE_SET = 1e-3  # distance of a path to the solution set at radius 1e4/margin, relative to the solutions: a few over the radius
+SLOW_DESCENT = 0.97  # cosine of plain descent with its certain limit after 200,000 small steps: the norm grows like log t

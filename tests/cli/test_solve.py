@@ -1,0 +1,209 @@
+"""`marginlens solve`: what it prints, what its JSON holds, what it draws, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from marginlens import cli
+from marginlens.data import TokenDataset, figure_1b, figure_8, gaussian_tokens, sphere_tokens, write_problem
+from marginlens.svm import att_svm
+from marginlens.theory import locally_optimal_directions
+from random_problems import ragged_problem
+from tolerances import CONDITIONED, SVM_FARKAS, SVM_KKT
+
+ON_A_LINE = [[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]  # no p selects the middle token
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def solve(*arguments):
+    return CliRunner().invoke(cli.app, ["solve", *arguments])
+
+
+def numbers(*arguments):
+    """The answer in JSON, in which nothing but finite numbers stands."""
+    result = solve(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout, parse_constant=pytest.fail)
+
+
+def line(result, word):
+    return next(text for text in result.stdout.splitlines() if word in text)
+
+
+def test_it_prints_the_prediction_and_every_direction(here):
+    write_problem("b.npz", *figure_1b())
+    result = solve("b.npz")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("b.npz: 1 input with 3 tokens, d_model = 3, d_key = 2\n")
+    assert "(-0.100, 0.995)" in line(result, "GMM  │ 0")
+    assert "0.9 " in line(result, "LMM  │ 1")
+    assert "These are all of P^mm." in result.stdout
+    assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
+    assert "✗ A Assumption B: the non-optimal scores of an input differ by up to 0.9" in result.stdout
+    assert "Not certain: A Thm 2 does not apply" in result.stdout
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed):
+    data, v = ragged_problem(np.random.default_rng(seed), 3, 4, 3)
+    write_problem("r.json", data, v)
+    (told,) = numbers("r.json")["problems"]
+    every = locally_optimal_directions(data, v)
+    listed = [row for row in told["solutions"] if row["kind"] in ("GMM", "LMM") and row["status"] == "OPTIMAL"]
+    assert sorted(row["selected"] for row in listed) == sorted(every.selections.tolist())
+    for row in listed:
+        p = np.zeros(3)
+        for part in row["proof"]:
+            p += part["weight"] * (data.K[part["input"], part["selected"]] - data.K[part["input"], part["other"]])
+        np.testing.assert_allclose(p * row["margin"], row["direction"], atol=CONDITIONED)
+        assert row["kkt_residual"] <= SVM_KKT
+        assert row["certificate_residual"] is None
+    theorems = told["prediction"]["theorems"]
+    assert [one["label"] for one in theorems][:3] == ["A Thm 1", "A Thm 2", "A Thm 3"]
+    for one in theorems:
+        assert one["applies"] == all(condition["holds"] for condition in one["conditions"])
+
+
+def test_one_input_with_equal_scores_is_certain(here):
+    Path("a.json").write_text('{"X": [[[1, 0], [0, 0]]], "y": [1], "v": [1, 0]}')
+    (told,) = numbers("a.json")["problems"]
+    assert told["prediction"]["direction"] == [1.0, 0.0]
+    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in solve("a.json").stdout
+
+
+def test_selected_solves_that_problem_alone(here):
+    data, v = figure_8()
+    write_problem("f.npz", data, v)
+    told = numbers("f.npz", "--selected", "0, 1")["problems"]
+    assert [one["prediction"] for one in told] == [None]
+    (row,) = told[0]["solutions"]
+    assert (row["kind"], row["selected"], row["margin"]) == ("LMM", [0, 1], 1.0)
+    np.testing.assert_allclose(row["direction"], att_svm(data, [0, 1]).direction, atol=CONDITIONED)
+    result = solve("f.npz", "--selected", "0,1")
+    assert "The shortest vector was found, and its multipliers prove that it is the shortest." in result.stdout
+    assert "A Thm" not in result.stdout
+
+
+def test_an_infeasible_selection_is_answered_with_its_certificate(here):
+    data = TokenDataset(ON_A_LINE, [1.0])
+    write_problem("i.json", data, [1.0, 0.0])
+    (row,) = numbers("i.json", "--selected", "1")["problems"][0]["solutions"]
+    assert (row["kind"], row["status"], row["margin"], row["kkt_residual"]) == ("none", "INFEASIBLE", 0.0, None)
+    assert row["direction"] == [None, None]
+    assert row["certificate_residual"] <= SVM_FARKAS
+    total = sum(part["weight"] * (data.K[0, 1] - data.K[0, part["other"]]) for part in row["proof"])
+    np.testing.assert_allclose(total, 0.0, atol=CONDITIONED)
+    result = solve("i.json", "--selected", "1")
+    assert result.exit_code == 0
+    assert "add up to zero" in result.stdout
+    assert "Farkas" in line(result, "infeasible")
+
+
+def test_a_gmm_that_does_not_exist_is_said(here):
+    Path("m.json").write_text('{"X": [[[1, 0], [0, 1], [-1, 0]]], "K": [[[1], [0], [-1]]], "y": [1], "v": [0, 1]}')
+    result = solve("m.json")
+    assert "The GMM does not exist: --selected 1 shows the proof." in result.stdout
+
+
+def test_a_batch_has_one_row_per_problem(here):
+    data, v = gaussian_tokens(5, 3, 3, 4, 1)
+    write_problem("b.npz", data, v)
+    result = solve("b.npz")
+    assert result.exit_code == 0, result.output
+    told = numbers("b.npz")["problems"]
+    assert len(told) == 5
+    for j, problem in enumerate(told):
+        row = problem["solutions"][0]
+        text = line(result, f"│       {j} │")
+        assert ",".join(map(str, row["selected"])) in text
+        assert row["status"].lower() in text
+    write_problem("one.npz", data[3], v[3])
+    alone = numbers("one.npz")["problems"][0]
+    assert [row["selected"] for row in alone["solutions"]] == [row["selected"] for row in told[3]["solutions"]]
+
+
+def test_lines_fit_into_100_columns(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    write_problem("b.npz", *sphere_tokens(3, 5, 3, 2, 3))
+    write_problem("wide.npz", TokenDataset(np.random.default_rng(0).normal(size=(40, 9, 30)), np.ones(40)), np.ones(30))
+    for name in ("b.npz", "wide.npz"):
+        text = solve(name).stdout.replace("\x1b[1m", "").replace("\x1b[0m", "")
+        assert max(len(one) for one in text.splitlines()) <= 100
+
+
+def test_a_problem_with_too_many_selections_says_so(here):
+    write_problem("l.npz", TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
+    assert "P^mm is too large to list in full; the GMM alone is shown." in solve("l.npz").stdout
+
+
+@pytest.mark.parametrize("name", ["out.png", "out.svg", "OUT.PNG"])
+@pytest.mark.parametrize("maker", [figure_8, figure_1b, lambda: sphere_tokens(3, 5, 3, 2, 0)])
+def test_plot_draws_problems_in_the_plane(here, name, maker):
+    write_problem("f.npz", *maker())
+    Path(name).write_text("an older file")
+    result = solve("f.npz", "--plot", name)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(f"The picture is at {name}\n")
+    magic = b"\x89PNG" if name.lower().endswith("png") else b"<?xml"
+    assert Path(name).read_bytes().startswith(magic)
+    assert sorted(path.name for path in here.iterdir()) == sorted(["f.npz", name])
+
+
+def test_a_ragged_problem_is_drawn_without_its_padding(here):
+    from marginlens.commands import plane
+
+    data = TokenDataset([[[1.0, 1.0], [2.0, 1.0]], [[3.0, 1.0]]], [1.0, 1.0])
+    seen = []
+
+    class Axes:
+        def scatter(self, x, y, **look):
+            seen.extend(zip(x, y, strict=True))
+
+    for i, length in enumerate(data.lengths):
+        plane._tokens(Axes(), data.K[i, :length], data.scores([1.0, 0.0])[i, :length], "black")
+    assert sorted(seen) == [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
+
+
+BAD = {
+    "no file": (["gone.npz"], r"The 'path' argument must be a .npz or JSON file"),
+    "no arrays": (["empty.npz"], r"without X and y and v (it holds nothing) instead."),
+    "words": (["f.npz", "--selected", "a,b"], "The 'selected' argument must be token indices separated by commas"),
+    "nothing": (["f.npz", "--selected", ""], "The 'selected' argument must be token indices separated by commas"),
+    "one token": (["f.npz", "--selected", "0"], "The 'selected' argument must be whole numbers of shape (2,)"),
+    "no such token": (["f.npz", "--selected", "0,2"], "must be token indices from 0 to 1 for input 1; got index 2"),
+    "negative": (["f.npz", "--selected", "-1,0"], "must be token indices from 0 to 1 for input 0; got index -1"),
+    "not a plane": (
+        ["deep.npz", "--plot", "x.png"],
+        "The 'plot' argument must be left out unless keys have two coordinates; got keys with d_key = 4 instead.",
+    ),
+    "many": (["many.npz", "--plot", "x.png"], "must be left out for files with more than 4 problems; got 5 problems"),
+    "a jpeg": (["f.npz", "--plot", "x.jpeg"], "The 'plot' argument must be a name that ends in .png or .svg"),
+    "no folder": (["f.npz", "--plot", "no/x.png"], "The 'plot' argument must be a file in a folder that exists"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_bad_input_is_one_sentence_and_2(here, case, form):
+    write_problem("f.npz", *figure_8())
+    write_problem("deep.npz", *sphere_tokens(2, 2, 3, 4, 0))
+    write_problem("many.npz", *sphere_tokens(5, 2, 3, 2, 0))
+    np.savez("empty.npz")
+    arguments, sentence = BAD[case]
+    result = solve(*arguments, *form)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("marginlens: The '")
+    assert len(result.stderr.splitlines()) == 1
+    assert sentence in result.stderr
+    assert sorted(path.name for path in here.iterdir()) == ["deep.npz", "empty.npz", "f.npz", "many.npz"]
