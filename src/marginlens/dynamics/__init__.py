@@ -5,6 +5,7 @@ from marginlens.dynamics.cone import Cone
 from marginlens.dynamics.descent import descend
 from marginlens.dynamics.gradient import ScaledVector, risk_gradient
 from marginlens.dynamics.joint import JointTrajectory, descend_joint, joint_gradient
+from marginlens.dynamics.joint_path import JointPath, joint_path
 from marginlens.dynamics.matrix import descend_matrix, matching_step, matrix_from_vector
 from marginlens.dynamics.path import Binding, Path, regularization_path
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
@@ -17,6 +18,7 @@ __all__ = [
     "ConstantStep",
     "DescentStatus",
     "ExcessRisk",
+    "JointPath",
     "JointTrajectory",
     "NormalizedStep",
     "Path",
@@ -29,6 +31,7 @@ __all__ = [
     "descend_matrix",
     "excess_risk",
     "joint_gradient",
+    "joint_path",
     "logits",
     "matching_step",
     "matrix_from_vector",

@@ -1,0 +1,80 @@
+"""Joint paths: against a grid over both angles, first-order conditions, limits that do not bind, and bad input."""
+
+import numpy as np
+import pytest
+
+from marginlens import InputError, TokenDataset, correlation
+from marginlens.data import figure_3a, figure_3b
+from marginlens.dynamics import joint_gradient, joint_path, risk
+from random_problems import ragged_problem
+from tolerances import CONDITIONED, ROUNDING
+
+
+def lowest_on_grid(data, r, R, n_angles=361):
+    """The smallest log risk over directions of v and p in the plane, at full norms."""
+    angles = np.linspace(-np.pi, np.pi, n_angles)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    v, p = np.repeat(circle, n_angles, axis=0), np.tile(circle, (n_angles, 1))
+    return np.log(risk(data.repeat(len(v)), r * v, R * p).min())
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+@pytest.mark.parametrize("data", [figure_3a(), figure_3b()], ids=["3a", "3b"])
+def test_no_pair_on_a_grid_of_directions_is_better(data):
+    path = joint_path(data, [1.0, 3.0, 20.0], [2.0, 4.0, 8.0], restarts=16)
+    for log_risk, r, R in zip(path.log_risk, path.r, path.R, strict=True):
+        found = lowest_on_grid(data, r, R)
+        assert log_risk <= found + ROUNDING
+        assert log_risk > found - 0.01  # the grid is a degree wide
+    assert path.binds.all()
+    assert "selected=[1, 1, 1]" in repr(path)
+
+
+def test_random_problems_in_the_plane_match_the_grid():
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        data, _ = ragged_problem(rng, 3, 3, 2)
+        path = joint_path(data, 3.0, [5.0], restarts=32)
+        assert path.log_risk[0] <= lowest_on_grid(data, 3.0, 5.0, 181) + ROUNDING
+        assert path.kkt_residual().max() < CONDITIONED
+
+
+@pytest.mark.statement("A Thm 5")
+def test_gradients_point_along_the_weights_where_the_limits_bind():
+    path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=16)
+    assert path.kkt_residual().max() < CONDITIONED
+    for v, p in zip(path.v, path.p, strict=True):
+        of_v, of_p = joint_gradient(figure_3b(), v, p)
+        assert correlation(-of_v.vector, v) == pytest.approx(1.0, abs=CONDITIONED)
+        assert correlation(-of_p.vector, p) == pytest.approx(1.0, abs=CONDITIONED)
+    moved = joint_path(figure_3b(), [10.0], [10.0], restarts=1)
+    turned = type(moved)(**{**vars(moved), "p": moved.p[:, ::-1]})
+    assert turned.kkt_residual().max() > 0.1  # the check can fail
+
+
+def test_a_limit_on_the_head_need_not_bind():
+    data = TokenDataset(
+        [[(1.0, 0.0), (0.5, 0.0)], [(0.0, 1.0), (0.0, 0.5)], [(0.9, 0.9), (0.4, 0.4)]], [1.0, 1.0, -1.0]
+    )
+    path = joint_path(data, [100.0], [3.0], restarts=16)
+    assert not path.binds[0, 0]  # the labels cannot be separated
+    assert path.kkt_residual().max() < CONDITIONED
+    assert np.linalg.norm(joint_gradient(data, path.v[0], path.p[0])[0].value()) < CONDITIONED
+
+
+def test_bad_arguments_are_named():
+    data = figure_3a()
+    with pytest.raises(InputError, match=r"'r' argument must be positive numbers.*got 0 instead"):
+        joint_path(data, [0.0, 1.0], [1.0, 2.0])
+    with pytest.raises(
+        InputError, match=r"'R' argument must be .* none smaller than the one before; got radii that fall"
+    ):
+        joint_path(data, [1.0, 2.0], [2.0, 1.0])
+    with pytest.raises(InputError, match=r"'R' argument must be as many radii as r, 2; got 3"):
+        joint_path(data, [1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(InputError, match=r"'data' argument must be one problem"):
+        joint_path(data.repeat(2), 1.0, 1.0)
+    with pytest.raises(InputError, match=r"'data' argument must be a TokenDataset"):
+        joint_path(None, 1.0, 1.0)
+    with pytest.raises(InputError, match=r"'restarts' argument must be a whole number of at least 1"):
+        joint_path(data, 1.0, 1.0, restarts=0)
