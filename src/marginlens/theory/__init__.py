@@ -23,7 +23,16 @@ from marginlens.theory.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens.theory.limits import LimitPrediction, Verdict, predict_limit
+from marginlens.theory.joint_limits import JointPrediction, predict_joint_limit
+from marginlens.theory.label_margin import (
+    BestSelections,
+    LabelMargin,
+    MixingCheck,
+    best_selections,
+    check_assumption_c,
+    label_margin,
+)
+from marginlens.theory.limits import LimitPrediction, predict_limit
 from marginlens.theory.mixing import (
     MixingConstants,
     MixingPairs,
@@ -35,16 +44,21 @@ from marginlens.theory.mixing import (
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
 from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
 from marginlens.theory.smoothness import Smoothness, smoothness
+from marginlens.theory.verdicts import Verdict
 
 __all__ = [
     "BasinCone",
+    "BestSelections",
     "Check",
     "DirectionalMargin",
     "Dominance",
+    "JointPrediction",
     "KeyInequality",
+    "LabelMargin",
     "LimitPrediction",
     "LocalGradientBounds",
     "LocalOptima",
+    "MixingCheck",
     "MixingConstants",
     "MixingPairs",
     "ResidualLaw",
@@ -53,8 +67,10 @@ __all__ = [
     "TokenOptimality",
     "Verdict",
     "basin_cone",
+    "best_selections",
     "check_assumption_a",
     "check_assumption_b",
+    "check_assumption_c",
     "check_distinct_scores",
     "check_mixing",
     "check_separable",
@@ -70,11 +86,13 @@ __all__ = [
     "gradient_ratio_radius",
     "in_cone",
     "key_inequality",
+    "label_margin",
     "law_deviation",
     "local_gradient_bounds",
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
+    "predict_joint_limit",
     "predict_limit",
     "residual_law",
     "sample_cone",

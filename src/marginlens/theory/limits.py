@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
-from marginlens.errors import InputError
+from marginlens.errors import InputError, reject
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import Status
@@ -24,29 +24,10 @@ from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.cones import apart
 from marginlens.theory.directional import directional_margin
 from marginlens.theory.enumeration import locally_optimal_directions
+from marginlens.theory.joint_limits import predict_joint_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
 from marginlens.theory.problem import as_data, one_problem
-
-
-@dataclass(frozen=True, repr=False)
-class Verdict:
-    """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold."""
-
-    citation: str
-    conditions: tuple[Check, ...]
-    conclusion: str
-
-    @property
-    def applies(self) -> bool:
-        """Whether every condition holds."""
-        return all(self.conditions)
-
-    def __repr__(self) -> str:
-        return f"Verdict({self.citation}: {'applies' if self.applies else 'does not apply'})"
-
-    def __str__(self) -> str:
-        outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
-        return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
+from marginlens.theory.verdicts import Verdict
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,7 +75,7 @@ class LimitPrediction:
 @implements("A", "Thm 1", "Thm 2", "Thm 3")
 def predict_limit(
     data: TokenDataset,
-    v: Any,
+    v: Any = None,
     *,
     loss: Loss = Logistic(),  # noqa: B008
     start: Any = None,
@@ -108,16 +89,25 @@ def predict_limit(
         = \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} \ \text{(Thm 3)}
 
     Theorem 3 is taken at `BasinCone.proven_radius`, where nothing of its proof is implicit. A start in the cone beyond the paper's radius
-    only is reported as `basin`: expected, not certain. Without a start only Theorems 1 and 2 can make a limit certain.
+    only is reported as `basin`: expected, not certain. Without a start only Theorems 1 and 2 can make a limit certain. Without a head the
+    question is about training head and attention together: see `predict_joint_limit`, Theorems 5 and 6.
 
     Args:
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model). loss: any `Loss`.
+        data: one problem or a batch. v: head (d_model,) or (batch, d_model), or None for a head that is trained too. loss: any `Loss`.
         start: p(0) of shape (d_key,) or (batch, d_key). step: `ConstantStep(eta)` to check η ≤ 1/L_p; any such step if left out.
         limit: hard-margin problems that listing the candidates may take; beyond it only the GMM and the start's own are given.
     Returns:
-        A `LimitPrediction`, `str` of which is a readable account; a list of them for a batch. Check it with `descend`.
+        A `LimitPrediction`, or a `JointPrediction` without a head, `str` of which is a readable account; a list of them for a batch. Check
+        it with `descend` or `descend_joint`.
     """
     as_loss(loss)
+    if v is None:
+        for name, value in (("start", start), ("step", step)):
+            if value is not None:
+                raise reject(name, "left out where v is, because Theorems 5 and 6 are about the joint path", "it")
+        problems = as_data(data).as_batch()
+        found = [predict_joint_limit(problems[j], loss=loss, limit=limit) for j in range(len(problems))]
+        return found if data.is_batch else found[0]
     head = as_data(data).head(v)
     points = None if start is None else data.point(start, "start")
     if not data.is_batch:

@@ -1,0 +1,350 @@
+"""How well labels can be told apart once tokens are selected, and whether mixing in other tokens always costs label margin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.dynamics.attention import logits, probabilities
+from marginlens.errors import reject, whole_number
+from marginlens.papers import implements
+from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
+from marginlens.theory.assumptions import Check
+from marginlens.theory.problem import one_problem
+
+SAME_MARGIN = 1e-10  # label margins that agree to this share are the same
+NO_COST = 1e-7  # a cost of mixing below this share of the label margin is no cost
+_FAR = 40.0  # logit margin at which the other inputs of a counter-example are settled
+_MIXES = (1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # shares of the other token in a mixture of two
+_STRICT = 1e-6  # how much slower a token must fade to count as the last
+_VISIBLE = 1e-5  # shares above which a cost per share is not rounding
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LabelMargin:
+    """The head's SVM on selected tokens.
+
+    Attributes:
+        selected: (n_inputs,) the tokens α. head: the solution v^mm; its `active` marks the support set.
+        margin: Γ = 1/‖v^mm‖, zero where the labels cannot be separated.
+        support: (n_inputs,) whether an input is a support vector. slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
+    """
+
+    selected: IntArray
+    head: MarginSolution
+    margin: float
+    support: BoolArray
+    slack: FloatArray
+
+    def __repr__(self) -> str:
+        return f"LabelMargin({self.margin:.4g} at {self.selected.tolist()}, support {np.flatnonzero(self.support).tolist()})"
+
+
+@implements("A", "(SVM)")
+def label_margin(data: TokenDataset, selected: Any) -> LabelMargin:
+    r"""Label margin of a selection, and which inputs are support vectors of the head.
+
+    .. math:: \Gamma = 1/\|v^{mm}\|, \quad v^{mm} = \arg\min \|v\|\ \text{s.t.}\ Y_i v^\top x_{i\alpha_i} \ge 1, \qquad
+        \mathcal S = \{i : Y_i x_{i\alpha_i}^\top v^{mm} = 1\}
+
+    Args:
+        data: one problem. selected: (n_inputs,) the token index α_i of each input.
+    Returns:
+        A `LabelMargin`; `.head.kkt_residual()` checks it.
+    """
+    alpha = one_problem(data).selection(selected)
+    head = label_svm(np.take_along_axis(data.X, alpha[:, None, None], axis=1)[:, 0], data.y)
+    slack = head.rows @ head.direction - head.margin
+    return LabelMargin(alpha, head, float(head.margin), head.active, np.where(head.active, 0.0, slack))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BestSelections:
+    """The selections with the largest label margin.
+
+    Attributes:
+        selections: (n_best, n_inputs). margin: their label margin Γ. runner_up: the next smaller one among all selections.
+        complete: whether every selection was looked at; if not, a climb from many selections found these.
+    """
+
+    selections: IntArray
+    margin: float
+    runner_up: float
+    complete: bool
+
+    def __repr__(self) -> str:
+        how = "of all" if self.complete else "found by climbing"
+        return f"BestSelections({len(self.selections)} {how}, margin {self.margin:.4g}, next {self.runner_up:.4g})"
+
+
+@implements("A", "Assumption C")
+def best_selections(data: TokenDataset, *, limit: int = 10_000) -> BestSelections:
+    r"""Selections whose tokens let a head tell the labels apart with the largest margin.
+
+    .. math:: \max_\alpha \Gamma(\alpha), \quad \Gamma(\alpha) = \max_{\|v\| \le 1} \min_i Y_i v^\top x_{i\alpha_i}
+
+    Args:
+        data: one problem.
+        limit: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as long
+            as that helps, and the result is not complete.
+    """
+    whole_number(limit, "limit", at_least=1)
+    lengths = [int(length) for length in one_problem(data).lengths]
+    complete = prod(lengths) <= limit
+    tried = all_selections(lengths) if complete else _climb(data)
+    margins = margins_of_outputs(data, data.X[np.arange(data.n_inputs), tried])
+    top = float(margins.max())
+    best = margins >= top * (1.0 - SAME_MARGIN)
+    return BestSelections(tried[best], top, float(np.max(margins[~best], initial=0.0)), complete)
+
+
+def all_selections(lengths: list[int]) -> IntArray:
+    """Every choice of one token per input, (prod(lengths), n_inputs)."""
+    return np.stack([one.ravel() for one in np.indices(lengths)], axis=-1)
+
+
+def _climb(data: TokenDataset) -> IntArray:
+    """Selections met when single tokens are exchanged for as long as the label margin grows."""
+    rng = np.random.default_rng(0)
+    here = rng.integers(data.lengths, size=(64, data.n_inputs))
+    value = margins_of_outputs(data, data.X[np.arange(data.n_inputs), here])
+    grew = True
+    while grew:
+        before = value.copy()
+        for i in range(data.n_inputs):
+            for t in range(int(data.lengths[i])):
+                there = here.copy()
+                there[:, i] = t
+                margin = margins_of_outputs(data, data.X[np.arange(data.n_inputs), there])
+                better = margin > value
+                here[better], value[better] = there[better], margin[better]
+        grew = bool(np.any(value > before))
+    return np.unique(here, axis=0)
+
+
+def margins_of_outputs(data: TokenDataset, outputs: FloatArray, inputs: BoolArray | None = None) -> FloatArray:
+    """Label margins of attention outputs (batch, n_inputs, d_model), over some of the inputs only if asked; (batch,)."""
+    chosen = slice(None) if inputs is None else inputs
+    return np.asarray(label_svm(outputs[:, chosen], data.y[chosen]).margin)
+
+
+@dataclass(frozen=True, repr=False)
+class MixingCheck(Check):
+    """Assumption C on one problem: a `Check` with numbers Γ (margin), ν (nu, the smallest cost found) and proved_nu (a lower bound).
+
+    `counterexample` is a p (d_key,) at which mixing costs next to nothing or even gains, None where none was found; `proved` says
+    whether a positive ν is proved for all p, and `inputs` (n_inputs,) which inputs were asked about.
+    """
+
+    counterexample: Any = None
+    proved: bool = False
+    inputs: Any = None
+
+
+@implements("A", "Assumption C")
+def check_assumption_c(
+    data: TokenDataset, selected: Any, *, inputs: Any = None, n_samples: int = 2000, limit: int = 20_000, seed: int = 0
+) -> MixingCheck:
+    r"""Whether attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
+
+    .. math:: \Gamma(p) \le \Gamma - \nu \max_i (1 - s_{i\alpha_i}) \quad \text{for all } p
+
+    A lower bound on ν is proved where there are few enough selections β: with multipliers λ of the head's SVM, the label margin of any
+    mixture is at most the average of :math:`\|\sum_i \lambda_i Y_i x_{i\beta_i}\|` over its selections, so it is enough that no such norm
+    exceeds Γ, and that those that leave α fall short of it. Upper bounds come from p: mixtures of two tokens of one input while all others
+    are settled, outright selections, and random p of all sizes, the best of them improved. Where p diverges, linear programs decide: a ray
+    that selects α fails the statement when the token that fades last costs nothing to first order.
+
+    Args:
+        data: one problem. selected: α (n_inputs,).
+        inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
+        n_samples: random p to try. limit: selections up to which the bound and outright selections are tried. seed: of the random p.
+    Returns:
+        A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.
+    """
+    alpha = one_problem(data).selection(selected)
+    asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else np.asarray(inputs)
+    if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
+        raise reject("inputs", f"a mask of shape ({data.n_inputs},) with an input in it", f"{inputs!r}")
+    rows = np.take_along_axis(data.X, alpha[:, None, None], axis=1)[asked, 0]
+    head = label_svm(rows, data.y[asked])
+    name = "A Assumption C" if asked.all() else "A Assumption C over S"
+    if head.status is not Status.OPTIMAL:
+        said = f"no head tells the labels of the tokens {alpha.tolist()} apart"
+        return MixingCheck(name, False, said, {"margin": 0.0, "nu": 0.0, "proved_nu": 0.0}, inputs=asked)
+    gamma = float(head.margin)
+    cost = _Cost(data, alpha, asked, gamma)
+    nu, worst = _search(cost, n_samples, limit, np.random.default_rng(seed))
+    free = _free_ray(cost, head) if nu > 0.0 else None
+    if free is not None:
+        nu, worst = 0.0, free
+    proved_nu = _proved(data, alpha, asked, head, limit)
+    holds, proved = nu > NO_COST * gamma, proved_nu > NO_COST * gamma
+    numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu}
+    return MixingCheck(name, holds, _sentence(numbers, holds, proved), numbers, None if holds else worst, proved, asked)
+
+
+def _sentence(numbers: dict[str, float], holds: bool, proved: bool) -> str:
+    start = f"the label margin is Γ = {numbers['margin']:.4g}"
+    if not holds:
+        nu = numbers["nu"]
+        said = (
+            f"gains margin, {-nu:.4g} per unit of attention"
+            if nu < -NO_COST * numbers["margin"]
+            else "costs nothing beyond rounding"
+        )
+        return f"{start}, and some p mixes in other tokens in a way that {said}"
+    if proved:
+        least, most = numbers["proved_nu"], numbers["nu"]
+        return (
+            f"{start} and mixing costs at least ν = {least:.4g} per unit of attention (proved; no more than {most:.4g})"
+        )
+    return f"{start} and no mixture found costs less than ν = {numbers['nu']:.4g} per unit of attention (not proved)"
+
+
+@dataclass(frozen=True, eq=False)
+class _Cost:
+    """(Γ - Γ(p)) / max_i (1 - s_iα) over the inputs that were asked about."""
+
+    data: TokenDataset
+    alpha: IntArray
+    asked: BoolArray
+    gamma: float
+
+    def at(self, points: FloatArray) -> FloatArray:
+        """Costs at points (batch, d_key); infinite where so little is mixed that rounding would decide."""
+        many = self.data.repeat(len(points))
+        return self.of(probabilities(logits(many, points), many.mask))
+
+    def of(self, shares: FloatArray) -> FloatArray:
+        """Costs of attention probabilities (batch, n_inputs, n_tokens)."""
+        chosen = np.arange(self.data.n_tokens) == self.alpha[:, None]
+        mixed = np.max(np.sum(np.where(chosen, 0.0, shares), axis=-1)[:, self.asked], axis=-1)
+        outputs = np.einsum("bit,itd->bid", shares, self.data.X)
+        lost = self.gamma - margins_of_outputs(self.data, outputs, self.asked)
+        return np.where(mixed > _VISIBLE, lost / np.maximum(mixed, _VISIBLE), np.inf)
+
+
+def _search(cost: _Cost, n_samples: int, limit: int, rng: np.random.Generator) -> tuple[float, FloatArray | None]:
+    """The smallest cost found and a p that has it."""
+    points = [_two_token_mixtures(cost), _outright(cost, limit), _random(cost, n_samples, rng)]
+    tried = np.concatenate([one for one in points if len(one)])
+    costs = cost.at(tried)
+    width = 1.0
+    for _ in range(12):  # improve the best few by shrinking random moves
+        order = np.argsort(costs)[:16]
+        tried, costs = tried[order], costs[order]
+        scale = width * np.maximum(np.linalg.norm(tried, axis=-1), 1.0)
+        around = np.repeat(tried, 8, axis=0) + np.repeat(scale, 8)[:, None] * rng.standard_normal(
+            (8 * len(tried), cost.data.d_key)
+        )
+        tried, costs, width = np.concatenate([tried, around]), np.concatenate([costs, cost.at(around)]), 0.5 * width
+    best = int(np.argmin(costs))
+    return float(costs[best]), tried[best]
+
+
+def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
+    """A p far along a ray that selects α and on which the last other token to fade costs no label margin to first order."""
+    rows, pairs = token_pairs(cost.data, cost.alpha)
+    kept = cost.asked[pairs[:, 0]]
+    rows, pairs = rows[kept], pairs[kept]
+    where = np.flatnonzero(cost.asked)
+    weight = np.array([_multipliers(head, i)[i] for i in range(len(where))])[np.searchsorted(where, pairs[:, 0])]
+    scores = cost.data.y[:, None] * (cost.data.X @ head.direction)
+    gap = scores[pairs[:, 0], pairs[:, 1]] - scores[pairs[:, 0], pairs[:, 2]]
+    costs = (weight > NO_COST) & (gap > NO_COST * cost.gamma)
+    inside = least_distance(rows, np.ones(len(rows)))  # a ray on which every other token fades
+    if inside.status is not Status.OPTIMAL:
+        return None
+    for r in np.flatnonzero(~costs):
+        found: Any = linprog(rows[r], A_ub=-rows, b_ub=-costs.astype(float), bounds=(None, None), method="highs")
+        if found.status == 0 and found.fun < 1.0 - _STRICT:
+            speed, low = float(rows[r] @ inside.x), max(float(found.fun), 0.0)
+            middle = 0.5 * (1.0 + low)  # the free token fades at this speed, what costs at a speed of at least 1
+            share = max(speed - middle, 0.0) / (speed - low)
+            ray = share * found.x + (1.0 - share) * inside.x
+            return np.asarray(-np.log(NO_COST) / (1.0 - middle) * ray)
+    return None
+
+
+def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray:
+    """Random p, half of them around a separator of α where there is one, of sizes from a tenth to thirty of its natural length."""
+    data = cost.data
+    spread = float(np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1)))
+    directions = rng.standard_normal((n_samples, data.d_key)) / np.sqrt(data.d_key)
+    solution = att_svm(data, cost.alpha)
+    if solution.status is Status.OPTIMAL:
+        directions[::2] += solution.direction
+    return directions * (10.0 ** rng.uniform(-1.0, 1.5, (n_samples, 1)) / max(spread, 1e-300))
+
+
+def _outright(cost: _Cost, limit: int) -> FloatArray:
+    """A p for each selection that some p makes and that differs from α."""
+    lengths = [int(length) for length in cost.data.lengths]
+    if prod(lengths) > min(limit, 1000):
+        return np.empty((0, cost.data.d_key))
+    every = all_selections(lengths)
+    every = every[np.any(every != cost.alpha, axis=1)]
+    if not len(every):
+        return np.empty((0, cost.data.d_key))
+    found = att_svm(cost.data.repeat(len(every)), every)
+    return _FAR * found.x[np.array([one is Status.OPTIMAL for one in found.status])]
+
+
+def _two_token_mixtures(cost: _Cost) -> FloatArray:
+    """Points at which one input mixes α with one other token and every other input, as far as possible, has settled on α."""
+    data = cost.data
+    rows, pairs = token_pairs(data, cost.alpha)
+    points = []
+    for r in np.flatnonzero(cost.asked[pairs[:, 0]]):
+        others = np.arange(len(rows)) != r
+        ray = least_distance(rows[others], np.ones(len(rows) - 1), equalities=rows[r : r + 1])
+        size = float(rows[r] @ rows[r])
+        if ray.status not in (Status.OPTIMAL, Status.TRIVIAL) or size == 0.0:
+            continue
+        offsets = [np.log((1.0 - q) / q) * rows[r] / size for q in _MIXES]
+        push = 1.0 + float(np.max(np.abs(rows[others] @ np.array(offsets).T), initial=0.0)) / _FAR
+        points += [_FAR * push * ray.x + offset for offset in offsets]
+    return np.array(points).reshape(-1, data.d_key)
+
+
+def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginSolution, limit: int) -> float:
+    """A lower bound on ν over all mixtures, reachable by some p or not; zero where there is none or too much to look at."""
+    where = np.flatnonzero(asked)
+    lengths = [int(data.lengths[i]) for i in where]
+    if prod(lengths) > limit:
+        return 0.0
+    every = all_selections(lengths)
+    leaves = every != alpha[where]  # (n_selections, n_asked)
+    if not leaves.any():
+        return float("inf")
+    signed = data.y[where, None] * data.X[where, every]  # (n_selections, n_asked, d_model)
+    gamma, bound = float(head.margin), np.inf
+    for i in range(len(where)):
+        if not leaves[:, i].any():
+            continue
+        norms = np.linalg.norm(np.einsum("i,sid->sd", _multipliers(head, i), signed), axis=-1)
+        if np.max(norms[~leaves[:, i]]) > gamma * (1.0 + SAME_MARGIN):
+            return 0.0
+        bound = min(bound, gamma - float(np.max(norms[leaves[:, i]])))
+    return max(float(bound), 0.0)
+
+
+def _multipliers(head: MarginSolution, i: int) -> FloatArray:
+    """Multipliers of the head's SVM that sum to one, with the largest weight on input i that optimality allows."""
+    active = np.flatnonzero(head.active)
+    weights = np.where(head.active, head.multipliers, 0.0) * float(head.margin) ** 2
+    if i not in active:
+        return weights
+    equal = np.vstack([head.rows[active].T, np.ones(len(active))])
+    right = np.append(head.x * float(head.margin) ** 2, 1.0)
+    found: Any = linprog(-(active == i).astype(float), A_eq=equal, b_eq=right, method="highs")
+    if found.status == 0:
+        weights = np.zeros(len(weights))
+        weights[active] = np.maximum(found.x, 0.0)
+    return weights

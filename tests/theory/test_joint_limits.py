@@ -1,0 +1,234 @@
+"""Theorems 5 and 6: label margins, Assumption C with proofs and counter-examples, predictions, and that joint paths and descent obey."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from marginlens import Exponential, InputError, NormalizedStep, TokenDataset, correlation
+from marginlens.data import figure_3a, figure_3b
+from marginlens.dynamics import descend_joint, joint_path, softmax
+from marginlens.svm import att_svm, label_svm
+from marginlens.theory import best_selections, check_assumption_c, label_margin, predict_limit
+from random_problems import problem, ragged_problem
+from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING
+
+CHOSEN = [1, 1, 1]  # the second token of every input in Figure 3
+
+
+def hull_distance(points):
+    """Distance of the origin from the convex hull of points (n, d), by nonnegative least squares on the weights."""
+    heavy = 1e6
+    weights, _ = nnls(np.vstack([points.T, heavy * np.ones(len(points))]), np.append(np.zeros(points.shape[1]), heavy))
+    return np.linalg.norm(points.T @ weights)
+
+
+# ---- label margins
+
+
+@pytest.mark.statement("A (SVM)")
+def test_label_margin_is_the_distance_of_the_signed_tokens_from_the_origin():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        data, _ = problem(rng, 3, 3, 4)
+        alpha = rng.integers(3, size=3)
+        found = label_margin(data, alpha)
+        signed = data.y[:, None] * data.X[np.arange(3), alpha]
+        assert found.margin == pytest.approx(hull_distance(signed), abs=CONDITIONED)
+        assert np.all(found.slack[found.support] == 0.0)
+        assert np.all(found.slack[~found.support] > 0.0)
+        assert signed @ found.head.direction - found.margin == pytest.approx(found.slack, abs=CONDITIONED)
+
+
+@pytest.mark.statement("A Assumption C")
+def test_best_selections_are_those_of_brute_force():
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        data, _ = ragged_problem(rng, 3, 4, 3)
+        found = best_selections(data)
+        margins = {
+            alpha: label_margin(data, alpha).margin for alpha in product(*(range(int(size)) for size in data.lengths))
+        }
+        top = max(margins.values())
+        assert found.complete
+        assert found.margin == pytest.approx(top, abs=ROUNDING)
+        best = {alpha for alpha, margin in margins.items() if margin >= top * (1 - CONDITIONED)}
+        assert {tuple(alpha) for alpha in found.selections.tolist()} == best
+        others = [margin for alpha, margin in margins.items() if alpha not in best]
+        assert found.runner_up == pytest.approx(max(others, default=0.0), abs=ROUNDING)
+        climbed = best_selections(data, limit=1)
+        assert not climbed.complete or data.lengths.prod() == 1
+        assert climbed.margin <= top * (1 + ROUNDING)
+        assert climbed.margin == pytest.approx(top, abs=ROUNDING)  # three inputs: climbing from 64 selections finds it
+
+
+# ---- Assumption C
+
+
+@pytest.mark.statement("A Assumption C")
+def test_the_papers_example_has_the_papers_constants():
+    rng = np.random.default_rng(2)
+    a, y = rng.standard_normal(4), np.array([1.0, -1.0, 1.0, -1.0])
+    X = rng.standard_normal((4, 3, 4))
+    X *= np.linalg.norm(a) * rng.uniform(0.2, 0.8, (4, 3, 1)) / np.linalg.norm(X, axis=-1, keepdims=True)
+    X[:, 0] = y[:, None] * a
+    found = check_assumption_c(TokenDataset(X, y), [0] * 4)
+    assert found
+    assert found.proved
+    assert found.numbers["margin"] == pytest.approx(np.linalg.norm(a), abs=ROUNDING)
+    nu = np.linalg.norm(a) - np.linalg.norm(X[:, 1:], axis=-1).max()
+    assert found.numbers["proved_nu"] == pytest.approx(nu, abs=ROUNDING)
+    assert found.numbers["nu"] >= nu
+
+
+@pytest.mark.statement("A Assumption C")
+def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attained():
+    rng = np.random.default_rng(3)
+    n_proved = 0
+    for _ in range(30):
+        data, _ = problem(rng, 2, 2, 4)
+        alpha = best_selections(data).selections[0]
+        found = check_assumption_c(data, alpha, n_samples=500)
+        if not found.proved:
+            continue
+        n_proved += 1
+        gamma, nu, proved = (found.numbers[name] for name in ("margin", "nu", "proved_nu"))
+        assert 0.0 < proved <= nu * (1 + CONDITIONED)
+        for p in rng.standard_normal((200, 4)) * 10.0 ** rng.uniform(-1, 1.5, (200, 1)):
+            s = softmax(data, p)
+            margin = hull_distance(data.y[:, None] * np.einsum("it,itd->id", s, data.X))
+            mixed = 1.0 - s[np.arange(2), alpha].min()
+            assert margin <= gamma - proved * mixed + CONDITIONED
+    assert n_proved >= 3
+
+
+@pytest.mark.statement("A Assumption C")
+def test_figure_3b_fails_for_all_inputs_and_holds_over_its_support_set():
+    assert check_assumption_c(figure_3a(), CHOSEN).proved
+    data = figure_3b()
+    failed = check_assumption_c(data, CHOSEN)
+    assert not failed
+    assert "costs nothing" in failed.sentence
+    costs = []
+    for share in (0.3, 0.5):  # along the ray of the counter-example the cost of mixing fades before the mixing does
+        s = softmax(data, share * failed.counterexample)
+        assert np.argmax(s, axis=-1).tolist() == CHOSEN
+        margin = hull_distance(data.y[:, None] * np.einsum("it,itd->id", s, data.X))
+        costs.append((1.0 - margin) / s[:, 0].max())
+    assert costs[1] < 0.1 * costs[0] < 1e-2
+    over = check_assumption_c(data, CHOSEN, inputs=label_margin(data, CHOSEN).support)
+    assert over.proved
+    assert over.name == "A Assumption C over S"
+
+
+@pytest.mark.statement("A Assumption C")
+def test_a_mixture_that_gains_margin_is_found():
+    data = TokenDataset([[(1.0, 0.0), (0.9, 1.5)], [(1.0, 0.0), (0.9, -1.5)]], [1.0, 1.0])
+    data = TokenDataset(data.X, data.y, K=data.X @ np.diag([1.0, -1.0]))
+    for alpha in ([0, 0], [1, 1], [1, 0]):
+        found = check_assumption_c(data, alpha)
+        if found:
+            continue
+        s = softmax(data, found.counterexample)
+        margin = label_svm(np.einsum("it,itd->id", s, data.X), data.y).margin
+        assert margin > label_margin(data, alpha).margin * (1 - CONDITIONED)
+    assert not check_assumption_c(data, [1, 0])
+    assert "gains margin" in check_assumption_c(data, [1, 1]).sentence
+
+
+def test_assumption_c_names_bad_arguments():
+    with pytest.raises(InputError, match=r"'inputs' argument must be a mask of shape \(3,\)"):
+        check_assumption_c(figure_3a(), CHOSEN, inputs=[0, 1])
+    apart = check_assumption_c(figure_3a(), [0, 0, 0])
+    assert not apart
+    assert "no head tells the labels" in apart.sentence
+    with pytest.raises(InputError, match=r"'limit' argument must be a whole number"):
+        best_selections(figure_3a(), limit=0)
+
+
+# ---- predictions
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6", "A Eq. (10)")
+@pytest.mark.parametrize(
+    ("data", "applying", "support", "goal", "growth"),
+    [
+        (figure_3a(), ["A Thm 5", "A Thm 6"], [0, 1, 2], (4 / 3, 1 / 3), 0.0),
+        (figure_3b(), ["A Thm 6"], [0, 1], (1.0, 0.0), 1.0),
+    ],
+    ids=["3a", "3b"],
+)
+def test_the_figures_are_predicted(data, applying, support, goal, growth):
+    found = predict_limit(data)
+    assert [one.citation for one in found.verdicts if one.applies] == applying
+    assert found.selected.tolist() == CHOSEN
+    assert np.flatnonzero(found.support).tolist() == support
+    assert correlation(found.p_direction, np.array(goal)) == pytest.approx(1.0, abs=ROUNDING)
+    assert found.v_direction == pytest.approx([0.0, 1.0], abs=ROUNDING)
+    assert found.growth == pytest.approx(growth, abs=ROUNDING)
+    assert "Certain" in str(found)
+    assert f"support {support}" in repr(found)
+    run = descend_joint(data, step=NormalizedStep(0.1), n_steps=10_000, start=([-1.0, 0.0], [0.0, -1.0]))
+    assert correlation(run.p, found.p_direction) > ALIGNED
+    assert correlation(run.v, found.v_direction) > ALIGNED
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+def test_joint_paths_go_where_they_are_predicted_to():
+    rng, seen = np.random.default_rng(1), {"A Thm 5": 0, "A Thm 6": 0}
+    for _ in range(8):
+        data, _ = problem(rng, 2, 2, int(rng.integers(2, 5)))
+        found = predict_limit(data)
+        if found.p_direction is None or found.growth > 4.0:
+            continue
+        R = np.array([10.0, 300.0]) / found.p_relax.margin
+        path = joint_path(data, 1.5 * max(found.growth, 0.7) * R, R, restarts=32)
+        assert path.kkt_residual().max() < CONDITIONED
+        assert path.selected[-1].tolist() == found.selected.tolist()
+        assert correlation(path.p[-1], found.p_direction) > ALIGNED
+        assert correlation(path.v[-1], found.v_direction) > ALIGNED
+        for verdict in found.verdicts:
+            seen[verdict.citation] += verdict.applies
+    assert min(seen.values()) >= 2
+
+
+@pytest.mark.statement("A Thm 6")
+@pytest.mark.parametrize("ratio", [0.25, 0.8, 1.25])
+def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
+    """With r = κR the path maximises the smallest of each input's logit margin plus κ times its slack; κ = 1 is the threshold here."""
+    data = figure_3b()
+    assert predict_limit(data).growth == pytest.approx(1.0, abs=ROUNDING)
+    path = joint_path(data, ratio * np.array([10.0, 100.0, 1e4]), np.array([10.0, 100.0, 1e4]), restarts=16)
+    angles = np.linspace(-np.pi, np.pi, 200_001)
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    margins = directions @ data.X[:, 1].T + ratio * label_margin(data, CHOSEN).slack
+    expected = directions[np.argmax(margins.min(axis=-1))]
+    assert np.linalg.norm(path.p[-1] / path.R[-1] - expected) < ON_THE_GRID
+    reaches = correlation(path.p[-1], np.array([1.0, 0.0])) > ALIGNED
+    assert reaches == (ratio > 1.0)
+
+
+@pytest.mark.statement("A Thm 6", "A Eq. (10)")
+def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_direction():
+    data = figure_3b()
+    path = joint_path(data, 5.0, np.array([10.0, 100.0, 1000.0, 1e4]), restarts=16)
+    assert correlation(path.p[-1], att_svm(data, CHOSEN).x) > ALIGNED
+
+
+def test_predictions_without_a_head_say_why_not():
+    data = figure_3b()
+    wrong_loss = predict_limit(data, loss=Exponential())
+    assert wrong_loss.p_direction is None
+    assert wrong_loss.why == "Not certain: the theorems are about the logistic loss; this is Exponential."
+    hopeless = TokenDataset([[(1.0, 0.0), (0.5, 0.0)], [(1.0, 0.0), (0.5, 0.0)]], [1.0, -1.0])
+    found = predict_limit(hopeless)
+    assert found.p_direction is None
+    assert "label margin 0" in found.why
+    batch = predict_limit(data.repeat(2))
+    assert [one.selected.tolist() for one in batch] == [CHOSEN] * 2
+    with pytest.raises(InputError, match=r"'start' argument must be left out where v is"):
+        predict_limit(data, start=[0.0, 1.0])
+    crowded = predict_limit(data, limit=2)
+    assert not crowded.best.complete
+    assert "too many selections" in str(crowded)
