@@ -42,7 +42,7 @@ test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(READY)
-	@$(BIN)/ruff check src tests
+	@$(BIN)/ruff check src tests examples
 	@$(BIN)/mypy
 
 docs: $(READY)

@@ -1,0 +1,90 @@
+"""The examples: each runs as it stands, says what it promises, and reads like the others."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tolerances import ALIGNED, DIRECTION_ON_RANDOM_DATA
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LONGEST = 60
+
+
+def run(name, *arguments, folder):
+    command = [sys.executable, "-W", "error", EXAMPLES / f"{name}.py", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def numbers(pattern, output):
+    found = [float(one) for one in re.findall(pattern, output)]
+    assert found, output
+    return found
+
+
+def test_predict_and_verify_reaches_what_it_predicted(tmp_path):
+    output = run("predict_and_verify", folder=tmp_path)
+    assert "Certain: the direction that selects [0, 1], by A Thm 3." in output
+    assert "[ ]" not in output
+    assert numbers(r"cosine ([\d.]+)", output)[0] > ALIGNED
+
+
+def test_a_thousand_problems_need_the_exact_gradient(tmp_path):
+    output = run("a_thousand_problems", folder=tmp_path)
+    exact, textbook = numbers(r"mean cosine ([\d.]+)", output)
+    assert exact > DIRECTION_ON_RANDOM_DATA
+    assert textbook < 1.0 - 100.0 * (1.0 - exact)
+
+
+def test_two_starts_end_at_two_limits(tmp_path):
+    output = run("two_starts_two_limits", "picture.png", folder=tmp_path)
+    assert re.findall(r"ends at the (\w+)", output) == ["GMM"] * 4 + ["LMM"] * 2
+    assert min(numbers(r"cosine ([\d.]+)", output)) > ALIGNED
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_infeasible_selection_has_a_certificate(tmp_path):
+    output = run("infeasible_selection", folder=tmp_path)
+    assert "inside: No vector satisfies every constraint, and the certificate proves it." in output
+    assert "their sum is [0. 0.]" in output
+    weights = numbers(r"  ([\d.]+) × \(", output)
+    assert sum(weights) == pytest.approx(1.0, abs=len(weights) * 0.5e-4)  # printed with four digits
+
+
+def test_your_own_loss_has_the_same_limit(tmp_path):
+    output = run("your_own_loss", folder=tmp_path)
+    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in output
+    found = numbers(r"cosine ([\d.]+)", output)
+    assert len(found) in (4, 5)  # the fifth, a nonlinear head, needs torch
+    assert ("marginlens[torch]" in output) == (len(found) == 4)
+    assert min(found) > ALIGNED
+
+
+def test_your_own_loss_runs_without_torch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    code = f"import sys, runpy; sys.path.insert(0, '.'); runpy.run_path({str(EXAMPLES / 'your_own_loss.py')!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "The nonlinear head is left out: it needs pip install 'marginlens[torch]'." in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    assert re.match(r"A (Thm|Fig|ATT-SVM|Assumption)", ast.get_docstring(ast.parse(text)))
+    places = [text.find(f"# {word}: ") for word in ("Data", "Solve", "Look", "What to notice")]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_every_example_is_run_here():
+    tested = set(re.findall(r'run\("(\w+)"', Path(__file__).read_text(encoding="utf-8")))
+    assert tested == {path.stem for path in EXAMPLES.glob("*.py")}
+    assert len(tested) == 5
