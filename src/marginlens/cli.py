@@ -113,14 +113,15 @@ def bench_svm(as_json: AsJson = False) -> None:
 
 
 def _bench(title: str, measure: Callable[..., list[dict[str, Any]]], as_json: bool) -> None:
-    from marginlens.report.terminal import Bars, console, rows_table
+    from marginlens.commands.timings import timings_table
+    from marginlens.report.terminal import Bars, console
 
     with Bars(console(stderr=True)) as bars:
         rows = measure(progress=bars.bar(title))
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        console().print(rows_table(title, rows))
+        console().print(timings_table(title, rows))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
