@@ -90,6 +90,14 @@ def test_brute_force_finds_the_same_minima(block: int) -> None:
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= kinds
 
 
+def test_the_runner_up_is_the_shortest_vector_of_what_was_discarded() -> None:
+    """One input, tokens at different distances on either side: each choice stands alone, so the next norm is known."""
+    data = TokenDataset([[[2.0], [-1.0], [0.0]]], [1])
+    found = set_svm(data, [[0, 1]])
+    assert found.points[:, 0] == pytest.approx([0.5])
+    assert found.runner_up == pytest.approx(1.0)
+
+
 @pytest.mark.statement("A ATT-SVM'")
 def test_singletons_are_the_convex_problem() -> None:
     rng = np.random.default_rng(0)

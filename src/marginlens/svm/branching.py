@@ -239,9 +239,7 @@ def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArr
     node, way = np.nonzero(tree.problem.allowed[group])
     children = choices[node]
     children[np.arange(len(node)), group[node]] = way
-    reach = np.hypot(
-        norm[node], distance[node, group[node], way]
-    )  # x is a projection: what lies beyond it is at a right angle
+    reach = np.hypot(norm[node], distance[node, group[node], way])  # what lies beyond a projection is at a right angle
     far = reach > tree.ceiling
     tree.close(children[far], reach[far])
     children, parent = children[~far], norm[node[~far]]
@@ -256,11 +254,14 @@ def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArr
 def _report(tree: _Tree, dive: FloatArray) -> Search:
     """The account of a search; a point that only the first guess met stands for itself."""
     points = [x for norm, x in tree.points if norm <= tree.ceiling]
+    longer = [norm for norm, _ in tree.points if norm > tree.ceiling]  # met before a shorter one was
     if not points and np.isfinite(tree.best):
         points = [dive]
     stacked = np.array(points).reshape(-1, tree.problem.rows.shape[-1])
     lower = min([tree.best, tree.unproved, *(node.bound for node in tree.open)])
-    return Search(stacked, tree.best, lower, tree.runner_up, tree.explored, tree.n_covered, len(tree.open))
+    return Search(
+        stacked, tree.best, lower, min([tree.runner_up, *longer]), tree.explored, tree.n_covered, len(tree.open)
+    )
 
 
 def _first_guess(tree: _Tree, limit: int) -> tuple[float, Any]:

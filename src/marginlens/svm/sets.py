@@ -38,14 +38,16 @@ class Unfinished(Enum):
 class SetSolution:
     r"""All global minima of ATT-SVM', and why there are no others.
 
-    Every choice of one token per set is accounted for: by a solution, by a proof that no p makes it, or by a lower bound above the
-    optimum. `n_covered == n_choices` says that none is missing, `runner_up > 1/margin` that what was discarded is longer.
+    Every choice of one token per set is accounted for: by a proof that no p makes it, by a lower bound above the optimum, or by a
+    solution that is the only vector of its norm for all choices that agree with it on a few inputs. `n_covered == n_choices` says that
+    none is missing, `runner_up > 1/margin` that what was discarded by its bound is longer.
 
     Attributes:
         solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
         choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
         status: a `Status`, or `Unfinished.LIMIT`.
-        lower_bound: no feasible p is shorter. runner_up: the smallest norm that a discarded choice can have; inf where none was.
+        lower_bound: no feasible p is shorter. runner_up: the smallest bound of what was discarded, inf where nothing
+            was; a choice that agrees with a solution on those few inputs may be shorter, though longer than the solution.
         explored: convex problems solved. n_choices: complete choices there are. n_covered: how many are accounted for.
     """
 
