@@ -2,23 +2,160 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
-from marginlens.data import figures
-from marginlens.dynamics import Cone, regularization_path
-from marginlens.theory import globally_optimal_direction
+import tolerances
+from marginlens.data import figures, sphere_tokens
+from marginlens.dynamics import Binding, Cone, excess_risk, regularization_path, risk, risk_gradient
+from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
+from random_problems import problem, ragged_problem
+
+
+def separable(rng, n_inputs, n_tokens, d_model):
+    """A random problem whose optimal tokens one direction selects, its head and that direction."""
+    data, v = sphere_tokens(200, n_inputs, n_tokens, d_model, rng)
+    found = globally_optimal_direction(data, v)
+    j = int(np.flatnonzero(found.is_feasible)[0])
+    return data[j], v[j], found.direction[j], float(found.margin[j])
 
 
 @pytest.mark.statement("A Thm 1", "A Eq. (2)")
-def test_path_reaches_the_globally_optimal_direction():
-    data, v = figures.figure_1b()
-    best = globally_optimal_direction(data, v)
-    path = regularization_path(data, v, np.geomspace(1.0, 1e4, 5) / best.margin)
-    assert path.distance(best.direction)[-1] < 1e-3
-    assert path.kkt_residual().max() < 1e-8
+@pytest.mark.parametrize(("n_inputs", "n_tokens", "d"), [(2, 3, 2), (3, 3, 4), (4, 4, 20)])
+def test_path_reaches_the_globally_optimal_direction(n_inputs, n_tokens, d):
+    data, v, direction, margin = separable(np.random.default_rng(d), n_inputs, n_tokens, d)
+    path = regularization_path(data, v, np.array([1e2, 1e3, 1e4]) / margin, restarts=4)
+    distance = path.distance(direction)
+    assert distance[-1] < tolerances.PATH_OFFSET
+    assert np.all(np.diff(np.log(distance)) / np.log(10.0) < -0.9)  # like 1/R
+    assert np.all(path.correlation(direction)[1:] > 0.999)
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    assert all(one is Binding.BALL for one in path.binds)
+    assert path.log_excess_risk[-1] == pytest.approx(-1e4, rel=0.01)
+    assert path.excess_sign[-1] == 1.0
+
+
+@pytest.mark.statement("A Eq. (2)")
+@pytest.mark.parametrize("seed", range(4))
+def test_path_in_the_plane_agrees_with_a_grid(seed):
+    data, v = problem(np.random.default_rng(seed), 2, 3, 2)
+    radii = np.array([0.3, 2.0, 6.0, 20.0])
+    path = regularization_path(data, v, radii)
+    angles = np.linspace(0.0, 2.0 * np.pi, 721)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    for radius, point in zip(radii, path.points, strict=True):
+        grid = (np.linspace(0.0, radius, 81)[:, None, None] * circle).reshape(-1, 2)
+        best = float(risk(data.repeat(len(grid)), v, grid).min())
+        ours = float(risk(data, v, point))
+        assert best - tolerances.PATH_GRID * max(radius, 1.0) ** 2 < ours <= best + tolerances.ROUNDING
+
+
+@pytest.mark.statement("A Eq. (2)")
+@pytest.mark.parametrize("seed", range(4))
+def test_path_is_global_on_small_problems(seed):
+    rng = np.random.default_rng(100 + seed)
+    data, v = ragged_problem(rng, 3, 4, 3)
+    radii = np.array([1.0, 8.0])
+    path = regularization_path(data, v, radii)
+    for radius, point in zip(radii, path.points, strict=True):
+        room = {"type": "ineq", "fun": lambda p, r=radius: r * r - p @ p, "jac": lambda p: -2.0 * p}
+        starts = rng.standard_normal((12, 3)) * radius / 2.0
+        runs = [
+            minimize(
+                lambda p: float(risk(data, v, p)),
+                start,
+                jac=lambda p: risk_gradient(data, v, p).value(),
+                constraints=[room],
+                method="SLSQP",
+                options={"ftol": 1e-12, "maxiter": 200},
+            )
+            for start in starts
+        ]
+        best = min(float(risk(data, v, run.x * min(1.0, radius / np.linalg.norm(run.x)))) for run in runs)
+        ours = float(risk(data, v, point))
+        assert ours <= best + tolerances.ROUNDING
+        assert best - ours < tolerances.PATH_BRUTE_FORCE
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+
+
+@pytest.mark.statement("A Eq. (2)")
+def test_other_seeds_and_more_starts_find_nothing_better():
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        data, v = problem(rng, 3, 4, 3)
+        radii = [3.0, 30.0, 3000.0]
+        one, other = (regularization_path(data, v, radii, restarts=k, rng=k) for k in (16, 40))
+        for a, b in zip(one.points, other.points, strict=True):
+            selected = np.argmax(data.K @ a, axis=-1)
+            first, second = (excess_risk(data, v, p, selected=selected) for p in (a, b))
+            assert first.sign == second.sign
+            assert first.log == pytest.approx(second.log, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.statement("A Eq. (2)")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()], ids=lambda one: type(one).__name__)
+def test_risk_falls_along_the_path_for_every_loss(loss):
+    data, v, direction, margin = separable(np.random.default_rng(3), 3, 3, 3)
+    path = regularization_path(data, v, np.geomspace(1.0, 1e4, 5) / margin, loss=loss, restarts=4)
+    assert np.all(np.diff(path.log_excess_risk) < 0.0)
+    assert np.all(path.excess_sign == 1.0)
+    assert path.distance(direction)[-1] < tolerances.PATH_OFFSET
+
+
+@pytest.mark.statement("A Eq. (2)")
+def test_a_finite_minimum_is_left_by_no_ball():
+    rng = np.random.default_rng(1)
+    for _ in range(100):  # a problem whose optimal tokens no direction selects, with its minimum at a finite norm
+        data, v = problem(rng, 3, 3, 2)
+        path = regularization_path(data, v, [50.0, 500.0], restarts=4)
+        if path.binds[-1] is Binding.NONE:
+            break
+    assert path.binds[-1] is Binding.NONE
+    assert path.norm[-1] < 0.9 * 500.0
+    slope = risk_gradient(data, v, path.points[-1])
+    assert slope.log_norm < risk_gradient(data, v, 1.1 * path.points[-1]).log_norm - 10.0
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+
+
+@pytest.mark.statement("A Thm 1")
+def test_a_linear_module_has_the_path_of_its_vector():
+    torch = pytest.importorskip("torch")
+    data, v, _, margin = separable(np.random.default_rng(5), 2, 3, 3)
+    head = torch.nn.Linear(3, 1, bias=False).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor(v)[None])
+    radii = np.array([1.0, 30.0, 1e4]) / margin
+    vector, module = (regularization_path(data, one, radii, restarts=4) for one in (v, head))
+    np.testing.assert_allclose(module.points, vector.points, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(module.log_excess_risk, vector.log_excess_risk, rtol=1e-9)
 
 
 @pytest.mark.statement("A Eq. (9)", "A Eq. (66)")
-def test_local_path_stays_in_its_cone():
+@pytest.mark.parametrize("seed", range(3))
+def test_local_path_is_the_best_point_of_its_cone(seed):
+    rng = np.random.default_rng(seed)
+    data, v = problem(rng, 2, 3, 3)
+    axis, mu, floor = rng.standard_normal(3), 0.1, 3.0
+    path = regularization_path(data, v, [3.5, 10.0, 20.0], cone=Cone(axis, mu, floor))
+    for radius, point in zip(path.radii, path.points, strict=True):
+        assert in_cone(point, axis, mu * (1.0 + 1e-9), floor * (1.0 - 1e-12))
+        assert np.linalg.norm(point) <= radius * (1.0 + 1e-12)
+        samples = sample_cone(axis, mu, floor, 4000, rng)
+        samples *= np.minimum(1.0, radius / np.linalg.norm(samples, axis=-1, keepdims=True))
+        many = risk(data.repeat(len(samples)), v, samples)
+        assert float(risk(data, v, point)) <= many.min() + tolerances.ROUNDING
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+
+
+@pytest.mark.statement("A Thm 4", "A Thm 7", "A P^mm")
+def test_local_paths_keep_locally_optimal_directions_and_no_others():
     data, v = figures.figure_1b()
-    path = regularization_path(data, v, [10.0, 100.0], cone=Cone([1.0, 0.0], 0.1, 5.0))
-    assert np.all(path.correlation([1.0, 0.0]) >= 0.9 - 1e-12)
+    found = locally_optimal_directions(data, v)
+    radii = np.array([1e2, 1e3, 1e4]) / found.margins.min()
+    for direction in found.directions:
+        path = regularization_path(data, v, radii, cone=Cone(direction, 0.004, 10.0), restarts=4)
+        assert path.distance(direction)[-1] < tolerances.PATH_OFFSET
+        assert path.binds[-1] is Binding.BALL
+    beside = found.directions[0] + 0.3 * np.array([1.0, -1.0])
+    path = regularization_path(data, v, radii, cone=Cone(beside, 0.001, 10.0), restarts=4)
+    assert path.distance(beside)[-1] > 0.5 * np.sqrt(2.0 * 0.001)

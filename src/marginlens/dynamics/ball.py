@@ -6,7 +6,7 @@ the risk are known to rounding relative to their own size, so that a handful of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ ON_THE_EDGE = (
 )
 STATIONARY = 1e-11  # slope left along the boundary, relative to its terms, at which a point is left alone
 _ARMIJO = 1e-4  # share of the predicted decrease that a step must bring
-_SHORTEST = 45  # halvings of a step before it is given up
+_SHARES = tuple(
+    0.5 ** np.arange(low, high) for low, high in ((0, 1), (1, 10), (10, 28), (28, 46))
+)  # of a step, tried in turn
 _ONE_SIGN = 0.2  # share of its terms' size above which the excess risk is modelled by its logarithm
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of logits and their logarithms
 
@@ -81,6 +83,10 @@ class Pressure:
     cone: FloatArray
     held: FloatArray
 
+    def only(self, which: BoolArray) -> Pressure:
+        """The same for some of the points."""
+        return Pressure(self.slope[which], self.ball[which], self.cone[which], self.held[which])
+
 
 def pressure(region: Region, c: FloatArray, gradient: FloatArray) -> Pressure:
     """Which constraints bind at points (batch, r) where the risk has this gradient, with which multipliers."""
@@ -96,28 +102,29 @@ def pressure(region: Region, c: FloatArray, gradient: FloatArray) -> Pressure:
     return Pressure(slope, ball, cone, held)
 
 
-def minimise(landscape: Landscape, starts: FloatArray, region: Region, max_steps: int = 100) -> FloatArray:
-    """Local minima of the risk over the region, one for each start (batch, r)."""
+def minimise(landscape: Landscape, starts: FloatArray, region: Region, max_steps: int = 60) -> FloatArray:
+    """Local minima of the risk over the region, one for each start (batch, r); after `max_steps` a point is left where it is."""
     c = region.project(starts)
     blur = STATIONARY + _NOISE * region.radius * landscape.reach
-    seen = landscape.view(c)
-    moving = np.ones(len(c), dtype=np.bool_)
-    for _ in range(max_steps):
-        held = pressure(region, c, seen.gradient)
-        left = np.linalg.norm(held.slope, axis=-1)
-        moving &= left > blur * seen.size
-        if not moving.any():
+    moving = np.arange(len(c))
+    for _ in range(max_steps if len(c) else 0):
+        seen = landscape.view(c[moving])
+        held = pressure(region, c[moving], seen.gradient)
+        go = np.linalg.norm(held.slope, axis=-1) > blur * seen.size
+        if not go.any():
             break
-        c, moved = _step(landscape, region, c, moving, seen, held)
-        moving &= moved
-        seen = landscape.view(c)
+        moving = moving[go]
+        new = _step(landscape, region, c[moving], seen.only(go), held.only(go))
+        moved = np.any(new != c[moving], axis=-1)
+        c[moving] = new
+        moving = moving[moved]
+        if len(moving) == 0:
+            break
     return c
 
 
-def _step(
-    landscape: Landscape, region: Region, c: FloatArray, moving: BoolArray, seen: View, held: Pressure
-) -> tuple[FloatArray, BoolArray]:
-    """One Newton step along the boundary that binds, halved until the risk falls; and which points took one."""
+def _step(landscape: Landscape, region: Region, c: FloatArray, seen: View, held: Pressure) -> FloatArray:
+    """One Newton step along the boundary that binds, halved until the risk falls; the same points where it never does."""
     model = _Model.at(landscape, c, seen)
     slope = held.slope * model.scale[:, None]
     step = _newton(region, c, seen, held, model)
@@ -127,22 +134,25 @@ def _step(
     predicted = np.where(uphill, -np.sum(slope**2, axis=-1), predicted)
     noise = _NOISE * (region.radius * landscape.reach + np.abs(np.where(np.isfinite(model.log), model.log, 0.0)))
     left = np.linalg.norm(held.slope, axis=-1) / np.where(seen.size > 0.0, seen.size, 1.0)
-    new, open_, share = c.copy(), moving.copy(), 1.0
-    for _ in range(_SHORTEST):
-        trial = region.project(np.where(open_[:, None], c + share * step, c))
-        change = model.change(landscape, trial)
-        accepted = open_ & (change <= _ARMIJO * share * predicted)
-        doubtful = open_ & ~accepted & (np.abs(share * predicted) <= noise) & (change <= noise)
+    new, open_ = c.copy(), np.arange(len(c))
+    for shares in _SHARES:  # many shares cost little more than one
+        each = np.repeat(open_, len(shares))
+        share = np.tile(shares, len(open_))
+        trial = region.project(c[each] + share[:, None] * step[each])
+        change, expected, blur = model.only(each).change(landscape, trial), share * predicted[each], noise[each]
+        accepted = change <= _ARMIJO * expected
+        doubtful = ~accepted & (np.abs(expected) <= blur) & (change <= blur)
         if doubtful.any():  # too little to see in the risk: the slope decides
-            ahead = landscape.view(trial)
-            rest = np.linalg.norm(pressure(region, trial, ahead.gradient).slope, axis=-1)
-            accepted |= doubtful & (rest < 0.7 * left * ahead.size)
-        new[accepted] = trial[accepted]
-        open_ &= ~accepted & ~(np.abs(share * predicted) <= 1e-3 * noise)
-        if not open_.any():
+            ahead = landscape.view(trial[doubtful])
+            rest = np.linalg.norm(pressure(region, trial[doubtful], ahead.gradient).slope, axis=-1)
+            accepted[doubtful] = rest < 0.7 * left[each[doubtful]] * ahead.size
+        fall = np.where(accepted, change, np.inf).reshape(len(open_), -1)
+        best, taken = np.argmin(fall, axis=-1), accepted.reshape(fall.shape).any(axis=-1)
+        new[open_[taken]] = trial.reshape(*fall.shape, -1)[taken, best[taken]]
+        open_ = open_[~taken & (np.abs(predicted[open_]) * shares[-1] > 1e-3 * noise[open_])]
+        if len(open_) == 0:
             break
-        share *= 0.5
-    return new, np.any(new != c, axis=-1)
+    return new
 
 
 @dataclass(frozen=True)
@@ -163,12 +173,14 @@ class _Model:
     @classmethod
     def at(cls, landscape: Landscape, c: FloatArray, seen: View) -> _Model:
         excess = landscape.excess(c, seen.selected)
-        size = landscape.log_size(c)
-        size = np.where(np.isfinite(size), size, seen.log_unit)
+        size = np.where(np.isfinite(seen.log_size), seen.log_size, seen.log_unit)
         logarithmic = (excess.sign != 0.0) & (excess.log > size + np.log(_ONE_SIGN))
         unit = np.where(logarithmic, excess.log, size)
         bend = np.where(logarithmic, -excess.sign, 0.0)
         return cls(seen.selected, excess.sign, excess.log, size, logarithmic, np.exp(seen.log_unit - unit), bend)
+
+    def only(self, which: npt.NDArray[np.int64]) -> _Model:
+        return _Model(*(getattr(self, one.name)[which] for one in fields(self)))
 
     def change(self, landscape: Landscape, trial: FloatArray) -> FloatArray:
         """How much the model changes from its points to the trial points, (batch,)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 
 from marginlens.data import TokenDataset
 from marginlens.dynamics.attention import Attended, attend, probabilities
@@ -30,14 +29,20 @@ class View:
 
     Attributes:
         selected: (batch, n_inputs) the largest logits. gradient: (batch, r). hessian: (batch, r, r).
-        size: (batch,) the gradient's length if no two of its terms cancelled. log_unit: (batch,).
+        size: (batch,) the gradient's length if no two of its terms cancelled.
+        log_size: (batch,) logarithm of the excess risk over the selected tokens if no two of its terms cancelled. log_unit: (batch,).
     """
 
     selected: IntArray
     gradient: FloatArray
     hessian: FloatArray
     size: FloatArray
+    log_size: FloatArray
     log_unit: FloatArray
+
+    def only(self, which: npt.NDArray[np.bool_]) -> View:
+        """The same for some of the points."""
+        return View(*(getattr(self, one.name)[which] for one in fields(self)))
 
 
 class Landscape:
@@ -77,9 +82,11 @@ class Landscape:
         r"""Risk at points (batch, r) less that of selecting `alpha` (batch, n_inputs) outright, exact at any norm."""
         top, log_delta, sign = self._shortfall(self.logits(c), alpha)
         logs = np.where(sign == 0.0, -np.inf, self.loss.log_rise(top, log_delta, sign))
+        largest = np.max(logs, axis=-1)
+        safe = np.where(np.isfinite(largest), largest, 0.0)
+        total = np.sum(sign * np.exp(logs - safe[:, None]), axis=-1) / self.data.n_inputs
         with np.errstate(divide="ignore"):
-            total, total_sign = logsumexp(logs, axis=-1, b=sign / self.data.n_inputs, return_sign=True)
-        return ExcessRisk(np.asarray(total_sign), np.asarray(total))
+            return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
 
     def view(self, c: FloatArray) -> View:
         r"""Gradient and second derivative of the risk at points (batch, r).
@@ -94,9 +101,8 @@ class Landscape:
         value = np.where(at.gap == 0.0, -at.shortfall[..., None], at.gap - at.delta[..., None])
         with np.errstate(divide="ignore", invalid="ignore"):
             pull = at.log_s + np.log(np.abs(value)) + np.where(at.gap == 0.0, at.log_unit[..., None], 0.0)
-        pull = np.where(
-            (value == 0.0) | ~self.data.mask, -np.inf, pull
-        )  # log s_t |γ_t - f|, the selected token included
+        nothing = (value == 0.0) | ~self.data.mask
+        pull = np.where(nothing, -np.inf, pull)  # log s_t |γ_t - f|, the selected token included
         logs = pull + slope[..., None]
         unit = np.max(logs, axis=(-2, -1))
         unit = np.where(np.isfinite(unit), unit, 0.0)
@@ -107,21 +113,17 @@ class Landscape:
         size = np.einsum("bit,bit->b", np.abs(weight), np.linalg.norm(away, axis=-1))
         drift = np.einsum("bit,bitr->bir", np.exp(at.log_s), away)  # k̄ - k_α
         spread = away - drift[..., None, :]
-        flat = spread.reshape(len(c), -1, spread.shape[-1])
+        flat = spread.reshape(len(c), weight[0].size, spread.shape[-1])
         hessian = np.matmul(np.swapaxes(flat * weight.reshape(len(c), -1, 1), -1, -2), flat)
         largest = np.max(pull, axis=-1)
         largest = np.where(np.isfinite(largest), largest, 0.0)
         own = np.einsum("bit,bitr->bir", np.sign(value) * np.exp(pull - largest[..., None]), away)  # -∇f_i, own scale
         bend = self._bend(margin) * np.exp(2.0 * largest + slope - unit[:, None]) / self.data.n_inputs
         hessian += np.matmul(np.swapaxes(own * bend[..., None], -1, -2), own)
-        return View(at.alpha, gradient, hessian, size, unit)
-
-    def log_size(self, c: FloatArray) -> FloatArray:
-        """Logarithm of the mean over inputs of |ℓ'| Σ_t s_t |γ_α - γ_t|: the excess risk if none of its terms cancelled."""
-        at, margin = self._attend(self.logits(c))
         with np.errstate(divide="ignore"):
-            logs = at.log_s + np.log(np.abs(at.gap)) + np.asarray(self.loss.log_abs_derivative(margin))[..., None]
-            return np.asarray(logsumexp(logs, axis=(-2, -1))) - np.log(self.data.n_inputs)
+            terms = at.log_s + np.log(np.abs(at.gap)) + slope[..., None]
+            log_size = unit + np.log(np.sum(np.exp(terms - unit[:, None, None]), axis=(-2, -1)) / self.data.n_inputs)
+        return View(at.alpha, gradient, hessian, size, log_size, unit)
 
     def _bend(self, margin: FloatArray) -> FloatArray:
         """ℓ''/|ℓ'| by a central difference of log|ℓ'|."""

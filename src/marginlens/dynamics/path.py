@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data import TokenDataset
 from marginlens.data.generators import as_generator
@@ -19,12 +20,14 @@ from marginlens.dynamics.risk import ExcessRisk
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
+from marginlens.svm import att_svm
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_LEAP = 2.0  # factor by which the ball grows between two rounds of a branch
-_APPROACH = 5  # rounds in which a new start grows up to its ball
-_BRANCHES = 8  # local minima that are carried on to the next radius
+_LEAP = 2.0  # factor by which the ball grows while local minima are followed
+_SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
+_SHORT = 15  # Newton steps for a start at a max-margin direction: enough where there is a local minimum near it
+_BRANCHES = 12  # local minima that are carried on to the next radius
 _SAME = 1e-7  # distance, relative to the radius, at which two local minima are one
 
 
@@ -110,9 +113,10 @@ def regularization_path(
 
     .. math:: \bar p(R) = \arg\min_{\|p\| \le R,\ p \in C} L(p)
 
-    At every radius all local minima of the last one are carried on and new starts are added: random directions and norms and, for a
-    linear head, the direction of the optimal tokens. Candidates are compared by the logarithm of their excess risk over one selection
-    of tokens, so that radii of 1e4/margin and beyond are no different from small ones.
+    Local minima are followed from small balls to large ones, and new starts are added on the way: random points while the risk is
+    smooth, then max-margin directions of what random directions select and, for a linear head, of the optimal tokens. Candidates are
+    compared by the logarithm of their excess risk over one selection of tokens, so that radii of 1e4/margin and beyond are no
+    different from small ones.
 
     Args:
         data: one problem. v: linear head (d_model,), or a nonlinear one: a torch module or function from (n, d_model) to n numbers.
@@ -130,19 +134,11 @@ def regularization_path(
         got = f"an axis of length {len(cone.axis)}" if isinstance(cone, Cone) else type(cone).__name__
         raise reject("cone", f"a Cone with an axis of length {data.d_key}", got)
     whole_number(restarts, "restarts", at_least=0)
-    generator = as_generator(rng)
-    landscape = Landscape(data, v, as_loss(loss), None if cone is None else cone.axis)
-    branches, last = np.empty((0, landscape.basis.shape[1])), 0.0
-    points: list[FloatArray] = []
-    for radius in limits.tolist():
-        region = _region(landscape, radius, cone)
-        found = [_grow(landscape, branches, last, radius, cone), _fresh(landscape, region, restarts, generator, cone)]
-        if points:
-            found.append(minimise(landscape, points[-1][None], region))  # the last point is still allowed
-        branches = _distinct(landscape, np.concatenate(found), radius)
-        points.append(branches[0])
-        last = radius
-    return _finish(landscape, limits, np.stack(points), (data, v, as_loss(loss), cone))
+    search = _Search(
+        Landscape(data, v, as_loss(loss), None if cone is None else cone.axis), cone, restarts, as_generator(rng)
+    )
+    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+        return _finish(search.landscape, limits, search.along(limits), (data, v, as_loss(loss), cone))
 
 
 def _finish(landscape: Landscape, radii: FloatArray, c: FloatArray, problem: tuple[Any, ...]) -> Path:
@@ -165,54 +161,75 @@ def _region(landscape: Landscape, radius: float, cone: Cone | None) -> Region:
     return Region(radius, unit(cone.axis @ landscape.basis), cone.half_angle, cone.radius)
 
 
-def _grow(landscape: Landscape, c: FloatArray, last: float, radius: float, cone: Cone | None) -> FloatArray:
-    """Local minima over the ball of radius `last` followed to a larger one."""
-    if len(c) == 0:
-        return c
-    n_rounds = max(1, int(np.ceil(np.log(radius / last) / np.log(_LEAP) - 1e-9)))
-    factor = (radius / last) ** (1.0 / n_rounds)
-    size = last
-    for k in range(n_rounds):
-        bound = np.linalg.norm(c, axis=-1, keepdims=True) >= size * (1.0 - _SAME)
-        size = radius if k == n_rounds - 1 else size * factor
-        c = minimise(landscape, np.where(bound, c * factor, c), _region(landscape, size, cone))
-    return c
+@dataclass(frozen=True)
+class _Search:
+    """Local minima followed from small balls to large ones, with new starts on the way."""
 
+    landscape: Landscape
+    cone: Cone | None
+    restarts: int
+    generator: np.random.Generator
 
-def _fresh(
-    landscape: Landscape, region: Region, restarts: int, generator: np.random.Generator, cone: Cone | None
-) -> FloatArray:
-    """Local minima from new starts: some on the boundary of the ball, some grown up to it, some from inside it."""
-    r = landscape.basis.shape[1]
-    directions = unit(generator.standard_normal((restarts, r))) if r else np.zeros((restarts, 0))
-    floor = max(region.floor, min(region.radius, 0.1 / landscape.reach if landscape.reach > 0.0 else region.radius))
-    norms = floor * (region.radius / floor) ** generator.random(restarts)
-    if region.axis is not None:
+    def along(self, radii: FloatArray) -> FloatArray:
+        """The best point found at each radius, (n_radii, r)."""
+        soft = _SOFT / self.landscape.reach if self.landscape.reach > 0.0 else np.inf
+        first = (
+            self.cone.radius
+            if self.cone is not None
+            else min(float(radii[0]), 1.0 / max(self.landscape.reach, 1.0 / radii[0]))
+        )
+        branches, last, points = np.empty((0, self.landscape.basis.shape[1])), first, []
+        for radius in _ladder(first, radii):
+            region = _region(self.landscape, radius, self.cone)
+            bound = np.linalg.norm(branches, axis=-1, keepdims=True) >= last * (1.0 - _SAME)
+            starts = [
+                np.where(bound, branches * (radius / last), branches),
+                branches[:1],
+            ]  # the last best is still allowed
+            starts += [self._anywhere(region)] if radius <= soft else []
+            found = [minimise(self.landscape, np.concatenate(starts), region)]
+            if radius in radii:
+                found.append(minimise(self.landscape, self._margins(region), region, _SHORT))
+            branches, last = _distinct(self.landscape, np.concatenate(found), radius), radius
+            points += [branches[0]] if radius in radii else []
+        return np.stack(points)
+
+    def _directions(self, region: Region) -> FloatArray:
+        """Random unit vectors of the region, (restarts, r); the axis of the cone first."""
+        r = self.landscape.basis.shape[1]
+        directions = unit(self.generator.standard_normal((self.restarts, r))) if r else np.zeros((self.restarts, 0))
+        if region.axis is None:
+            return directions
         sideways = directions - np.outer(directions @ region.axis, region.axis)
-        turn = region.half_angle * generator.random(restarts)[:, None]
-        directions = np.cos(turn) * region.axis + np.sin(turn) * np.where(r > 1, unit(sideways), 0.0)
-    norms = np.where(np.arange(restarts) % 2 == 0, region.radius, norms)
-    starts = [directions * norms[:, None], _obvious(landscape) * region.radius]
-    if region.axis is not None:
-        starts += [region.axis[None] * region.radius, region.axis[None] * region.floor]
-    inside = np.concatenate(starts)
-    start_radius = max(region.radius / _LEAP**_APPROACH, region.floor)
-    ends = [minimise(landscape, inside, region)]
-    if region.radius > start_radius:
-        grown = minimise(landscape, inside[: restarts + 1], _region(landscape, start_radius, cone))
-        ends.append(_grow(landscape, grown, start_radius, region.radius, cone))
-    return np.concatenate(ends)
+        turn = region.half_angle * self.generator.random((self.restarts, 1))
+        tilted = (
+            np.cos(turn) * region.axis + np.sin(turn) * unit(sideways) if r > 1 else np.abs(turn) * 0.0 + region.axis
+        )
+        return np.concatenate([region.axis[None], tilted])
+
+    def _anywhere(self, region: Region) -> FloatArray:
+        """Starts on the ball and inside it, in turn; for balls so small that the risk is smooth."""
+        directions = self._directions(region)
+        share = np.where(np.arange(len(directions)) % 2 == 0, 1.0, self.generator.random(len(directions)))
+        return directions * (region.radius * share)[:, None]
+
+    def _margins(self, region: Region) -> FloatArray:
+        """Starts along the max-margin directions of what random directions select, and of the optimal tokens of a linear head."""
+        selected = self.landscape.selected(self._directions(region))
+        if self.landscape.is_linear:
+            selected = np.concatenate([self.landscape.best_tokens()[None], selected])
+        selected = np.unique(selected, axis=0)
+        x = att_svm(self.landscape.data.repeat(len(selected)), selected).x @ self.landscape.basis
+        return unit(x[np.isfinite(x).all(axis=-1) & np.any(x != 0.0, axis=-1)]) * region.radius
 
 
-def _obvious(landscape: Landscape) -> FloatArray:
-    """Towards the optimal tokens of a linear head, (1, r); down the slope at the origin for any other."""
-    r = landscape.basis.shape[1]
-    towards = -landscape.view(np.zeros((1, r))).gradient
-    if landscape.is_linear:
-        best = landscape.best_tokens()
-        towards = landscape.keys[np.arange(len(best)), best].sum(axis=0)[None]
-    length = np.linalg.norm(towards)
-    return towards / length if length > 0.0 else towards
+def _ladder(first: float, radii: FloatArray) -> list[float]:
+    """The radii, and between them and from `first` on as many others as keep each at most `_LEAP` times the one before."""
+    rungs = [first]
+    for radius in radii.tolist():
+        n_rungs = max(1, int(np.ceil(np.log(radius / rungs[-1]) / np.log(_LEAP) - 1e-9)))
+        rungs += [*np.geomspace(rungs[-1], radius, n_rungs + 1)[1:-1].tolist(), radius]
+    return rungs if len(rungs) == 1 or rungs[1] > first else rungs[1:]
 
 
 def _distinct(landscape: Landscape, c: FloatArray, radius: float) -> FloatArray:
