@@ -38,9 +38,9 @@ def draw_problems(
     data: TokenDataset,
     v: Any,
     solutions: Sequence[Sequence[Mapping[str, Any]]],
-    paths: Sequence[FloatArray] | None = None,
+    paths: FloatArray | None = None,
 ) -> None:
-    """Write the picture of each problem side by side: `solutions[j]` are its rows, `paths[j]` (n_points, 2) its training."""
+    """Write the picture of each problem side by side: `solutions[j]` are its rows, `paths` (batch, n_points, 2) their training."""
     fig, panels = drawing.figure(len(data), width=5.6 if len(data) == 1 else 4.6, height=6.8 if len(data) == 1 else 5.4)
     batch = data.as_batch()
     scores = batch.scores(v)

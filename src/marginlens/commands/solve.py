@@ -7,9 +7,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
+from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson, PlotPlace, ProblemFile, token_indices
+from marginlens.data import TokenDataset, read_problem
+from marginlens.data.tokens import FloatArray
+from marginlens.svm import Status
+from marginlens.theory import globally_optimal_direction, predict_limit, token_optimality
 
 _ROWS = 20  # directions of one problem that the terminal shows; JSON has all
 
@@ -28,10 +36,6 @@ def solve(
     GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours.
     """
     with one_sentence():
-        from marginlens.commands import answers
-        from marginlens.data import read_problem
-        from marginlens.theory import token_optimality
-
         data, v = read_problem(file)
         if plot is not None:
             from marginlens.commands.plane import check_plot
@@ -53,11 +57,9 @@ def solve(
             _show(file, data, problems, plot)
 
 
-def _solved(data: Any, v: Any) -> list[dict[str, Any]]:
+def _solved(data: TokenDataset, v: FloatArray) -> list[dict[str, Any]]:
     """The prediction and every max-margin direction of each problem, the GMM first."""
-    from marginlens.commands import answers
     from marginlens.report.terminal import Bars, console
-    from marginlens.theory import globally_optimal_direction, predict_limit, token_optimality
 
     batch = data.as_batch()
     head = batch.head(v)
@@ -81,8 +83,7 @@ def _solved(data: Any, v: Any) -> list[dict[str, Any]]:
 # ---- the terminal
 
 
-def _show(file: Path, data: Any, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.commands import answers
+def _show(file: Path, data: TokenDataset, problems: list[dict[str, Any]], plot: Path | None) -> None:
     from marginlens.report.terminal import console
 
     out = console()
@@ -95,12 +96,8 @@ def _show(file: Path, data: Any, problems: list[dict[str, Any]], plot: Path | No
         out.print(f"The picture is at {plot}", markup=False)
 
 
-def _show_one(out: Any, problem: dict[str, Any]) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
+def _show_one(out: Console, problem: dict[str, Any]) -> None:
     from marginlens.report.terminal import rows_table
-    from marginlens.svm import Status
 
     rows, prediction = problem["solutions"], problem["prediction"]
     title = "The hard-margin problem of these tokens" if prediction is None else "Max-margin directions"
@@ -137,8 +134,6 @@ def _meaning(row: dict[str, Any]) -> str:
 
 
 def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
-    from marginlens.commands import answers
-
     return {
         "kind": row["kind"],
         "selects": answers.selection(row["selected"]),
@@ -150,7 +145,7 @@ def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _show_batch(out: Any, problems: list[dict[str, Any]]) -> None:
+def _show_batch(out: Console, problems: list[dict[str, Any]]) -> None:
     from marginlens.report.terminal import rows_table
 
     rows = []

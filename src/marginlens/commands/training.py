@@ -1,0 +1,164 @@
+"""One training run from the command line: the choices as objects, the descent leg by leg, and what the theory says to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from marginlens.commands import answers
+from marginlens.commands.options import coordinates, loss_named
+from marginlens.data import TokenDataset
+from marginlens.data.tokens import FloatArray
+from marginlens.directions import angle, correlation, unit
+from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, Trajectory, descend
+from marginlens.errors import positive_number, whole_number
+from marginlens.experiments.drawing import steps_to_keep
+from marginlens.losses import Loss
+from marginlens.report.terminal import Bars, console
+from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
+
+_LEGS = 40  # parts of a long run, between which the progress bar moves
+_SHORT = 2000  # steps that are taken in one leg
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How to train, as objects."""
+
+    n_steps: int
+    step: ConstantStep | NormalizedStep
+    loss: Loss
+    start: FloatArray
+
+    def told(self) -> dict[str, Any]:
+        """The choices as plain values."""
+        return {
+            "steps": self.n_steps,
+            "step": "normalised" if isinstance(self.step, NormalizedStep) else "constant",
+            "step_size": self.step.size,
+            "loss": type(self.loss).__name__.lower(),
+            "start": self.start,
+        }
+
+    def __str__(self) -> str:
+        told = self.told()
+        begin = answers.vector(self.start) if np.any(self.start) else "zero"
+        kind = "normalised steps of length" if told["step"] == "normalised" else "steps of plain gradient descent, η ="
+        return f"{self.n_steps:,} {kind} {self.step.size:.4g}, {told['loss']} loss, from {begin}"
+
+
+def chosen(data: TokenDataset, v: FloatArray, words: tuple[int, float | None, bool, str, str | None]) -> Choices:
+    """The objects behind the words steps, step size (None: 1, or 1/L_p where constant), constant, loss and start."""
+    steps, size, constant, loss_name, start = words
+    n_steps, loss = whole_number(steps, "steps", at_least=1), loss_named(loss_name)
+    begin = np.zeros(data.d_key) if start is None else np.array(data.as_batch().point(coordinates(start), "start")[0])
+    if size is not None:
+        positive_number(size, "step_size")
+    elif constant:
+        largest = float(np.min(smoothness(data, v, loss).largest_step))  # what the theorems allow for every problem
+        size = largest if np.isfinite(largest) else 1.0
+    rule = ConstantStep if constant else NormalizedStep
+    return Choices(n_steps, rule(1.0 if size is None else size), loss, begin)
+
+
+def descended(
+    data: TokenDataset, v: FloatArray, choices: Choices, *, keep_path: bool
+) -> tuple[Trajectory, FloatArray | None]:
+    """The finished run of every problem, leg by leg, and its path (batch, n_kept, d_key) where one is to be drawn."""
+    batch, n_steps = data.as_batch(), choices.n_steps
+    ends = np.unique(np.linspace(0, n_steps, 1 + (_LEGS if n_steps > _SHORT else 1)).astype(int))
+    kept = np.array(steps_to_keep(n_steps)) if keep_path else np.empty(0, dtype=int)
+    point, parts, run = choices.start, [], None
+    taken = np.zeros(len(batch), dtype=np.int64)
+    with Bars(console(stderr=True)) as bars:
+        bar = bars.bar("Training")
+        bar.expect(n_steps)
+        for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            inside = kept[(kept >= begin) & (kept < end)] - begin
+            run = descend(
+                batch,
+                v,
+                loss=choices.loss,
+                step=choices.step,
+                n_steps=end - begin,
+                start=point,
+                record=Record(inside.tolist()) if keep_path else None,
+            )
+            point, taken = run.final, taken + run.steps_taken
+            if keep_path:
+                parts.append(run.saved["p"])
+            bar.advance(end - begin)
+            if not np.any(run.status == DescentStatus.COMPLETED):
+                break
+    if run is None:
+        raise RuntimeError("a run has at least one leg")
+    paths = np.concatenate([*parts, run.final[:, None]], axis=1) if keep_path else None
+    return replace(run, steps_taken=taken), paths
+
+
+def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajectory) -> list[dict[str, Any]]:
+    """One row per problem: where training went, the ATT-SVM of what it selected, and what was predicted."""
+    batch = data.as_batch()
+    head = batch.head(v)
+    solutions = answers.solution_rows(token_optimality(batch, v, run.selected))
+    weight = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]  # (batch, n_inputs)
+    rows = []
+    for j, (solution, prediction) in enumerate(zip(solutions, _predicted(batch, head, choices), strict=True)):
+        final = run.final[j]
+        predicted = None if prediction.direction is None else correlation(final, prediction.direction)
+        rows.append(
+            {
+                "problem": j,
+                "direction": unit(final),
+                "norm": run.norm[j],
+                "selected": run.selected[j],
+                "probabilities": weight[j],
+                "smallest_probability": weight[j].min(),
+                "status": run.status[j].name,
+                "steps_taken": run.steps_taken[j],
+                "solution": solution,
+                "correlation": correlation(final, solution["direction"]),
+                "angle": angle(final, solution["direction"]),
+                "prediction": answers.prediction_row(prediction),
+                "correlation_with_prediction": predicted,
+                "agreement": _agreement(solution, correlation(final, solution["direction"]), predicted),
+            }
+        )
+    return rows
+
+
+def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[LimitPrediction]:
+    """The prediction for each problem; the trained tokens are the one candidate that matters here, so none is enumerated."""
+    found = []
+    with Bars(console(stderr=True)) as bars:
+        bar = bars.bar("Predicting")
+        bar.expect(len(batch))
+        for j in range(len(batch)):
+            one = predict_limit(batch[j], head[j], loss=choices.loss, start=choices.start, step=choices.step, limit=1)
+            found.append(one)
+            bar.advance()
+    return found
+
+
+def _agreement(solution: dict[str, Any], reached: float, predicted: float | None) -> str:
+    """How training and theory compare, in one sentence."""
+    if solution["status"] == "TRIVIAL":
+        return "No input has two tokens, so there is nothing to select."
+    if predicted is not None and not np.isnan(predicted):
+        return f"The limit is certain, and the trained direction has cosine {predicted:.6f} with it."
+    if solution["kind"] == "none":
+        return "The softmax prefers no single token of every input, so there is no direction to compare with."
+    if np.isnan(reached):
+        return "The weights never left zero, so there is no direction to compare with."
+    if solution["kind"] in ("GMM", "LMM"):
+        which = "the GMM" if solution["kind"] == "GMM" else "an LMM"
+        return (
+            "No theorem makes the limit of this run certain; it selects the tokens of "
+            f"{which}, and has cosine {reached:.6f} with its direction."
+        )
+    return (
+        "The selected tokens do not outscore their neighbours, so no theorem has their direction as a limit: "
+        "the run ends at a finite minimum, or later changes tokens."
+    )
