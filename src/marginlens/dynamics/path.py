@@ -247,7 +247,7 @@ def _lowest(landscape: Landscape, c: FloatArray) -> int:
     best = 0
     for _ in range(len(c)):
         excess: ExcessRisk = landscape.excess(c, np.repeat(landscape.selected(c[best : best + 1]), len(c), axis=0))
-        order = np.lexsort((np.where(excess.sign == 0.0, 0.0, excess.sign * excess.log), excess.sign))
+        order = np.lexsort((excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log), excess.sign))
         if excess.sign[order[0]] == excess.sign[best] and excess.log[order[0]] == excess.log[best]:
             return best
         best = int(order[0])

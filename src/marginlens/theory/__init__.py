@@ -14,6 +14,7 @@ from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.directional import DirectionalMargin, Dominance, directional_margin, dominance
 from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
 from marginlens.theory.feasibility import Separator, constructive_separator
+from marginlens.theory.general_position import check_general_position, matrix_count
 from marginlens.theory.gradient_conditions import (
     KeyInequality,
     LocalGradientBounds,
@@ -72,6 +73,7 @@ __all__ = [
     "check_assumption_b",
     "check_assumption_c",
     "check_distinct_scores",
+    "check_general_position",
     "check_mixing",
     "check_separable",
     "check_step",
@@ -91,6 +93,7 @@ __all__ = [
     "local_gradient_bounds",
     "locally_optimal_directions",
     "log_nonoptimality",
+    "matrix_count",
     "mixing_constants",
     "predict_joint_limit",
     "predict_limit",
