@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from marginlens import cli
+from marginlens.commands import plane
 from marginlens.data import TokenDataset, figure_1b, figure_8, gaussian_tokens, sphere_tokens, write_problem
 from marginlens.svm import att_svm
 from marginlens.theory import locally_optimal_directions
@@ -160,8 +161,6 @@ def test_plot_draws_problems_in_the_plane(here, name, maker):
 
 
 def test_a_ragged_problem_is_drawn_without_its_padding(here):
-    from marginlens.commands import plane
-
     data = TokenDataset([[[1.0, 1.0], [2.0, 1.0]], [[3.0, 1.0]]], [1.0, 1.0])
     seen = []
 

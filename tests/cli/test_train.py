@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import marginlens as ml
 from marginlens import cli
+from marginlens.commands import plane, training
 from marginlens.data import TokenDataset, figure_1b, figure_8, sphere_tokens, write_problem
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -44,8 +45,10 @@ CHOICES = {
 }
 
 
+@pytest.mark.parametrize("leg", [training.LEG, 1000])
 @pytest.mark.parametrize("case", CHOICES)
-def test_it_is_the_run_that_the_library_makes(here, case):
+def test_it_is_the_run_that_the_library_makes_in_one_leg_or_many(here, monkeypatch, case, leg):
+    monkeypatch.setattr(training, "LEG", leg)
     words, options = CHOICES[case]
     data, v = ragged_problem(np.random.default_rng(5), 3, 4, 3)
     write_problem("r.json", data, v)
@@ -154,9 +157,8 @@ def test_plot_draws_the_path(here, name, steps):
 
 
 def test_legs_join_into_one_path(here, monkeypatch):
-    from marginlens.commands import plane
-
     seen = {}
+    monkeypatch.setattr(training, "LEG", 500)
     monkeypatch.setattr(plane, "draw_problems", lambda place, data, v, rows, paths: seen.update(paths=paths))
     data, v = figure_8()
     write_problem("f.json", data, v)

@@ -19,8 +19,8 @@ from marginlens.losses import Loss
 from marginlens.report.terminal import Bars, console
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
 
-_LEGS = 40  # parts of a long run, between which the progress bar moves
-_SHORT = 2000  # steps that are taken in one leg
+LEG = 250_000_000  # coordinates of keys that one leg of a run reads, about half a second; between legs the progress bar moves
+_MOST_LEGS = 1000
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def descended(
 ) -> tuple[Trajectory, FloatArray | None]:
     """The finished run of every problem, leg by leg, and its path (batch, n_kept, d_key) where one is to be drawn."""
     batch, n_steps = data.as_batch(), choices.n_steps
-    ends = np.unique(np.linspace(0, n_steps, 1 + (_LEGS if n_steps > _SHORT else 1)).astype(int))
+    n_legs = min(1 + n_steps * batch.K.size // LEG, _MOST_LEGS)
+    ends = np.unique(np.linspace(0, n_steps, 1 + n_legs).astype(int))
     kept = np.array(steps_to_keep(n_steps)) if keep_path else np.empty(0, dtype=int)
     point, parts, run = choices.start, [], None
     taken = np.zeros(len(batch), dtype=np.int64)
