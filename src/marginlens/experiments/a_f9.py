@@ -89,10 +89,10 @@ def _note(rows: list[dict[str, Any]], odd: FloatArray) -> str:
         return ""
     settled, finite = sum(row["settled"] for row in rows), sum(row["finite"] for row in rows)
     text = (
-        f"The {odd.size} runs with a negative score gap have median correlation {np.median(odd):.4f} and mean {np.mean(odd):.4f} "
-        f"(paper: above .99 on average); the mean is pulled down by runs caught while they change tokens. Continued to {LONG:,} steps, "
-        f"{settled} of them select other tokens with a positive gap, and {finite} do not grow: finite minima beyond the saturation "
-        "threshold, most of them at d = 2, which no max-margin theorem speaks of."
+        f"The {odd.size} runs with a negative score gap have median correlation {np.median(odd):.4f}, mean {np.mean(odd):.4f} and smallest "
+        f"{np.min(odd):.4f} (paper: above .99 on average). Continued to {LONG:,} steps, {settled} of them have moved on to tokens with a "
+        f"positive gap, and {finite} ({rows[0]['finite']} of these at d = {WIDTHS[0]}) do not grow: finite minima beyond the saturation "
+        "threshold, which no max-margin theorem speaks of."
     )
     if settled + finite == odd.size:
         text += " So none of them is a divergent run that settles on a negative gap."
