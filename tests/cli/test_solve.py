@@ -81,6 +81,15 @@ def test_one_input_with_equal_scores_is_certain(here):
     assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in solve("a.json").stdout
 
 
+def test_a_start_in_a_cone_is_certain(here):
+    write_problem("f.npz", *figure_8())
+    result = solve("f.npz", "--start", "2000,0")
+    assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
+    assert "Certain: the direction that selects [0, 1], by A Thm 3." in result.stdout
+    assert numbers("f.npz", "--start", "2000,0")["problems"][0]["prediction"]["direction"] == [1.0, 0.0]
+    assert numbers("f.npz", "--start", "1,0")["problems"][0]["prediction"]["direction"] is None
+
+
 def test_selected_solves_that_problem_alone(here):
     data, v = figure_8()
     write_problem("f.npz", data, v)
@@ -181,6 +190,8 @@ BAD = {
     "one token": (["f.npz", "--selected", "0"], "The 'selected' argument must be whole numbers of shape (2,)"),
     "no such token": (["f.npz", "--selected", "0,2"], "must be token indices from 0 to 1 for input 1; got index 2"),
     "negative": (["f.npz", "--selected", "-1,0"], "must be token indices from 0 to 1 for input 0; got index -1"),
+    "short start": (["f.npz", "--start", "1"], "The 'start' argument must be an array of finite numbers of shape (2,)"),
+    "idle start": (["f.npz", "--start", "1,2", "--selected", "0,0"], "The 'start' argument must be left out when sel"),
     "not a plane": (
         ["deep.npz", "--plot", "x.png"],
         "The 'plot' argument must be left out unless keys have two coordinates; got keys with d_key = 4 instead.",

@@ -18,6 +18,10 @@ ProblemFile = Annotated[
 PlotPlace = Annotated[
     Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it there, when keys have two coordinates.")
 ]
+StartPoint = Annotated[
+    str | None,
+    typer.Option("--start", metavar="0.5,-1", help="Where p starts, one number per coordinate.", show_default="zero"),
+]
 
 LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": Correlation()}
 

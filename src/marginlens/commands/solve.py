@@ -13,9 +13,10 @@ from rich.text import Text
 
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson, PlotPlace, ProblemFile, token_indices
+from marginlens.commands.options import AsJson, PlotPlace, ProblemFile, coordinates, token_indices
 from marginlens.data import TokenDataset, read_problem
 from marginlens.data.tokens import FloatArray
+from marginlens.errors import reject
 from marginlens.svm import Status
 from marginlens.theory import globally_optimal_direction, predict_limit, token_optimality
 
@@ -27,6 +28,12 @@ def solve(
     selected: Annotated[
         str | None,
         typer.Option(metavar="0,1,2", help="Solve the ATT-SVM of these tokens alone, one index per input, from 0."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0.5,-1", help="Where training will start, one number per coordinate: A Thm 3 asks for it."
+        ),
     ] = None,
     as_json: AsJson = False,
     plot: PlotPlace = None,
@@ -42,8 +49,11 @@ def solve(
 
             check_plot(data, plot)
         if selected is None:
-            problems = _solved(data, v)
+            begin = None if start is None else data.as_batch().point(coordinates(start), "start")
+            problems = _solved(data, v, begin)
         else:
+            if start is not None:
+                raise reject("start", "left out when selected is given, which predicts nothing", repr(start))
             found = token_optimality(data.as_batch(), v, data.as_batch().selection(token_indices(selected)))
             rows = answers.solution_rows(found)
             problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
@@ -57,7 +67,7 @@ def solve(
             _show(file, data, problems, plot)
 
 
-def _solved(data: TokenDataset, v: FloatArray) -> list[dict[str, Any]]:
+def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list[dict[str, Any]]:
     """The prediction and every max-margin direction of each problem, the GMM first."""
     from marginlens.report.terminal import Bars, console
 
@@ -69,7 +79,7 @@ def _solved(data: TokenDataset, v: FloatArray) -> list[dict[str, Any]]:
         bar = bars.bar("Solving")
         bar.expect(len(batch))
         for j, gmm in enumerate(best):
-            prediction = predict_limit(batch[j], head[j])
+            prediction = predict_limit(batch[j], head[j], start=None if start is None else start[j])
             others = [one for one in prediction.selections if not np.array_equal(one, gmm["selected"])]
             rows = [{**gmm, "kind": "GMM"}]
             if others:
