@@ -61,13 +61,13 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         data, head, sets, found = _problem(make, seed)
         checks.append(check_mixing(data, head, sets).holds)
         refuted.append(not check_mixing(data, head, [one[:1] for one in sets]).holds)
-        path = regularization_path(data, head, radii / found.margin, restarts=8, rng=seed)
+        path = regularization_path(data, head, radii / found.margin, restarts=8 if full else 4, rng=seed)
         paths.append(found.margin * distance_to_set(path.points, found, path.radii))
         progress.advance()
     distances = np.array(paths)
     slopes = np.array([_last_slope(radii, one) for one in distances])
     line = set_svm(TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
-    planar = _planar(25 if full else 9)
+    planar = _planar(25 if full else 7)
     progress.advance()
     is_network = np.array([make is monotone_mixing for make in heads])
     numbers = {
@@ -83,7 +83,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "all_near_from": float(np.append(radii, np.inf)[1 + max(np.nonzero(distances > 0.1)[1], default=-1)]),
     }
     named = {"linear head": distances[~is_network, -1], "network": distances[is_network, -1]}
-    reached = " and ".join(f"{one.max():.1e} ({name}, {len(one)} paths)" for name, one in named.items() if len(one))
+    reached = " and ".join(
+        f"{one.max():.1e} ({name}, {len(one)} path{'s' if len(one) > 1 else ''})"
+        for name, one in named.items()
+        if len(one)
+    )
     measured = (
         f"The line has {len(line.solutions)} solutions, {{−1, 1}} to {numbers['line_error']:.0e}; {int(sum(disagreements))} of {n_random} "
         f"random sets differ from brute force. Assumption D holds on {sum(checks)} of {len(checks)} problems and is refuted on "
