@@ -216,6 +216,18 @@ def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_directio
     assert correlation(path.p[-1], att_svm(data, CHOSEN).x) > ALIGNED
 
 
+@pytest.mark.statement("A Thm 5")
+def test_a_prediction_is_certain_only_where_assumption_c_is_proved():
+    rng, said = np.random.default_rng(4), []
+    for _ in range(12):
+        found = predict_limit(problem(rng, 2, 2, 5)[0])
+        strict = found.verdicts[0]
+        if strict.applies:
+            said.append(found.why.split()[0])
+            assert (said[-1] == "Certain") == strict.conditions[-1].proved
+    assert {"Certain", "Expected,"} <= set(said)
+
+
 def test_predictions_without_a_head_say_why_not():
     data = figure_3b()
     wrong_loss = predict_limit(data, loss=Exponential())
@@ -229,6 +241,8 @@ def test_predictions_without_a_head_say_why_not():
     assert [one.selected.tolist() for one in batch] == [CHOSEN] * 2
     with pytest.raises(InputError, match=r"'start' argument must be left out where v is"):
         predict_limit(data, start=[0.0, 1.0])
+    alone = predict_limit(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
+    assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."
     crowded = predict_limit(data, limit=2)
     assert not crowded.best.complete
     assert "too many selections" in str(crowded)

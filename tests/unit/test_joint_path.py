@@ -62,6 +62,17 @@ def test_a_limit_on_the_head_need_not_bind():
     assert np.linalg.norm(joint_gradient(data, path.v[0], path.p[0])[0].value()) < CONDITIONED
 
 
+def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        data, _ = ragged_problem(rng, 3, 4, 4, d_key=3)
+        path = joint_path(data, [3.0, 300.0], [3.0, 300.0], restarts=16)
+        assert path.kkt_residual().max() < CONDITIONED
+        assert path.log_risk[1] < path.log_risk[0]
+    single = joint_path(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
+    assert single.v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
+
+
 def test_bad_arguments_are_named():
     data = figure_3a()
     with pytest.raises(InputError, match=r"'r' argument must be positive numbers.*got 0 instead"):

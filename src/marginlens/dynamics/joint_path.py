@@ -189,9 +189,18 @@ def _turn(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
     v, p = pair
     at = _attended(data, pair)
     v = _best_head(data.y[:, None] * attention_output(data, at.log_s, at.alpha), float(size[0]), v)
-    landscape = Landscape(data, v, _LOSS)
+    landscape = _landscape(data, v)
     p = minimise(landscape, (p @ landscape.basis)[None], Region(float(size[1])))[0] @ landscape.basis.T
     return v, p
+
+
+def _landscape(data: TokenDataset, v: FloatArray) -> Landscape:
+    """The risk in p for one v. Inputs with one token are left out: their loss does not depend on p."""
+    several = np.flatnonzero(data.lengths > 1)
+    if 0 < len(several) < data.n_inputs:
+        tokens, keys = ([part[i, : data.lengths[i]] for i in several] for part in (data.X, data.K))
+        data = TokenDataset(tokens, data.y[several], K=keys)
+    return Landscape(data, v, _LOSS)
 
 
 def _mix(turns: list[Pair], radius: float) -> FloatArray:
@@ -265,7 +274,7 @@ def _residual(data: TokenDataset, pair: Pair, size: Any) -> tuple[float, float]:
     rows = data.y[:, None] * attention_output(data, at.log_s, at.alpha)
     gradient, _, terms = _head_slope(rows, pair[0])
     of_v = float(np.linalg.norm(_held(pair[0], gradient, float(size[0])) @ gradient)) / terms if terms > 0.0 else 0.0
-    landscape = Landscape(data, pair[0], _LOSS)
+    landscape = _landscape(data, pair[0])
     c = (pair[1] @ landscape.basis)[None]
     seen = landscape.view(c)
     left = float(np.linalg.norm(pressure(Region(float(size[1])), c, seen.gradient).slope))

@@ -14,6 +14,7 @@ from marginlens.theory.assumptions import Check
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
+    MixingCheck,
     best_selections,
     check_assumption_c,
     label_margin,
@@ -21,9 +22,7 @@ from marginlens.theory.label_margin import (
 from marginlens.theory.problem import one_problem
 from marginlens.theory.verdicts import Verdict
 
-SELECTED = (
-    1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, above which a token is selected
-)
+SELECTED = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MOST_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
 
 
@@ -95,7 +94,7 @@ def predict_joint_limit(
     best = best_selections(one_problem(data), limit=limit)
     found = _about(data, best, best.selections[0], loss)
     for selected in best.selections[1:_MOST_CANDIDATES]:
-        if found.p_direction is not None:
+        if found.p_direction is not None or best.margin == 0.0:
             break
         found = _about(data, best, selected, loss)
     return found
@@ -115,14 +114,11 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
         f"the tokens {selected.tolist()} have the label margin {head.margin:.4g}",
         {"margin": head.margin, "runner_up": best.runner_up},
     )
-    feasible = Check(
-        "separable tokens",
-        p_mm.status is Status.OPTIMAL,
-        f"one direction selects them all, with margin {p_mm.margin:.4g}"
-        if p_mm.status is Status.OPTIMAL
-        else "no direction selects them all",
-        {"margin": float(p_mm.margin)},
-    )
+    said = {
+        Status.OPTIMAL: f"one direction selects them all, with margin {p_mm.margin:.4g}",
+        Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
+    }.get(p_mm.status, "no direction selects them all")
+    feasible = Check("separable tokens", p_mm.status is Status.OPTIMAL, said, {"margin": float(p_mm.margin)})
     start = (logistic, labels, feasible)
     strict = Verdict(
         "A Thm 5", (*start, check_assumption_c(data, selected)), "p converges in direction to p^mm and v to v^mm"
@@ -155,7 +151,13 @@ def _selected_in_the_limit(data: TokenDataset, head: LabelMargin, p_relax: Margi
     """Whether p^relax selects α outside S too, with room to spare, which makes the path select it."""
     name = "selected in the limit"
     if p_relax.status is not Status.OPTIMAL or p_relax.pairs is None:
-        return Check(name, False, "no direction separates the tokens of S and selects the others", {"room": 0.0})
+        free = p_relax.status is Status.TRIVIAL
+        said = (
+            "the support vectors have one token each, which leaves p open"
+            if free
+            else "no direction selects the tokens"
+        )
+        return Check(name, False, said, {"room": 0.0})
     outside = ~head.support[p_relax.pairs[:, 0]]
     size = float(np.max(np.linalg.norm(p_relax.rows, axis=-1)))
     room = float(np.min((p_relax.rows @ p_relax.direction)[outside], initial=np.inf))
@@ -179,11 +181,17 @@ def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
 
 
 def _why(strict: Verdict, relaxed: Verdict, growth: float) -> str:
-    if strict.applies:
-        return "Certain for the joint path: p^mm, by A Thm 5."
-    if relaxed.applies:
-        return (
-            f"Certain for the joint path once r ≥ {growth:.4g} R: p^relax, by A Thm 6; R growing alone leads to p^mm."
-        )
-    failed = next(check for check in relaxed.conditions if not check.holds)
-    return f"Not certain: {failed.sentence}."
+    """One sentence on what is known, and how surely."""
+    applies = strict if strict.applies else relaxed
+    if not applies.applies:
+        failed = next(check for check in applies.conditions if not check.holds)
+        return f"Not certain: {failed.sentence}."
+    mixing = applies.conditions[-1]
+    sure = (
+        "Certain" if isinstance(mixing, MixingCheck) and mixing.proved else "Expected, as Assumption C is not proved,"
+    )
+    if applies is strict:
+        return f"{sure} for the joint path: p^mm, by A Thm 5."
+    alone = "" if growth == 0.0 else f" once r ≥ {growth:.4g} R"
+    other = "" if growth == 0.0 else "; R growing alone leads to p^mm"
+    return f"{sure} for the joint path{alone}: p^relax, by A Thm 6{other}."

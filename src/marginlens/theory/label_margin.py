@@ -178,6 +178,9 @@ def check_assumption_c(
         said = f"no head tells the labels of the tokens {alpha.tolist()} apart"
         return MixingCheck(name, False, said, {"margin": 0.0, "nu": 0.0, "proved_nu": 0.0}, inputs=asked)
     gamma = float(head.margin)
+    if np.all(data.lengths[asked] == 1):
+        said = f"the label margin is Γ = {gamma:.4g} and no input has a second token to mix in"
+        return MixingCheck(name, True, said, {"margin": gamma, "nu": np.inf, "proved_nu": np.inf}, None, True, asked)
     cost = _Cost(data, alpha, asked, gamma)
     nu, worst = _search(cost, n_samples, limit, np.random.default_rng(seed))
     free = _free_ray(cost, head) if nu > 0.0 else None
@@ -280,7 +283,7 @@ def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray
     solution = att_svm(data, cost.alpha)
     if solution.status is Status.OPTIMAL:
         directions[::2] += solution.direction
-    return directions * (10.0 ** rng.uniform(-1.0, 1.5, (n_samples, 1)) / max(spread, 1e-300))
+    return directions * (10.0 ** rng.uniform(-1.0, 1.5, (n_samples, 1)) / (spread or 1.0))
 
 
 def _outright(cost: _Cost, limit: int) -> FloatArray:
