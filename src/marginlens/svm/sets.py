@@ -120,8 +120,7 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
         )
     if not binding:
         choices = np.array([one[:1] for one in sets]).reshape(1, -1)
-        trivial = _proved(data, sets, choices[0])
-        return SetSolution((trivial,), choices, Status.TRIVIAL, 0.0, np.inf, 0, 1, 1)
+        return SetSolution(_proved(data, sets, choices), choices, Status.TRIVIAL, 0.0, np.inf, 0, 1, 1)
     problem = _alternatives(data, sets, binding)
     if not problem.allowed.any(axis=1).all():
         return SetSolution((), _no_choice(data), Status.INFEASIBLE, np.inf, np.inf, 0, n_choices, n_choices)
@@ -195,7 +194,7 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, coun
     """Distinct minima with their proofs, and the status that the account of the search allows."""
     n_choices, n_possible = counts
     choices = _distinct_choices(data, sets, search)
-    solutions = tuple(_proved(data, sets, one) for one in choices)
+    solutions = _proved(data, sets, choices)
     status: Status | Unfinished = Status.OPTIMAL if solutions else Status.INFEASIBLE
     if search.open_nodes:
         status = Unfinished.LIMIT
@@ -220,9 +219,13 @@ def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Se
     return np.unique(np.stack(chosen, axis=1), axis=0)
 
 
-def _proved(data: TokenDataset, sets: tuple[IntArray, ...], choice: IntArray) -> MarginSolution:
-    """The convex problem of one choice of tokens, whose multipliers prove its solution."""
-    pairs = [(i, int(choice[i]), int(t)) for i in range(data.n_inputs) for t in _outside(data, sets, i)]
-    named = np.array(pairs, dtype=np.int64).reshape(-1, 3)
-    rows = data.K[named[:, 0], named[:, 1]] - data.K[named[:, 0], named[:, 2]]
-    return least_distance(rows, np.ones(len(rows)), pairs=named)
+def _proved(data: TokenDataset, sets: tuple[IntArray, ...], choices: IntArray) -> tuple[MarginSolution, ...]:
+    """The convex problem of each choice of tokens (n_choices, n_inputs), whose multipliers prove its solution."""
+    pairs = [(i, int(t)) for i in range(data.n_inputs) for t in _outside(data, sets, i)]
+    i, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    named = np.stack(np.broadcast_arrays(i, choices[:, i], other), axis=-1)  # (n_choices, n_rows, 3)
+    rows = data.K[i, choices[:, i]] - data.K[i, other]
+    if not len(choices):
+        return ()
+    found = least_distance(rows, np.ones(rows.shape[:2]), pairs=named)
+    return tuple(found[k] for k in range(len(choices)))
