@@ -74,6 +74,9 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
             found.x[j] = np.ldexp(one.x[0], common)
             found.weights[j] = np.ldexp(one.weights[0], shift - exponent)
         found.active[j], found.outcome[j] = one.active[0], one.outcome[0]
+        kept = np.isfinite(found.weights[j]) & ((found.weights[j] != 0.0) == (one.weights[0] != 0.0))
+        if not kept.all():  # the proof itself is beyond the range of double precision
+            found.outcome[j] = UNPROVED
     return found
 
 

@@ -172,9 +172,15 @@ def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[
     return Alternatives(rows, floor, allowed)
 
 
-def _in_their_span(data: TokenDataset) -> FloatArray:
-    """Keys less the first of their input, rotated into as few coordinates as they need where that saves any."""
+def _unit(data: TokenDataset) -> float:
+    """The power of two that key differences are divided by in the search, so that extreme scales lose nothing."""
     steps = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0)
+    return float(np.ldexp(1.0, np.frexp(np.abs(steps).max())[1]))
+
+
+def _in_their_span(data: TokenDataset) -> FloatArray:
+    """Keys less the first of their input, in units, rotated into as few coordinates as they need where that saves any."""
+    steps = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0) / _unit(data)
     flat = steps.reshape(-1, data.d_key)
     if data.d_key <= len(flat):
         return steps
@@ -201,9 +207,8 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, coun
     elif search.n_covered < n_possible or any(one.status is not Status.OPTIMAL for one in solutions):
         status = Status.INACCURATE
     covered = search.n_covered + n_choices - n_possible
-    return SetSolution(
-        solutions, choices, status, search.lower_bound, search.runner_up, search.explored, n_choices, covered
-    )
+    lower, following = search.lower_bound / _unit(data), search.runner_up / _unit(data)
+    return SetSolution(solutions, choices, status, lower, following, search.explored, n_choices, covered)
 
 
 def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Search) -> IntArray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.directions import length
 
 
 class Status(Enum):
@@ -90,7 +91,7 @@ class MarginSolution:
     @property
     def margin(self) -> Any:
         """1/‖x‖ per problem: infinite where x = 0 is enough, zero where the problem is infeasible."""
-        norm = np.linalg.norm(self.x, axis=-1)
+        norm = length(self.x)
         with np.errstate(divide="ignore"):
             margin = np.where(np.isnan(norm), 0.0, 1.0 / norm)
         return margin if self.is_batch else float(margin)
@@ -98,7 +99,7 @@ class MarginSolution:
     @property
     def direction(self) -> FloatArray:
         """x/‖x‖ of shape (…, d): nan where the problem is infeasible, zero where it is trivial."""
-        norm = np.linalg.norm(self.x, axis=-1, keepdims=True)
+        norm = length(self.x)[..., None]
         return self.x / np.where(norm == 0.0, 1.0, norm)
 
     # ---- the check
@@ -114,9 +115,9 @@ class MarginSolution:
         * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
         * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
         """
-        length = np.linalg.norm(self.x, axis=-1)
-        scale = np.where(length == 0.0, 1.0, length)[..., None]
-        size = np.linalg.norm(self.rows, axis=-1)
+        norm = length(self.x)
+        scale = np.where(norm == 0.0, 1.0, norm)[..., None]
+        size = length(self.rows)
         unit = np.where(size == 0.0, 1.0, size)
         slack = _apply(self.rows, self.x) - self.floor
         combined = self._combined(self.multipliers)
@@ -125,14 +126,14 @@ class MarginSolution:
             np.where(size == 0.0, np.where(self.floor > 0.0, np.inf, 0.0), violation),
             np.maximum(-self.multipliers, 0.0) * unit / scale,
             np.abs(self.multipliers * unit / scale * (slack / unit / scale)),
-            np.linalg.norm(self.x - combined, axis=-1, keepdims=True) / scale,
+            length(self.x - combined)[..., None] / scale,
             self._gap(combined / scale, scale),
         ]
         if self.equalities is not None:
-            plane = np.linalg.norm(self.equalities, axis=-1)
+            plane = length(self.equalities)
             terms.append(np.abs(_apply(self.equalities, self.x)) / np.where(plane == 0.0, 1.0, plane) / scale)
         worst = np.max(np.concatenate(terms, axis=-1), axis=-1, initial=0.0)
-        worst = np.where(np.isnan(length), np.nan, worst)
+        worst = np.where(np.isnan(norm), np.nan, worst)
         return worst if self.is_batch else float(worst)
 
     def rounding_floor(self) -> Any:
@@ -143,12 +144,12 @@ class MarginSolution:
         Multipliers in double precision determine x no better than that. It matters only where rows nearly cancel: two rows
         opposite up to 1e-9 leave about 1e-6.
         """
-        size, length = np.linalg.norm(self.rows, axis=-1), np.linalg.norm(self.x, axis=-1)
+        size, norm = length(self.rows), length(self.x)
         pushed = np.sum(self.multipliers * size, axis=-1)
         if self.equalities is not None and self.equality_multipliers is not None:
-            planes = np.linalg.norm(self.equalities, axis=-1)
+            planes = length(self.equalities)
             pushed = pushed + np.sum(np.abs(self.equality_multipliers) * planes, axis=-1)
-        floor = 2.0**-52 * pushed / np.where(length == 0.0, 1.0, length)
+        floor = 2.0**-52 * pushed / np.where(norm == 0.0, 1.0, norm)
         return floor if self.is_batch else float(floor)
 
     def certificate_residual(self) -> Any:
@@ -162,10 +163,10 @@ class MarginSolution:
         """
         if self.certificate is None:
             return float("nan")
-        y, size = self.certificate, np.linalg.norm(self.rows, axis=-1)
+        y, size = self.certificate, length(self.rows)
         counted = self.floor > 0.0
         weight = np.sum(np.where(counted, y * np.where(size == 0.0, 1.0, size), 0.0), axis=-1)
-        distance = np.linalg.norm(self._combined(y), axis=-1)
+        distance = length(self._combined(y))
         valid = (weight > 0.0) & (y >= 0.0).all(axis=-1)
         residual = np.where(valid, distance / np.where(valid, weight, 1.0), np.inf)
         residual = np.where(np.isnan(y).any(axis=-1), np.nan, residual)

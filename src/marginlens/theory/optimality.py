@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.directions import length
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm
 from marginlens.theory.problem import as_data, plain, score_differences
@@ -108,7 +109,7 @@ def globally_optimal_direction(data: TokenDataset, v: Any) -> TokenOptimality:
 def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
     """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
     slack = np.matmul(solution.rows, solution.x[..., None])[..., 0] - solution.floor
-    room = np.linalg.norm(solution.rows, axis=-1) * np.linalg.norm(solution.x, axis=-1)[..., None]
+    room = length(solution.rows) * length(solution.x)[..., None]
     tight = slack <= NEIGHBOUR_TOLERANCE * room  # false where x is nan
     pairs = np.asarray(solution.pairs)
     neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
