@@ -192,6 +192,18 @@ def test_keys_may_be_rotated_shifted_and_scaled() -> None:
     )
 
 
+@pytest.mark.parametrize("exponent", [-400, 400])
+def test_extreme_scales_change_nothing_but_the_scale(exponent: int) -> None:
+    rng = np.random.default_rng(6)
+    X, sets = rng.normal(size=(3, 4, 5)), [[0, 1], [2], [0, 3]]
+    plain = set_svm(TokenDataset(X, np.ones(3)), sets)
+    scaled = set_svm(TokenDataset(np.ldexp(X, exponent), np.ones(3)), sets)
+    assert scaled.status is Status.OPTIMAL
+    np.testing.assert_allclose(np.ldexp(scaled.points, exponent), plain.points, rtol=tolerances.SVM_ORACLE)
+    assert np.ldexp(scaled.runner_up, exponent) == pytest.approx(plain.runner_up)
+    assert scaled.gap == pytest.approx(0.0, abs=tolerances.SVM_ORACLE)
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
