@@ -27,7 +27,7 @@ IntArray = npt.NDArray[np.int64]
 _LEAP = 2.0  # factor by which the ball grows while local minima are followed
 _SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
 _SHORT = 15  # Newton steps for a start at a max-margin direction: enough where there is a local minimum near it
-_BRANCHES = 12  # local minima that are carried on to the next radius
+_BRANCHES = 4  # local minima that are carried on at least; with more restarts as many as there are of these
 _SAME = 1e-7  # distance, relative to the radius, at which two local minima are one
 
 
@@ -186,11 +186,12 @@ class _Search:
                 np.where(bound, branches * (radius / last), branches),
                 branches[:1],
             ]  # the last best is still allowed
-            starts += [self._anywhere(region)] if radius <= soft else []
+            starts += [self._anywhere(region)] if radius <= soft or len(branches) == 0 else []
             found = [minimise(self.landscape, np.concatenate(starts), region)]
             if radius in radii:
                 found.append(minimise(self.landscape, self._margins(region), region, _SHORT))
-            branches, last = _distinct(self.landscape, np.concatenate(found), radius), radius
+            found_here = np.concatenate(found)
+            branches, last = _distinct(self.landscape, found_here, radius, max(_BRANCHES, self.restarts)), radius
             points += [branches[0]] if radius in radii else []
         return np.stack(points)
 
@@ -208,10 +209,13 @@ class _Search:
         return np.concatenate([region.axis[None], tilted])
 
     def _anywhere(self, region: Region) -> FloatArray:
-        """Starts on the ball and inside it, in turn; for balls so small that the risk is smooth."""
+        """Random starts on the ball and inside it, and one down the slope at the origin; for balls so small that the risk is smooth."""
         directions = self._directions(region)
         share = np.where(np.arange(len(directions)) % 2 == 0, 1.0, self.generator.random(len(directions)))
-        return directions * (region.radius * share)[:, None]
+        downhill = -self.landscape.view(np.zeros((1, directions.shape[1]))).gradient
+        length = float(np.linalg.norm(downhill))
+        steepest = downhill * (region.radius / length) if length > 0.0 else downhill
+        return np.concatenate([directions * (region.radius * share)[:, None], steepest])
 
     def _margins(self, region: Region) -> FloatArray:
         """Starts along the max-margin directions of what random directions select, and of the optimal tokens of a linear head."""
@@ -232,10 +236,10 @@ def _ladder(first: float, radii: FloatArray) -> list[float]:
     return rungs if len(rungs) == 1 or rungs[1] > first else rungs[1:]
 
 
-def _distinct(landscape: Landscape, c: FloatArray, radius: float) -> FloatArray:
-    """The best of the points (m, r) first, then the others by risk without repetition, `_BRANCHES` in all."""
+def _distinct(landscape: Landscape, c: FloatArray, radius: float, count: int) -> FloatArray:
+    """The best of the points (m, r) first, then the others by risk without repetition, up to `count` in all."""
     kept: list[FloatArray] = []
-    while len(c) and len(kept) < _BRANCHES:
+    while len(c) and len(kept) < count:
         best = c[_lowest(landscape, c)]
         kept.append(best)
         c = c[np.linalg.norm(c - best, axis=-1) > _SAME * radius]
