@@ -1,0 +1,92 @@
+"""What is particular to the claims of our own: the clock of the residual law, and the fences around finite minima."""
+
+import numpy as np
+import pytest
+
+from marginlens.data import figure_1b, sphere_tokens
+from marginlens.dynamics import NormalizedStep, descend, risk, risk_gradient
+from marginlens.experiments import x_b, x_o
+from marginlens.losses import Logistic
+from marginlens.theory import locally_optimal_directions
+from tolerances import ROUNDING
+
+
+@pytest.fixture(scope="module")
+def trapped():
+    """The claim's random problem, its head, and where a run from the middle of its finite basin ends."""
+    data, v = x_b.random_problem(x_b.SEED)
+    return data, v, descend(data, v, step=NormalizedStep(x_b.STEP), n_steps=2000, start=[-3.0, -1.0]).final
+
+
+def test_the_search_stops_at_a_problem_with_all_kinds_of_limits():
+    data, v = x_b.random_problem(x_b.SEED)
+    rng = np.random.default_rng([x_b.SEED, 2, 4])
+    np.testing.assert_array_equal(data.K, rng.standard_normal((2, 4, 2)).round(2))  # the seed is the problem's own
+    optima = locally_optimal_directions(data, v)
+    assert len(optima) >= 3
+    assert optima.is_global.sum() == 1
+
+
+def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
+    data, v, end = trapped
+    radius, height = x_b._fence(data, v, end)
+    turn = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, 20_000)  # between the points at which it was evaluated
+    circle = end + radius * np.stack([np.cos(turn), np.sin(turn)], axis=-1)
+    assert np.min(risk(data.repeat(len(circle)), v, circle)) > height > risk(data, v, end)
+    assert np.linalg.norm(descend(data, v, step=NormalizedStep(0.01), n_steps=5000, start=end).final - end) < radius
+
+
+def test_no_fence_stands_where_a_run_goes_to_infinity(trapped):
+    data, v = figure_1b()
+    assert x_b._fence(data, v, descend(data, v, n_steps=50).final) is None
+    assert x_b._fence(data, v, np.zeros(2)) is None
+    other, w, _ = trapped
+    assert x_b._fence(other, w, np.array([20.0, 0.0])) is None
+
+
+def test_the_bound_on_the_slope_holds_and_is_not_idle(trapped):
+    data, v, _ = trapped
+    points = np.random.default_rng(1).uniform(-6.0, 6.0, (4000, 2))
+    steepest = np.exp(risk_gradient(data.repeat(4000), v, points).log_norm).max()
+    assert 0.05 * x_b._steepest(data, v) < steepest <= x_b._steepest(data, v)
+
+
+def test_starts_that_went_nowhere_are_not_accounted_for():
+    data, v = figure_1b()
+    starts = x_b._square(6, 4.0).reshape(-1, 2)
+    optima = locally_optimal_directions(data, v)
+    step = NormalizedStep(x_b.STEP)
+    ends = [
+        x_b._ends(data, v, optima, descend(data.repeat(36), v, step=step, n_steps=n_steps, start=starts))
+        for n_steps in (0, 2000)
+    ]
+    assert np.mean(ends[0] < 0) > 0.8
+    assert set(ends[1]) == {0, 1}
+
+
+def test_the_disc_keeps_directions_and_the_order_of_norms():
+    points = np.array([[0.0, 0.0], [3.0, 4.0], [30.0, 40.0]])
+    squeezed = x_b._squeezed(points)
+    np.testing.assert_allclose(np.linalg.norm(squeezed, axis=-1), np.log10([1.0, 6.0, 51.0]), atol=ROUNDING)
+    np.testing.assert_allclose(squeezed[1] / squeezed[1, 0], [1.0, 4.0 / 3.0], rtol=ROUNDING)
+
+
+# ---- residual attention
+
+
+def test_shares_read_off_add_up_to_one_and_the_clock_rises():
+    problems = sphere_tokens(8, 3, 4, 10, 3)
+    run = x_o._held_against_the_law(problems, Logistic(), NormalizedStep(0.5), [100, 300, 1000])
+    shares = np.where(run["carrying"][:, None], run["read_off"], 0.0).sum(axis=-1)
+    np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING)
+    assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)
+    assert not run["settled"][~run["stable"]].any()
+
+
+def test_infinite_deviations_count_in_a_quantile_and_no_runs_are_no_success():
+    assert x_o._quantile(np.array([0.1, 0.2, np.inf]), 0.95) == np.inf
+    assert x_o._quantile(np.array([]), 0.95) == np.inf
+
+
+def test_a_note_is_made_only_where_the_aim_is_missed():
+    assert x_o._note({"p95_deviation": x_o.BAR}, []) == ""
