@@ -182,7 +182,9 @@ def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
     rng = np.random.default_rng(5)
     A = np.abs(rng.normal(size=(6, 4)))
     plain, scaled = least_distance(A, np.ones(6)), least_distance(A * scale, np.ones(6))
-    assert scaled.status is Status.OPTIMAL
+    representable = 1e-150 < scale < 1e150  # multipliers go with the inverse square: beyond, x is right but its proof is lost
+    assert scaled.status is (Status.OPTIMAL if representable else Status.INACCURATE)
+    assert not representable or scaled.kkt_residual() <= tolerances.SVM_KKT
     np.testing.assert_allclose(scaled.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
     np.testing.assert_array_equal(scaled.active, plain.active)
     assert least_distance(np.vstack([A, -A[:1]]) * scale, np.ones(7)).status is Status.INFEASIBLE
