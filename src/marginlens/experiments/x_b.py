@@ -71,7 +71,7 @@ class Basins:
 def compute(effort: Effort, progress: Progress) -> Finding:
     """Descend from grids of starts on both problems and say where each start ends."""
     paper = effort is Effort.PAPER
-    side, n_steps, rings = (100, 5000, (72, 40)) if paper else (24, 2000, (24, 12))
+    side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
     progress.expect(5)
     (data, v), (other, w) = figure_1b(), random_problem(SEED)
     progress.advance()
@@ -235,7 +235,7 @@ def _paths(plane: Basins) -> FloatArray:
     picked: list[FloatArray] = []
     for k in np.unique(plane.ends):
         own = plane.starts[plane.ends == k]
-        inside = own[np.max(np.abs(own), axis=-1) < 0.85 * np.max(np.abs(plane.starts))]
+        inside = own[np.max(np.abs(own), axis=-1) < 0.75 * np.max(np.abs(plane.starts))]
         for _ in range(4):
             distance = np.min(
                 [np.linalg.norm(inside - one, axis=-1) for one in picked] or [np.zeros(len(inside))], axis=0
@@ -254,7 +254,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 
 def _picture(parts: dict[str, Any], title: str) -> Figure:
-    fig, (left, right) = drawing.figure(2, width=6.6, height=7.1)
+    fig, (left, right) = drawing.figure(2, width=6.6, height=7.5)
     names, colours, hatches = _key(parts["optima"])
     _landscape(fig, left, parts, names, colours)
     left.set_title(f"{title}: the risk, and paths of descent")
@@ -341,15 +341,18 @@ def _squeezed(points: FloatArray) -> FloatArray:
     return points * np.log10(1.0 + norm) / np.where(norm > 0.0, norm, 1.0)
 
 
+def _closed(rings: Any, *, centre: bool = False) -> Any:
+    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring added: the origin, for points."""
+    inner = 0.0 * rings[:1] if centre else rings[:1]
+    rings = np.concatenate([inner, rings])
+    return np.concatenate([rings, rings[:, :1]], axis=1)
+
+
 def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str], hatches: list[str]) -> None:
     disc, rim = parts["disc"], float(np.log10(1.0 + parts["far"]))
-    closed = np.concatenate([disc.starts, disc.starts[:, :1]], axis=1)
-    ends = np.concatenate([disc.ends, disc.ends[:, :1]], axis=1)
-    closed = np.concatenate([1e-6 * closed[:1], closed])
-    ends = np.concatenate([ends[:1], ends])
-    x, y = np.moveaxis(_squeezed(closed), -1, 0)
-    for k in np.unique(ends[ends >= 0]):
-        inside = gaussian_filter((ends == k).astype(float), (0.6, 0.0))
+    x, y = np.moveaxis(_squeezed(_closed(disc.starts, centre=True)), -1, 0)
+    for k in np.unique(disc.ends[disc.ends >= 0]):
+        inside = _closed(gaussian_filter((disc.ends == k).astype(float), 0.7, mode=("nearest", "wrap")))
         filled = ax.contourf(
             x, y, inside, levels=[0.5, 1.5], colors=[_tint(colours[k])], hatches=[hatches[k]], zorder=0
         )
@@ -372,6 +375,7 @@ def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str],
         x_at, y_at = 1.05 * rim * tip
         ax.text(x_at, y_at, _brief(names[k]), color=colours[k], weight="bold", ha=_side(tip[0]), va="center", zorder=7)
     for path in parts["paths"]:
+        path = path[np.linalg.norm(path, axis=-1) <= parts["far"]]
         ax.plot(*_squeezed(path).T, color=drawing.INK, lw=0.9, alpha=0.8, zorder=3)
     begins = _squeezed(parts["paths"][:, 0])
     drawing.starts(ax, begins, s=14)
