@@ -50,7 +50,7 @@ FARTHEST = 1e4  # the last radius times the margin
 def compute(effort: Effort, progress: Progress) -> Finding:
     """The example, the solver against brute force, the assumption, and paths under both kinds of head."""
     full = effort is Effort.PAPER
-    n_random, n_linear, n_network = (200, 8, 2) if full else (40, 1, 1)
+    n_random, n_linear, n_network = (200, 10, 3) if full else (40, 1, 1)
     radii = np.geomspace(3.0, FARTHEST, 8 if full else 4)
     has_torch = find_spec("torch") is not None
     heads = [label_mixing] * n_linear + [monotone_mixing] * (n_network if has_torch else 0)
