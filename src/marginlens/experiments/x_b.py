@@ -342,7 +342,7 @@ def _squeezed(points: FloatArray) -> FloatArray:
 
 
 def _closed(rings: Any, *, centre: bool = False) -> Any:
-    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring added: the origin, for points."""
+    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring: the origin, for points."""
     inner = 0.0 * rings[:1] if centre else rings[:1]
     rings = np.concatenate([inner, rings])
     return np.concatenate([rings, rings[:, :1]], axis=1)
