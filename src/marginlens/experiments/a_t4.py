@@ -141,7 +141,7 @@ def _planar() -> dict[str, Any]:
     widths = [0.004] * len(optima) + [0.02] * 4
     radii = np.geomspace(5.0, 5e3, 8)
     paths: list[Path] = [
-        regularization_path(data, v, radii, cone=Cone(axis, mu, 5.0), restarts=2)
+        regularization_path(data, v, radii, cone=Cone(axis, mu, 5.0), restarts=1)
         for axis, mu in zip(axes, widths, strict=True)
     ]
     return {
@@ -156,7 +156,7 @@ def _planar() -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""
-    fig, (ax,) = drawing.figure(1, width=7.6, height=5.2)
+    fig, (ax,) = drawing.figure(1, width=8.4, height=5.2)
     _draw_plane(ax, finding.arrays["planar"])
     return {"cones": fig}
 
