@@ -75,7 +75,7 @@ def test_the_installed_command_says_its_version():
 def test_help_names_every_command():
     result = invoke("--help")
     assert result.exit_code == 0
-    for name in ("reproduce", "claims", "bench"):
+    for name in ("reproduce", "claims", "bench", "solve", "train"):
         assert name in result.stdout
 
 

@@ -16,6 +16,7 @@ _MODULES: tuple[str, ...] = (
     "a_f1b",
     "a_f1c",
     "a_f2",
+    "a_f3",
     "a_f4",
     "a_f5",
     "a_f8",
@@ -23,6 +24,11 @@ _MODULES: tuple[str, ...] = (
     "a_l2",
     "a_l4",
     "a_l8",
+    "a_t1",
+    "a_t4",
+    "a_t8",
+    "x_o",
+    "x_b",
 )
 
 
