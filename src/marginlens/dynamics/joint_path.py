@@ -15,6 +15,7 @@ from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.dynamics.joint import attention_output, descend_joint
 from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic
 from marginlens.papers import implements
@@ -25,9 +26,11 @@ BoolArray = npt.NDArray[np.bool_]
 Pair = tuple[FloatArray, FloatArray]
 _LOSS = Logistic()
 _LEAP = 2.0  # factor by which the balls grow between two rounds of a branch
+_LEAN = 30.0  # norms, times the longest token or key, at which descent keeps to the tokens it starts with
+_FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk
 _MEMORY = 6  # turns that are mixed
 _ROUNDS = 60  # turns of v and p before a branch is left as it is
-_BRANCHES = 6  # selections that are followed side by side
+_BRANCHES = 8  # selections that are followed side by side
 _SETTLED = 1e-10  # slope along the boundary, relative to its terms, at which a pair is left alone
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of margins
 _SHORTEST = 40  # halvings of a step before it is given up
@@ -72,7 +75,8 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
     For given p the problem in v is convex, for given v that in p is the one of `regularization_path`; they are solved in turn, both to
     rounding relative to their own slopes, until neither moves. Such a pair satisfies the joint first-order conditions. Starts are the
     ends of joint descent from random pairs, one for each selection of tokens that it reaches, followed side by side from radius to radius;
-    candidates are compared by the logarithm of the risk.
+    candidates are compared by the logarithm of the risk. Where the best attention keeps mixing tokens while r grows, v and p meet at a
+    kink at which turns stall: `kkt_residual` shows it.
 
     Args:
         data: one problem.
@@ -126,19 +130,33 @@ def _radii(r: Any, R: Any) -> FloatArray:
 
 
 def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list[Pair]:
-    """Unit pairs to start from: where joint descent from random pairs ends, one for each selection, the lowest risks first."""
+    """Unit pairs to start from: where joint descent ends, one for each selection that it reaches, the lowest risks first.
+
+    Risks are judged near and far out in turn. Half of the starts are random pairs near zero; half lean towards random tokens, far enough
+    out to stay with them where they can.
+    """
     reach = max(float(np.max(np.linalg.norm(data.K, axis=-1))), float(np.max(np.linalg.norm(data.X, axis=-1))), 1e-300)
-    start = (rng.standard_normal((restarts, data.d_model)) / reach, rng.standard_normal((restarts, data.d_key)) / reach)
-    run = descend_joint(data.repeat(restarts), n_steps=400, start=start)
+    v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
+    chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
+    each = np.arange(data.n_inputs)
+    mean = np.sum(data.K, axis=-2) / data.lengths[:, None]
+    p[: len(chosen)] = _LEAN * np.nan_to_num(unit(np.sum(data.K[each, chosen] - mean, axis=-2)))
+    for k, rows in enumerate(data.y[:, None] * data.X[each, chosen] / reach):
+        v[k] = _best_head(rows, _LEAN, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
+    start = (v / reach, p / reach)
+    step = NormalizedStep(0.1 / reach)
+    run = descend_joint(data.repeat(restarts), step=step, n_steps=400, start=start)
     pairs = [(unit(run.v[j]), unit(run.p[j])) for j in range(restarts) if np.all(run.norms[j] > 0.0)]
     if not pairs:
-        pairs = [(unit(start[0][0]), unit(start[1][0]))]
-    far = 30.0 / reach
-    pairs.sort(key=lambda pair: _log_risk(data, (far * pair[0], far * pair[1])))
-    chosen: dict[tuple[int, ...], Pair] = {}
-    for pair in pairs:
-        chosen.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
-    return list(chosen.values())[:_BRANCHES]
+        pairs = [(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
+    orders = [
+        sorted(pairs, key=lambda pair: _log_risk(data, (far / reach * pair[0], far / reach * pair[1])))
+        for far in (_LEAN, _FAR)
+    ]
+    found: dict[tuple[int, ...], Pair] = {}
+    for pair in (one for both in zip(*orders, strict=True) for one in both):
+        found.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
+    return list(found.values())[:_BRANCHES]
 
 
 def _attended(data: TokenDataset, pair: Pair) -> Any:
@@ -169,18 +187,17 @@ def _follow(data: TokenDataset, pair: Pair, last: FloatArray, size: FloatArray) 
 
 def _settle(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
     """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
-    best, p, smallest = pair, pair[1], np.inf
-    tried: list[Pair] = []  # where turns began and ended
+    here, best, smallest = pair, pair, np.inf
+    tried: list[Pair] = []  # where turns of p began and ended
     for _ in range(_ROUNDS):
-        turned = _turn(data, (best[0], p), size)
+        turned = _turn(data, here, size)
         left = max(_residual(data, turned, size))
-        if left < 2.0 * smallest:
-            best, smallest, tried = turned, min(left, smallest), [*tried, (p, turned[1])][-_MEMORY:]
-        else:
-            tried = []  # the mixture led astray: go on from the last pair that was good
+        tried = [*tried, (here[1], turned[1])][-_MEMORY:] if left < 2.0 * smallest else []
+        if left < smallest:
+            best, smallest = turned, left
         if left < _SETTLED + _NOISE * float(np.max(size)):
             break
-        p = _mix(tried, float(size[1])) if tried else best[1]
+        here = (turned[0], _mix(tried, float(size[1]))) if tried else best  # where a mixture led astray, begin anew
     return best
 
 
