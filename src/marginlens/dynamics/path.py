@@ -24,9 +24,9 @@ from marginlens.svm import att_svm
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_LEAP = 2.0  # factor by which the ball grows while local minima are followed
+_LEAP = 3.2  # factor by which the ball grows while local minima are followed
 _SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
-_SHORT = 15  # Newton steps for a start at a max-margin direction: enough where there is a local minimum near it
+_SHORT = 8  # Newton steps for a start at a max-margin direction: enough where there is a local minimum near it
 _BRANCHES = 4  # local minima that are carried on at least; with more restarts as many as there are of these
 _SAME = 1e-7  # distance, relative to the radius, at which two local minima are one
 
@@ -180,18 +180,20 @@ class _Search:
         )
         branches, last, points = np.empty((0, self.landscape.basis.shape[1])), first, []
         for radius in _ladder(first, radii):
-            region = _region(self.landscape, radius, self.cone)
+            region, before = _region(self.landscape, radius, self.cone), branches[:1]
             bound = np.linalg.norm(branches, axis=-1, keepdims=True) >= last * (1.0 - _SAME)
-            starts = [
-                np.where(bound, branches * (radius / last), branches),
-                branches[:1],
-            ]  # the last best is still allowed
+            starts = [np.where(bound, branches * (radius / last), branches)]
             starts += [self._anywhere(region)] if radius <= soft or len(branches) == 0 else []
             found = [minimise(self.landscape, np.concatenate(starts), region)]
             if radius in radii:
                 found.append(minimise(self.landscape, self._margins(region), region, _SHORT))
-            found_here = np.concatenate(found)
-            branches, last = _distinct(self.landscape, found_here, radius, max(_BRANCHES, self.restarts)), radius
+            everything, count = np.concatenate(found), max(_BRANCHES, self.restarts)
+            branches, last = _distinct(self.landscape, everything, radius, count), radius
+            if (
+                _lowest(self.landscape, np.concatenate([branches[:1], before])) == 1
+            ):  # a smaller ball had something better
+                branches = np.concatenate([before, branches])
+            branches[:1] = minimise(self.landscape, branches[:1], region)  # nothing to do unless it was cut short
             points += [branches[0]] if radius in radii else []
         return np.stack(points)
 
