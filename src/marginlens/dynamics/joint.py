@@ -18,22 +18,13 @@ from numba import njit
 from marginlens.data import TokenDataset
 from marginlens.directions import length
 from marginlens.dynamics.attention import attend, logits, probabilities, softmax
-from marginlens.dynamics.fused import (
-    NON_FINITE,
-    RAN_ALL,
-    STATIONARY,
-    _centred,
-    _finite,
-    _largest,
-    _log_slope,
-    _norm,
-    _times,
-    pair_weights,
-)
+from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step
+from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
+from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
 from marginlens.errors import n_axes, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
@@ -41,7 +32,6 @@ from marginlens.threads import over_problems
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -255,7 +245,7 @@ def _in_numpy(
     return kept[0], kept[1], reason, taken
 
 
-@njit(**_JIT)
+@njit(**COMPILED)
 def _head_gradient(
     tokens: Any, labels: Any, lengths: Any, at: Any, code: int, log_weights: Any, gradient: Any
 ) -> float:
@@ -265,21 +255,21 @@ def _head_gradient(
     largest = -np.inf
     for i in range(n):
         base = i * T
-        best = _largest(a, base, lengths[i])
+        best = largest_of(a, base, lengths[i])
         rest, delta = 0.0, 0.0
         for t in range(lengths[i]):
             if t != best:
                 e = math.exp(a[base + t] - a[base + best])
                 rest += e
                 delta += e * (scores[i, best] - scores[i, t])
-        log_weights[i] = _log_slope(code, scores[i, best] - delta / (1.0 + rest))
+        log_weights[i] = log_slope(code, scores[i, best] - delta / (1.0 + rest))
         largest = max(largest, log_weights[i])
     for k in range(d):
         gradient[k] = 0.0
     for i in range(n):
         weight = -labels[i] * math.exp(log_weights[i] - largest)
         base = i * T
-        best = _largest(a, base, lengths[i])
+        best = largest_of(a, base, lengths[i])
         rest = 0.0
         for t in range(lengths[i]):
             if t != best:
@@ -294,10 +284,10 @@ def _head_gradient(
     return largest
 
 
-@njit(**_JIT)
+@njit(**COMPILED)
 def _move(here: Any, gradient: Any, normalized: bool, eta: float, log_factor: float, there: Any) -> bool:
     """One step of one part, written into `there`; whether it moved."""
-    size = _norm(gradient)
+    size = norm(gradient)
     factor = 0.0
     if size != 0.0:
         factor = eta / size if normalized else eta * math.exp(log_factor)
@@ -306,7 +296,7 @@ def _move(here: Any, gradient: Any, normalized: bool, eta: float, log_factor: fl
     return size != 0.0
 
 
-@njit(**_JIT)
+@njit(**COMPILED)
 def _descend_one(problem: Any, v: Any, p: Any, rule: Any, save: Any, out: Any) -> Any:
     """Descend one problem from (v, p), both overwritten; returns how it ended and after how many steps."""
     tokens, rows, labels, lengths = problem
@@ -324,23 +314,23 @@ def _descend_one(problem: Any, v: Any, p: Any, rule: Any, save: Any, out: Any) -
             saved += 1
         if step == n_steps:
             break
-        _times(rows, p, a)
-        _times(flat, v, scores.reshape(n * T))
+        times(rows, p, a)
+        times(flat, v, scores.reshape(n * T))
         for i in range(n):
             for t in range(T):
                 scores[i, t] *= labels[i]
-        if not (_finite(a) and _finite(scores.reshape(n * T))):
+        if not (finite(a) and finite(scores.reshape(n * T))):
             reason = NON_FINITE
             break
         log_v = _head_gradient(tokens, labels, lengths, (a, scores), code, log_weights, slope_v)
         log_p = pair_weights(a, scores, lengths, code, w)
-        _times(columns, w, slope_p)
+        times(columns, w, slope_p)
         moved_v = _move(v, slope_v, normalized, eta, log_v - math.log(n), v_next)
         moved_p = _move(p, slope_p, normalized, eta, log_p - math.log(n), p_next)
         if not (moved_v or moved_p):
             reason = STATIONARY
             break
-        if not (_finite(v_next) and _finite(p_next)):
+        if not (finite(v_next) and finite(p_next)):
             reason = NON_FINITE
             break
         v[:], p[:] = v_next, p_next
@@ -350,14 +340,14 @@ def _descend_one(problem: Any, v: Any, p: Any, rule: Any, save: Any, out: Any) -
     return reason, taken
 
 
-@njit(**_JIT)
+@njit(**COMPILED)
 def _descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
     """Run problems first…last; `problems` may hold one problem for many starts, and `results` are filled as in `_compiled`."""
     tokens, keys, labels, lengths = problems
     heads, points, ends = results
     for b in range(first, last):
         j = b % keys.shape[0]
-        rows = _centred(keys[j], lengths[j])
+        rows = centred(keys[j], lengths[j])
         problem = (tokens[j], rows, labels[j], lengths[j])
         v, p = start[0][b].copy(), start[1][b].copy()
         ends[b, 0], ends[b, 1] = _descend_one(problem, v, p, rule, save, (heads[b], points[b]))
