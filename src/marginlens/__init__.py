@@ -41,6 +41,7 @@ from marginlens.svm import (
 )
 from marginlens.theory import (
     basin_cone,
+    check_general_position,
     constructive_separator,
     directional_margin,
     dominance,
@@ -78,6 +79,7 @@ __all__ = [
     "angle",
     "att_svm",
     "basin_cone",
+    "check_general_position",
     "constructive_separator",
     "correlation",
     "data",

@@ -104,7 +104,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge of their cone or to another "
         "direction in it."
     )
-    return Finding(measured, numbers, {"planar": planar})
+    note = (
+        "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is Theorem 3's side of it, "
+        "and holds for cones with the width and norm of Eqs (32) and (46). With a smaller norm a finite minimum just beyond it can win."
+    )
+    return Finding(measured, numbers, {"planar": planar}, note=note)
 
 
 def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, LocalOptima]:

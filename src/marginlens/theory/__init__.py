@@ -14,7 +14,7 @@ from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.directional import DirectionalMargin, Dominance, directional_margin, dominance
 from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
 from marginlens.theory.feasibility import Separator, constructive_separator
-from marginlens.theory.general_position import check_general_position, matrix_count
+from marginlens.theory.general_position import check_general_position
 from marginlens.theory.gradient_conditions import (
     KeyInequality,
     LocalGradientBounds,
@@ -93,7 +93,6 @@ __all__ = [
     "local_gradient_bounds",
     "locally_optimal_directions",
     "log_nonoptimality",
-    "matrix_count",
     "mixing_constants",
     "predict_joint_limit",
     "predict_limit",
