@@ -28,16 +28,16 @@ ID = "A-T4"
 LABELS = ("A Thm 4", "A Thm 7", "A Eq. (9)", "A Eq. (66)", "A P^mm")
 TITLE = "Local paths keep the locally optimal directions and leave every other"
 STATEMENT = (
-    "With distinct scores and keys in general position, the point of smallest risk inside a cone around q, however narrow, can converge "
-    "in direction to q as the norm limit grows only if q is a locally optimal max-margin direction."
+    "With distinct scores and keys in general position, the point of smallest risk inside a cone around q, however narrow, can "
+    "converge in direction to q as the norm limit grows only if q is a locally optimal max-margin direction."
 )
 PROTOCOL = (
-    "Random sphere problems (d = 2 or 3, n ≤ 3, T ≤ 4), all with distinct scores and keys in general position, which is checked. Axes: "
-    "every locally optimal direction, with the width and the smallest norm R₀ of A Eqs (32) and (46); and three kinds of others with "
-    "cones of 1 - cosine ≤ .001 and R₀ = 10: max-margin directions of selections that are not locally optimal, directions beside a "
-    "locally optimal one that select the same tokens and are neighbour-optimal, and random ones. Norms reach 1e3 R₀ and 1e5/margin. "
-    "An axis is kept if ‖p̄(R)/R - q‖ falls like 1/R over two decades, and left if it stays above a tenth of the cone's width or of the "
-    "distance to the nearest locally optimal direction."
+    "Random sphere problems (d = 2 or 3, n ≤ 3, T ≤ 4), all with distinct scores and keys in general position, which is checked. "
+    "Axes: every locally optimal direction, with the width and the smallest norm R₀ of A Eqs (32) and (46); and three kinds of others "
+    "with cones of 1 - cosine ≤ .001 and R₀ = 10: max-margin directions of selections that are not locally optimal, directions beside "
+    "a locally optimal one that select the same tokens and are neighbour-optimal, and random ones. Norms reach 1e3 R₀ and 1e5/margin. "
+    "An axis is kept if ‖p̄(R)/R - q‖ falls like 1/R over two decades, and left if it stays above a tenth of the cone's width or of "
+    "the distance to the nearest locally optimal direction."
 )
 PAPER_VALUE = "–"
 EXPECTED = {
@@ -99,14 +99,15 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         for k, name in enumerate(KINDS)
     )
     measured = (
-        f"In {problems} problems, all in general position, the local paths keep {sum(kept)} of {len(kept)} locally optimal directions "
-        f"(distance at most {numbers['largest_distance_of_lmm_at_the_end']:.0e} at R = 1e3 R₀) and leave {sum(left)} of {len(left)} "
-        f"others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge of their cone or to another "
-        "direction in it."
+        f"In {problems} problems, all in general position, the local paths keep {sum(kept)} of {len(kept)} locally optimal "
+        f"directions (distance at most {numbers['largest_distance_of_lmm_at_the_end']:.0e} at R = 1e3 R₀) and leave {sum(left)} "
+        f"of {len(left)} others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge of their "
+        "cone or to another direction in it."
     )
     note = (
-        "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is Theorem 3's side of it, "
-        "and holds for cones with the width and norm of Eqs (32) and (46). With a smaller norm a finite minimum just beyond it can win."
+        "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is "
+        "Theorem 3's side of it, and holds for cones with the width and norm of Eqs (32) and (46). With a smaller norm a finite "
+        "minimum just beyond it can win."
     )
     return Finding(measured, numbers, {"planar": planar}, note=note)
 
