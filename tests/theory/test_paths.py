@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import tolerances
-from marginlens.data import figures, sphere_tokens
+from marginlens.data import TokenDataset, figures, sphere_tokens
 from marginlens.dynamics import Binding, Cone, excess_risk, regularization_path, risk, risk_gradient
 from marginlens.losses import Correlation, Exponential, Logistic
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
@@ -159,3 +159,16 @@ def test_local_paths_keep_locally_optimal_directions_and_no_others():
     beside = found.directions[0] + 0.3 * np.array([1.0, -1.0])
     path = regularization_path(data, v, radii, cone=Cone(beside, 0.001, 10.0), restarts=4)
     assert path.distance(beside)[-1] > 0.5 * np.sqrt(2.0 * 0.001)
+
+
+@pytest.mark.statement("A Thm 1", "A Eq. (2)")
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_with_one_token_or_equal_scores_leave_the_path_alone(seed):
+    rng = np.random.default_rng(seed)
+    inputs = [rng.normal(size=(3, 3)), rng.normal(size=(2, 3))]
+    v = rng.normal(size=3)
+    data = TokenDataset(inputs, [1, 1])
+    wider = TokenDataset([*inputs, rng.normal(size=(1, 3))], [1, 1, 1])
+    radii = [1.0, 30.0, 1000.0]
+    alone, beside = regularization_path(data, v, radii), regularization_path(wider, v, radii)
+    assert np.max(np.abs(alone.points - beside.points) / alone.norm[:, None]) < tolerances.SAME_PATH

@@ -160,6 +160,7 @@ def test_law_deviation_is_that_of_the_selected_tokens_and_infinite_without_a_law
     data, v = figure_1b()
     run = descend(data, v, start=[0.0, 1.0], n_steps=300)
     assert law_deviation(data, v, run) == residual_law(data, v, run.selected).deviation(run.final)
+    assert run.deviation_from(residual_law(data, v, run.selected)) == law_deviation(data, v, run)
     lowest = descend(data, v, start=[-5.0, -5.0], n_steps=0)
     assert lowest.selected.tolist() == [2]
     assert law_deviation(data, v, lowest) == np.inf

@@ -116,9 +116,11 @@ class Landscape:
         flat = spread.reshape(len(c), weight[0].size, spread.shape[-1])
         hessian = np.matmul(np.swapaxes(flat * weight.reshape(len(c), -1, 1), -1, -2), flat)
         largest = np.max(pull, axis=-1)
-        largest = np.where(np.isfinite(largest), largest, 0.0)
+        pulls = np.isfinite(largest)  # false for an input whose tokens all score the same, or that has one token only
+        largest = np.where(pulls, largest, 0.0)
         own = np.einsum("bit,bitr->bir", np.sign(value) * np.exp(pull - largest[..., None]), away)  # -∇f_i, own scale
-        bend = self._bend(margin) * np.exp(2.0 * largest + slope - unit[:, None]) / self.data.n_inputs
+        bend = self._bend(margin) * np.exp(np.where(pulls, 2.0 * largest + slope - unit[:, None], -np.inf))
+        bend /= self.data.n_inputs
         hessian += np.matmul(np.swapaxes(own * bend[..., None], -1, -2), own)
         with np.errstate(divide="ignore"):
             terms = at.log_s + np.log(np.abs(at.gap)) + slope[..., None]

@@ -80,6 +80,14 @@ class Trajectory:
     steps_taken: IntArray
     saved: Saved
 
+    def deviation_from(self, law: Any) -> Any:
+        """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".
+
+        `law` is `residual_law(data, v, run.selected)`. What comes back is the largest |log ratio| between the multipliers that the final
+        attention shows and those of the margin problem; it falls exponentially in the norm once the run is in its last regime.
+        """
+        return law.deviation(self.final)
+
     def __repr__(self) -> str:
         shape = self.norm.shape
         if not shape:
