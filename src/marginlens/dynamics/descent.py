@@ -82,7 +82,7 @@ def _compiled(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: Fl
     ends = np.zeros((len(batch), 2), dtype=np.int64)
     logits = np.empty((len(batch), batch.n_inputs * batch.n_tokens))
     rule = (isinstance(step, NormalizedStep), float(step.size), loss.code, int(steps[-1]))
-    over_problems(descend_problems, len(batch), keys, scores, lengths, start, rule, steps, (points, ends, logits))
+    over_problems(descend_problems, len(batch), (keys, scores, lengths), start, rule, steps, (points, ends, logits))
     return Run(points, ends[:, 0], ends[:, 1], logits.reshape(len(batch), batch.n_inputs, batch.n_tokens))
 
 

@@ -95,19 +95,18 @@ def _write(columns: Any, start: Any, state: Any, in_keys: bool, out: Any) -> Non
 
 
 @njit(**COMPILED)
-def descend_problems(
-    first: int, last: int, keys: Any, scores: Any, lengths: Any, start: Any, rule: Any, save: Any, results: Any
-) -> None:
+def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
     """Run problems first…last.
 
     Args:
-        keys: (batch, n_inputs, n_tokens, d), or (1, …) for one problem shared by all starts; scores and lengths likewise.
+        problems: keys (batch, n_inputs, n_tokens, d), scores and lengths; or (1, …) of each for one problem shared by all starts.
         start: (batch, d).
         rule: (normalized, step size, loss code, number of steps).
         save: increasing steps after which p is kept.
         results: arrays to fill: p at the kept steps (batch, n_saved, d), reason for stopping and steps taken (batch, 2), and the logits
             at the end (batch, n_inputs·n_tokens).
     """
+    keys, scores, lengths = problems
     points, ends, logits = results
     for b in range(first, last):
         j = b % keys.shape[0]
