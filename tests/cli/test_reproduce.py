@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +104,8 @@ def test_an_interruption_is_one_sentence_and_130(run):
 
 
 _SLOW = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down an ignored one
 import time
 from fake_claims import fake_claim
 from marginlens import cli
@@ -133,11 +134,9 @@ def test_a_real_signal_ends_the_process_in_130_and_leaves_nothing(tmp_path, stop
     with process:
         assert process.stdout.readline() == "computing\n"
         assert [path.name.endswith(".partial") for path in tmp_path.iterdir()] == [True]
-        start = time.monotonic()
         process.send_signal(stop)
         output, error = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert time.monotonic() - start < 30
     assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
     assert output == ""
     assert list(tmp_path.iterdir()) == []
