@@ -1,39 +1,22 @@
 """`marginlens solve`: what it prints, what its JSON holds, what it draws, and how it refuses."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from marginlens import cli
 from marginlens.commands import plane
 from marginlens.data import TokenDataset, figure_1b, figure_8, gaussian_tokens, sphere_tokens, write_problem
 from marginlens.svm import att_svm
 from marginlens.theory import locally_optimal_directions
+from one_command import command
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, SVM_FARKAS, SVM_KKT
 
 ON_A_LINE = [[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]  # no p selects the middle token
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def solve(*arguments):
-    return CliRunner().invoke(cli.app, ["solve", *arguments])
-
-
-def numbers(*arguments):
-    """The answer in JSON, in which nothing but finite numbers stands."""
-    result = solve(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return json.loads(result.stdout, parse_constant=pytest.fail)
+solve, numbers = command("solve")
 
 
 def line(result, word):

@@ -1,36 +1,18 @@
 """`marginlens train`: the run it makes is the library's, it is held against the theory, and bad options are refused."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import marginlens as ml
-from marginlens import cli
 from marginlens.commands import plane, training
 from marginlens.data import TokenDataset, figure_1b, figure_8, sphere_tokens, write_problem
+from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
 
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def train(*arguments):
-    return CliRunner().invoke(cli.app, ["train", *arguments])
-
-
-def numbers(*arguments):
-    """The answer in JSON, in which nothing but finite numbers stands."""
-    result = train(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return json.loads(result.stdout, parse_constant=pytest.fail)
+train, numbers = command("train")
 
 
 CHOICES = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import reject
 
 NEEDED = ("X", "y", "v")
@@ -59,8 +59,7 @@ def write_problem(path: str | os.PathLike[str], data: TokenDataset, v: Any) -> N
         path: a name that ends in `.npz` or `.json`.
         data: one problem or a batch. v: head (d_model,) or (batch, d_model).
     """
-    if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
+    as_dataset(data)
     data.head(v)
     place = Path(path)
     form = place.suffix.lower()

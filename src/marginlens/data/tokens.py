@@ -165,6 +165,13 @@ class TokenDataset:
         return array
 
 
+def as_dataset(data: Any) -> TokenDataset:
+    """`data` if it is a token dataset, else the sentence that says what is expected."""
+    if not isinstance(data, TokenDataset):
+        raise reject("data", "a TokenDataset", type(data).__name__)
+    return data
+
+
 def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     """Padded tokens, their lengths, and whether there is a batch axis."""
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
@@ -234,4 +241,4 @@ def _labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
     return labels
 
 
-__all__ = ["BoolArray", "FloatArray", "InputError", "IntArray", "TokenDataset"]
+__all__ = ["BoolArray", "FloatArray", "InputError", "IntArray", "TokenDataset", "as_dataset"]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import logits
 from marginlens.dynamics.fused import descend_problems
 from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.heads import as_head
-from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step
+from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
 from marginlens.errors import reject, whole_number
@@ -22,7 +22,6 @@ from marginlens.threads import over_problems
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_NOTHING: IntArray = np.empty(0, dtype=np.int64)
 
 
 @implements("A", "Eq. (3)")
@@ -54,10 +53,7 @@ def descend(
     """
     loss, step = as_loss(loss), as_step(step)
     n_steps = whole_number(n_steps, "n_steps", at_least=0)
-    if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
-    if record is not None and not isinstance(record, Record):
-        raise reject("record", "an ml.Record or None", repr(record))
+    data, save = as_dataset(data), steps_to_save(record, n_steps)
     if record is not None and "excess_risk" in record.keep and callable(v):
         raise reject(
             "record", "without 'excess_risk' for a nonlinear head, whose selected risk is not linear in s", "it"
@@ -65,7 +61,6 @@ def descend(
     batch = data.as_batch()
     first = np.zeros((len(batch), data.d_key)) if start is None else np.array(data.point(start, "start"))
     first = first.reshape(len(batch), data.d_key)
-    save = _NOTHING if record is None else record.resolve(n_steps)
     steps = np.append(save, n_steps)  # the final iterate rides along as one more saved step
     run = _in_numpy if callable(v) or loss.code < 0 else _compiled
     trajectory = finish(batch, run(batch, v, loss, step, first, steps), record, save, (v, loss))

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.dynamics.attention import attend, logits, probabilities, softmax
 from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
-from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step
+from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
 from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
@@ -128,13 +128,9 @@ def descend_joint(
     """
     loss, step = as_loss(loss), as_step(step)
     n_steps = whole_number(n_steps, "n_steps", at_least=0)
-    if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
-    if record is not None and not isinstance(record, Record):
-        raise reject("record", "an ml.Record or None", repr(record))
+    data, save = as_dataset(data), steps_to_save(record, n_steps)
     batch = data.as_batch()
     first = _start(data, start)
-    save = np.empty(0, dtype=np.int64) if record is None else record.resolve(n_steps)
     steps = np.append(save, n_steps)
     run = _in_numpy if loss.code < 0 else _compiled
     heads, points, reason, taken = run(batch, loss, step, first, steps)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
 from marginlens.data.generators import as_generator
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import unit
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
@@ -33,6 +33,7 @@ _ROUNDS = 60  # turns of v and p before a branch is left as it is
 _BRANCHES = 8  # selections that are followed side by side
 _SETTLED = 1e-10  # slope along the boundary, relative to its terms, at which a pair is left alone
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of margins
+_SAME = 1e-7  # difference, relative to the radii, up to which two pairs are one
 _SHORTEST = 40  # halvings of a step before it is given up
 
 
@@ -86,8 +87,7 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
     Returns:
         A `JointPath`. Check it with `path.kkt_residual()`, and for being global with another `rng` and more restarts.
     """
-    if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
+    as_dataset(data)
     if data.is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sizes = _radii(r, R)
@@ -303,7 +303,7 @@ def _distinct(data: TokenDataset, pairs: list[Pair], size: FloatArray) -> list[P
     kept: list[Pair] = []
     for pair in sorted(pairs, key=lambda one: _log_risk(data, one)):
         same = [
-            np.allclose(pair[0], v, atol=1e-7 * size[0]) and np.allclose(pair[1], p, atol=1e-7 * size[1])
+            np.allclose(pair[0], v, atol=_SAME * size[0]) and np.allclose(pair[1], p, atol=_SAME * size[1])
             for v, p in kept
         ]
         if not any(same):

@@ -79,3 +79,12 @@ class Record:
         if chosen.size and (chosen.min() < 0 or chosen.max() > n_steps or np.any(np.diff(chosen) <= 0)):
             raise reject("steps", expected, f"{chosen.min()} … {chosen.max()}")
         return chosen.astype(np.int64)
+
+
+def steps_to_save(record: Any, n_steps: int) -> IntArray:
+    """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`."""
+    if record is None:
+        return np.empty(0, dtype=np.int64)
+    if not isinstance(record, Record):
+        raise reject("record", "an ml.Record or None", repr(record))
+    return record.resolve(n_steps)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import unit
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
-from marginlens.theory.problem import as_data, plain, score_differences, slopes
+from marginlens.theory.problem import plain, score_differences, slopes
 
 DIRECTION_TOLERANCE = 1e-12  # margin differences, relative to ‖q‖ max‖k_α - k_t‖, up to which two margins are equal
 
@@ -62,7 +62,7 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
     Returns:
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
     """
-    point = _nonzero(as_data(data), q, "q")
+    point = _nonzero(as_dataset(data), q, "q")
     real = data.mask[..., None]
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]
     keys = np.where(real, data.K - mean, 0.0)
@@ -132,7 +132,7 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     Returns:
         A `Dominance`. Check it with `excess_risk(data, v, R * p, loss)`, which compares logarithms.
     """
-    directions = [unit(_nonzero(as_data(data), x, name)) for x, name in ((p, "p"), (q, "q"))]
+    directions = [unit(_nonzero(as_dataset(data), x, name)) for x, name in ((p, "p"), (q, "q"))]
     at = [directional_margin(data, x, v) for x in directions]
     same = np.all(at[0].selected == at[1].selected, axis=-1) & at[0].unique & at[1].unique
     margins = np.stack([np.asarray(one.margin) for one in at])

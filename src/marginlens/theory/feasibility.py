@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
 from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check, check_strict_optimum
-from marginlens.theory.problem import as_data, each_problem, score_differences
+from marginlens.theory.problem import each_problem, score_differences
 
 RANGE_TOLERANCE = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ
 RANK_TOLERANCE = 1e-12  # singular values of W below this share of the largest count as zero
@@ -54,7 +54,7 @@ def constructive_separator(data: TokenDataset, v: Any) -> Any:
     Returns:
         A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
     """
-    if as_data(data).W is None:
+    if as_dataset(data).W is None:
         raise reject("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
     return each_problem(data, v, _separator)
 

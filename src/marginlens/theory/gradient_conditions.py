@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.gradient import risk_gradient
@@ -18,7 +18,7 @@ from marginlens.papers import implements
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import globally_optimal_direction
-from marginlens.theory.problem import as_data, one_problem, plain
+from marginlens.theory.problem import one_problem, plain
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -74,7 +74,7 @@ def descent_correlation(data: TokenDataset, v: Any, p: Any, loss: Loss = Logisti
     Returns:
         Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
     """
-    gmm = globally_optimal_direction(as_data(data), v).direction
+    gmm = globally_optimal_direction(as_dataset(data), v).direction
     return correlation(-risk_gradient(data, v, p, loss).vector, gmm)
 
 
@@ -92,7 +92,7 @@ def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss
     Returns:
         Shape (…); nan where α is infeasible.
     """
-    gradient = risk_gradient(as_data(data), v, p, loss).vector
+    gradient = risk_gradient(as_dataset(data), v, p, loss).vector
     along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
     along_mm = np.einsum("...d,...d->...", gradient, att_svm(data, selected).direction)
     with np.errstate(divide="ignore", invalid="ignore"):

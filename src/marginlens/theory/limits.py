@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import InputError, reject
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
@@ -26,7 +26,7 @@ from marginlens.theory.directional import directional_margin
 from marginlens.theory.enumeration import locally_optimal_directions
 from marginlens.theory.joint_limits import predict_joint_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
-from marginlens.theory.problem import as_data, one_problem
+from marginlens.theory.problem import one_problem
 from marginlens.theory.verdicts import Verdict
 
 
@@ -105,10 +105,10 @@ def predict_limit(
         for name, value in (("start", start), ("step", step)):
             if value is not None:
                 raise reject(name, "left out where v is, because Theorems 5 and 6 are about the joint path", "it")
-        problems = as_data(data).as_batch()
+        problems = as_dataset(data).as_batch()
         found = [predict_joint_limit(problems[j], loss=loss, limit=limit) for j in range(len(problems))]
         return found if data.is_batch else found[0]
-    head = as_data(data).head(v)
+    head = as_dataset(data).head(v)
     points = None if start is None else data.point(start, "start")
     if not data.is_batch:
         return _predict(data, head, loss, points, step, limit)

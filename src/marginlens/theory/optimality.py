@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm
-from marginlens.theory.problem import as_data, plain, score_differences
+from marginlens.theory.problem import plain, score_differences
 
 NEIGHBOUR_TOLERANCE = 1e-9  # slack of a constraint, relative to ‖k_α - k_t‖ ‖p‖, up to which it counts as tight
 
@@ -72,7 +72,7 @@ def token_optimality(data: TokenDataset, v: Any, selected: Any) -> TokenOptimali
         A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it, `solution.certificate_residual()` a
         claim of infeasibility.
     """
-    solution = att_svm(as_data(data), selected)
+    solution = att_svm(as_dataset(data), selected)
     alpha = data.selection(selected)
     difference, other = score_differences(data, v, alpha)
     neighbours = _tight(data, solution)
@@ -103,7 +103,7 @@ def globally_optimal_direction(data: TokenDataset, v: Any) -> TokenOptimality:
         The optimality of opt, the first token where several tie: `direction` is the GMM direction, `is_feasible` says
         whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
     """
-    return token_optimality(data, v, as_data(data).optimal(v))
+    return token_optimality(data, v, as_dataset(data).optimal(v))
 
 
 def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset
+from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
 from marginlens.errors import reject
 from marginlens.losses import Loss, LossConstants, as_loss
 
@@ -15,23 +15,16 @@ SCORE_TOLERANCE = 1e-12  # score differences, relative to ‖v‖ max‖x‖, th
 T = TypeVar("T")
 
 
-def as_data(data: Any) -> TokenDataset:
-    """`data` if it is a TokenDataset, else the sentence that says what is expected."""
-    if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
-    return data
-
-
 def one_problem(data: Any) -> TokenDataset:
     """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
-    if as_data(data).is_batch:
+    if as_dataset(data).is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     return data
 
 
 def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, FloatArray], T]) -> Any:
     """The answer to `question(data, v)` for one problem; for a batch the list of the answers, in order."""
-    head = as_data(data).head(v)
+    head = as_dataset(data).head(v)
     return [question(data[j], head[j]) for j in range(len(data))] if data.is_batch else question(data, head)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
-from marginlens.theory.problem import as_data, loss_on_scores, plain
+from marginlens.theory.problem import loss_on_scores, plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +55,7 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
     Returns:
         A `Smoothness` with both constants. Check either against the gradients of `risk_gradient` at two points.
     """
-    constants = loss_on_scores(as_data(data), v, loss)
+    constants = loss_on_scores(as_dataset(data), v, loss)
     shape = data.batch_shape
     M0 = np.reshape([c.lipschitz for c in constants], shape)
     M1 = np.reshape([c.bound for c in constants], shape)

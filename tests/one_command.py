@@ -1,0 +1,23 @@
+"""One command of the command line as two functions: what it prints, and what its JSON holds."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from marginlens import cli
+
+
+def command(name):
+    """(run, numbers): the result of running the command, and its answer in JSON, in which nothing but finite numbers stands."""
+
+    def run(*arguments):
+        return CliRunner().invoke(cli.app, [name, *arguments])
+
+    def numbers(*arguments):
+        result = run(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        return json.loads(result.stdout, parse_constant=pytest.fail)
+
+    return run, numbers
