@@ -3,7 +3,7 @@
 from typing import Any
 
 from marginlens import data
-from marginlens.data import TokenDataset
+from marginlens.data import SequenceDataset, TokenDataset
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import (
     Cone,
@@ -27,7 +27,9 @@ from marginlens.dynamics import (
     risk_gradient,
 )
 from marginlens.errors import InputError, MissingExtra
+from marginlens.graphs import PriorityGraph, cyclic_subset, priority_graphs
 from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.nexttoken import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.svm import (
     MarginSolution,
     SetSolution,
@@ -59,19 +61,26 @@ __all__ = [
     "Cone",
     "ConstantStep",
     "Correlation",
+    "CrossEntropy",
     "DescentStatus",
     "Exponential",
     "InputError",
     "JointPath",
     "JointTrajectory",
+    "LogLoss",
     "Logistic",
     "Loss",
     "MarginSolution",
     "MissingExtra",
+    "NextTokenLoss",
     "NormalizedStep",
     "Path",
+    "PriorityGraph",
     "Record",
+    "SequenceDataset",
     "SetSolution",
+    "SquaredLoss",
+    "SquaredProbability",
     "Status",
     "TokenDataset",
     "Trajectory",
@@ -82,6 +91,7 @@ __all__ = [
     "check_general_position",
     "constructive_separator",
     "correlation",
+    "cyclic_subset",
     "data",
     "descend",
     "descend_joint",
@@ -99,6 +109,7 @@ __all__ = [
     "matching_step",
     "matrix_from_vector",
     "predict_limit",
+    "priority_graphs",
     "regularization_path",
     "relaxed_svm",
     "residual_law",

@@ -1,0 +1,241 @@
+"""Token-id sequences with their next tokens: what the self-attention layer of paper C reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.errors import InputError, real_array, reject
+from marginlens.papers import implements
+
+_NAMED = 5  # offenders that an error names
+
+
+@implements("C", "Eq. (1)", "Assumption 2")
+class SequenceDataset:
+    r"""Sequences of token ids, the token that follows each, and the embeddings of the vocabulary.
+
+    .. math:: (X_i, y_i)_{i=1}^n, \quad X_i = (e_{x_{i1}}, \dots, e_{x_{iT_i}})^\top,\ y_i \in \{x_{i1}, \dots, x_{iT_i}\}
+
+    Args:
+        sequences: one list of ids per sample, lengths may differ; or an array (n_samples, n_tokens).
+        labels: (n_samples,) the id that follows each sequence.
+        E: embeddings (n_vocabulary, d_model), no two rows alike. Ids run from 0 to n_vocabulary - 1.
+        unrealizable: what to do with samples whose label is not among their own tokens, which attention cannot output:
+            "refuse" names them, "drop" leaves them out and lists them in `dropped`.
+
+    All sequences lie in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`. `ds[i]` is a pair
+    (ids, label), `len(ds)` the number of samples, and `last` (n_samples,) the last token of each, which is its query.
+    """
+
+    def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
+        if unrealizable not in ("refuse", "drop"):
+            raise reject("unrealizable", '"refuse" or "drop"', repr(unrealizable))
+        self.E = _embeddings(E)
+        tokens, offsets = _flat(sequences)
+        _check_ids(tokens, offsets, len(self.E))
+        targets = _labels(labels, len(offsets) - 1, len(self.E))
+        missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
+        self.dropped: IntArray = np.flatnonzero(missing)
+        if len(self.dropped) and unrealizable == "refuse":
+            i = int(self.dropped[0])
+            raise reject(
+                "labels",
+                "tokens of their own sequence (C Assumption 2)",
+                f"{len(self.dropped)} samples without their label ({_listed(self.dropped)}; label {targets[i]} of sample {i})",
+                'Leave them out with unrealizable="drop".',
+            )
+        if len(self.dropped) == len(targets):
+            raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
+        if len(self.dropped):
+            tokens, offsets = tokens[np.repeat(~missing, np.diff(offsets))], _offsets(np.diff(offsets)[~missing])
+            targets = targets[~missing]
+        self.tokens, self.offsets, self.labels = tokens, offsets, targets
+
+    @classmethod
+    def of_positions(cls, tokens: IntArray, offsets: IntArray, labels: IntArray, E: FloatArray) -> Self:
+        """A dataset from arrays already in its own form, which are neither checked nor copied."""
+        one = object.__new__(cls)
+        one.tokens, one.offsets, one.labels, one.E = tokens, offsets, labels, E
+        one.dropped = np.empty(0, dtype=np.int64)
+        return one
+
+    # ---- shape
+
+    @property
+    def n_vocabulary(self) -> int:
+        """How many tokens there are, K."""
+        return self.E.shape[0]
+
+    @property
+    def d_model(self) -> int:
+        """Width of an embedding, d."""
+        return self.E.shape[1]
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n_samples,) tokens of each sequence."""
+        return np.diff(self.offsets)
+
+    @property
+    def last(self) -> IntArray:
+        """(n_samples,) the last token of each sequence."""
+        return self.tokens[self.offsets[1:] - 1]
+
+    @property
+    def sample(self) -> IntArray:
+        """(n_positions,) the sample that each position belongs to."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> tuple[IntArray, int]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of a dataset with {len(self)}")
+        i = index % len(self)
+        return self.tokens[self.offsets[i] : self.offsets[i + 1]], int(self.labels[i])
+
+    def __repr__(self) -> str:
+        longest, ragged = int(self.lengths.max()), "" if np.ptp(self.lengths) == 0 else "up to "
+        dropped = f", {len(self.dropped)} unrealizable dropped" if len(self.dropped) else ""
+        return f"SequenceDataset({len(self)} sequences × {ragged}{longest} of {self.n_vocabulary} tokens, d_model={self.d_model}{dropped})"
+
+    # ---- what the theory reads off the data
+
+    @property
+    @implements("C", "Eq. (4)")
+    def is_label(self) -> BoolArray:
+        """(n_positions,) whether a position holds its sample's label: the sets O_i."""
+        return self.tokens == np.repeat(self.labels, self.lengths)
+
+    def logits(self, W: Any) -> FloatArray:
+        r"""(n_positions,) the attention logits :math:`x_{it}^\top W \bar x_i` of a weight matrix (d_model, d_model)."""
+        weights = self.weights(W)
+        queries = np.unique(self.last)
+        table = self.E @ (weights @ self.E[queries].T)  # (n_vocabulary, n_queries)
+        return table[self.tokens, np.repeat(np.searchsorted(queries, self.last), self.lengths)]
+
+    def attention(self, W: Any) -> FloatArray:
+        """(n_positions,) the softmax of the logits within each sequence."""
+        logits = self.logits(W)
+        first = self.offsets[:-1]
+        weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), self.lengths))
+        return weights / np.repeat(np.add.reduceat(weights, first), self.lengths)
+
+    def weights(self, W: Any, argument: str = "W") -> FloatArray:
+        """`W` checked: finite, of shape (d_model, d_model)."""
+        return real_array(W, argument, (self.d_model, self.d_model))
+
+    def sequence(self, sequence: Any, argument: str = "sequence") -> IntArray:
+        """One sequence of ids of this vocabulary, checked."""
+        return check_sequence(sequence, self.n_vocabulary, argument)
+
+
+def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
+    """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
+    array = np.asarray(sequence)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise reject(argument, "a list of at least one token id", f"shape {array.shape} with dtype {array.dtype}")
+    outside = (array < 0) | (array >= n_vocabulary)
+    if outside.any():
+        raise reject(argument, f"ids from 0 to {n_vocabulary - 1}", f"id {array[outside][0]}")
+    return array.astype(np.int64)
+
+
+def as_sequences(ds: Any) -> SequenceDataset:
+    """`ds` if it is a sequence dataset, else the sentence that says what is expected."""
+    if not isinstance(ds, SequenceDataset):
+        raise reject("ds", "a SequenceDataset", type(ds).__name__)
+    return ds
+
+
+def _embeddings(E: Any) -> FloatArray:
+    array = real_array(E, "E", ("n_vocabulary", "d_model"))
+    if 0 in array.shape:
+        raise reject("E", "at least one token and one coordinate", f"shape {array.shape}")
+    _, first, inverse = np.unique(array, axis=0, return_index=True, return_inverse=True)
+    twins = np.flatnonzero(first[inverse.reshape(-1)] != np.arange(len(array)))
+    if len(twins):
+        pair = (int(first[inverse.reshape(-1)[twins[0]]]), int(twins[0]))
+        raise reject(
+            "E",
+            "embeddings that differ from token to token",
+            f"the same row for tokens {pair[0]} and {pair[1]}",
+            "No weight matrix can separate tokens that look the same.",
+        )
+    return array
+
+
+def _flat(sequences: Any) -> tuple[IntArray, IntArray]:
+    """All ids in one array, and where each sequence starts."""
+    expected = "a list of token-id lists, or an array of whole numbers (n_samples, n_tokens)"
+    array = sequences if isinstance(sequences, np.ndarray) else None
+    if array is None or array.dtype == object:
+        if isinstance(sequences, str) or not isinstance(sequences, Iterable):
+            raise reject("sequences", expected, type(sequences).__name__)
+        parts = [_ids(one, i) for i, one in enumerate(sequences)]
+        if not parts:
+            raise reject("sequences", "at least one sequence", "an empty list")
+        return np.concatenate(parts), _offsets(np.array([len(one) for one in parts]))
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise reject("sequences", expected, f"shape {array.shape} with dtype {array.dtype}")
+    if array.shape[0] == 0:
+        raise reject("sequences", "at least one sequence", f"shape {array.shape}")
+    if array.shape[1] == 0:
+        raise reject("sequences", "sequences of at least one token", "empty sequences (sample 0)")
+    return array.astype(np.int64).reshape(-1), np.arange(0, array.size + 1, array.shape[1])
+
+
+def _ids(one: Any, i: int) -> IntArray:
+    try:
+        ids = np.asarray(one)
+    except ValueError as problem:
+        raise reject(f"sequences[{i}]", "a list of token ids", "lists of different lengths") from problem
+    if ids.ndim == 1 and ids.size == 0:
+        raise reject("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise reject(f"sequences[{i}]", "a list of whole-number token ids", f"shape {ids.shape} with dtype {ids.dtype}")
+    return ids.astype(np.int64)
+
+
+def _check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
+    outside = (tokens < 0) | (tokens >= n_vocabulary)
+    if outside.any():
+        position = int(np.argmax(outside))
+        i = int(np.searchsorted(offsets, position, side="right")) - 1
+        raise reject(
+            "sequences",
+            f"ids from 0 to {n_vocabulary - 1}, one for each row of E",
+            f"id {tokens[position]} at position {position - offsets[i]} of sample {i}",
+        )
+
+
+def _labels(labels: Any, n_samples: int, n_vocabulary: int) -> IntArray:
+    expected = f"whole numbers of shape ({n_samples},): one token id per sequence"
+    try:
+        array = np.asarray(labels)
+    except ValueError as problem:
+        raise reject("labels", expected, type(labels).__name__) from problem
+    if array.shape != (n_samples,) or array.dtype.kind not in "iu":
+        raise reject("labels", expected, f"shape {array.shape} with dtype {array.dtype}")
+    outside = (array < 0) | (array >= n_vocabulary)
+    if outside.any():
+        i = int(np.argmax(outside))
+        raise reject("labels", f"ids from 0 to {n_vocabulary - 1}", f"id {array[i]} of sample {i}")
+    return array.astype(np.int64)
+
+
+def _offsets(lengths: IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _listed(indices: IntArray) -> str:
+    named = ", ".join(map(str, indices[:_NAMED]))
+    return f"indices {named}" + (", …" if len(indices) > _NAMED else "")
+
+
+__all__ = ["InputError", "SequenceDataset", "as_sequences", "check_sequence"]

@@ -1,0 +1,190 @@
+"""Token-priority graphs: for each last token, which tokens the data rank above which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import BoolArray, IntArray
+from marginlens.papers import implements
+
+_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
+
+
+@implements("C", "§3.1")
+@dataclass(frozen=True, repr=False, eq=False)
+class PriorityGraph:
+    r"""The priorities among tokens when the last token is `last`.
+
+    An edge :math:`i \to j` says that some sequence ending in `last` holds j and is followed by i. Tokens that reach each other are
+    equal (:math:`i \asymp j`, one component); an edge that no path leads back over is strict (:math:`i \Rightarrow j`).
+
+    Attributes:
+        last: the last token k.
+        nodes: (n_nodes,) the ids that occur in sequences ending in `last`, increasing.
+        edges: (n_edges, 2) ids (label, other token), each pair once and no token with itself. counts: (n_edges,) in how many
+            positions each occurs.
+        component_of: (n_nodes,) the component of each node; components are numbered so that every edge leads to the same or a
+            higher number, so 0 has the highest priority.
+    """
+
+    last: int
+    nodes: IntArray
+    edges: IntArray
+    counts: IntArray
+    component_of: IntArray
+
+    def __repr__(self) -> str:
+        shape = f"{len(self.nodes)} tokens, {len(self.edges)} edges, {self.n_components} components"
+        return f"PriorityGraph(last={self.last}, {shape}, {len(self.strict)} strict)"
+
+    @property
+    def n_components(self) -> int:
+        """How many strongly connected components there are, N_k."""
+        return int(self.component_of.max(initial=-1)) + 1
+
+    @cached_property
+    def components(self) -> tuple[IntArray, ...]:
+        """The strongly connected components as arrays of ids, highest priority first."""
+        order = np.argsort(self.component_of, kind="stable")
+        sizes = np.bincount(self.component_of, minlength=self.n_components)
+        return tuple(np.split(self.nodes[order], np.cumsum(sizes)[:-1])) if len(order) else ()
+
+    @cached_property
+    def strict(self) -> IntArray:
+        """(n_strict, 2) the pairs i ⇒ j: edges from one component to another."""
+        return self.edges[~self._inside]
+
+    @cached_property
+    def tied(self) -> IntArray:
+        """(n_tied, 2) the pairs i ≍ j of the same component, each once with i < j; as many as the squares of the components."""
+        pairs = []
+        for members in self.components:
+            first, second = np.triu_indices(len(members), k=1)
+            pairs.append(np.stack([members[first], members[second]], axis=1))
+        return np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+
+    @cached_property
+    def is_acyclic(self) -> bool:
+        """Whether every component is a single token."""
+        return self.n_components == len(self.nodes)
+
+    def component(self, token: int) -> int:
+        """The component of a token, -1 for a token that the graph does not hold."""
+        place = int(np.searchsorted(self.nodes, token))
+        return int(self.component_of[place]) if place < len(self.nodes) and self.nodes[place] == token else -1
+
+    def components_of(self, tokens: IntArray) -> IntArray:
+        """The component of each token, -1 where the graph does not hold it."""
+        place = np.minimum(np.searchsorted(self.nodes, tokens), len(self.nodes) - 1)
+        return np.where(self.nodes[place] == tokens, self.component_of[place], -1)
+
+    def reaches(self, i: int, j: int) -> bool:
+        """Whether a path of edges leads from token i to token j (a token reaches itself)."""
+        if self.component(i) < 0 or self.component(j) < 0:
+            return False
+        size = len(self.nodes)
+        heads, tails = np.searchsorted(self.nodes, self.edges).T
+        matrix = csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
+        found = breadth_first_order(matrix, int(np.searchsorted(self.nodes, i)), return_predecessors=False)
+        return bool(np.isin(np.searchsorted(self.nodes, j), found))
+
+    @property
+    def _inside(self) -> BoolArray:
+        """(n_edges,) whether an edge stays inside its component."""
+        ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
+        return ends[:, 0] == ends[:, 1]
+
+
+@implements("C", "§3.1")
+def priority_graphs(ds: SequenceDataset) -> dict[int, PriorityGraph]:
+    """The token-priority graph of every last token that occurs, from the labels of the data.
+
+    For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
+    linear in the number of positions.
+
+    Returns:
+        A dictionary from last token to its `PriorityGraph`.
+    """
+    as_sequences(ds)
+    lengths, K = ds.lengths, ds.n_vocabulary
+    return graphs_of_edges(np.repeat(ds.last, lengths), np.repeat(ds.labels, lengths), ds.tokens, K)
+
+
+def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
+    """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
+    K = n_vocabulary
+    keys, counts = _counted((last * K + head) * K + tail, K**3)
+    k, i, j = keys // (K * K), keys // K % K, keys % K
+    nodes = np.unique(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
+    proper = i != j
+    heads, tails = np.searchsorted(nodes, (k * K + i)[proper]), np.searchsorted(nodes, (k * K + j)[proper])
+    edges, counts, k = np.stack([i, j], axis=1)[proper], counts[proper], k[proper]
+    rank = _ranks(heads, tails, nodes // K)
+    queries = np.unique(nodes // K)
+    of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (nodes // K, k))
+    graphs = {}
+    for place, q in enumerate(queries.tolist()):
+        some, these = slice(*of_nodes[place : place + 2]), slice(*of_edges[place : place + 2])
+        graphs[q] = PriorityGraph(q, nodes[some] % K, edges[these], counts[these], rank[some])
+    return graphs
+
+
+@implements("C", "Def 2")
+def is_acyclic(graphs: Mapping[int, PriorityGraph]) -> bool:
+    """Whether all graphs are acyclic, which makes the dataset acyclic."""
+    return all(graph.is_acyclic for graph in graphs.values())
+
+
+def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
+    """The different keys, increasing, and how often each occurs."""
+    if n_possible <= _TABLE and n_possible <= 64 * len(keys) + 100_000:
+        table = np.bincount(keys, minlength=n_possible)
+        present = np.flatnonzero(table)
+        return present, table[present]
+    return np.unique(keys, return_counts=True)
+
+
+def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> IntArray:
+    """(n_nodes,) the strong component of each node, numbered from 0 in each graph along the edges; ties by the smallest token.
+
+    Args:
+        heads, tails: (n_edges,) the nodes of each edge. graph: (n_nodes,) which graph each node is in, increasing.
+    """
+    size = len(graph)
+    matrix = csr_array((np.ones(len(heads), dtype=np.int8), (heads, tails)), shape=(size, size))
+    count, labels = connected_components(matrix, connection="strong")
+    part = labels.astype(np.int64)
+    smallest = np.full(count, size)
+    np.minimum.at(smallest, part, np.arange(size))
+    level = _levels(part[heads], part[tails], count)
+    order = np.lexsort((smallest, level, graph[smallest]))  # components by graph, then level, then token
+    within = graph[smallest][order]
+    number = np.empty(count, dtype=np.int64)
+    number[order] = np.arange(count) - np.searchsorted(within, within)
+    return number[part]
+
+
+def _levels(heads: IntArray, tails: IntArray, count: int) -> IntArray:
+    """(count,) the longest chain of edges that leads to each component, in as many rounds as the longest chain has edges."""
+    across = np.unique(heads[heads != tails] * count + tails[heads != tails])
+    heads, tails = across // count, across % count
+    level, waiting = np.zeros(count, dtype=np.int64), np.bincount(tails, minlength=count)
+    starts = np.searchsorted(heads, np.arange(count + 1))
+    ready, depth = np.flatnonzero(waiting == 0), 0
+    while len(ready):
+        sizes = starts[ready + 1] - starts[ready]
+        ends = np.cumsum(sizes)
+        lower = tails[np.arange(ends[-1]) + np.repeat(starts[ready] - (ends - sizes), sizes)]
+        depth += 1
+        level[lower] = depth
+        reached, times = np.unique(lower, return_counts=True)
+        waiting[reached] -= times
+        ready = reached[waiting[reached] == 0]
+    return level
