@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,28 @@ class Status(Enum):
         return f"Status.{self.name}"
 
 
+class Rows(Protocol):
+    """The rows of one problem that are known by what they do: too wide to be stored, they are never formed for a check."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """n_rows and the number of unknowns."""
+        ...
+
+    @property
+    def sizes(self) -> FloatArray:
+        """(n_rows,) their norms."""
+        ...
+
+    def apply(self, x: FloatArray) -> FloatArray:
+        """(n_rows,) the inner product of every row with x, flattened."""
+        ...
+
+    def combine(self, weights: FloatArray) -> FloatArray:
+        """(d,) the sum of the rows times weights (n_rows,)."""
+        ...
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class MarginSolution:
     r"""The solution of one least-distance problem, or of a batch with a leading batch axis, with its proof.
@@ -34,10 +56,10 @@ class MarginSolution:
     infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
 
     Attributes:
-        rows: (…, n_rows, d) the matrix A.
+        rows: (…, n_rows, d) the matrix A, or `Rows` that stand for it.
         floor: (…, n_rows) the lower bounds b >= 0.
-        equalities: (…, n_equalities, d) the matrix C, or None.
-        x: (…, d) the solution; nan where the problem is infeasible.
+        equalities: (…, n_equalities, d) the matrix C, `Rows` that stand for it, or None.
+        x: (…, d) the solution, or a matrix whose entries are the unknowns; nan where the problem is infeasible.
         status: a `Status`; for a batch an object array (batch,) of them.
         multipliers: (…, n_rows) lambda >= 0; nan where the problem is infeasible.
         equality_multipliers: (…, n_equalities) mu of either sign, of the solution or the certificate, or None.
@@ -46,9 +68,9 @@ class MarginSolution:
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
     """
 
-    rows: FloatArray
+    rows: FloatArray | Rows
     floor: FloatArray
-    equalities: FloatArray | None
+    equalities: FloatArray | Rows | None
     x: FloatArray
     status: Any
     multipliers: FloatArray
@@ -62,7 +84,7 @@ class MarginSolution:
     @property
     def is_batch(self) -> bool:
         """Whether there is a leading batch axis."""
-        return self.x.ndim == 2
+        return self.floor.ndim == 2
 
     def __len__(self) -> int:
         return len(self.x) if self.is_batch else 1
@@ -91,16 +113,16 @@ class MarginSolution:
     @property
     def margin(self) -> Any:
         """1/‖x‖ per problem: infinite where x = 0 is enough, zero where the problem is infeasible."""
-        norm = length(self.x)
+        norm = length(self._flat)
         with np.errstate(divide="ignore"):
             margin = np.where(np.isnan(norm), 0.0, 1.0 / norm)
         return margin if self.is_batch else float(margin)
 
     @property
     def direction(self) -> FloatArray:
-        """x/‖x‖ of shape (…, d): nan where the problem is infeasible, zero where it is trivial."""
-        norm = length(self.x)[..., None]
-        return self.x / np.where(norm == 0.0, 1.0, norm)
+        """x/‖x‖ in the shape of x: nan where the problem is infeasible, zero where it is trivial."""
+        norm = length(self._flat)[..., None]
+        return (self._flat / np.where(norm == 0.0, 1.0, norm)).reshape(self.x.shape)
 
     # ---- the check
 
@@ -115,23 +137,24 @@ class MarginSolution:
         * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
         * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
         """
-        norm = length(self.x)
+        x = self._flat
+        norm = length(x)
         scale = np.where(norm == 0.0, 1.0, norm)[..., None]
-        size = length(self.rows)
+        size = _sizes(self.rows)
         unit = np.where(size == 0.0, 1.0, size)
-        slack = _apply(self.rows, self.x) - self.floor
+        slack = _apply(self.rows, x) - self.floor
         combined = self._combined(self.multipliers)
         violation = np.maximum(-slack, 0.0) / unit / scale
         terms = [
             np.where(size == 0.0, np.where(self.floor > 0.0, np.inf, 0.0), violation),
             np.maximum(-self.multipliers, 0.0) * unit / scale,
             np.abs(self.multipliers * unit / scale * (slack / unit / scale)),
-            length(self.x - combined)[..., None] / scale,
+            length(x - combined)[..., None] / scale,
             self._gap(combined / scale, scale),
         ]
         if self.equalities is not None:
-            plane = length(self.equalities)
-            terms.append(np.abs(_apply(self.equalities, self.x)) / np.where(plane == 0.0, 1.0, plane) / scale)
+            plane = _sizes(self.equalities)
+            terms.append(np.abs(_apply(self.equalities, x)) / np.where(plane == 0.0, 1.0, plane) / scale)
         worst = np.max(np.concatenate(terms, axis=-1), axis=-1, initial=0.0)
         worst = np.where(np.isnan(norm), np.nan, worst)
         return worst if self.is_batch else float(worst)
@@ -144,10 +167,10 @@ class MarginSolution:
         Multipliers in double precision determine x no better than that. It matters only where rows nearly cancel: two rows
         opposite up to 1e-9 leave about 1e-6.
         """
-        size, norm = length(self.rows), length(self.x)
+        size, norm = _sizes(self.rows), length(self._flat)
         pushed = np.sum(self.multipliers * size, axis=-1)
         if self.equalities is not None and self.equality_multipliers is not None:
-            planes = length(self.equalities)
+            planes = _sizes(self.equalities)
             pushed = pushed + np.sum(np.abs(self.equality_multipliers) * planes, axis=-1)
         floor = 2.0**-52 * pushed / np.where(norm == 0.0, 1.0, norm)
         return floor if self.is_batch else float(floor)
@@ -163,7 +186,7 @@ class MarginSolution:
         """
         if self.certificate is None:
             return float("nan")
-        y, size = self.certificate, length(self.rows)
+        y, size = self.certificate, _sizes(self.rows)
         counted = self.floor > 0.0
         weight = np.sum(np.where(counted, y * np.where(size == 0.0, 1.0, size), 0.0), axis=-1)
         distance = length(self._combined(y))
@@ -172,20 +195,37 @@ class MarginSolution:
         residual = np.where(np.isnan(y).any(axis=-1), np.nan, residual)
         return residual if self.is_batch else float(residual)
 
+    @property
+    def _flat(self) -> FloatArray:
+        """(…, d) x with all unknowns in one axis."""
+        return self.x.reshape(*self.floor.shape[:-1], -1)
+
     def _combined(self, weights: FloatArray) -> FloatArray:
         """Aᵀ weights + Cᵀ mu, shape (…, d)."""
-        combined = _apply(np.swapaxes(self.rows, -1, -2), weights)
+        combined = _combine(self.rows, weights)
         if self.equalities is not None and self.equality_multipliers is not None:
-            combined = combined + _apply(np.swapaxes(self.equalities, -1, -2), self.equality_multipliers)
+            combined = combined + _combine(self.equalities, self.equality_multipliers)
         return combined
 
     def _gap(self, combined: FloatArray, scale: FloatArray) -> FloatArray:
         """The duality gap over ‖x‖², shape (…, 1), from Aᵀλ + Cᵀμ already divided by ‖x‖."""
-        primal = 0.5 * np.sum((self.x / scale) ** 2, axis=-1)
+        primal = 0.5 * np.sum((self._flat / scale) ** 2, axis=-1)
         dual = np.sum(self.floor / scale * (self.multipliers / scale), axis=-1) - 0.5 * np.sum(combined**2, axis=-1)
         return np.abs(primal - dual)[..., None]
 
 
-def _apply(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    """matrix @ vector over leading axes."""
-    return np.matmul(matrix, vector[..., None])[..., 0]
+def _apply(rows: FloatArray | Rows, x: FloatArray) -> FloatArray:
+    """(…, n_rows) the inner products with x (…, d)."""
+    return np.matmul(rows, x[..., None])[..., 0] if isinstance(rows, np.ndarray) else rows.apply(x)
+
+
+def _combine(rows: FloatArray | Rows, weights: FloatArray) -> FloatArray:
+    """(…, d) the sum of the rows times weights (…, n_rows)."""
+    if isinstance(rows, np.ndarray):
+        return np.matmul(np.swapaxes(rows, -1, -2), weights[..., None])[..., 0]
+    return rows.combine(weights)
+
+
+def _sizes(rows: FloatArray | Rows) -> FloatArray:
+    """(…, n_rows) the norms."""
+    return length(rows) if isinstance(rows, np.ndarray) else rows.sizes
