@@ -148,7 +148,8 @@ def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
     heads = np.repeat(sequences[:, -1] * n_vocabulary + labels, sequences.shape[1])
     tails = (sequences[:, -1:] * n_vocabulary + sequences).reshape(-1)
     edges = coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
-    return bool(connected_components(edges, connection="strong", return_labels=False) < size)
+    n_components, _ = connected_components(edges, connection="strong")
+    return bool(n_components < size)
 
 
 def _sizes(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int) -> tuple[int, int, int, int]:
