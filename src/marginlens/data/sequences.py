@@ -35,7 +35,7 @@ class SequenceDataset:
         if unrealizable not in ("refuse", "drop"):
             raise reject("unrealizable", '"refuse" or "drop"', repr(unrealizable))
         self.E = _embeddings(E)
-        tokens, offsets = _flat(sequences)
+        tokens, offsets = flat_sequences(sequences)
         _check_ids(tokens, offsets, len(self.E))
         targets = _labels(labels, len(offsets) - 1, len(self.E))
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
@@ -170,7 +170,7 @@ def _embeddings(E: Any) -> FloatArray:
     return array
 
 
-def _flat(sequences: Any) -> tuple[IntArray, IntArray]:
+def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
     """All ids in one array, and where each sequence starts."""
     expected = "a list of token-id lists, or an array of whole numbers (n_samples, n_tokens)"
     array = sequences if isinstance(sequences, np.ndarray) else None
@@ -238,4 +238,4 @@ def _listed(indices: IntArray) -> str:
     return f"indices {named}" + (", …" if len(indices) > _NAMED else "")
 
 
-__all__ = ["InputError", "SequenceDataset", "as_sequences", "check_sequence"]
+__all__ = ["InputError", "SequenceDataset", "as_sequences", "check_sequence", "flat_sequences"]
