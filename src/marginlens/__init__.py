@@ -31,11 +31,13 @@ from marginlens.graphs import PriorityGraph, cyclic_subset, priority_graphs
 from marginlens.losses import Correlation, Exponential, Logistic, Loss
 from marginlens.nexttoken import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.svm import (
+    GraphSolution,
     MarginSolution,
     SetSolution,
     Status,
     Unfinished,
     att_svm,
+    graph_svm,
     label_svm,
     least_distance,
     relaxed_svm,
@@ -64,6 +66,7 @@ __all__ = [
     "CrossEntropy",
     "DescentStatus",
     "Exponential",
+    "GraphSolution",
     "InputError",
     "JointPath",
     "JointTrajectory",
@@ -100,6 +103,7 @@ __all__ = [
     "dominance",
     "excess_risk",
     "globally_optimal_direction",
+    "graph_svm",
     "joint_path",
     "label_svm",
     "law_deviation",

@@ -1,6 +1,7 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
 from marginlens.svm.attention import att_svm, token_pairs
+from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.label import label_svm
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.relaxed import relaxed_svm
@@ -8,11 +9,13 @@ from marginlens.svm.sets import SetSolution, Unfinished, set_svm
 from marginlens.svm.solution import MarginSolution, Status
 
 __all__ = [
+    "GraphSolution",
     "MarginSolution",
     "SetSolution",
     "Status",
     "Unfinished",
     "att_svm",
+    "graph_svm",
     "label_svm",
     "least_distance",
     "relaxed_svm",
