@@ -1,0 +1,237 @@
+"""The subspace S_cyc: the directions of W that tell tokens of one component apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, lsqr
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import real_array, reject
+from marginlens.graphs.priority import PriorityGraph
+from marginlens.papers import implements
+
+_EPS = 2.0**-52
+_DENSE = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
+
+
+@implements("C", "Def 3")
+def cyclic_subspace(E: Any, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspace:
+    r"""The span of what separates tokens of the same component from their mean, for every last token.
+
+    .. math:: \mathcal S_{\rm cyc} = {\rm span}\{(e_j - \bar e_i^{(k)})\, e_k^\top :\ j \in \mathcal C_i^{(k)},\ |\mathcal C_i^{(k)}| > 1\}
+
+    Args:
+        E: embeddings (n_vocabulary, d_model).
+        graphs: last token → `PriorityGraph`, from `priority_graphs` or `pseudo_graphs`.
+    Returns:
+        A `CyclicSubspace`; W is orthogonal to it exactly when all tokens of a component have the same logit at their last token.
+    """
+    embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
+    tokens, columns, groups, found = [], [], [], 0
+    queries: list[int] = []
+    for last, graph in graphs.items():
+        if not isinstance(graph, PriorityGraph):
+            raise reject("graphs", "a mapping from last tokens to PriorityGraph objects", type(graph).__name__)
+        if max(int(last), int(graph.nodes.max(initial=0))) >= len(embeddings):
+            raise reject(
+                "graphs",
+                f"graphs of tokens 0 to {len(embeddings) - 1}, one for each row of E",
+                f"a graph of last token {last}",
+            )
+        sizes = np.bincount(graph.component_of, minlength=graph.n_components)
+        inside = sizes[graph.component_of] > 1
+        if not inside.any():
+            continue
+        _, number = np.unique(graph.component_of[inside], return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        tokens.append(graph.nodes[inside][order])
+        groups.append(number[order] + found)
+        columns.append(np.full(len(order), len(queries)))
+        queries.append(int(last))
+        found += int(number.max()) + 1
+    flat = [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in (tokens, columns, groups)]
+    return CyclicSubspace(embeddings, np.array(queries, dtype=np.int64), *flat)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CyclicSubspace:
+    r"""S_cyc, with its rank, an orthonormal basis and the projection onto it.
+
+    Attributes:
+        E: (n_vocabulary, d_model). queries: (n_queries,) the last tokens whose graph has a component of several tokens.
+        tokens, columns, groups: (n_cells,) the tokens of those components, the place in `queries` of their last token and the number
+            of their component, group after group.
+
+    Singular values of the normalised generators below 64 max(shape) roundoffs of the largest count as zero. Where the rows of E in
+    use are orthogonal and equally long (one-hot, say), projecting is centring within components and no basis is formed; where a basis
+    would take too long, projections are least-squares problems solved by iteration.
+    """
+
+    E: FloatArray
+    queries: IntArray
+    tokens: IntArray
+    columns: IntArray
+    groups: IntArray
+
+    def __repr__(self) -> str:
+        return f"CyclicSubspace({self.n_groups} components, {self.n_generators} generators, d_model={self.E.shape[1]})"
+
+    @property
+    def n_groups(self) -> int:
+        """How many components of several tokens there are, over all last tokens."""
+        return int(self.groups.max(initial=-1)) + 1
+
+    @property
+    def n_generators(self) -> int:
+        """Σ (|C| - 1) over the components: the rank where the embeddings in use are linearly independent."""
+        return len(self.tokens) - self.n_groups
+
+    @cached_property
+    def rank(self) -> int:
+        """The dimension of S_cyc."""
+        if self.n_generators == 0:
+            return 0
+        return self.n_generators if self.scales is not None or self.independent else len(self._reduced[0])
+
+    @cached_property
+    def independent(self) -> bool:
+        """Whether the embeddings of the tokens in use, and those of the last tokens, are linearly independent."""
+        return all(_independent(self.E[np.unique(used)]) for used in (self.tokens, self.queries))
+
+    @cached_property
+    def scales(self) -> FloatArray | None:
+        """(n_queries,) ‖e_x‖²‖e_k‖² where the rows of E in use are orthogonal and the tokens' rows equally long, else None."""
+        rows, ends = self.E[np.unique(self.tokens)], self.E[self.queries]
+        if len(rows) > self.E.shape[1] or len(ends) > self.E.shape[1] or len(rows) == 0:
+            return None
+        inner, outer = rows @ rows.T, ends @ ends.T
+        a, b = float(np.mean(np.diag(inner))), np.diag(outer)
+        if a == 0.0 or not b.all():
+            return None
+        apart = max(
+            np.abs(inner / a - np.eye(len(rows))).max(),
+            np.abs(outer / np.sqrt(np.outer(b, b)) - np.eye(len(ends))).max(),
+        )
+        return a * b if apart <= 16 * _EPS else None
+
+    @property
+    def direct(self) -> bool:
+        """Whether projecting needs no iteration."""
+        return self.scales is not None or min(self.n_generators, self._width) <= _DENSE
+
+    # ---- coordinates: one number for each cell (token of a component, last token)
+
+    def centre(self, values: FloatArray) -> FloatArray:
+        """`values` (…, n_cells) minus their mean over each component."""
+        if self.n_groups == 0:
+            return values
+        starts = np.searchsorted(self.groups, np.arange(self.n_groups))
+        sizes = np.diff(np.append(starts, len(self.groups)))
+        return values - np.repeat(np.add.reduceat(values, starts, axis=-1) / sizes, sizes, axis=-1)
+
+    def cells(self, W: FloatArray) -> FloatArray:
+        """(…, n_cells) the logits e_xᵀ W e_k of each cell."""
+        table = self.E @ (W @ self.E[self.queries].T)
+        return table[..., self.tokens, self.columns]
+
+    def lift(self, values: FloatArray) -> FloatArray:
+        """(d_model, d_model) Σ values[c] e_x e_kᵀ over the cells: the transpose of `cells`, inside S_cyc for centred values."""
+        table = np.zeros((*values.shape[:-1], len(self.E), len(self.queries)))
+        table[..., self.tokens, self.columns] = values
+        return self.E.T @ table @ self.E[self.queries]
+
+    # ---- projection
+
+    def project(self, W: Any) -> FloatArray:
+        """The part of W (…, d_model, d_model) inside S_cyc."""
+        d = self.E.shape[1]
+        weights = np.asarray(W, dtype=np.float64)
+        if weights.ndim < 2 or weights.shape[-2:] != (d, d):
+            raise reject("W", f"of shape (…, {d}, {d})", f"shape {weights.shape}")
+        if self.n_generators == 0:
+            return np.zeros_like(weights)
+        if self.scales is not None:
+            return self.lift(self.centre(self.cells(weights)) / self.scales[self.columns])
+        if self.direct:
+            basis, left, right = self._reduced
+            inner = (left.T @ weights @ right).reshape(*weights.shape[:-2], -1)
+            return (
+                left @ (inner @ basis.T @ basis).reshape(*weights.shape[:-2], left.shape[1], right.shape[1]) @ right.T
+            )
+        many = weights.reshape(-1, d, d)
+        return np.stack([self._nearest(one) for one in many]).reshape(weights.shape)
+
+    def complement(self, W: Any) -> FloatArray:
+        """The part of W (…, d_model, d_model) orthogonal to S_cyc."""
+        return np.asarray(W, dtype=np.float64) - self.project(W)
+
+    @cached_property
+    def basis(self) -> FloatArray:
+        """(rank, d_model, d_model) orthonormal matrices that span S_cyc; as large as that says, so take `project` where it is enough."""
+        d = self.E.shape[1]
+        if self.n_generators == 0:
+            return np.zeros((0, d, d))
+        basis, left, right = self._reduced
+        return np.asarray(left @ basis.reshape(-1, left.shape[1], right.shape[1]) @ right.T)
+
+    def table_basis(self) -> FloatArray:
+        """(n_cells, rank) the centred logits of each basis matrix."""
+        basis, left, right = self._reduced
+        rows, ends = self.E @ left, self.E[self.queries] @ right
+        cores = basis.reshape(-1, left.shape[1], right.shape[1])
+        tables = rows @ cores @ ends.T  # (rank, n_vocabulary, n_queries)
+        return np.ascontiguousarray(self.centre(tables[:, self.tokens, self.columns]).T)
+
+    @property
+    def _width(self) -> int:
+        """How many coordinates W has in the spans of the tokens and of the last tokens, at most."""
+        d = self.E.shape[1]
+        return min(len(np.unique(self.tokens)), d) * min(len(self.queries), d)
+
+    @cached_property
+    def _reduced(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """An orthonormal basis (rank, r·s) in the coordinates of two orthonormal frames (d_model, r) and (d_model, s)."""
+        left, right = _frame(self.E[np.unique(self.tokens)]), _frame(self.E[self.queries])
+        starts = np.append(np.searchsorted(self.groups, np.arange(self.n_groups)), len(self.groups))
+        rows, ends = self.E @ left, self.E[self.queries] @ right
+        parts = []
+        for first, end in pairwise(starts):
+            members = rows[self.tokens[first:end]]
+            inner = _frame(members - members.mean(axis=0))  # (r, rank of the component's differences)
+            parts.append(np.einsum("ra,s->ars", inner, _unit(ends[self.columns[first]])).reshape(inner.shape[1], -1))
+        generators = np.concatenate(parts)
+        return _frame(generators).T, left, right
+
+    def _nearest(self, W: FloatArray) -> FloatArray:
+        """The projection of one W by least squares over centred cell values."""
+        d, n = self.E.shape[1], len(self.tokens)
+        forward = LinearOperator(
+            (d * d, n),
+            matvec=lambda a: self.lift(self.centre(np.ravel(a))).reshape(-1),
+            rmatvec=lambda w: self.centre(self.cells(np.ravel(w).reshape(d, d))),
+        )
+        found = lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[0]
+        return self.lift(self.centre(found))
+
+
+def _frame(rows: FloatArray) -> FloatArray:
+    """(d, rank) an orthonormal frame of the span of `rows` (n, d)."""
+    _, values, right = np.linalg.svd(rows, full_matrices=False)
+    kept = values > 64 * _EPS * max(rows.shape) * values.max(initial=0.0)
+    return np.ascontiguousarray(right[kept].T)
+
+
+def _independent(rows: FloatArray) -> bool:
+    return len(rows) <= rows.shape[1] and _frame(_unit(rows)).shape[1] == len(rows)
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    """Rows (…, d) of length one, zero rows as they are."""
+    size = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / np.where(size == 0.0, 1.0, size)
