@@ -1,0 +1,125 @@
+"""Sequences as files: a JSON object with sequences and labels, by id or by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marginlens.data.files import write_whole
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.text_windows import ONE_HOT, decoded, embeddings
+from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
+from marginlens.errors import InputError, reject
+
+_KINDS = "a JSON file that holds sequences, labels and optionally vocabulary and E"
+
+
+def read_sequences(path: str | os.PathLike[str], *, unrealizable: str = "refuse") -> NamedSequences:
+    """The sequences in a JSON file.
+
+    Args:
+        path: a JSON object with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names
+            follow "vocabulary", the list of all of them, or the order of their letters where it is not given. "E" lists the
+            embeddings (n_vocabulary, d_model); they are one-hot where it is not given.
+        unrealizable: "refuse" or "drop" samples whose label is not among their own tokens.
+    Returns:
+        The dataset and the names of its tokens, which are their ids where the file has none.
+    """
+    content = _content(Path(path))
+    missing = [name for name in ("sequences", "labels") if name not in content]
+    if missing:
+        found = ", ".join(map(repr, content)) or "nothing"
+        raise reject("path", _KINDS, f"{str(path)!r} without {' and '.join(missing)} (it holds {found})")
+    sequences, labels = _lists(content["sequences"]), content["labels"]
+    if not isinstance(labels, list):
+        raise reject("labels", "a list with one token per sequence", f"{labels!r}"[:60])
+    names = _names(content.get("vocabulary"))
+    kinds = {type(token) for one in [*sequences, labels] for token in one}
+    if kinds == {str}:
+        names = tuple(sorted({token for one in [*sequences, labels] for token in one})) if names is None else names
+        vocabulary = Vocabulary(names, Listed())
+        sequences = [vocabulary.ids(one, f"sequences[{i}]") for i, one in enumerate(sequences)]
+        labels = vocabulary.ids(labels, "labels")
+    elif not kinds <= {int}:
+        raise reject("sequences", "token ids in all of sequences and labels, or names in all", _mixture(kinds))
+    E = content.get("E")
+    if names is None:
+        names = tuple(map(str, range(_count(sequences, labels, E))))
+    E = embeddings(len(names), None, 0) if E is None else E
+    data = SequenceDataset(sequences, labels, E, unrealizable=unrealizable)
+    if data.n_vocabulary != len(names):
+        raise reject("E", f"one row for each of the {len(names)} names of the vocabulary", f"{data.n_vocabulary} rows")
+    return NamedSequences(data, Vocabulary(names, Listed()))
+
+
+def write_sequences(path: str | os.PathLike[str], ds: SequenceDataset, names: Any = None) -> None:
+    """Write a dataset so that `read_sequences` gives it back; an existing file stays whole until the new one is.
+
+    Args:
+        names: (n_vocabulary,) what the tokens are called, written as "vocabulary".
+    """
+    as_sequences(ds)
+    content: dict[str, Any] = {
+        "sequences": [ds[i][0].tolist() for i in range(len(ds))],
+        "labels": ds.labels.tolist(),
+        "E": ds.E.tolist(),
+    }
+    if names is not None:
+        content["vocabulary"] = list(_names(list(names)) or ())
+        if len(content["vocabulary"]) != ds.n_vocabulary:
+            raise reject(
+                "names", f"one name for each of {ds.n_vocabulary} tokens", f"{len(content['vocabulary'])} names"
+            )
+    write_whole(Path(path), json.dumps(content, allow_nan=False, ensure_ascii=False).encode(), "path")
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(decoded(path.read_bytes(), path))
+    except OSError as problem:
+        raise reject("path", _KINDS, f"{str(path)!r} ({problem.strerror or problem})") from problem
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as problem:
+        raise reject("path", _KINDS, f"{str(path)!r}, which is no JSON") from problem
+    if not isinstance(content, Mapping):
+        raise reject("path", _KINDS, f"{str(path)!r}, whose JSON is no object with names")
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _lists(sequences: Any) -> list[Any]:
+    if not isinstance(sequences, list):
+        raise reject("sequences", "a list of lists of tokens", f"{sequences!r}"[:60])
+    for i, one in enumerate(sequences):
+        if not isinstance(one, list):
+            raise reject(f"sequences[{i}]", "a list of tokens", f"{one!r}"[:60])
+    return sequences
+
+
+def _names(vocabulary: Any) -> tuple[str, ...] | None:
+    if vocabulary is None:
+        return None
+    if not isinstance(vocabulary, list) or not vocabulary or not all(isinstance(name, str) for name in vocabulary):
+        raise reject("vocabulary", "a list of at least one name", f"{vocabulary!r}"[:60])
+    if len(set(vocabulary)) < len(vocabulary):
+        twice = next(name for place, name in enumerate(vocabulary) if name in vocabulary[:place])
+        raise reject("vocabulary", "names that differ", f"{twice!r} twice")
+    return tuple(vocabulary)
+
+
+def _count(sequences: list[Any], labels: list[int], E: Any) -> int:
+    """How many tokens there are, by the rows of E or by the largest id."""
+    if isinstance(E, list):
+        return len(E)
+    largest = max((token for one in [*sequences, labels] for token in one), default=0)
+    if largest >= ONE_HOT:
+        raise reject("sequences", f"ids below {ONE_HOT} where the file has no E", f"id {largest}")
+    return max(largest + 1, 1)
+
+
+def _mixture(kinds: set[type]) -> str:
+    words = {str: "names", int: "ids", float: "fractions", bool: "truth values", list: "lists", dict: "objects"}
+    return " and ".join(sorted(words.get(kind, "nulls") for kind in kinds))

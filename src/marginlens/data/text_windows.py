@@ -1,0 +1,84 @@
+"""Windows over a text: every run of tokens, and the token that follows it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.generators import as_generator
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import FloatArray
+from marginlens.data.vocabulary import Characters, NamedSequences, Unit
+from marginlens.errors import reject, whole_number
+
+ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file, with new lines as one character and without a byte-order mark."""
+    place = Path(path)
+    try:
+        content = place.read_bytes()
+    except OSError as problem:
+        raise reject("path", "a text file", f"{str(path)!r} ({problem.strerror or problem})") from problem
+    text = decoded(content, place).replace("\r\n", "\n")
+    if not text:
+        raise reject("path", "a text file", f"{str(path)!r}, which is empty")
+    return text
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """The text of bytes in UTF-8, without a byte-order mark."""
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as problem:
+        wrong = f"{str(path)!r}, whose byte {problem.start} (0x{content[problem.start]:02x}) is not"
+        raise reject("path", "a text file in UTF-8", wrong) from problem
+
+
+def text_windows(
+    text: str, window: int, unit: Unit | None = None, *, d_model: int | None = None, rng: Any = 0
+) -> NamedSequences:
+    r"""Every window of a text with the token that follows it, without those that attention cannot continue.
+
+    .. math:: X_i = (x_i, \dots, x_{i+T-1}), \quad y_i = x_{i+T} \in X_i
+
+    Args:
+        text: the text, as from `read_text`. window: T, the tokens of each window.
+        unit: what a token is, `Characters()` by default or `Words(...)`.
+        d_model: width of random embeddings on the unit sphere; one-hot embeddings where not given.
+        rng: the generator of these embeddings, or a whole number to seed one.
+    Returns:
+        The windows whose next token occurs in them (`data`; `data.dropped` lists the others by their position), and the vocabulary.
+    """
+    if not isinstance(text, str):
+        raise reject("text", "a string", type(text).__name__)
+    T = whole_number(window, "window", at_least=1)
+    vocabulary, ids = (Characters() if unit is None else unit).index(text)
+    if len(ids) == 0:
+        raise reject("text", "a text with at least one token", "none")
+    if len(ids) <= T:
+        raise reject("window", f"shorter than the text, which has {len(ids)} tokens", T)
+    if not any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T)):
+        raise reject("window", "long enough that some window holds the token that follows it", T)
+    windows = np.lib.stride_tricks.sliding_window_view(ids, T)[:-1]
+    data = SequenceDataset(windows, ids[T:], embeddings(len(vocabulary), d_model, rng), unrealizable="drop")
+    return NamedSequences(data, vocabulary)
+
+
+def embeddings(n_vocabulary: int, d_model: int | None, rng: Any) -> FloatArray:
+    """(n_vocabulary, d_model) unit rows: one-hot where no width is given, else random."""
+    if d_model is None:
+        if n_vocabulary > ONE_HOT:
+            raise reject(
+                "d_model",
+                f"given for more than {ONE_HOT} tokens",
+                f"none for {n_vocabulary}",
+                "One-hot rows would be too wide.",
+            )
+        return np.eye(n_vocabulary)
+    rows = as_generator(rng).standard_normal((n_vocabulary, whole_number(d_model, "d_model", at_least=1)))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
