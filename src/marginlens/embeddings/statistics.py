@@ -1,0 +1,151 @@
+"""What the counts of tokens say: signed frequencies, posterior differences, kinds of tokens, and Assumption 4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.labelled import LabelledSequences, as_labelled
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.papers import implements
+
+_NAMED = 5  # offending sequences that a sentence names
+
+
+@implements("B", "Definition 1")
+class TokenKind(IntEnum):
+    """What a token says about the label; the sign of the value is the sign of α_s."""
+
+    COMPLETELY_NEGATIVE = -2
+    NEGATIVE = -1
+    IRRELEVANT = 0
+    POSITIVE = 1
+    COMPLETELY_POSITIVE = 2
+
+
+@dataclass(frozen=True, repr=False)
+class TokenStatistics:
+    """Counts of every token by label; arrays of shape (n_vocabulary,), indexed by token id.
+
+    `in_positive` and `in_negative` are the occurrences in sequences with label +1 and -1, `n_positions` the length of all sequences.
+    """
+
+    in_positive: IntArray
+    in_negative: IntArray
+    n_positions: int
+
+    @property
+    def count(self) -> IntArray:
+        """How often each token occurs."""
+        return self.in_positive + self.in_negative
+
+    @property
+    @implements("B", "Eq. (3)")
+    def alpha(self) -> FloatArray:
+        """The average signed frequency α_s, occurrences in positive less those in negative sequences over all positions."""
+        return (self.in_positive - self.in_negative) / self.n_positions
+
+    @property
+    @implements("B", "Eq. (37)")
+    def posterior_difference(self) -> FloatArray:
+        """The share of a token's occurrences in positive sequences less that in negative ones; NaN where it never occurs."""
+        count = self.count
+        undefined = np.full(len(count), np.nan)
+        return np.divide(self.in_positive - self.in_negative, count, out=undefined, where=count > 0)
+
+    @property
+    def kind(self) -> IntArray:
+        """The `TokenKind` of each token, decided by whole numbers; a token that never occurs is irrelevant (α_s = 0)."""
+        completely = (self.in_positive == 0) | (self.in_negative == 0)
+        return np.sign(self.in_positive - self.in_negative) * np.where(completely, 2, 1)
+
+    def __repr__(self) -> str:
+        kinds, counts = np.unique(self.kind, return_counts=True)
+        told = ", ".join(
+            f"{n} {TokenKind(k).name.lower().replace('_', ' ')}" for k, n in zip(kinds, counts, strict=True)
+        )
+        return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {told})"
+
+
+def token_statistics(sequences: Any, y: Any = None) -> TokenStatistics:
+    r"""How often each token occurs under each label, in one pass over the positions.
+
+    .. math:: \alpha_s = \frac{1}{\sum_i T_i} \sum_i y_i \sum_{t=1}^{T_i} 1_{x_{it} = s}
+
+    Args:
+        sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`, which hold their labels. Lengths may differ:
+            the paper's nT is then the number of all positions, so that a long sequence counts for more than a short one.
+        y: (n_samples,) labels -1 or +1.
+    Returns:
+        `alpha`, `posterior_difference`, `count` and `kind`, indexed by token id; `alpha * n_positions` are whole numbers.
+    """
+    data = as_labelled(sequences, y)
+    count = np.bincount(data.tokens, minlength=data.n_vocabulary)
+    positive = np.bincount(data.tokens[np.repeat(data.y > 0, data.lengths)], minlength=data.n_vocabulary)
+    return TokenStatistics(positive, count - positive, len(data.tokens))
+
+
+@dataclass(frozen=True, repr=False)
+class SingleDecisiveToken:
+    """Whether every sequence holds one token that decides its label, all its other tokens being irrelevant.
+
+    `decisive` (n_samples,) counts the positions of each sequence with a completely positive or completely negative token, `misleading`
+    those with a token that is relevant but not completely so. Both labels are respected by themselves: a completely positive token
+    occurs under the label +1 only.
+    """
+
+    decisive: IntArray
+    misleading: IntArray
+
+    @property
+    def offending(self) -> IntArray:
+        """The sequences that break the assumption."""
+        return np.flatnonzero(~self.fulfilled)
+
+    @property
+    def fulfilled(self) -> BoolArray:
+        """(n_samples,) whether a sequence obeys it."""
+        return (self.decisive == 1) & (self.misleading == 0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether all sequences obey it."""
+        return bool(self.fulfilled.all())
+
+    @property
+    def why(self) -> str:
+        """One sentence, with the first sequences that break it."""
+        if self.holds:
+            return f"Assumption 4 holds for all {len(self.decisive)} sequences."
+        told = [
+            f"sequence {i} has {self.decisive[i]} decisive and {self.misleading[i]} other relevant positions"
+            for i in self.offending[:_NAMED]
+        ]
+        more = ", …" if len(self.offending) > _NAMED else ""
+        return (
+            f"Assumption 4 fails for {len(self.offending)} of {len(self.decisive)} sequences: {'; '.join(told)}{more}."
+        )
+
+    def __repr__(self) -> str:
+        return f"SingleDecisiveToken({self.why})"
+
+
+@implements("B", "Assumption 4")
+def check_assumption_4(sequences: Any, y: Any = None) -> SingleDecisiveToken:
+    """Whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
+
+    Args:
+        sequences, y: as `token_statistics` takes them.
+    Returns:
+        The verdict with `offending`, the indices of the sequences that break it, and counts of positions for each sequence.
+    """
+    data = as_labelled(sequences, y)
+    size = np.abs(token_statistics(data).kind)[data.tokens]
+    return SingleDecisiveToken(_per_sequence(size == 2, data), _per_sequence(size == 1, data))
+
+
+def _per_sequence(positions: BoolArray, data: LabelledSequences) -> IntArray:
+    return np.add.reduceat(positions.astype(np.int64), data.offsets[:-1])
