@@ -1,0 +1,218 @@
+r"""The next-token risk split in two: what the components decide among equals, and the tail that lower priorities leave, in logarithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.graphs.cyclic import component_table
+from marginlens.graphs.priority import PriorityGraph
+from marginlens.graphs.subspace import cyclic_subspace
+from marginlens.nexttoken.losses import LogLoss
+from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
+from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
+
+_SPAN = 1e-10  # singular values, relative to the largest row, below which a direction is no part of a span
+_DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted
+_GAUSS = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+
+
+@dataclass(frozen=True)
+class Slopes:
+    r"""The risk at one point to second order; what concerns the complement of S_cyc is divided by exp(`log_unit`).
+
+    Attributes:
+        inner: (n_cyclic,) slope along S_cyc. outer: (r - n_cyclic,) slope along its complement, scaled.
+        inner_size, outer_size: their lengths if no two terms cancelled.
+        inner_bend: second derivatives within S_cyc. cross_bend: (r - n_cyclic, n_cyclic) scaled. outer_bend: scaled.
+    """
+
+    log_unit: float
+    inner: FloatArray
+    outer: FloatArray
+    inner_size: float
+    outer_size: float
+    inner_bend: FloatArray
+    cross_bend: FloatArray
+    outer_bend: FloatArray
+
+
+class SplitRisk:
+    r"""The risk of one dataset in orthonormal coordinates c = (x, z): x along S_cyc, z along what else the risk depends on.
+
+    .. math:: L = \bar L(x) + T(x, z), \quad
+        \bar L = \frac1n \sum_i \ell(\bar u_i), \quad T = \frac1n \sum_i \ell(\bar u_i - \delta_i) - \ell(\bar u_i)
+
+    with :math:`\bar u_i` the output of a softmax over :math:`\mathcal R_i` alone, which only x moves, and
+    :math:`\delta_i = \sum_{t \notin \mathcal R_i} s_{it} (\bar u_i - \gamma_{it})` what the other tokens take away. Far out T is
+    :math:`e^{-R \cdot \text{margin}}`; it and its slopes are never formed by subtraction.
+
+    Attributes:
+        basis: (r, d_model, d_model) orthonormal, the first `n_cyclic` spanning S_cyc. reach: the longest row.
+    """
+
+    def __init__(
+        self, ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], scores: FloatArray | None, loss: LabelLoss
+    ) -> None:
+        """`scores` (n_vocabulary, n_vocabulary) is C Eᵀ; None stands for C Eᵀ = I."""
+        one = self.problem = reduce_sequences(ds)
+        self.loss, self._sample = loss, one.sample
+        sample, labels = self._sample, one.labels[self._sample]
+        self.likelihood = scores is None and isinstance(loss, LogLoss)
+        self._score = (one.tokens == labels).astype(float) if scores is None else scores[labels, one.tokens]
+        self._top = np.ones(len(one.labels)) if scores is None else scores[one.labels, one.labels]  # γ of the label
+        self._tied, self._is_label = tied_entries(one, graphs), one.is_label
+        k = one.queries[one.column[sample]]
+        rows = ((one.E[one.tokens] - one.E[labels])[:, :, None] * one.E[k][:, None, :]).reshape(len(k), -1)
+        inside = cyclic_subspace(ds.E, graphs).basis.reshape(-1, rows.shape[1])
+        rest = np.where(self._tied[:, None], 0.0, rows - rows @ inside.T @ inside)
+        rest = rest - rest @ inside.T @ inside
+        outside = _orthonormal(rest)
+        d = ds.d_model
+        self.n_cyclic = len(inside)
+        self.basis = np.concatenate([inside, outside]).reshape(-1, d, d)
+        self.inner, self.outer = rows @ inside.T, rest @ outside.T  # (n_entries, n_cyclic), (n_entries, r - n_cyclic)
+        self._rows = np.concatenate([self.inner, self.outer], axis=1)
+        self.reach = float(np.max(np.linalg.norm(self._rows, axis=1), initial=0.0))
+
+    # ---- coordinates
+
+    def coordinates(self, W: FloatArray) -> FloatArray:
+        """(…, r) the coordinates of matrices (…, d_model, d_model)."""
+        return np.einsum("rde,...de->...r", self.basis, W)
+
+    def matrix(self, c: FloatArray) -> FloatArray:
+        """(…, d_model, d_model) the matrices at coordinates (…, r)."""
+        return np.einsum("rde,...r->...de", self.basis, c)
+
+    # ---- values
+
+    def body(self, c: FloatArray) -> FloatArray:
+        """L̄ at points (batch, r)."""
+        if not self.likelihood:
+            return np.full(len(c), float(self.problem.share @ self.loss.scalar(self._top)[0]))
+        logits = self._logits(c)
+        inside = self._log_sum(np.where(self._tied, logits, -np.inf))
+        return (inside - logits[:, self._is_label]) @ self.problem.share
+
+    def log_tail(self, c: FloatArray) -> FloatArray:
+        """log T at points (batch, r), finite however small T is; -inf where no token has lower priority than a label."""
+        with np.errstate(divide="ignore"):
+            logs = self.log_tails(c) + np.log(self.problem.share)
+            largest = np.max(logs, axis=1, keepdims=True)
+            largest = np.where(np.isfinite(largest), largest, 0.0)
+            return largest[:, 0] + np.log(np.sum(np.exp(logs - largest), axis=1))
+
+    def log_tails(self, c: FloatArray) -> FloatArray:
+        """(batch, n_samples) the logarithm of what each merged sample adds to T, before its share."""
+        log_ratio, log_rho = self._ratios(self._logits(c))
+        log_total = np.logaddexp(0.0, log_rho)
+        if self.likelihood:
+            with np.errstate(divide="ignore"):
+                return np.where(log_rho < -37.0, log_rho, np.log(np.where(log_rho < -37.0, 1.0, log_total)))
+        with np.errstate(divide="ignore"):
+            gap = np.log(np.where(self._tied, 1.0, self._top[self._sample] - self._score))
+        log_delta = self._log_sum(log_ratio + gap) - log_total
+        delta = np.exp(log_delta)
+        nodes = self._top[:, None] - delta[..., None] * _NODES
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = log_delta + np.log(np.sum(-_WEIGHTS * self.loss.scalar(nodes)[1], axis=-1))
+            direct = np.log(self.loss.scalar(self._top - delta)[0] - self.loss.scalar(self._top)[0])
+            small = log_delta + np.log(-self.loss.scalar(self._top)[1]) < _DIRECT
+        return np.where(small, mean, np.where(np.isnan(direct), np.inf, direct))
+
+    # ---- slopes
+
+    def slopes(self, c: FloatArray) -> Slopes:
+        r"""First and second derivatives at a point (r,).
+
+        With :math:`a_{it}` the row of token t less that of the label, :math:`w_{it} = \ell'(u_i) s_{it} (\gamma_{it} - u_i)`,
+        :math:`g_i = \sum_t w_{it} a_{it}` and :math:`\bar a_i = \sum_t s_{it} a_{it}`,
+
+        .. math:: \nabla L = \tfrac1n \sum_i g_i, \quad \nabla^2 L = \tfrac1n \sum_i \Big( \sum_t w_{it} a_{it} a_{it}^\top
+            - g_i \bar a_i^\top - \bar a_i g_i^\top + \tfrac{\ell''_i}{\ell_i'^2} g_i g_i^\top \Big)
+        """
+        one, sample = self.problem, self._sample
+        logits = self._logits(c[None])
+        log_ratio, log_rho = self._ratios(logits)
+        log_total = np.logaddexp(0.0, log_rho)[0]
+        inside = self._log_sum(np.where(self._tied, logits, -np.inf))
+        log_s = np.where(self._tied, (logits - inside[:, sample])[0], log_ratio[0]) - log_total[sample]
+        sign, log_w, bend = self._weights(log_s)
+        log_w = np.where(self._is_label, -np.inf, log_w)  # the label's own row is zero
+        share = one.share[sample]
+        lower = np.where(self._tied, -np.inf, log_w)
+        unit = float(np.max(lower + np.log(share), initial=-np.inf))
+        unit = unit if np.isfinite(unit) else 0.0
+        w, w_low = sign * np.exp(log_w), sign * np.exp(lower - unit)  # plain; scaled
+        s, s_low = np.exp(log_s), np.where(self._tied, 0.0, np.exp(np.where(self._tied, 0.0, log_s - unit)))
+        x, z = self.inner, self.outer
+        gx, gz, ax, az = (self._total(v[:, None] * a) for v, a in ((w, x), (w_low, z), (s, x), (s_low, z)))
+        p, plain = one.share[:, None], np.exp(unit)
+        low = (w_low * share)[:, None]
+        pull = bend[:, None] * gx - ax  # what multiplies the scaled slope of each sample in the cross terms
+        return Slopes(
+            log_unit=unit,
+            inner=one.share @ gx,
+            outer=one.share @ gz,
+            inner_size=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
+            outer_size=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
+            inner_bend=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ pull - (p * ax).T @ gx,
+            cross_bend=z.T @ (low * x) + (p * gz).T @ pull - (p * az).T @ gx,
+            outer_bend=z.T @ (low * z) + plain * ((p * gz).T @ (bend[:, None] * gz - az) - (p * az).T @ gz),
+        )
+
+    def _weights(self, log_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Sign and logarithm of w per entry, and ℓ''/ℓ'² per sample."""
+        if self.likelihood:
+            return np.ones(len(log_s)), log_s, np.ones(len(self.problem.labels))
+        sample = self._sample
+        taken = np.exp(log_s) * np.where(self._tied, 0.0, self._top[sample] - self._score)
+        u = self._top - np.add.reduceat(taken, self.problem.offsets[:-1])
+        _, slope, second = self.loss.scalar(u)
+        above = u[sample] - self._score
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_w = log_s + np.log(np.abs(above)) + np.log(-slope)[sample]
+            return np.sign(above), np.where(above == 0.0, -np.inf, log_w), second / slope**2
+
+    # ---- sums over samples
+
+    def _logits(self, c: FloatArray) -> FloatArray:
+        """(batch, n_entries) logits less that of the label, multiplicities included."""
+        return c @ self._rows.T + self.problem.log_counts
+
+    def _ratios(self, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """log(s_t / Σ_{R_i} s) of every lower entry, -inf for the others, and the logarithm of their sums, (batch, n_samples)."""
+        inside = self._log_sum(np.where(self._tied, logits, -np.inf))
+        ratio = np.where(self._tied, -np.inf, logits - inside[:, self._sample])
+        return ratio, self._log_sum(ratio)
+
+    def _log_sum(self, logs: FloatArray) -> FloatArray:
+        first = self.problem.offsets[:-1]
+        top = np.maximum.reduceat(logs, first, axis=1)
+        top = np.where(np.isfinite(top), top, 0.0)
+        with np.errstate(divide="ignore"):
+            return top + np.log(np.add.reduceat(np.exp(logs - top[:, self._sample]), first, axis=1))
+
+    def _total(self, values: FloatArray) -> FloatArray:
+        return np.add.reduceat(values, self.problem.offsets[:-1], axis=0)
+
+
+def tied_entries(problem: ReducedProblem, graphs: Mapping[int, PriorityGraph]) -> BoolArray:
+    """(n_entries,) whether an entry's token is in its label's component."""
+    table, column = component_table(graphs, len(problem.E))
+    place = column[problem.queries[problem.column]][problem.sample]
+    return table[problem.tokens, place] == table[problem.labels[problem.sample], place]
+
+
+def _orthonormal(rows: FloatArray) -> FloatArray:
+    """(rank, d) orthonormal rows that span the given ones (m, d)."""
+    if not len(rows) or not np.any(rows):
+        return np.zeros((0, rows.shape[1]))
+    _, singular, directions = np.linalg.svd(rows, full_matrices=False)
+    return directions[singular > _SPAN * float(np.max(np.linalg.norm(rows, axis=1)))]
