@@ -17,6 +17,7 @@ from marginlens.data.sequence_generators import (
 )
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, is_acyclic, priority_graphs, tied_positions
+from tolerances import ROUNDING
 
 MAKERS = (acyclic_sequences, cyclic_sequences, acyclic_sequences_as_coded, cyclic_sequences_as_coded)
 
@@ -29,7 +30,7 @@ def test_sizes_embeddings_and_kind(make):
         assert len(ds) == 6
         assert ds.E.shape == (6, 5)
         assert np.all(ds.lengths == 4)
-        assert np.linalg.norm(ds.E, axis=1) == pytest.approx(np.ones(6), abs=1e-14)
+        assert np.linalg.norm(ds.E, axis=1) == pytest.approx(np.ones(6), abs=ROUNDING)
         assert is_acyclic(priority_graphs(ds)) is (make in (acyclic_sequences, acyclic_sequences_as_coded))
 
 

@@ -13,6 +13,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import read_text, text_windows
 from marginlens.data.vocabulary import UNKNOWN, Characters, Words
 from marginlens.errors import InputError
+from tolerances import ROUNDING
 
 TEXT = "To be, or not to be:\nthat is the question. It's a question – naïve?"
 
@@ -72,7 +73,7 @@ def test_text_is_encoded_and_decoded():
 def test_embeddings_of_a_width_are_unit_rows_of_the_seed():
     one, same, other = (text_windows(TEXT, 4, d_model=5, rng=seed).data.E for seed in (1, 1, 2))
     assert one.shape[1] == 5
-    assert np.linalg.norm(one, axis=1) == pytest.approx(np.ones(len(one)), abs=1e-14)
+    assert np.linalg.norm(one, axis=1) == pytest.approx(np.ones(len(one)), abs=ROUNDING)
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 

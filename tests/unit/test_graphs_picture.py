@@ -1,0 +1,158 @@
+"""The picture of priority graphs: every token once, boxes apart, priority downward, nothing written over something else."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import FancyBboxPatch
+
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, figure_2, ordered_sequences
+from marginlens.data.text_windows import text_windows
+from marginlens.errors import InputError
+from marginlens.graphs import graphs_of_edges, priority_graphs
+from marginlens.graphs.export import to_networkx
+from marginlens.graphs.layout import Kind, inner_edges, layout, reduced_order
+from marginlens.graphs.picture import draw_graphs
+from tolerances import ROUNDING
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+def star(n):
+    """One token above n others, for the last token 0."""
+    return graphs_of_edges(np.zeros(n, dtype=int), np.zeros(n, dtype=int), np.arange(1, n + 1), n + 1)[0]
+
+
+def some_graphs():
+    yield from priority_graphs(figure_2()).values()
+    yield from priority_graphs(cyclic_sequences(8, 3, 16, 4, 0)).values()
+    yield from priority_graphs(acyclic_sequences(12, 3, 60, 4, 1)).values()
+    yield priority_graphs(acyclic_sequences(65, 3, 2000, 6, 2))[0]
+    yield priority_graphs(cyclic_sequences(65, 3, 3000, 6, 3))[0]
+    yield priority_graphs(ordered_sequences(np.arange(26), 3, 20_000, 4, 4))[25]
+    yield star(64)
+
+
+def placed(graph):
+    return layout(graph, lambda box: (0.4 * min(len(box.tokens), 10), 0.5 + 0.3 * (len(box.tokens) // 10)), 5.0)
+
+
+def test_reduction_is_the_condensation_without_implied_edges():
+    for graph in some_graphs():
+        condensed = nx.condensation(to_networkx(graph))
+        number = {part: graph.component(min(condensed.nodes[part]["members"])) for part in condensed}
+        theirs = {(number[i], number[j]) for i, j in nx.transitive_reduction(condensed).edges}
+        assert {tuple(pair) for pair in np.argwhere(reduced_order(graph)).tolist()} == theirs
+
+
+def test_every_token_stands_in_one_box_and_boxes_stay_apart():
+    for graph in some_graphs():
+        made = placed(graph)
+        assert sorted(token for box in made.boxes for token in box.tokens) == graph.nodes.tolist()
+        for one, two in combinations(made.boxes, 2):
+            across = abs(one.x - two.x) >= 0.5 * (one.width + two.width) + 0.05
+            along = abs(one.y - two.y) >= 0.5 * (one.height + two.height) + 0.05
+            assert across or along
+        for box in made.boxes:
+            assert box.x - 0.5 * box.width >= -ROUNDING
+            assert box.x + 0.5 * box.width <= made.width + ROUNDING
+            assert box.y - 0.5 * box.height >= -ROUNDING
+            assert box.y + 0.5 * box.height <= made.height + ROUNDING
+
+
+def test_strictly_lower_priority_stands_lower():
+    for graph in some_graphs():
+        made = placed(graph)
+        box_of = {token: box for box in made.boxes for token in box.tokens}
+        for i, j in graph.strict.tolist():
+            upper, lower = box_of[i], box_of[j]
+            if upper is lower:
+                assert upper.kind is Kind.CHAIN
+                assert upper.tokens.index(i) < upper.tokens.index(j)
+            else:
+                assert upper.y + 0.5 * upper.height < lower.y - 0.5 * lower.height
+
+
+def test_arrows_lead_down_and_around_every_box():
+    for graph in some_graphs():
+        made = placed(graph)
+        for points in made.arrows:
+            line = np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(points)])
+            assert np.all(np.diff(line[:, 1]) >= 0.0)
+            for box in made.boxes:
+                inside = (np.abs(line[:, 0] - box.x) < 0.5 * box.width - ROUNDING) & (
+                    np.abs(line[:, 1] - box.y) < 0.5 * box.height - ROUNDING
+                )
+                assert not inside.any()
+
+
+def test_many_single_tokens_share_a_box_and_long_orders_become_chains():
+    kinds = [(box.kind, len(box.tokens)) for box in placed(star(64)).boxes]
+    assert kinds == [(Kind.SINGLE, 1), (Kind.ALIKE, 64)]
+    chain = placed(priority_graphs(ordered_sequences(np.arange(8), 3, 20_000, 4, 0))[7])
+    assert any(box.kind is Kind.CHAIN and box.tokens == sorted(box.tokens) for box in chain.boxes)
+    assert [len(placed(star(n)).boxes) for n in (4, 5)] == [5, 2]
+
+
+def drawn(graphs, names=None):
+    fig = draw_graphs(graphs, names)
+    FigureCanvasAgg(fig).draw()
+    return fig
+
+
+def test_a_panel_for_every_graph_with_its_last_token():
+    fig = drawn(priority_graphs(figure_2()), ["e1", "e2", "e3", "e4"])
+    assert len(fig.axes) == 2
+    assert {text.get_text() for text in fig.texts} >= {"Last token e1", "Last token e2", "4 tokens, 2 components"}
+    for ax in fig.axes:
+        assert sorted(text.get_text() for text in ax.texts) == ["e1", "e2", "e3", "e4"]
+    assert len(inner_edges(priority_graphs(figure_2())[1], [0, 1, 2])) == 5
+
+
+@pytest.mark.parametrize(
+    ("graphs", "names"),
+    [
+        (lambda: [star(64)], [*ALPHABET, *ALPHABET.upper(), *"0123456789!$&"]),
+        (lambda: list(priority_graphs(figure_2()).values()), ["long-name-of-it", "to", "question", "of"]),
+        (lambda: [priority_graphs(ordered_sequences(np.arange(26), 3, 20_000, 4, 4))[25]], ALPHABET),
+        (lambda: [priority_graphs(cyclic_sequences(65, 3, 3000, 6, 3))[0]], None),
+        (lambda: list(priority_graphs(text_windows("to be or not to be " * 3, 5).data).values())[:3], None),
+    ],
+)
+def test_no_text_lies_over_another_or_leaves_the_picture(graphs, names):
+    fig = drawn(graphs(), names)
+    renderer = fig.canvas.get_renderer()
+    texts = [text for ax in fig.axes for text in ax.texts] + list(fig.texts) + list(fig.legends[0].get_texts())
+    places = [text.get_window_extent(renderer) for text in texts if text.get_text() not in ("-", "")]
+    width, height = fig.get_size_inches() * fig.dpi
+    for place in places:
+        assert place.x0 >= 0.0
+        assert place.x1 <= width
+        assert place.y0 >= 0.0
+        assert place.y1 <= height
+    left, right, low, high = np.array([[place.x0, place.x1, place.y0, place.y1] for place in places]).T
+    clash = (left[:, None] < right - 1.0) & (left < right[:, None] - 1.0)
+    clash &= (low[:, None] < high - 2.0) & (low < high[:, None] - 2.0)
+    assert clash.sum() == len(places)  # each with itself
+
+
+def test_every_box_is_wide_enough_for_its_names():
+    fig = drawn([star(30)], [f"word{k}" + "x" * (k % 7) for k in range(31)])
+    renderer = fig.canvas.get_renderer()
+    boxes = [patch.get_window_extent() for patch in fig.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    for text in fig.axes[0].texts:
+        place = text.get_window_extent(renderer)
+        assert any(box.x0 <= place.x0 and place.x1 <= box.x1 for box in boxes)
+
+
+def test_unusable_arguments_are_refused():
+    with pytest.raises(InputError, match="'graphs' argument must be at least one PriorityGraph; got none"):
+        draw_graphs({})
+    with pytest.raises(
+        InputError, match="'names' argument must be a name for each token of the graphs; got none for token 3"
+    ):
+        draw_graphs(priority_graphs(figure_2()), "abc")
