@@ -1,0 +1,69 @@
+"""How a review becomes words: markup, punctuation, capitals and accents, each dropped unless it is kept by name."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+_TAGS = "a|b|big|blockquote|br|center|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|tr|u|ul"
+_MARKUP = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>|&(?:#\d+|#x[0-9a-f]+|amp|apos|gt|lt|nbsp|quot);", re.IGNORECASE)
+_LETTER = r"[^\W_\u0300-\u036f][\u0300-\u036f]*"  # a letter or digit with the marks that combine with it
+_WORD = r"[^\W_]+(?:['\u2019][^\W_]+)*"
+_MARKED_WORD = rf"(?:{_LETTER})+(?:['\u2019](?:{_LETTER})+)*"
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Which parts of a text are words, and how each word is written.
+
+    Args:
+        keep_markup: read HTML tags and entities as text; otherwise they separate words, as blanks do.
+        keep_punctuation: make every punctuation mark a word of its own; otherwise it separates words.
+        keep_case: leave capitals as they are.
+        keep_accents: leave accents on letters.
+
+    An apostrophe between letters belongs to the word ("don't"); what becomes of it is decided with the stop words.
+    """
+
+    keep_markup: bool = False
+    keep_punctuation: bool = False
+    keep_case: bool = False
+    keep_accents: bool = False
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text as they stand in it."""
+        plain = self._without_markup(text)
+        return self._pattern(plain).findall(plain)
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where each word of `words(text)` starts and ends in the text."""
+        plain = self._without_markup(text)
+        return [found.span() for found in self._pattern(plain).finditer(plain)]
+
+    def form(self, word: str) -> str:
+        """How a word is written once capitals, accents and curly apostrophes are dropped."""
+        written = word if self.keep_case else word.lower()
+        if written.isascii():
+            return written
+        written = written.replace("\u2019", "'")
+        if self.keep_accents:
+            return unicodedata.normalize("NFC", written)
+        return "".join(c for c in unicodedata.normalize("NFD", written) if unicodedata.category(c) != "Mn")
+
+    def _without_markup(self, text: str) -> str:
+        """The text with blanks in place of its markup, so that every other character stays where it was."""
+        if self.keep_markup or ("<" not in text and "&" not in text):
+            return text
+        return _MARKUP.sub(lambda found: " " * len(found.group()), text)
+
+    def _pattern(self, text: str) -> re.Pattern[str]:
+        return _PATTERNS[self.keep_punctuation, text.isascii()]
+
+
+_PATTERNS = {
+    (False, True): re.compile(_WORD),
+    (False, False): re.compile(_MARKED_WORD),
+    (True, True): re.compile(rf"{_WORD}|[^\w\s]|_"),
+    (True, False): re.compile(rf"{_MARKED_WORD}|[^\w\s]|_"),
+}
