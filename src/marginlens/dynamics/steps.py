@@ -13,7 +13,7 @@ from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
 
 IntArray = npt.NDArray[np.int64]
-QUANTITIES = ("p", "norm", "attention", "selected", "risk", "excess_risk")
+QUANTITIES = ("p", "W", "norm", "attention", "selected", "risk", "excess_risk")
 
 
 @implements("A", "Eq. (3)")
@@ -53,8 +53,8 @@ class Record:
 
     Args:
         steps: a whole number k for every k-th step (the start and the last step included), or the steps themselves, increasing.
-        keep: names among "p" (the iterate), "norm", "attention" (the softmax), "selected" (its argmax), "risk", and "excess_risk"
-            (sign and logarithm of the risk above that of the selected tokens).
+        keep: names among "p" (the iterate; "W" where that is a matrix), "norm", "attention" (the softmax), "selected" (its argmax),
+            "risk", and "excess_risk" (sign and logarithm of the risk above that of the selected tokens).
     """
 
     steps: int | Sequence[int] = 1
@@ -81,10 +81,16 @@ class Record:
         return chosen.astype(np.int64)
 
 
-def steps_to_save(record: Any, n_steps: int) -> IntArray:
-    """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`."""
+def steps_to_save(record: Any, n_steps: int, iterate: str = "p") -> IntArray:
+    """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`.
+
+    Args:
+        iterate: what the iterate is called, "p" or "W". A matrix W may be asked for as "p", which every record keeps by default.
+    """
     if record is None:
         return np.empty(0, dtype=np.int64)
     if not isinstance(record, Record):
         raise reject("record", "an ml.Record or None", repr(record))
+    if iterate == "p" and "W" in record.keep:
+        raise reject("record", "one that keeps 'p', the iterate of this descent", "one that keeps 'W'")
     return record.resolve(n_steps)

@@ -36,6 +36,7 @@ ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_
 class Saved(Mapping[str, Any]):
     """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["p"]` (…, n_saved, d_key), and so on.
 
+    Where a matrix is trained, its iterates are `saved["W"]`, (…, n_saved, d, d).
     `steps` lists the steps. A run that ended early repeats its last iterate from then on.
     """
 

@@ -1,0 +1,128 @@
+r"""The linear head that turns what attention puts out into one number per token: ŷ = C f, read through the scores H = C Eᵀ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.errors import n_axes, real_array, reject
+from marginlens.papers import implements
+
+_ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Head:
+    r"""The scores :math:`H_{yk} = c_y^\top e_k` of every token k for every label y; `table` is None where H is the identity."""
+
+    n_vocabulary: int
+    table: FloatArray | None = None
+
+    def __repr__(self) -> str:
+        return f"Head({self.n_vocabulary} tokens, {'C Eᵀ = I' if self.table is None else 'general'})"
+
+    @implements("C", "Eq. (17)")
+    def scores(self, labels: IntArray, tokens: IntArray) -> FloatArray:
+        """c_yᵀ e_x, elementwise: under Assumption 4 one where the token is the label and zero elsewhere."""
+        if self.table is None:
+            return (np.asarray(labels) == np.asarray(tokens)).astype(np.float64)
+        return self.table[labels, tokens]
+
+    def matrix(self) -> FloatArray:
+        """H, (n_vocabulary, n_vocabulary): labels down, tokens across."""
+        return np.eye(self.n_vocabulary) if self.table is None else self.table
+
+
+def as_head(ds: SequenceDataset, head: Any) -> Head:
+    """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
+
+    Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1.
+    """
+    if head is None:
+        return Head(ds.n_vocabulary)
+    C = real_array(
+        head, "head", (ds.n_vocabulary, ds.d_model), remedy="Leave it out, or give None, for the head with C Eᵀ = I."
+    )
+    table = C @ ds.E.T
+    noise = _ROUNDINGS * np.finfo(float).eps * (np.abs(C) @ np.abs(ds.E).T)
+    table = np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
+    return Head(ds.n_vocabulary, None if np.array_equal(table, np.eye(len(table))) else table)
+
+
+def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:
+    """One head per dataset: None or one C for all of them, or a list with one for each."""
+    if head is None or (not isinstance(head, list | tuple) and n_axes(head) < 3) or not _is_listed(head):
+        return tuple(as_head(ds, head) for ds in datasets)
+    if len(head) != len(datasets):
+        raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
+    return tuple(as_head(ds, one) for ds, one in zip(datasets, head, strict=True))
+
+
+def _is_listed(head: Any) -> bool:
+    """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
+    return n_axes(head) == 3 or any(one is None or n_axes(one) == 2 for one in head)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadCheck:
+    r"""What a head does to each label.
+
+    Attributes:
+        gap: (n_vocabulary,) :math:`c_y^\top e_y - \max_{k \ne y} c_y^\top e_k`, positive where the label's own token scores highest;
+            infinite where there is no other token.
+        rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
+        deviation: the largest entry of |C Eᵀ - I|.
+    """
+
+    gap: FloatArray
+    rival: IntArray
+    deviation: float
+
+    def __repr__(self) -> str:
+        smallest = f"smallest gap {self.gap.min():.4g}"
+        return f"HeadCheck({smallest}, {len(self.failing)} labels fail Assumption 3, |C Eᵀ - I| ≤ {self.deviation:.1e})"
+
+    @property
+    def holds(self) -> BoolArray:
+        """(n_vocabulary,) whether the label's own token is the only one with the highest score."""
+        return self.gap > 0.0
+
+    @property
+    def failing(self) -> IntArray:
+        """The labels y for which another token, `rival[y]`, scores as high as y or higher."""
+        return np.flatnonzero(~self.holds)
+
+    @property
+    def assumption_3(self) -> bool:
+        """Whether every label's own token has the highest score."""
+        return bool(self.holds.all())
+
+    @property
+    def assumption_4(self) -> bool:
+        """Whether C Eᵀ is the identity up to the rounding of its sums."""
+        return self.deviation == 0.0
+
+
+@implements("C", "Assumption 3", "Assumption 4")
+def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
+    r"""Whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
+
+    .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K
+
+    Args:
+        head: C of shape (n_vocabulary, d_model); None is the head of Assumption 4, which needs no C.
+    """
+    table = as_head(as_sequences(ds), head).matrix()
+    own = np.diag(table)
+    others = np.where(np.eye(len(table), dtype=bool), -np.inf, table)
+    rival = np.argmax(others, axis=1)
+    alone = len(table) == 1
+    return HeadCheck(
+        gap=own - others[np.arange(len(table)), rival],
+        rival=np.full(1, -1) if alone else rival,
+        deviation=float(np.abs(table - np.eye(len(table))).max()),
+    )

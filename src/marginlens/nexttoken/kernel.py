@@ -1,0 +1,184 @@
+r"""The compiled loop: descent on W for one next-token problem at a time, exact at any norm.
+
+The logits that matter are e_xᵀ W e_k over the pairs (token x, last token k) that occur together, and W moves in the span of their
+e_x e_kᵀ. So the state is either W itself, when there are many pairs, or its coefficients over the pairs, with their Gram matrix
+(e_xᵀ e_x')(e_kᵀ e_k') standing in for d²-wide rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.sums import COMPILED, dot, dot_and_size, finite, norm, times
+from marginlens.nexttoken.weights import LIKELIHOOD, SQUARABLE, gradient_weights, likelihood_weights
+
+_RESYNC = 64  # steps after which accumulated logits are computed afresh
+
+
+@njit(**COMPILED)
+def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
+    """Run problems first…last.
+
+    Args:
+        problems: what `SequenceBatch.packed` gives. start: (batch, d, d).
+        rule: (normalized, step size, loss code, number of steps). save: increasing steps after which W is kept.
+        results: arrays to fill: W at the kept steps (batch, n_saved, d, d), reason for stopping and steps taken (batch, 2), and the
+            logits of all pairs at the end.
+    """
+    embeddings, entries, heads, parts = problems
+    points, ends, logits = results
+    for b in range(first, last):
+        p0, q0, s0, e0, h0, r0 = parts[b]
+        p1, q1, s1, e1, h1, r1 = parts[b + 1]
+        centred, E, token, query, queries = embeddings
+        pairs = (_gathered(centred, token[p0:p1]), query[p0:p1], _gathered(E, queries[q0:q1]))
+        size = r1 - r0 if h1 - h0 == (r1 - r0) ** 2 else 1  # a loss of the label alone comes without whole heads
+        head = heads[h0:h1].reshape(size, size)
+        pair, log_count, score, ids, span, share, label = entries
+        per_entry = (pair[e0:e1], log_count[e0:e1], score[e0:e1], ids[e0:e1])
+        samples = (*per_entry, span[s0:s1], share[s0:s1], label[s0:s1], head)
+        ends[b, 0], ends[b, 1] = _descend_one(pairs, samples, start[b], rule, save, points[b], logits[p0:p1])
+
+
+@njit(**COMPILED)
+def _gathered(rows: Any, chosen: Any) -> Any:
+    out = np.empty((chosen.shape[0], rows.shape[1]))
+    for k in range(chosen.shape[0]):
+        out[k] = rows[chosen[k]]
+    return out
+
+
+@njit(**COMPILED)
+def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out: Any, logits: Any) -> Any:
+    """Descend one problem; returns how it ended and after how many steps."""
+    normalized, eta, code, n_steps = rule
+    keys, _, asking = pairs  # (n_pairs, d), the query of each, (n_queries, d)
+    m, d = keys.shape
+    in_weights = 2 * d * (m + asking.shape[0] * d) < m * m
+    turned, gradient = np.empty_like(asking), np.zeros((d, d))
+    flat = gradient.reshape(d * d)
+    first = np.empty(m)
+    _apply(pairs, start, turned, first)
+    if in_weights:
+        gram, state = np.empty((0, 0)), start.copy().reshape(d * d)
+    else:
+        gram, state = _gram(pairs), np.zeros(m)
+    pair, log_count, _, _, span, share, _, head = samples
+    values = np.empty(pair.shape[0])
+    room = (values, np.empty(share.shape[0]), np.empty(head.shape[1]), np.empty(pair.shape[0]))
+    a, w, h = first.copy(), np.zeros(m), np.zeros(m)
+    a_next, state_next = np.empty(m), np.empty(state.shape[0])
+    direction = flat if in_weights else w
+    reason, taken, saved = RAN_ALL if finite(a) else NON_FINITE, 0, 0
+    for step in range(n_steps + 1 if reason == RAN_ALL else 0):
+        while saved < save.shape[0] and save[saved] == step:
+            _write(pairs, start, state, in_weights, out[saved])
+            saved += 1
+        if step == n_steps:
+            break
+        log_scale = 0.0
+        if code != LIKELIHOOD or not likelihood_weights(a, pair, log_count, span, share, w, values) > SQUARABLE:
+            log_scale = gradient_weights(a, samples, code, w, room)
+        if math.isnan(log_scale):
+            reason = NON_FINITE
+            break
+        if in_weights:
+            _lift(pairs, w, turned, gradient)
+            _apply(pairs, gradient, turned, h)
+            reach = norm(flat) if normalized else 1.0
+        else:
+            times(gram, w, h)
+            square, size = dot_and_size(w, h)
+            if square > 1e-6 * size and 1e-280 < square < 1e280:
+                reach = math.sqrt(square)
+            else:  # the Gram matrix has cancelled
+                _lift(pairs, w, turned, gradient)
+                reach = norm(flat)
+        if normalized:
+            if reach == 0.0:
+                reason = STATIONARY
+                break
+            move = eta / reach
+        else:
+            move = eta * math.exp(log_scale)
+        total = 0.0
+        for k in range(state.shape[0]):
+            state_next[k] = state[k] - move * direction[k]
+            total += state_next[k] * 0.0  # nan as soon as one entry is not finite
+        for k in range(m):
+            a_next[k] = a[k] - move * h[k]
+            total += a_next[k] * 0.0
+        if total != 0.0:
+            reason = NON_FINITE
+            break
+        if (step + 1) % _RESYNC == 0:
+            if in_weights:
+                _apply(pairs, state_next.reshape(d, d), turned, a_next)
+            else:
+                times(gram, state_next, a_next)
+                for k in range(m):
+                    a_next[k] += first[k]
+        a, a_next = a_next, a
+        state, state_next = state_next, state
+        taken = step + 1
+    for k in range(saved, save.shape[0]):
+        _write(pairs, start, state, in_weights, out[k])
+    logits[:] = a
+    return reason, taken
+
+
+@njit(**COMPILED)
+def _gram(pairs: Any) -> Any:
+    """(n_pairs, n_pairs) inner products of the matrices e_x e_kᵀ."""
+    keys, query, asking = pairs
+    m = keys.shape[0]
+    between = np.dot(asking, asking.T)
+    gram = np.empty((m, m))
+    for k in range(m):
+        for j in range(k + 1):
+            gram[k, j] = dot(keys[k], keys[j]) * between[query[k], query[j]]
+            gram[j, k] = gram[k, j]
+    return gram
+
+
+@njit(**COMPILED)
+def _apply(pairs: Any, W: Any, turned: Any, out: Any) -> None:
+    """out = e_xᵀ W e_k for every pair; `turned` (n_queries, d) is room for W e_k."""
+    keys, query, asking = pairs
+    for q in range(asking.shape[0]):
+        times(W, asking[q], turned[q])
+    for k in range(keys.shape[0]):
+        out[k] = dot(keys[k], turned[query[k]])
+
+
+@njit(**COMPILED)
+def _lift(pairs: Any, w: Any, turned: Any, out: Any) -> None:
+    """out = Σ w e_x e_kᵀ over the pairs; `turned` (n_queries, d) is room for Σ w e_x by query."""
+    keys, query, asking = pairs
+    d = keys.shape[1]
+    turned[:] = 0.0
+    for k in range(keys.shape[0]):
+        q, weight = query[k], w[k]
+        for j in range(d):
+            turned[q, j] += weight * keys[k, j]
+    out[:] = 0.0
+    for q in range(asking.shape[0]):
+        for j in range(d):
+            weight = turned[q, j]
+            for c in range(d):
+                out[j, c] += weight * asking[q, c]
+
+
+@njit(**COMPILED)
+def _write(pairs: Any, start: Any, state: Any, in_weights: bool, out: Any) -> None:
+    """W of a state, written into `out` (d, d)."""
+    if in_weights:
+        out[:] = state.reshape(out.shape)
+        return
+    _lift(pairs, state, np.empty_like(pairs[2]), out)
+    out += start

@@ -1,0 +1,243 @@
+"""The self-attention next-token model at given weights: outputs, risk, its excess and its exact gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import FloatArray
+from marginlens.dynamics.risk import ExcessRisk
+from marginlens.errors import reject
+from marginlens.nexttoken.batch import SequenceBatch
+from marginlens.nexttoken.heads import Head, as_head
+from marginlens.nexttoken.losses import (
+    CrossEntropy,
+    LogLoss,
+    NextTokenLoss,
+    SquaredLoss,
+    SquaredProbability,
+    as_nexttoken_loss,
+)
+from marginlens.nexttoken.own import own_weights
+from marginlens.nexttoken.reduced import reduce_sequences
+from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights
+from marginlens.papers import implements
+
+
+@dataclass(frozen=True, repr=False)
+class ScaledMatrix:
+    """The matrix `matrix · exp(log_scale)`, for gradients too small to be float64 numbers."""
+
+    matrix: FloatArray
+    log_scale: float
+
+    def __repr__(self) -> str:
+        return f"ScaledMatrix(shape={self.matrix.shape}, log_norm={self.log_norm:.4g})"
+
+    @property
+    def log_norm(self) -> float:
+        """Logarithm of the Frobenius norm, -inf for a zero matrix."""
+        with np.errstate(divide="ignore"):
+            return float(np.log(np.linalg.norm(self.matrix)) + self.log_scale)
+
+    def value(self) -> FloatArray:
+        """The matrix itself; entries below the smallest float64 become zero."""
+        return self.matrix * np.exp(self.log_scale)
+
+
+@implements("C", "Eq. (1)")
+def nexttoken_outputs(ds: SequenceDataset, W: Any, *, head: Any = None) -> FloatArray:
+    r"""What the model puts out for every sample, one number per token of the vocabulary.
+
+    .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
+
+    Args:
+        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+    Returns:
+        (n_samples, n_vocabulary). With C Eᵀ = I a row holds the probabilities of the next token.
+    """
+    ds = as_sequences(ds)
+    return _outputs(ds, ds.weights(W), as_head(ds, head))
+
+
+def next_token_probabilities(ds: SequenceDataset, W: Any) -> FloatArray:
+    """(n_samples, n_vocabulary) the probability of each next token under C Eᵀ = I: the attention on all of its occurrences."""
+    return nexttoken_outputs(ds, W)
+
+
+@implements("C", "(ERM)", "Eq. (18)")
+def nexttoken_risk(ds: SequenceDataset, W: Any, *, head: Any = None, loss: NextTokenLoss = LogLoss()) -> float:  # noqa: B008
+    r"""Training risk of W.
+
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big), \quad
+        \text{for the log-loss under } CE^\top = I:\ \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it}
+
+    Args:
+        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+    """
+    ds = as_sequences(ds)
+    return risk_of(ds, ds.weights(W), as_head(ds, head), as_nexttoken_loss(loss))
+
+
+def nexttoken_excess(
+    ds: SequenceDataset,
+    W: Any,
+    *,
+    head: Any = None,
+    loss: NextTokenLoss = LogLoss(),  # noqa: B008
+) -> ExcessRisk:
+    r"""Risk of W above that of putting out each label's own embedding, exact when far below the smallest float64.
+
+    .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
+
+    Args:
+        loss: one of the label's output alone, as Assumption 1 asks: `LogLoss()` or `SquaredLoss()`.
+    Returns:
+        Its sign and the logarithm of its modulus. Lemma 1: on acyclic data the sign is 1 for every finite W.
+    """
+    ds = as_sequences(ds)
+    return excess_of(ds, ds.weights(W), as_head(ds, head), check_excess(as_nexttoken_loss(loss)))
+
+
+@implements("C", "Eq. (19)")
+def nexttoken_gradient(
+    ds: SequenceDataset,
+    W: Any,
+    *,
+    head: Any = None,
+    loss: NextTokenLoss = LogLoss(),  # noqa: B008
+) -> ScaledMatrix:
+    r"""Gradient of the training risk at W, accurate to rounding relative to its own size at any norm of W.
+
+    .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
+        = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
+
+    The second form, for the log-loss under C Eᵀ = I, sums over the tokens that differ from the label (the paper's last line of
+    Eq. (19) prints the set of those that equal it).
+
+    Args:
+        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+    Returns:
+        A `ScaledMatrix`; `.value()` is the gradient itself, `.log_norm` its size where that underflows. nan where the loss is
+        not finite.
+    """
+    ds = as_sequences(ds)
+    W = ds.weights(W)
+    return gradient_of(SequenceBatch.of((ds,)), W[None], as_head(ds, head), as_nexttoken_loss(loss))
+
+
+def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...]) -> int:
+    """The branch of the compiled weights that serves a loss with these heads."""
+    return LIKELIHOOD if loss.code == LOG and all(head.table is None for head in heads) else loss.code
+
+
+def needs_whole_heads(loss: NextTokenLoss) -> bool:
+    """Whether a compiled loss reads all outputs and not only the label's."""
+    return isinstance(loss, CrossEntropy | SquaredProbability)
+
+
+def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextTokenLoss) -> ScaledMatrix:
+    """The gradient at W (1, d_model, d_model) of the only dataset of a batch."""
+    a = batch.pair_logits(W)
+    if loss.code < 0:
+        w, log_scale = own_weights(batch, a, head, loss)
+    else:
+        w = np.empty(len(a))
+        _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
+        size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
+        room = (np.empty(len(entries[0])), np.empty(len(entries[5])), np.empty(size), np.empty(len(entries[0])))
+        log_scale = gradient_weights(a, (*entries, flat.reshape(size, size)), loss_code(loss, (head,)), w, room)
+        if np.isnan(log_scale):
+            w, log_scale = np.full(len(a), np.nan), 0.0
+    E, queries = batch.joined.E, batch.reduced.queries
+    turned = np.zeros((len(queries), batch.d_model))  # Σ_x w e_x of each query
+    np.add.at(turned, batch.query, w[:, None] * batch.centred[batch.token])
+    return ScaledMatrix(turned.T @ E[queries], float(log_scale))
+
+
+def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> float:
+    """The risk of checked arguments."""
+    if isinstance(loss, LogLoss) and head.table is None:
+        return float(np.mean(np.logaddexp(0.0, _log_odds_against(ds, W))))
+    return float(np.mean(loss.value(_outputs(ds, W, head), ds.labels)))
+
+
+def check_excess(loss: NextTokenLoss) -> NextTokenLoss:
+    """`loss` if the excess risk over L* is defined for it."""
+    if not isinstance(loss, LogLoss | SquaredLoss):
+        raise reject("loss", "ml.LogLoss() or ml.SquaredLoss() for the excess over L*", type(loss).__name__)
+    return loss
+
+
+def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> ExcessRisk:
+    """L(W) - L* of checked arguments: sign and logarithm."""
+    if isinstance(loss, LogLoss) and head.table is None:
+        odds = _log_odds_against(ds, W)
+        with np.errstate(divide="ignore"):
+            logs = np.where(odds < -36.0, odds, np.log(np.logaddexp(0.0, np.maximum(odds, -36.0))))
+        sign = np.where(logs == -np.inf, 0.0, 1.0)
+    else:
+        own = head.scores(ds.labels, ds.labels)
+        sign, log_delta = _shortfall(ds, W, head)
+        delta = sign * np.exp(log_delta)
+        if isinstance(loss, LogLoss):
+            ratio = sign * np.exp(log_delta - np.log(own))  # L rises by -log(1 - δ/h_y)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                exact = np.log(np.abs(np.log1p(-ratio)))
+            logs = np.where(np.abs(ratio) < 1e-16, log_delta - np.log(own), exact)
+        else:
+            outer = 2.0 * (1.0 - own) + delta  # (c + δ)² - c² = δ (2c + δ)
+            with np.errstate(divide="ignore"):
+                log_outer = np.where(own == 1.0, log_delta, np.log(np.abs(outer)))
+            sign, logs = sign * np.where(own == 1.0, sign, np.sign(outer)), log_delta + log_outer
+    logs = np.where(sign == 0.0, -np.inf, logs)
+    with np.errstate(divide="ignore"):
+        total, total_sign = logsumexp(logs, b=sign / len(ds), return_sign=True)
+    return ExcessRisk(np.asarray(total_sign), np.asarray(total))
+
+
+def _outputs(ds: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:
+    likelihood = np.zeros((len(ds), ds.n_vocabulary))
+    np.add.at(likelihood, (ds.sample, ds.tokens), ds.attention(W))
+    return likelihood if head.table is None else likelihood @ head.table.T
+
+
+def _log_odds_against(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+    """(n_samples,) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
+    logits, first = _logits(ds, W), ds.offsets[:-1]
+    return _logsumexp(np.where(ds.is_label, -np.inf, logits), first) - _logsumexp(
+        np.where(ds.is_label, logits, -np.inf), first
+    )
+
+
+def _shortfall(ds: SequenceDataset, W: FloatArray, head: Head) -> tuple[FloatArray, FloatArray]:
+    """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (n_samples,)."""
+    logits, first, labels = _logits(ds, W), ds.offsets[:-1], np.repeat(ds.labels, ds.lengths)
+    gap = head.scores(labels, labels) - head.scores(labels, ds.tokens)
+    top = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(over="ignore"):
+        terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, ds.lengths)), 0.0) * gap
+    total = np.add.reduceat(terms, first)
+    with np.errstate(divide="ignore"):
+        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, first)
+
+
+def _logits(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+    """Logits from embeddings less their mean, which no softmax notices."""
+    reduced = reduce_sequences(ds)
+    table = (ds.E - ds.E.mean(axis=0)) @ (W @ ds.E[reduced.queries].T)
+    return table[ds.tokens, np.repeat(np.searchsorted(reduced.queries, ds.last), ds.lengths)]
+
+
+def _logsumexp(values: FloatArray, first: Any) -> FloatArray:
+    """Logarithm of the sums of e^values within each sequence; -inf where all are."""
+    top = np.maximum.reduceat(values, first)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    lengths = np.diff(np.append(first, len(values)))
+    with np.errstate(divide="ignore"):
+        return np.log(np.add.reduceat(np.exp(values - np.repeat(safe, lengths)), first)) + safe
