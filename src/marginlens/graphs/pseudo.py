@@ -1,0 +1,110 @@
+"""Pseudo-graphs: the priorities among tokens that trained weights have chosen, in place of those that the labels ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import BoolArray
+from marginlens.errors import reject
+from marginlens.graphs.cyclic import CyclicSubset, component_table
+from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.papers import implements
+
+
+def selected_positions(ds: SequenceDataset, W: Any, threshold: float) -> BoolArray:
+    r"""(n_positions,) whether attention selects a position: :math:`s_{it} > ` `threshold` at the weights W.
+
+    A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
+
+    Args:
+        W: (d_model, d_model). threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
+    """
+    limit = _threshold(threshold)
+    chosen = np.asarray(as_sequences(ds).attention(W) > limit)
+    empty = ~np.logical_or.reduceat(chosen, ds.offsets[:-1])
+    if empty.any():
+        i = int(np.argmax(empty))
+        remedy = f"A threshold below 1/{int(ds.lengths.max())} always selects."
+        raise reject(
+            "threshold",
+            "below the largest attention weight of every sample",
+            f"{limit:g}, which sample {i} never exceeds",
+            remedy,
+        )
+    return chosen
+
+
+@implements("C", "§6")
+def pseudo_graphs(ds: SequenceDataset, W: Any, threshold: float) -> dict[int, PriorityGraph]:
+    r"""The graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
+
+    .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
+
+    Args:
+        W: (d_model, d_model) trained weights. threshold: ε, from 0 up to below 1, applied to each position by itself.
+    Returns:
+        A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`; the tokens that a sequence selects
+        together are tied in it.
+    """
+    chosen = selected_positions(ds, W, threshold)
+    K, sample = ds.n_vocabulary, ds.sample
+    heads = np.unique(sample[chosen] * K + ds.tokens[chosen])  # each selected token of a sample once
+    owner, head = heads // K, heads % K
+    lengths = ds.lengths[owner]
+    ends = np.cumsum(lengths)
+    tail = ds.tokens[np.arange(ends[-1]) + np.repeat(ds.offsets[owner] - (ends - lengths), lengths)]
+    return graphs_of_edges(np.repeat(ds.last[owner], lengths), np.repeat(head, lengths), tail, K)
+
+
+@implements("C", "§6")
+def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset | None:
+    r"""What is left of the data when every sequence keeps only its tokens of highest priority in the given graphs.
+
+    For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
+    they are the tokens tied with the selected ones. Labels stay, whether or not they are kept. A sample stays when it keeps two
+    different tokens.
+
+    Args:
+        graphs: graphs that hold every token of every sequence with the last token it has.
+    Returns:
+        A `CyclicSubset`, or None where no sample keeps two different tokens.
+    """
+    table, column = component_table(graphs, as_sequences(ds).n_vocabulary)
+    starts, lengths = ds.offsets[:-1], ds.lengths
+    place = column[ds.last]
+    rank = table[ds.tokens, np.repeat(place, lengths)] if table.shape[1] else np.full(len(ds.tokens), -1)
+    unknown = (rank < 0) | np.repeat(place < 0, lengths)
+    if unknown.any():
+        position = int(np.argmax(unknown))
+        i = int(ds.sample[position])
+        missing = f"none with token {ds.tokens[position]} for last token {ds.last[i]} (sample {i})"
+        raise reject(
+            "graphs",
+            "graphs of these sequences",
+            missing,
+            "Make them with priority_graphs(ds) or pseudo_graphs(ds, W, threshold).",
+        )
+    kept = rank == np.repeat(np.minimum.reduceat(rank, starts), lengths)
+    lowest = np.minimum.reduceat(np.where(kept, ds.tokens, ds.n_vocabulary), starts)
+    highest = np.maximum.reduceat(np.where(kept, ds.tokens, -1), starts)
+    chosen = lowest < highest
+    if not chosen.any():
+        return None
+    kept &= np.repeat(chosen, lengths)
+    left = np.add.reduceat(kept.astype(np.int64), starts)[chosen]
+    return CyclicSubset.of_sample(ds, kept, left, np.flatnonzero(chosen))
+
+
+def _threshold(threshold: Any) -> float:
+    expected = "a number from 0 up to below 1"
+    try:
+        limit = float(threshold)
+    except (TypeError, ValueError) as problem:
+        raise reject("threshold", expected, repr(threshold)) from problem
+    if not 0.0 <= limit < 1.0:
+        raise reject("threshold", expected, f"{limit:g}")
+    return limit

@@ -1,0 +1,175 @@
+"""The cyclic correction W^cyc: how attention shares itself among tokens of equal priority."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import real_array, reject
+from marginlens.graphs.cyclic import CyclicSubset
+from marginlens.graphs.priority import PriorityGraph, priority_graphs
+from marginlens.graphs.pseudo import leading_subset
+from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
+from marginlens.nexttoken.correction_landscape import Landscape
+from marginlens.nexttoken.correction_newton import minimise
+from marginlens.nexttoken.correction_runaway import runaway
+from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
+from marginlens.papers import implements
+
+_SETTLED = 1e-10  # gradient at which a minimum counts as found
+_NEAR = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
+
+
+class CorrectionStatus(Enum):
+    """How the search for W^cyc ended; the value is the sentence that users read."""
+
+    FINITE = "A minimum of the risk over the cyclic subset was found at a finite norm."
+    INFINITE = (
+        "The risk over the cyclic subset falls for ever along a direction, so no finite minimum was there to find."
+    )
+    TRIVIAL = "No component has several tokens, so there is nothing to correct and W = 0."
+    INACCURATE = (
+        "Neither a minimum nor a direction along which the risk falls for ever could be shown in double precision."
+    )
+
+    def __repr__(self) -> str:
+        return f"CorrectionStatus.{self.name}"
+
+
+@implements("C", "Def 3", "Lemma 7")
+def cyclic_correction(
+    ds: SequenceDataset,
+    *,
+    head: Any = None,
+    loss: NextTokenLoss | None = None,
+    graphs: Mapping[int, PriorityGraph] | None = None,
+    start: Any = None,
+) -> CyclicCorrection:
+    r"""The shortest minimiser of the risk over the cyclic subset: the soft mix of tokens that no priority separates.
+
+    .. math:: W^{\rm cyc} = \arg\min_{W \in \arg\min \bar{\mathcal L}} \|W\|_F, \quad
+        \bar{\mathcal L}(W) = \frac{1}{|\bar{\mathcal D}|} \sum_{(X, y) \in \bar{\mathcal D}} \ell(c_y^\top X^\top \mathbb S(X W \bar x))
+
+    The risk depends on W only through its part in S_cyc, so the shortest minimiser lies there. With the log-loss and C Eᵀ = I it is
+    strictly convex on S_cyc: the minimum is unique, finite and independent of the start. Otherwise it need not be convex: what comes
+    back is the minimum reached from the start, and the risk may fall for ever, which is said with a direction that shows it.
+
+    Args:
+        head: C (n_vocabulary, d_model), or None for C Eᵀ = I.
+        loss: the log-loss by default.
+        graphs: the data's priority graphs by default; with `pseudo_graphs(ds, W, threshold)` this is the local correction, over the
+            tokens tied with the selected ones.
+        start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default.
+    Returns:
+        A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
+    """
+    as_sequences(ds)
+    loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
+    scores = None if head is None else real_array(head, "head", (ds.n_vocabulary, ds.d_model)) @ ds.E.T
+    at = None if start is None else ds.weights(start, "start")
+    graphs = priority_graphs(ds) if graphs is None else graphs
+    subset, space = leading_subset(ds, graphs), cyclic_subspace(ds.E, graphs)
+    nothing = np.zeros((ds.d_model, ds.d_model))
+    if subset is None:
+        reason = "Every component is a single token."
+        return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, None, space)
+    landscape = Landscape(subset, space, scores, loss)
+    origin = nothing if at is None else space.project(at)
+    first = landscape.at(space.cells(origin))
+    if not np.isfinite(first.value):
+        i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[landscape.risk.problem.merged])))])
+        problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
+        raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
+    return _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc")
+
+
+def _found(landscape: Landscape, origin: FloatArray, named: str) -> CyclicCorrection:
+    """Minimise, and say how that ended."""
+    subset, space = landscape.subset, landscape.space
+    end = minimise(landscape, origin)
+    gradient = float(np.linalg.norm(landscape.gradient(end.W)))
+    risk = landscape.at(space.cells(end.W)).value
+    flight = None if landscape.risk.is_likelihood or (end.settled and not end.flat) else runaway(landscape, end.W)
+    if flight is not None:
+        found = (flight.sentence, flight.limit, 0.0, flight.direction)
+        return CyclicCorrection(
+            np.full_like(end.W, np.nan), CorrectionStatus.INFINITE, *found, subset, space, landscape
+        )
+    spread = float(np.ptp(space.centre(space.cells(end.W))))
+    if end.settled and gradient <= _SETTLED and (not end.flat or spread <= _NEAR):
+        if landscape.risk.is_likelihood:
+            reason = f"The log-loss is strictly convex on S_cyc; Newton's method took {end.steps} steps."
+        else:
+            reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
+        if end.flat:
+            reason += f" The risk is flat along {end.flat} directions of S_cyc, which the search left as they were."
+        return CyclicCorrection(end.W, CorrectionStatus.FINITE, reason, risk, gradient, None, subset, space, landscape)
+    reason = f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {np.linalg.norm(end.W):.3g}."
+    return CyclicCorrection(end.W, CorrectionStatus.INACCURATE, reason, risk, gradient, None, subset, space, landscape)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CyclicCorrection:
+    r"""W^cyc with what checks it.
+
+    Attributes:
+        x: (d_model, d_model) W^cyc; zero where nothing is tied, nan where it is infinite.
+        status: a `CorrectionStatus`. reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
+        risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
+        gradient_norm: the norm of the risk's gradient by W at x.
+        direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
+        subset: the cyclic subset, or None. subspace: S_cyc. landscape: the risk that was minimised, or None.
+    """
+
+    x: FloatArray
+    status: CorrectionStatus
+    reason: str
+    risk: float
+    gradient_norm: float
+    direction: FloatArray | None
+    subset: CyclicSubset | None
+    subspace: CyclicSubspace
+    landscape: Landscape | None = None
+
+    def __repr__(self) -> str:
+        norm = f"norm={np.linalg.norm(self.x):.6g}, gradient={self.gradient_norm:.1e}"
+        return (
+            f"CyclicCorrection({self.status.name}, {norm}, {self.subspace.n_groups} components, d_model={len(self.x)})"
+        )
+
+    @property
+    def basis(self) -> FloatArray:
+        """(rank, d_model, d_model) orthonormal matrices that span S_cyc."""
+        return self.subspace.basis
+
+    @cached_property
+    def curvature(self) -> float:
+        """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where nothing is tied, nan where x is."""
+        if self.landscape is None:
+            return float("inf")
+        return self.landscape.smallest_eigenvalue(self.x) if np.isfinite(self.x).all() else float("nan")
+
+    def residual(self) -> float:
+        """The norm of the risk's gradient at x, recomputed from the samples position by position; nan where x is infinite."""
+        if self.subset is None or self.landscape is None:
+            return 0.0
+        if not np.isfinite(self.x).all():
+            return float("nan")
+        ds, loss, scores = self.subset, self.landscape.risk.loss, self.landscape.risk.scores
+        attention, gradient = ds.attention(self.x), np.zeros_like(self.x)
+        for i in range(len(ds)):
+            ids, label = ds[i]
+            s = attention[ds.offsets[i] : ds.offsets[i + 1]]
+            share = np.asarray(np.bincount(ids, weights=s, minlength=ds.n_vocabulary), dtype=np.float64)
+            outputs = share if scores is None else scores @ share
+            slope = loss.derivative(outputs[None], np.array([label]))[0]
+            gains = (slope if scores is None else slope @ scores)[ids]
+            gradient += np.outer((s * (gains - s @ gains)) @ ds.E[ids], ds.E[ds.last[i]])
+        return float(np.linalg.norm(gradient / len(ds)))

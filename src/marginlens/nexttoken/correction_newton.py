@@ -1,0 +1,199 @@
+"""Newton's method on S_cyc: component by component where the risk is a likelihood, in a trust region where it need not be convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from marginlens.data.tokens import FloatArray
+from marginlens.nexttoken.component_risk import RiskPoint
+from marginlens.nexttoken.correction_landscape import Landscape
+
+_STEPS = 400
+_SMALL_STEP = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
+_FLAT = 1e-11  # a gradient below this with a Newton step above _MOVING: the risk falls for ever
+_MOVING = 1e-3
+_FAR = 36.0  # logits of one component this far apart leave nothing to rounding
+_IDLE = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
+
+
+@dataclass(frozen=True)
+class Minimised:
+    """Where a minimisation ended.
+
+    Attributes:
+        W: (d_model, d_model) the last point. settled: whether Newton's step vanished there at positive curvature.
+        steps: how many were taken. flat: along how many directions of S_cyc slope and curvature were rounding at the end.
+    """
+
+    W: FloatArray
+    settled: bool
+    steps: int
+    flat: int = 0
+
+
+def minimise(landscape: Landscape, start: FloatArray) -> Minimised:
+    """The minimum of the risk over S_cyc that the method finds from `start` (d_model, d_model), which lies in S_cyc."""
+    if landscape.risk.is_likelihood and landscape.space.independent:
+        return _by_component(landscape, landscape.space.centre(landscape.space.cells(start)))
+    return _in_basis(landscape, start) if landscape.small else _by_products(landscape, start)
+
+
+def _by_component(landscape: Landscape, cells: FloatArray) -> Minimised:
+    """Damped Newton for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
+    point, settled, n = landscape.at(cells), False, 0
+    while n < _STEPS and not settled:
+        n += 1
+        slope, hessian = landscape.slope(point), landscape.curvature(point)
+        step = np.zeros_like(cells)
+        for block in landscape.blocks:
+            step[block] = _centred_solve(hessian[block, block].toarray(), -slope[block])
+        if np.abs(step).max() <= _SMALL_STEP * (1.0 + np.abs(cells).max()):
+            cells, settled = cells + step, True
+            break
+        starts = [block.start for block in landscape.blocks]
+        promised = np.add.reduceat(slope * step, starts)
+        before, share = landscape.block_values(point), np.ones(len(starts))
+        for _ in range(60):
+            trial = landscape.at(cells + share[landscape.space.groups] * step)
+            worse = landscape.block_values(trial) > before + 1e-4 * share * promised + 1e-14 * np.abs(before)
+            if not worse.any():
+                break
+            share[worse] *= 0.5
+        cells, point = cells + share[landscape.space.groups] * step, trial
+    W = landscape.weights(landscape.space.centre(cells))
+    return Minimised(W, settled, n)
+
+
+def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
+    """The solution orthogonal to the constants, which the Hessian annihilates and `right` lacks."""
+    size = len(right)
+    lifted = hessian + np.trace(hessian) / size**2
+    try:
+        found = np.asarray(cho_solve(cho_factor(lifted), right))
+    except np.linalg.LinAlgError:
+        found = np.asarray(np.linalg.lstsq(hessian, right, rcond=None)[0])
+    return found - float(found.mean())
+
+
+def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
+    """Newton in a trust region with whole spectra, in orthonormal coordinates of S_cyc.
+
+    Eigenvectors along which slope and curvature are both rounding are left alone: there the risk is flat, or has run out.
+    """
+    T, basis = landscape.table, landscape.space.basis
+    z = np.tensordot(basis, start, axes=2)
+    unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))  # the most that a unit step moves a logit
+    radius, point, settled, n, flat = 2.0 / unit, landscape.at(T @ z), False, 0, 0
+    while n < _STEPS and not settled:
+        n += 1
+        g = T.T @ landscape.slope(point)
+        values, vectors = np.linalg.eigh(T.T @ (landscape.curvature(point) @ T))
+        along = vectors.T @ g
+        live = (np.abs(values) > _IDLE * unit**2) | (np.abs(along) > _IDLE * unit)
+        values, vectors, along, flat = values[live], vectors[:, live], along[live], int(np.sum(~live))
+        if (values > 0.0).all():
+            newton = -vectors @ (along / values)
+            size = float(np.abs(T @ newton).max())
+            if size <= _SMALL_STEP * (1.0 + np.abs(T @ z).max()):
+                z, settled = z + newton, True
+                break
+            if np.linalg.norm(g) <= _FLAT * unit and size > _MOVING:
+                break
+        step = vectors @ _trusted(values, along, radius)
+        trial = landscape.at(T @ (z + step))
+        promised = float(g @ step + 0.5 * np.sum(values * (vectors.T @ step) ** 2))
+        z, radius, moved = _judge((point.value, trial.value, promised), z, step, radius, 4.0 / unit)
+        point = trial if moved else point
+        if radius * unit < 1e-13:
+            break
+    return Minimised(np.tensordot(z, basis, axes=1), settled, n, flat)
+
+
+def _judge(
+    values: tuple[float, float, float], z: FloatArray, step: FloatArray, radius: float, widest: float
+) -> tuple[FloatArray, float, bool]:
+    """Take or refuse a step by how much of the promised decrease it kept, and set the next radius."""
+    before, after, promised = values
+    noise = 4.0 * 2.0**-52 * abs(before)
+    kept = (before - after + noise) / (noise - promised) if np.isfinite(after) else -1.0
+    size = float(np.linalg.norm(step))
+    if kept < 0.1:
+        return z, 0.25 * size, False
+    wider = min(2.0 * radius, widest) if kept > 0.7 and size > 0.9 * radius else radius
+    return z + step, wider, True
+
+
+def _trusted(values: FloatArray, along: FloatArray, radius: float) -> FloatArray:
+    """The minimum of a quadratic with eigenvalues `values` and slopes `along` in a ball, in the eigenvectors' coordinates."""
+    lowest = float(values[0])
+    if lowest > 0.0:
+        newton = -along / values
+        if np.linalg.norm(newton) <= radius:
+            return newton
+    scale = max(float(np.abs(values).max()), float(np.abs(along).max()) / radius)
+    low, high = max(0.0, -lowest), max(0.0, -lowest) + float(np.linalg.norm(along)) / radius + scale
+    floor = low + 1e-12 * scale
+    if np.linalg.norm(along / (values + floor)) < radius:  # nothing pulls along the lowest eigenvector: go there
+        step = -along / (values + floor)
+        step[0] += np.copysign(np.sqrt(radius**2 - float(step @ step)), step[0])
+        return step
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if np.linalg.norm(along / (values + max(middle, floor))) > radius else (low, middle)
+    return -along / (values + max(high, floor))
+
+
+def _by_products(landscape: Landscape, start: FloatArray) -> Minimised:
+    """Newton with conjugate gradients in a trust region, on W itself; gradients lie in S_cyc, so steps do."""
+    space, W = landscape.space, start
+    unit = float(np.linalg.norm(space.E, axis=1).max()) ** 2
+    radius, point, settled, n = 2.0 / unit, landscape.at(space.cells(W)), False, 0
+    while n < _STEPS and not settled:
+        n += 1
+        g = space.lift(landscape.slope(point))
+        size = float(np.linalg.norm(g))
+        step, bent, inside = _conjugate(landscape, point, g, radius)
+        moved = float(np.abs(space.centre(space.cells(step))).max())
+        if inside and moved <= _SMALL_STEP * (1.0 + np.abs(space.centre(space.cells(W))).max()):
+            W, settled = W + step, True
+            break
+        if (size <= _FLAT and moved > _MOVING) or np.ptp(space.centre(space.cells(W))) > _FAR:
+            break
+        trial = landscape.at(space.cells(W + step))
+        promised = float(np.sum(g * step) + 0.5 * np.sum(step * bent))
+        W, radius, taken = _judge((point.value, trial.value, promised), W, step, radius, 200.0 / unit)
+        point = trial if taken else point
+        if radius * unit < 1e-13:
+            break
+    return Minimised(W, settled, n)
+
+
+def _conjugate(
+    landscape: Landscape, point: RiskPoint, g: FloatArray, radius: float
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Steihaug's step: conjugate gradients until solved, out of the ball, or down a negative curvature; and the Hessian of it."""
+    space = landscape.space
+    step, bent = np.zeros_like(g), np.zeros_like(g)
+    left, direction = -g, -g
+    goal = min(0.1, np.sqrt(np.linalg.norm(g))) * np.linalg.norm(g)
+    size = float(np.sum(left * left))
+    if size == 0.0:
+        return step, bent, True
+    for _ in range(4 * g.size):
+        turned = space.lift(landscape.bend(point, space.cells(direction)))
+        down = float(np.sum(direction * turned))
+        length = size / down if down > 0.0 else np.inf
+        further = step + length * direction if np.isfinite(length) else direction
+        if not np.isfinite(length) or np.linalg.norm(further) >= radius:
+            a, b, c = (float(np.sum(x * y)) for x, y in ((direction, direction), (step, direction), (step, step)))
+            length = (-b + np.sqrt(b * b + a * (radius**2 - c))) / a
+            return step + length * direction, bent + length * turned, False
+        step, bent, left = further, bent + length * turned, left - length * turned
+        fresh = float(np.sum(left * left))
+        if np.sqrt(fresh) <= goal:
+            break
+        direction, size = left + fresh / size * direction, fresh
+    return step, bent, True
