@@ -62,6 +62,15 @@ def reduced_order(graph: PriorityGraph) -> BoolArray:
     return direct & ~implied
 
 
+def component_levels(graph: PriorityGraph) -> IntArray:
+    """(n_components,) how many components the longest chain above each one has."""
+    ends = graph.component_of[np.searchsorted(graph.nodes, graph.strict)]
+    level = np.zeros(graph.n_components, dtype=np.int64)
+    for i, j in np.unique(ends.reshape(-1, 2), axis=0).tolist():  # edges lead to higher numbers, so i is final
+        level[j] = max(level[j], level[i] + 1)
+    return level
+
+
 def layout(graph: PriorityGraph, measure: Callable[[Box], tuple[float, float]], widest: float) -> Layout:
     """Place the boxes of a graph.
 

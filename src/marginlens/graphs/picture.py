@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,13 @@ _MARK = "#F7E3B5"  # the last token itself
 _TEXT = 13.0
 
 
-def draw_graphs(graphs: Mapping[int, PriorityGraph] | Iterable[PriorityGraph], names: Any = None) -> Figure:
+def draw_graphs(
+    graphs: Mapping[int, PriorityGraph] | Iterable[PriorityGraph],
+    names: Any = None,
+    *,
+    title: str = "",
+    headings: Sequence[str] | None = None,
+) -> Figure:
     """Priority graphs side by side.
 
     Tokens of equal priority share a shaded box; up to five of them show their edges as dashed arrows. An arrow from one box to a
@@ -42,19 +48,26 @@ def draw_graphs(graphs: Mapping[int, PriorityGraph] | Iterable[PriorityGraph], n
     Args:
         graphs: as from `priority_graphs`, or some of them.
         names: what to call each token, by id: a list or a dictionary. Ids by default.
+        title: a line above all panels. headings: one above each panel in place of its last token.
     Returns:
         A matplotlib figure with one panel per graph, as large as they need.
     """
     chosen = list(graphs.values() if isinstance(graphs, Mapping) else graphs)
     if not chosen or not all(isinstance(graph, PriorityGraph) for graph in chosen):
         raise reject("graphs", "at least one PriorityGraph", f"{len(chosen)} entries" if chosen else "none")
-    pens = [_Pen(graph, _names(graph, names)) for graph in chosen]
+    if headings is not None and len(headings) != len(chosen):
+        raise reject("headings", f"one for each of {len(chosen)} graphs", len(headings))
+    pens = [
+        _Pen(graph, _names(graph, names), "" if headings is None else headings[k]) for k, graph in enumerate(chosen)
+    ]
     rows = _rows([pen.width for pen in pens])
     width = max(sum(pens[k].width for k in row) for row in rows)
     heights = [max(pens[k].layout.height for k in row) + _HEAD + _MARGIN for row in rows]
+    width = max(width, 0.1 * len(title) + 2.0 * _MARGIN)
+    bottom, head = sum(heights) + _FOOT, 0.4 if title else 0.0
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(width, sum(heights) + _FOOT))
-        bottom = sum(heights) + _FOOT
+        fig = Figure(figsize=(width, bottom + head))
+        fig.text(0.5, 1.0 - 0.12 / (bottom + head), title, ha="center", va="top", fontsize=_TEXT, parse_math=False)
         for row, height in zip(rows, heights, strict=True):
             left = 0.5 * (width - sum(pens[k].width for k in row))
             for k in row:
@@ -71,10 +84,11 @@ class _Pen:
 
     graph: PriorityGraph
     names: dict[int, str]
+    heading: str
 
     def __post_init__(self) -> None:
         self.layout: Layout = layout(self.graph, self.measure, _WIDEST)
-        self.width = max(self.layout.width, 3.3) + 2.0 * _MARGIN
+        self.width = max(self.layout.width, 3.3, 0.13 * len(self.heading)) + 2.0 * _MARGIN
 
     def letters(self, token: int, *, chained: bool = False) -> float:
         """Inches that a token takes in a line."""
@@ -136,8 +150,8 @@ class _Pen:
             self.box(ax, box, box.x + shift)
         middle = (left + 0.5 * self.width) / wide
         graph = self.graph
-        last = self.names.get(graph.last, str(graph.last))
-        fig.text(middle, (top + 0.5) / high, f"Last token {last}", ha="center", parse_math=False, fontsize=15)
+        heading = self.heading or f"Last token {self.names[graph.last]}"
+        fig.text(middle, (top + 0.5) / high, heading, ha="center", parse_math=False, fontsize=15)
         summary = f"{_count(len(graph.nodes), 'token')}, {_count(graph.n_components, 'component')}"
         fig.text(middle, (top + 0.22) / high, summary, ha="center", fontsize=12, color=PATH)
 

@@ -1,0 +1,65 @@
+"""What `marginlens graph` reads: windows of a text, or sequences that a JSON file lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marginlens.data.sequence_files import read_sequences
+from marginlens.data.text_windows import read_text, text_windows
+from marginlens.data.vocabulary import NamedSequences, Unit, Words
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Windows of a text."""
+
+    file: Path
+    window: int
+    unit: Unit
+    d_model: int | None
+    seed: int
+
+    def read(self) -> NamedSequences:
+        """The windows, and the names of their tokens."""
+        return text_windows(read_text(self.file), self.window, self.unit, d_model=self.d_model, rng=self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the file."""
+        embeddings = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
+        return {"tokens": _words(self.unit), "window": self.window, "embeddings": embeddings}
+
+    def options(self) -> list[str]:
+        """The options of the command line that read it so."""
+        words = ["--words", "--vocabulary", str(self.unit.max_vocabulary)] if isinstance(self.unit, Words) else []
+        width = [] if self.d_model is None else ["--d-model", str(self.d_model), "--seed", str(self.seed)]
+        return ["--window", str(self.window), *words, *width]
+
+
+@dataclass(frozen=True)
+class JsonSource:
+    """Sequences that a JSON file lists."""
+
+    file: Path
+    drop: bool
+    window: int | None = None
+
+    def read(self) -> NamedSequences:
+        """The sequences, and the names of their tokens."""
+        return read_sequences(self.file, unrealizable="drop" if self.drop else "refuse")
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the file."""
+        return {"tokens": "listed", "unrealizable": "drop" if self.drop else "refuse"}
+
+    def options(self) -> list[str]:
+        """The options of the command line that read it so."""
+        return ["--drop"] if self.drop else []
+
+
+Source = TextSource | JsonSource
+
+
+def _words(unit: Unit) -> str:
+    return f"words, the {unit.max_vocabulary} most frequent" if isinstance(unit, Words) else "characters"
