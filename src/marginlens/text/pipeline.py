@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.progress import Progress, Silence
 from marginlens.text.cleaning import Cleaning
@@ -51,21 +51,26 @@ class TextPipeline:
     def fit(self, texts: Sequence[str], progress: Progress | None = None) -> Vocabulary:
         """The tokens that occur at least `min_count` times in the texts."""
         words = number_words(as_texts(texts), self.cleaning.words, progress or Silence())
-        return self._vocabulary(words, self.table(words.distinct))
+        return self._vocabulary(words, self.table(words.distinct), None)
 
-    def encode(self, texts: Sequence[str], y: Any, progress: Progress | None = None) -> EncodedTexts:
+    def encode(
+        self, texts: Sequence[str], y: Any, *, counted: Any = None, progress: Progress | None = None
+    ) -> EncodedTexts:
         """Find the vocabulary of the texts and encode them by it, reading them once.
 
         Args:
             texts: n_texts strings. y: (n_texts,) labels, each -1 or +1.
+            counted: (n_texts,) True for the texts in which tokens are counted, e.g. those to train on; all by default.
         Returns:
             `data`, the labelled sequences, and `vocabulary`, whose `names[s]` is token s.
         """
         listed = as_texts(texts)
+        mask = None if counted is None else _mask(counted, len(listed))
+        labels = _signs(y, len(listed))
         words = number_words(listed, self.cleaning.words, progress or Silence())
         table = self.table(words.distinct)
-        vocabulary = self._vocabulary(words, table)
-        return vocabulary._encoded(*table.renamed(vocabulary._ids(table.names)).expand(words), y)
+        vocabulary = self._vocabulary(words, table, mask)
+        return vocabulary._encoded(*table.renamed(vocabulary._ids(table.names)).expand(words), labels)
 
     def table(self, words: list[str]) -> PieceTable:
         """What each distinct word becomes."""
@@ -116,11 +121,11 @@ class TextPipeline:
             return tuple(filter(None, form.split("'"))) if len(form) > 1 else (form,)
         return self.stop_words.remaining(form)
 
-    def _vocabulary(self, words: WordStream, table: PieceTable) -> Vocabulary:
-        counts = table.counts(words.counts())
+    def _vocabulary(self, words: WordStream, table: PieceTable, counted: BoolArray | None) -> Vocabulary:
+        counts = table.counts(words.counts(counted))
         kept = sorted(np.flatnonzero(counts >= self.min_count).tolist(), key=lambda k: (-counts[k], table.names[k]))
         if not kept:
-            n_texts = len(words.offsets) - 1
+            n_texts = len(words.offsets) - 1 if counted is None else int(counted.sum())
             most = int(counts.max(initial=0))
             got = f"{n_texts} whose most frequent token occurs {most} times"
             raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, "Lower min_count.")
@@ -142,7 +147,9 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str], y: Any, progress: Progress | None = None) -> EncodedTexts:
         """Labelled sequences of these texts; tokens outside the vocabulary are left out."""
-        return self._encoded(*self.positions(texts, progress), y)
+        listed = as_texts(texts)
+        labels = _signs(y, len(listed))
+        return self._encoded(*self.positions(listed, progress), labels)
 
     def positions(self, texts: Sequence[str], progress: Progress | None = None) -> tuple[IntArray, IntArray]:
         """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
@@ -169,8 +176,7 @@ class Vocabulary:
         known = {name: s for s, name in enumerate(self.names)}
         return np.array([known.get(name, -1) for name in names], dtype=np.int64)
 
-    def _encoded(self, tokens: IntArray, offsets: IntArray, y: Any) -> EncodedTexts:
-        labels = _signs(y, len(offsets) - 1)
+    def _encoded(self, tokens: IntArray, offsets: IntArray, labels: FloatArray) -> EncodedTexts:
         lengths = np.diff(offsets)
         kept = np.flatnonzero(lengths)
         if len(kept) < len(lengths):
@@ -216,3 +222,10 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
             "y", "labels, each -1 or +1", f"{labels[i]!r} at index {i}", "two_classes maps other labels to them."
         )
     return labels.astype(np.float64)
+
+
+def _mask(counted: Any, n_texts: int) -> BoolArray:
+    mask = np.asarray(counted)
+    if mask.shape != (n_texts,) or mask.dtype != bool:
+        raise reject("counted", f"booleans of shape ({n_texts},)", f"shape {mask.shape} with dtype {mask.dtype}")
+    return mask

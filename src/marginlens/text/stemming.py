@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -29,7 +30,7 @@ class Snowball:
 
     def _stemmer(self) -> Any:
         try:
-            import snowballstemmer
+            snowballstemmer = import_module("snowballstemmer")
         except ImportError as problem:
             raise missing_extra("snowballstemmer", "text", "Stemming") from problem
         known = snowballstemmer.algorithms()

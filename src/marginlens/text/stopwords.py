@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NEGATIONS = frozenset("no nor not cannot neither".split())
+NEGATIONS = frozenset({"no", "nor", "not", "cannot", "neither"})
 
 _GROUPS = {
     "pronouns": """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,11 +117,11 @@ class SavedTokenizer:
 
     def _tokenizer(self) -> Any:
         try:
-            from tokenizers import Tokenizer
+            tokenizers = import_module("tokenizers")
         except ImportError as problem:
             raise missing_extra("tokenizers", "text", "A tokenizer saved as JSON") from problem
         try:
-            tokenizer = Tokenizer.from_str(self.content)
+            tokenizer = tokenizers.Tokenizer.from_str(self.content)
         except Exception as problem:  # the package raises bare Exception
             reason = str(problem).splitlines()[0] if str(problem) else "no reason given"
             raise reject(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import IntArray
+from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import reject
 from marginlens.progress import Progress
 
@@ -26,9 +26,10 @@ class WordStream:
     numbers: IntArray
     offsets: IntArray
 
-    def counts(self) -> IntArray:
-        """How often each distinct word occurs."""
-        return np.bincount(self.numbers, minlength=len(self.distinct))
+    def counts(self, counted: BoolArray | None = None) -> IntArray:
+        """How often each distinct word occurs, in all texts or in those marked in `counted` (n_texts,)."""
+        numbers = self.numbers if counted is None else self.numbers[np.repeat(counted, np.diff(self.offsets))]
+        return np.bincount(numbers, minlength=len(self.distinct))
 
     def __repr__(self) -> str:
         return f"WordStream({len(self.offsets) - 1} texts, {len(self.numbers)} words, {len(self.distinct)} distinct)"
