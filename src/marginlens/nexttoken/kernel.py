@@ -15,7 +15,7 @@ from numba import njit
 
 from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.sums import COMPILED, dot, dot_and_size, finite, norm, times
-from marginlens.nexttoken.weights import LIKELIHOOD, SQUARABLE, gradient_weights, likelihood_weights
+from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 
@@ -69,7 +69,7 @@ def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out
     else:
         gram, state = _gram(pairs), np.zeros(m)
     pair, log_count, _, _, span, share, _, head = samples
-    values = np.empty(pair.shape[0])
+    values = np.zeros(pair.shape[0] + 1)
     room = (values, np.empty(share.shape[0]), np.empty(head.shape[1]), np.empty(pair.shape[0]))
     a, w, h = first.copy(), np.zeros(m), np.zeros(m)
     a_next, state_next = np.empty(m), np.empty(state.shape[0])
@@ -81,9 +81,11 @@ def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out
             saved += 1
         if step == n_steps:
             break
-        log_scale = 0.0
-        if code != LIKELIHOOD or not likelihood_weights(a, pair, log_count, span, share, w, values) > SQUARABLE:
-            log_scale = gradient_weights(a, samples, code, w, room)
+        log_scale = np.nan
+        if code == LIKELIHOOD:
+            log_scale = likelihood_weights(a, pair, log_count, span, share, w, values)
+        if math.isnan(log_scale):
+            log_scale = gradient_weights(a, samples, LOG if code == LIKELIHOOD else code, w, room)
         if math.isnan(log_scale):
             reason = NON_FINITE
             break

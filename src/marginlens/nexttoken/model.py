@@ -149,7 +149,7 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
         w = np.empty(len(a))
         _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
         size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
-        room = (np.empty(len(entries[0])), np.empty(len(entries[5])), np.empty(size), np.empty(len(entries[0])))
+        room = (np.zeros(len(entries[0]) + 1), np.empty(len(entries[5])), np.empty(size), np.empty(len(entries[0])))
         log_scale = gradient_weights(a, (*entries, flat.reshape(size, size)), loss_code(loss, (head,)), w, room)
         if np.isnan(log_scale):
             w, log_scale = np.full(len(a), np.nan), 0.0

@@ -12,7 +12,7 @@ from marginlens.dynamics.sums import COMPILED, dot
 
 LIKELIHOOD = -2  # the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 LOG, SQUARED, CROSS_ENTROPY, SQUARED_PROBABILITY = 0, 1, 2, 3  # the codes of the losses
-SQUARABLE = 1e-140  # below, weights are formed relative to the largest so that their squares do not underflow
+_FAR, _TOO_FAR = 1e60, 1e140  # how far the largest weight may be from the guessed scale: to keep the guess, and for its square to be safe
 
 
 @njit(**COMPILED)
@@ -25,12 +25,14 @@ def gradient_weights(a: Any, problem: Any, code: int, w: Any, room: Any) -> floa
             label the first of each: its pair, log of its count, head score, and token. Sample i has the entries span[i, 0] …
             span[i, 1] - 1, a share of the data and a label. head[x, c] = c_cᵀ e_x serves the losses of all outputs.
         code: the loss's code, or LIKELIHOOD.
-        room: (values, logs, outputs, scores): space for one number per entry, per sample, per token and per entry.
+        room: (values, logs, outputs, scores): space for one number per entry and a last one, which is 0 before the first call; for one
+            per sample; per token; and per entry.
     """
     pair, span = problem[0], problem[4]
     if code == LIKELIHOOD:
-        if likelihood_weights(a, pair, problem[1], span, problem[5], w, room[0]) > SQUARABLE:
-            return 0.0
+        log_scale = likelihood_weights(a, pair, problem[1], span, problem[5], w, room[0])
+        if not math.isnan(log_scale):
+            return log_scale
         code = LOG
     largest = -np.inf
     n_samples = span.shape[0]
@@ -41,6 +43,7 @@ def gradient_weights(a: Any, problem: Any, code: int, w: Any, room: Any) -> floa
             largest = log_scale
         if math.isnan(log_scale):
             return np.nan
+    room[0][-1] = largest if math.isfinite(largest) else 0.0
     w[:] = 0.0
     if largest == -np.inf:
         return 0.0
@@ -54,10 +57,14 @@ def gradient_weights(a: Any, problem: Any, code: int, w: Any, room: Any) -> floa
 
 @njit(**COMPILED)
 def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any, w: Any, values: Any) -> float:
-    """C Eq. (19): a token other than the label weighs its probability, the label what balances them. Returns the largest weight.
+    """C Eq. (19): a token other than the label weighs its probability, the label what balances them.
 
-    Arrays are passed one by one, because a tuple of them would have each counted at every call, which costs as much as the sums.
+    Writes them into `w` relative to a scale guessed from the call before, whose logarithm is the last of `values` and comes back; nan
+    where the guess was too far off. Arrays are passed one by one, because a tuple of them would have each counted at every call, which
+    costs as much as the sums.
     """
+    guess = values[-1]
+    scale = math.exp(guess) if guess != 0.0 else 1.0
     for k in range(w.shape[0]):
         w[k] = 0.0
     biggest = 0.0
@@ -71,17 +78,22 @@ def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any,
                 top = x
         others = 0.0
         for k in range(begin + 1, end):
-            x = math.exp(values[k] - top)
+            x = math.exp(values[k] - top - guess)
             values[k] = x
             others += x
-        factor = share[i] / (others + math.exp(values[begin] - top))
+        factor = share[i] / (scale * others + math.exp(values[begin] - top))
         for k in range(begin + 1, end):
             x = values[k] * factor
             w[pair[k]] += x
             if x > biggest:
                 biggest = x
         w[pair[begin]] -= others * factor
-    return biggest
+    if not 1.0 / _FAR < biggest < _FAR:
+        if not 1.0 / _TOO_FAR < biggest < _TOO_FAR:
+            values[-1] = 0.0
+            return np.nan
+        values[-1] = guess + math.log(biggest)
+    return guess
 
 
 @njit(**COMPILED)
