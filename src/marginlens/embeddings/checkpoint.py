@@ -1,0 +1,107 @@
+"""A training run on disk: all that the next step depends on, in one .npz file without pickles that appears whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.files import check_place, write_whole
+from marginlens.data.labelled import LabelledSequences
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.errors import InputError, reject
+
+_FORM = "marginlens training checkpoint 1"
+_FACTS = "facts"
+
+
+@dataclass(frozen=True, repr=False)
+class Checkpoint:
+    """Where a run stands: `epoch` whole epochs and `place` minibatches of the next are done.
+
+    `arrays` are the parameters and moments, `taken` the AdamW steps so far, `loss` the summed loss of the unfinished epoch, `generator`
+    the state of the random generator before it drew that epoch's order, `history` one entry per finished epoch, `seconds` the time spent.
+    """
+
+    settings: TrainingSettings
+    fingerprint: str
+    arrays: dict[str, Any]
+    generator: dict[str, Any]
+    epoch: int
+    place: int
+    taken: int
+    loss: float
+    history: list[list[float]]
+    seconds: float
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.epoch} epochs and {self.place} minibatches, {self.settings})"
+
+    def check(self, settings: TrainingSettings, fingerprint: str, place: Path) -> None:
+        """Refuse to go on with other settings or other data."""
+        differences = settings.differences(self.settings)
+        if differences:
+            remedy = "Go on with its settings, or name another file."
+            raise reject(
+                "checkpoint", "one of the same settings", f"{str(place)!r} with {', '.join(differences)}", remedy
+            )
+        if fingerprint != self.fingerprint:
+            raise reject("checkpoint", "one of the same data", f"{str(place)!r}, made with other sequences or labels")
+
+
+def fingerprint_of(data: LabelledSequences) -> str:
+    """A name for the data that any change of a token, a label or a length changes."""
+    digest = hashlib.sha256()
+    for one in (data.tokens.astype(np.int32), data.offsets.astype(np.int64), data.y.astype(np.int8)):
+        digest.update(np.ascontiguousarray(one).data)
+    digest.update(str(data.n_vocabulary).encode())
+    return digest.hexdigest()
+
+
+def write_checkpoint(place: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint beside its place, then rename it into it."""
+    facts = {
+        "form": _FORM,
+        "settings": checkpoint.settings.told(),
+        **{name: getattr(checkpoint, name) for name in _TOLD},
+    }
+    stream = BytesIO()
+    arrays: dict[str, Any] = {**checkpoint.arrays, _FACTS: np.array(json.dumps(facts))}
+    np.savez(stream, **arrays)
+    write_whole(place, stream.getvalue(), "checkpoint")
+
+
+def read_checkpoint(place: Path) -> Checkpoint:
+    """The checkpoint in a file."""
+    check_place(place, "checkpoint")
+    expected = "a file that marginlens wrote"
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        facts = json.loads(str(arrays.pop(_FACTS)))
+        if facts.pop("form") != _FORM:
+            raise reject("checkpoint", expected, f"{str(place)!r}, of another form")
+        return Checkpoint(TrainingSettings.of(facts.pop("settings")), arrays=arrays, **facts)
+    except InputError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as problem:
+        raise reject("checkpoint", expected, f"{str(place)!r}, which cannot be read") from problem
+
+
+_TOLD = ("fingerprint", "generator", "epoch", "place", "taken", "loss", "history", "seconds")

@@ -1,0 +1,123 @@
+"""AdamW as in torch.optim, compiled: on a vector, and on embeddings whose gradient has rank two and is never formed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from marginlens.dynamics.sums import SUMMING
+from marginlens.embeddings.settings import BETAS, EPSILON
+from marginlens.threads import over_problems
+
+
+def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:
+    r"""The numbers that one AdamW step multiplies with, rounded to the parameters' type.
+
+    .. math:: \theta \leftarrow (1 - \eta\lambda)\theta - \frac{\eta}{1 - \beta_1^t} \frac{m}{\sqrt{s / (1 - \beta_2^t)} + \epsilon}
+
+    Args:
+        step: t, from 1. rate: η. decay: λ.
+    Returns:
+        1 - ηλ, 1 - β₁, β₂, 1 - β₂, 1/√(1 - β₂ᵗ), ε, η/(1 - β₁ᵗ).
+    """
+    first, second = BETAS
+    numbers = (
+        1.0 - rate * decay,
+        1.0 - first,
+        second,
+        1.0 - second,
+        1.0 / math.sqrt(1.0 - second**step),
+        EPSILON,
+        rate / (1.0 - first**step),
+    )
+    return tuple(np.dtype(dtype).type(one) for one in numbers)
+
+
+@njit(**SUMMING)
+def adamw_vector(theta: Any, m: Any, s: Any, gradient: Any, constants: Any) -> None:
+    """One AdamW step on a vector, in place."""
+    kept, new, old_square, new_square, unbias, eps, rate = constants
+    for j in range(theta.shape[0]):
+        g = gradient[j]
+        m[j] += (g - m[j]) * new
+        s[j] = s[j] * old_square + g * g * new_square
+        theta[j] = theta[j] * kept - rate * m[j] / (math.sqrt(s[j]) * unbias + eps)
+
+
+@njit(**SUMMING)
+def adamw_rank_two(
+    first: int, last: int, E: Any, moments: Any, weights: Any, directions: Any, constants: Any, products: Any
+) -> None:
+    """One AdamW step on rows of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
+
+    Each row is read and written once.
+
+    Args:
+        first, last: the rows. E: (n_vocabulary, d_model), in place. moments: m and s in E's shape, in place.
+        weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
+        products: receives E p and E v at the new values, (n_vocabulary,).
+    """
+    kept, new, old_square, new_square, unbias, eps, rate = constants
+    M, S = moments
+    x, y = weights
+    p, v, p_next, v_next = directions
+    a, b = products
+    zero = kept - kept
+    for k in range(first, last):
+        e, m, s, xk, yk = E[k], M[k], S[k], x[k], y[k]
+        ak, bk = zero, zero
+        for j in range(e.shape[0]):
+            g = xk * p[j] + yk * v[j]
+            mj = m[j] + (g - m[j]) * new
+            sj = s[j] * old_square + g * g * new_square
+            ej = e[j] * kept - rate * mj / (math.sqrt(sj) * unbias + eps)
+            m[j], s[j], e[j] = mj, sj, ej
+            ak += ej * p_next[j]
+            bk += ej * v_next[j]
+        a[k], b[k] = ak, bk
+
+
+@njit(**SUMMING)
+def weighted_rows(first: int, last: int, E: Any, rows: Any, weights: Any, sums: Any) -> None:
+    """Eᵀx and Eᵀy in columns `first` to `last` where x and y are zero outside `rows`; four rows share each load of a sum."""
+    x, y = weights
+    p, v = sums[0][first:last], sums[1][first:last]
+    for j in range(last - first):
+        p[j], v[j] = 0.0, 0.0
+    k = 0
+    while k + 4 <= rows.shape[0]:
+        r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+        e0, e1, e2, e3 = E[r0, first:last], E[r1, first:last], E[r2, first:last], E[r3, first:last]
+        x0, x1, x2, x3 = x[r0], x[r1], x[r2], x[r3]
+        y0, y1, y2, y3 = y[r0], y[r1], y[r2], y[r3]
+        for j in range(p.shape[0]):
+            p[j] += (x0 * e0[j] + x1 * e1[j]) + (x2 * e2[j] + x3 * e3[j])
+            v[j] += (y0 * e0[j] + y1 * e1[j]) + (y2 * e2[j] + y3 * e3[j])
+        k += 4
+    while k < rows.shape[0]:
+        e, xk, yk = E[rows[k], first:last], x[rows[k]], y[rows[k]]
+        for j in range(p.shape[0]):
+            p[j] += xk * e[j]
+            v[j] += yk * e[j]
+        k += 1
+
+
+@njit(**SUMMING)
+def row_products(first: int, last: int, E: Any, directions: Any, products: Any) -> None:
+    """E p and E v for rows `first` to `last`."""
+    p, v = directions
+    a, b = products
+    for k in range(first, last):
+        ak, bk = p[0] - p[0], v[0] - v[0]
+        for j in range(E.shape[1]):
+            ak += E[k, j] * p[j]
+            bk += E[k, j] * v[j]
+        a[k], b[k] = ak, bk
+
+
+def over_rows(kernel: Any, count: int, *arguments: Any) -> None:
+    """Run a kernel on slices of rows or columns side by side; how they are cut changes no result."""
+    over_problems(kernel, count, *arguments, chunks_per_thread=1)

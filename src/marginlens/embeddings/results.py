@@ -1,0 +1,148 @@
+"""What a training run leaves: two products per token beside the token's statistics, and how the loss went."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.files import write_whole
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.embeddings.parameters import Parameters
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.statistics import TokenStatistics
+
+FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
+TABLE, FACTS = "tokens.csv", "run.json"
+
+
+class Ending(Enum):
+    """Why training stopped."""
+
+    FINISHED = "All epochs are done."
+    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint holds where to go on."
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: its number from 1, its mean loss, both rank correlations at its end, and the seconds since the run began."""
+
+    epoch: int
+    loss: float
+    correlation_v: float
+    correlation_p: float
+    seconds: float
+
+    def __str__(self) -> str:
+        ranks = f"Spearman {self.correlation_v:+.4f} (v), {self.correlation_p:+.4f} (p)"
+        return f"epoch {self.epoch}: loss {self.loss:.6g}, {ranks}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingRun:
+    """A trained model: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,), its parameters, and how it got there.
+
+    `loss` and `accuracy` are those of all training sequences at the final parameters, `history` has the mean loss of each epoch.
+    """
+
+    settings: TrainingSettings
+    statistics: TokenStatistics
+    parameters: Parameters
+    a: FloatArray
+    b: FloatArray
+    history: tuple[EpochRecord, ...]
+    loss: float
+    accuracy: float
+    ending: Ending
+
+    def __repr__(self) -> str:
+        layers = "one layer" if self.settings.layers == 1 else "two layers"
+        return (
+            f"TrainingRun({layers}, d_model={self.settings.d_model}, {len(self.history)} epochs, loss {self.loss:.4g})"
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """The table by column: a, b, alpha, posterior_difference and count, by token id."""
+        known = self.statistics
+        return {
+            "a": self.a,
+            "b": self.b,
+            "alpha": known.alpha,
+            "posterior_difference": known.posterior_difference,
+            "count": known.count,
+        }
+
+    def write(self, folder: Path, *, names: Sequence[str] | None = None, facts: dict[str, Any] | None = None) -> None:
+        """Write the table as CSV and everything else as JSON; neither holds any text of the sequences.
+
+        Args:
+            folder: made where it is not there. names: (n_vocabulary,) what each token is called. facts: added to the JSON.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = self.columns()
+        stream = StringIO()
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["id", "token", *columns])
+        for s in range(len(self.a)):
+            values = [f"{one[s]:.9g}" if one.dtype.kind == "f" else int(one[s]) for one in columns.values()]
+            rows.writerow([s, "" if names is None else names[s], *values])
+        write_whole(folder / TABLE, stream.getvalue().encode(), "folder")
+        told = {
+            "settings": self.settings.told(),
+            "ending": self.ending.name,
+            "epochs_done": len(self.history),
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "positions": self.statistics.n_positions,
+            "history": {
+                name: [getattr(one, name) for one in self.history]
+                for name in ("loss", "correlation_v", "correlation_p", "seconds")
+            },
+            **(facts or {}),
+        }
+        write_whole(folder / FACTS, json.dumps(_finite(told), indent=1).encode(), "folder")
+
+
+class RankCorrelations:
+    """Spearman's correlation of ⟨E_s, v⟩ with the posterior difference, and of ⟨E_s, p⟩ with its modulus, over frequent tokens."""
+
+    def __init__(self, statistics: TokenStatistics, at_least: int = FREQUENT) -> None:
+        self.tokens: IntArray = np.flatnonzero(statistics.count >= at_least)
+        difference = statistics.posterior_difference[self.tokens]
+        self._v, self._p = _ranks(difference), _ranks(np.abs(difference))
+
+    def __call__(self, a: Any, b: Any) -> tuple[float, float]:
+        """The two correlations, v first; NaN where there is nothing to rank."""
+        return _cosine(self._v, _ranks(np.asarray(b)[self.tokens])), _cosine(
+            self._p, _ranks(np.asarray(a)[self.tokens])
+        )
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    from scipy.stats import rankdata
+
+    if len(values) == 0:
+        return np.empty(0)
+    ranks = rankdata(values)
+    return ranks - ranks.mean()
+
+
+def _cosine(x: FloatArray, y: FloatArray) -> float:
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / size if size > 0.0 else float("nan")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: null stands for it."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,101 @@
+"""How a model with trained embeddings is trained: every choice in one frozen object."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from marginlens.errors import missing_extra, positive_number, reject, whole_number
+from marginlens.papers import implements
+
+BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
+EPSILON = 1e-8
+DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
+_FREE = ("epochs", "device")  # what may change when a run goes on
+
+
+@implements("B", "App. E")
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Choices of one training run; the defaults are the paper's for IMDB and Yelp.
+
+    Args:
+        layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
+        epochs, batch: passes over the data, and sequences in a step; the last step of an epoch may have fewer.
+        learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
+        train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
+        seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
+        dtype: "float32" or "float64", of all parameters and moments.
+    """
+
+    layers: int = 1
+    d_model: int = 2048
+    epochs: int = 500
+    batch: int = 128
+    learning_rate: float = 0.01
+    weight_decay: float = 1e-8
+    milestones: tuple[int, ...] = (100, 200)
+    train_v: bool = True
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.layers not in (1, 2):
+            raise reject("layers", "1 or 2", self.layers)
+        for name, least in (("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
+            whole_number(getattr(self, name), name, at_least=least)
+        positive_number(self.learning_rate, "learning_rate")
+        if not 0.0 <= float(self.weight_decay) < float("inf"):
+            raise reject("weight_decay", "a number of at least 0", self.weight_decay)
+        object.__setattr__(
+            self, "milestones", tuple(whole_number(one, "milestones", at_least=0) for one in self.milestones)
+        )
+        if self.dtype not in ("float32", "float64"):
+            raise reject("dtype", "float32 or float64", self.dtype)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate in an epoch, counted from 0."""
+        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= one for one in self.milestones)
+
+    def told(self) -> dict[str, Any]:
+        """The settings as plain values, by name."""
+        return {**dataclasses.asdict(self), "milestones": list(self.milestones)}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> TrainingSettings:
+        """Settings from what `told` gave."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(told) - known)
+        if unknown:
+            raise reject("settings", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
+        return cls(**{**told, **({"milestones": tuple(told["milestones"])} if "milestones" in told else {})})
+
+    def differences(self, other: TrainingSettings) -> list[str]:
+        """The settings in which two runs differ so that one cannot go on where the other stopped."""
+        mine, theirs = self.told(), other.told()
+        return [
+            f"{name} {theirs[name]} there, {mine[name]} here"
+            for name in mine
+            if name not in _FREE and mine[name] != theirs[name]
+        ]
+
+
+def check_device(device: str) -> Any:
+    """The torch device of that name, which this machine must have."""
+    try:
+        import torch
+    except ImportError as problem:
+        raise missing_extra("torch", "torch", "Training two layers, or on a GPU,") from problem
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as problem:
+        raise reject("device", "cpu or cuda", repr(device)) from problem
+    if found.type not in ("cpu", "cuda"):
+        raise reject("device", "cpu or cuda", repr(device))
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise reject("device", "a device that this machine has", f"{device!r} where torch finds no GPU", "Use cpu.")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise reject("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
+    return found
