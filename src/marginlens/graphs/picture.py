@@ -62,7 +62,7 @@ def draw_graphs(
     ]
     rows = _rows([pen.width for pen in pens])
     width = max(sum(pens[k].width for k in row) for row in rows)
-    heights = [max(pens[k].layout.height for k in row) + _HEAD + _MARGIN for row in rows]
+    heights = [max(pens[k].tall for k in row) + _HEAD + _MARGIN for row in rows]
     width = max(width, 0.1 * len(title) + 2.0 * _MARGIN)
     bottom, head = sum(heights) + _FOOT, 0.4 if title else 0.0
     with mpl.rc_context(STYLE):
@@ -89,6 +89,11 @@ class _Pen:
     def __post_init__(self) -> None:
         self.layout: Layout = layout(self.graph, self.measure, _WIDEST)
         self.width = max(self.layout.width, 3.3, 0.13 * len(self.heading)) + 2.0 * _MARGIN
+
+    @property
+    def tall(self) -> float:
+        """Height of the panel in inches: at least that of the name of its axis."""
+        return max(self.layout.height, 1.0)
 
     def letters(self, token: int, *, chained: bool = False) -> float:
         """Inches that a token takes in a line."""
@@ -139,10 +144,11 @@ class _Pen:
     def draw(self, fig: Figure, left: float, top: float) -> None:
         """Draw the panel with its upper left corner at these inches."""
         wide, high = fig.get_size_inches()
-        tall = self.layout.height
+        tall = self.tall
         ax = fig.add_axes((left / wide, (top - tall) / high, self.width / wide, tall / high))
         ax.set(xlim=(0.0, self.width), ylim=(tall, 0.0))
-        ax.axis("off")
+        ax.set(xticks=[], yticks=[], ylabel="priority →", frame_on=False)
+        ax.yaxis.set_label_coords(0.16 / self.width, 0.5)
         shift = 0.5 * (self.width - self.layout.width)
         for points in self.layout.arrows:
             _arrow(ax, [(x + shift, y) for x, y in points])
