@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
+from marginlens.data import SequenceDataset, TokenDataset
 from marginlens.errors import missing_extra
 
 FloatArray = npt.NDArray[np.float64]
@@ -19,14 +23,8 @@ def autograd_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: floa
     Returns:
         p of shape (batch, d_key) after `n_steps` steps from zero.
     """
-    try:
-        import torch
-    except ImportError as problem:
-        raise missing_extra("torch", "torch", "The autograd baseline") from problem
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        ends = []
+    ends = []
+    with _one_thread() as torch:
         for j in range(len(data)):
             X, K = torch.tensor(data.X[j]), torch.tensor(data.K[j])
             y, head = torch.tensor(data.y[j]), torch.tensor(v[j])
@@ -39,6 +37,42 @@ def autograd_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: floa
                 with torch.no_grad():
                     p -= step * gradient / gradient.norm()
             ends.append(p.detach().numpy())
+    return np.stack(ends)
+
+
+def autograd_nexttoken(ds: SequenceDataset, n_steps: int, step: float) -> FloatArray:
+    """Normalised gradient descent on W by torch autograd in float64 on one thread, for the log-loss under C Eᵀ = I.
+
+    Args:
+        ds: a dataset whose sequences all have the same length.
+    Returns:
+        W of shape (d_model, d_model) after `n_steps` steps from zero.
+    """
+    with _one_thread() as torch:
+        X = torch.tensor(ds.E[ds.tokens].reshape(len(ds), -1, ds.d_model))
+        query = X[:, -1].clone()
+        is_label = torch.tensor(ds.is_label.reshape(len(ds), -1).astype(np.float64))
+        W = torch.zeros(ds.d_model, ds.d_model, dtype=torch.float64, requires_grad=True)
+        for _ in range(n_steps):
+            logits = (X @ (query @ W.T)[:, :, None])[:, :, 0]
+            likelihood = (torch.softmax(logits, dim=-1) * is_label).sum(dim=-1)
+            loss = -torch.log(likelihood).mean()
+            (gradient,) = torch.autograd.grad(loss, W)
+            with torch.no_grad():
+                W -= step * gradient / gradient.norm()
+        return W.detach().numpy()
+
+
+@contextmanager
+def _one_thread() -> Iterator[Any]:
+    """torch, on one thread for as long as this lasts."""
+    try:
+        import torch
+    except ImportError as problem:
+        raise missing_extra("torch", "torch", "The autograd baseline") from problem
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield torch
     finally:
         torch.set_num_threads(threads)
-    return np.stack(ends)
