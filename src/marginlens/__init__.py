@@ -27,9 +27,33 @@ from marginlens.dynamics import (
     risk_gradient,
 )
 from marginlens.errors import InputError, MissingExtra
-from marginlens.graphs import PriorityGraph, cyclic_subset, priority_graphs
+from marginlens.graphs import (
+    PriorityGraph,
+    cyclic_subset,
+    cyclic_subspace,
+    priority_graphs,
+    pseudo_graphs,
+    to_networkx,
+)
 from marginlens.losses import Correlation, Exponential, Logistic, Loss
-from marginlens.nexttoken import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
+from marginlens.nexttoken import (
+    CorrectionStatus,
+    CrossEntropy,
+    CyclicCorrection,
+    LogLoss,
+    NextTokenAutomaton,
+    NextTokenLoss,
+    NextTokenPath,
+    SquaredLoss,
+    SquaredProbability,
+    cyclic_correction,
+    descend_nexttoken,
+    nexttoken_gradient,
+    nexttoken_path,
+    nexttoken_risk,
+    nexttoken_smoothness,
+    random_start,
+)
 from marginlens.svm import (
     GraphSolution,
     MarginSolution,
@@ -62,8 +86,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Cone",
     "ConstantStep",
+    "CorrectionStatus",
     "Correlation",
     "CrossEntropy",
+    "CyclicCorrection",
     "DescentStatus",
     "Exponential",
     "GraphSolution",
@@ -75,7 +101,9 @@ __all__ = [
     "Loss",
     "MarginSolution",
     "MissingExtra",
+    "NextTokenAutomaton",
     "NextTokenLoss",
+    "NextTokenPath",
     "NormalizedStep",
     "Path",
     "PriorityGraph",
@@ -94,13 +122,17 @@ __all__ = [
     "check_general_position",
     "constructive_separator",
     "correlation",
+    "cyclic_correction",
     "cyclic_subset",
+    "cyclic_subspace",
     "data",
     "descend",
     "descend_joint",
     "descend_matrix",
+    "descend_nexttoken",
     "directional_margin",
     "dominance",
+    "draw_graphs",
     "excess_risk",
     "globally_optimal_direction",
     "graph_svm",
@@ -112,8 +144,14 @@ __all__ = [
     "locally_optimal_directions",
     "matching_step",
     "matrix_from_vector",
+    "nexttoken_gradient",
+    "nexttoken_path",
+    "nexttoken_risk",
+    "nexttoken_smoothness",
     "predict_limit",
     "priority_graphs",
+    "pseudo_graphs",
+    "random_start",
     "regularization_path",
     "relaxed_svm",
     "residual_law",
@@ -121,6 +159,7 @@ __all__ = [
     "risk_gradient",
     "set_svm",
     "smoothness",
+    "to_networkx",
     "token_optimality",
 ]
 
@@ -130,3 +169,10 @@ def ledger(folder: str = "report") -> Any:
     from marginlens.report import ledger as read
 
     return read(folder)
+
+
+def draw_graphs(graphs: Any, names: Any = None, **look: Any) -> Any:
+    """Priority graphs as a matplotlib figure, one panel per last token; see `marginlens.graphs.picture.draw_graphs`."""
+    from marginlens.graphs.picture import draw_graphs as draw
+
+    return draw(graphs, names, **look)

@@ -1,5 +1,38 @@
 """Paper C: the self-attention layer that predicts the next token, where its weights go, and the automaton it becomes."""
 
+from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.descent import (
+    descend_nexttoken,
+    random_start,
+)
+from marginlens.nexttoken.explanation import Explanation, Rival
+from marginlens.nexttoken.heads import HeadCheck, check_head
 from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
+from marginlens.nexttoken.model import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
+from marginlens.nexttoken.smoothness import nexttoken_smoothness
 
-__all__ = ["CrossEntropy", "LogLoss", "NextTokenLoss", "SquaredLoss", "SquaredProbability"]
+__all__ = [
+    "CorrectionStatus",
+    "CrossEntropy",
+    "CyclicCorrection",
+    "Explanation",
+    "HeadCheck",
+    "LogLoss",
+    "NextTokenAutomaton",
+    "NextTokenLoss",
+    "NextTokenPath",
+    "Rival",
+    "SquaredLoss",
+    "SquaredProbability",
+    "check_head",
+    "cyclic_correction",
+    "descend_nexttoken",
+    "nexttoken_excess",
+    "nexttoken_gradient",
+    "nexttoken_path",
+    "nexttoken_risk",
+    "nexttoken_smoothness",
+    "random_start",
+]

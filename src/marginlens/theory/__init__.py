@@ -42,6 +42,7 @@ from marginlens.theory.mixing import (
     log_nonoptimality,
     mixing_constants,
 )
+from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
 from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
 from marginlens.theory.smoothness import Smoothness, smoothness
@@ -62,6 +63,7 @@ __all__ = [
     "MixingCheck",
     "MixingConstants",
     "MixingPairs",
+    "NextTokenPrediction",
     "ResidualLaw",
     "Separator",
     "Smoothness",
@@ -96,6 +98,7 @@ __all__ = [
     "mixing_constants",
     "predict_joint_limit",
     "predict_limit",
+    "predict_nexttoken_limit",
     "residual_law",
     "sample_cone",
     "smoothness",

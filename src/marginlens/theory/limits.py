@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import InputError, reject
 from marginlens.losses import Logistic, Loss, as_loss
@@ -25,6 +26,7 @@ from marginlens.theory.cones import apart
 from marginlens.theory.directional import directional_margin
 from marginlens.theory.enumeration import locally_optimal_directions
 from marginlens.theory.joint_limits import predict_joint_limit
+from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
 from marginlens.theory.problem import one_problem
 from marginlens.theory.verdicts import Verdict
@@ -74,10 +76,10 @@ class LimitPrediction:
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3")
 def predict_limit(
-    data: TokenDataset,
+    data: TokenDataset | SequenceDataset,
     v: Any = None,
     *,
-    loss: Loss = Logistic(),  # noqa: B008
+    loss: Any = None,
     start: Any = None,
     step: Any = None,
     limit: int = 10_000,
@@ -90,17 +92,24 @@ def predict_limit(
 
     Theorem 3 is taken at `BasinCone.proven_radius`, where nothing of its proof is implicit. A start in the cone beyond the paper's radius
     only is reported as `basin`: expected, not certain. Without a start only Theorems 1 and 2 can make a limit certain. Without a head the
-    question is about training head and attention together: see `predict_joint_limit`, Theorems 5 and 6.
+    question is about training head and attention together: see `predict_joint_limit`, Theorems 5 and 6. On next-token data it is about W:
+    see `predict_nexttoken_limit`, C Theorems 1 to 3.
 
     Args:
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model), or None for a head that is trained too. loss: any `Loss`.
+        data: one problem or a batch, or a `SequenceDataset`. v: head (d_model,) or (batch, d_model), or None for a head that is trained
+            too; on sequences the head C (n_vocabulary, d_model), or None for C Eᵀ = I.
+        loss: any `Loss`, logistic by default; on sequences any `NextTokenLoss`, the log-loss by default.
         start: p(0) of shape (d_key,) or (batch, d_key). step: `ConstantStep(eta)` to check η ≤ 1/L_p; any such step if left out.
         limit: hard-margin problems that listing the candidates may take; beyond it only the GMM and the start's own are given.
     Returns:
-        A `LimitPrediction`, or a `JointPrediction` without a head, `str` of which is a readable account; a list of them for a batch. Check
-        it with `descend` or `descend_joint`.
+        A `LimitPrediction`, a `JointPrediction` without a head or a `NextTokenPrediction` for sequences, `str` of which is a readable
+        account; a list of them for a batch. Check it with `descend`, `descend_joint` or `descend_nexttoken`.
     """
-    as_loss(loss)
+    if isinstance(data, SequenceDataset):
+        if start is not None:
+            raise reject("start", "left out for sequences, because C Thm 3 holds from every start", "it")
+        return predict_nexttoken_limit(data, head=v, loss=loss, step=step)
+    loss = as_loss(Logistic() if loss is None else loss)
     if v is None:
         for name, value in (("start", start), ("step", step)):
             if value is not None:

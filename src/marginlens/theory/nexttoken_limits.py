@@ -1,0 +1,202 @@
+"""Where a next-token layer will go: which theorem of paper C applies to a dataset, condition by condition, and what it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import FloatArray
+from marginlens.dynamics.steps import ConstantStep, as_step
+from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs
+from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.heads import HeadCheck, check_head
+from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, SquaredLoss, as_nexttoken_loss
+from marginlens.nexttoken.smoothness import nexttoken_smoothness
+from marginlens.papers import implements
+from marginlens.svm import MarginSolution, Status, graph_svm
+from marginlens.theory.assumptions import Check
+from marginlens.theory.verdicts import Verdict
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class NextTokenPrediction:
+    """What the theorems say about training W on one dataset.
+
+    Attributes:
+        verdicts: C Thm 1 and Thm 2 (regularisation path) and C Thm 3 (gradient descent).
+        graphs: last token → `PriorityGraph`. priority: the Graph-SVM solution. mix: the cyclic correction.
+        direction: (d_model, d_model) the limit of W/‖W‖ under gradient descent if Thm 3 applies, else None.
+        path_direction: the same for the regularisation path, by Thm 1 or Thm 2.
+        correction: (d_model, d_model) the limit of the part of W in S_cyc where a theorem gives one, else None.
+        why: one sentence.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    graphs: Mapping[int, PriorityGraph]
+    priority: MarginSolution
+    mix: CyclicCorrection
+    direction: FloatArray | None
+    path_direction: FloatArray | None
+    correction: FloatArray | None
+    why: str
+
+    def __repr__(self) -> str:
+        applying = ", ".join(one.citation for one in self.verdicts if one.applies) or "no theorem"
+        return f"NextTokenPrediction({len(self.graphs)} graphs, margin={float(self.priority.margin):.4g}, {applying} applies)"
+
+    def __str__(self) -> str:
+        strict, tied = (sum(len(pairs(graph)) for graph in self.graphs.values()) for pairs in (_strict, _tied))
+        head = f"{len(self.graphs)} last tokens, {strict} strict pairs, {tied} tied pairs."
+        return "\n".join([head, *(str(verdict) for verdict in self.verdicts), self.why])
+
+
+@implements("C", "Thm 1", "Thm 2", "Thm 3")
+def predict_nexttoken_limit(
+    ds: SequenceDataset, *, head: Any = None, loss: NextTokenLoss | None = None, step: Any = None
+) -> NextTokenPrediction:
+    r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
+
+    .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}, \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}
+
+    Args:
+        head: C (n_vocabulary, d_model), or None for C Eᵀ = I. loss: the log-loss by default.
+        step: `ConstantStep(eta)` to check η ≤ 1/L; any such step if left out.
+    Returns:
+        A `NextTokenPrediction`, `str` of which is a readable account. Check it with `descend_nexttoken` and `nexttoken_path`.
+    """
+    graphs = priority_graphs(as_sequences(ds))
+    loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
+    priority, found = graph_svm(ds.E, graphs), check_head(ds, head)
+    mix = cyclic_correction(ds, head=head, loss=loss, graphs=graphs)
+    slope, separable = _check_loss(loss, found), _check_separable(priority)
+    identity = _check_identity(ds, found)
+    finite = Check(
+        "finite cyclic correction",
+        mix.status in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL),
+        f"{mix.status.value.rstrip('.')}",
+    )
+    acyclic = Check("acyclic data", is_acyclic(graphs), _acyclic_sentence(graphs))
+    labels = Check("realizable labels", True, _realizable_sentence(ds))
+    first = Verdict(
+        "C Thm 1",
+        (acyclic, slope, labels, _check_argmax(found), separable),
+        "the regularisation path converges to the direction of W^mm",
+    )
+    second = Verdict(
+        "C Thm 2",
+        (slope, labels, identity, separable, finite),
+        "the regularisation path converges to the direction of W^mm, and its part in S_cyc to W^cyc",
+    )
+    third = Verdict(
+        "C Thm 3",
+        (_check_log(loss), labels, identity, separable, *_check_step(ds, step)),
+        "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
+    )
+    direction = np.asarray(priority.x) * float(priority.margin) if separable else None
+    on_path, by_descent = first.applies or second.applies, third.applies
+    return NextTokenPrediction(
+        verdicts=(first, second, third),
+        graphs=graphs,
+        priority=priority,
+        mix=mix,
+        direction=direction if by_descent else None,
+        path_direction=direction if on_path else None,
+        correction=mix.x if finite and (second.applies or third.applies) else None,
+        why=_why(first, second, third, priority),
+    )
+
+
+def _strict(graph: PriorityGraph) -> Any:
+    return graph.strict
+
+
+def _tied(graph: PriorityGraph) -> Any:
+    return graph.tied
+
+
+def _check_loss(loss: NextTokenLoss, head: HeadCheck) -> Check:
+    """Assumption 1, as the proofs use it: a slope that neither vanishes nor explodes near the optimum."""
+    name = "C Assumption 1"
+    if isinstance(loss, LogLoss):
+        return Check(name, True, "-log u falls strictly, and its slope is bounded wherever the risk is")
+    if isinstance(loss, SquaredLoss):
+        vanishes = head.assumption_4
+        said = (
+            "vanishes at u = 1, by which the proof divides"
+            if vanishes
+            else "vanishes at u = 1; whether u gets there depends on C"
+        )
+        return Check(name, False, f"the slope of (1 - u)² {said}")
+    return Check(name, False, f"{type(loss).__name__} is not known to be a function of the label's own output alone")
+
+
+def _check_log(loss: NextTokenLoss) -> Check:
+    return Check(
+        "log-loss", isinstance(loss, LogLoss), f"the theorem is about the log-loss; this is {type(loss).__name__}"
+    )
+
+
+def _check_identity(ds: SequenceDataset, head: HeadCheck) -> Check:
+    said = "C Eᵀ = I is taken as given" if head.deviation == 0.0 else f"an entry of C Eᵀ - I is {head.deviation:.3g}"
+    wide = (
+        ""
+        if ds.n_vocabulary <= ds.d_model
+        else f"; with {ds.n_vocabulary} tokens in {ds.d_model} dimensions no matrix C gives that"
+    )
+    return Check("C Assumption 4", head.assumption_4, said + wide, {"deviation": head.deviation})
+
+
+def _check_argmax(head: HeadCheck) -> Check:
+    gap = float(head.gap.min())
+    said = f"the label's own token leads by at least {gap:.3g}"
+    if not head.assumption_3:
+        y = int(head.failing[0])
+        said = f"for label {y} the head scores token {int(head.rival[y])} as high or higher, by {-gap:.3g}"
+    return Check("C Assumption 3", head.assumption_3, said, {"gap": gap})
+
+
+def _check_separable(priority: MarginSolution) -> Check:
+    said = {
+        Status.OPTIMAL: f"Graph-SVM has a solution with margin {float(priority.margin):.4g}",
+        Status.TRIVIAL: "no pair is strict, so W^mm = 0 and has no direction",
+    }.get(priority.status, priority.status.value.rstrip("."))
+    return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
+
+
+def _check_step(ds: SequenceDataset, step: Any) -> tuple[Check, ...]:
+    if step is None:
+        return ()
+    limit = 1.0 / nexttoken_smoothness(ds)
+    rule = as_step(step)
+    if not isinstance(rule, ConstantStep):
+        said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
+        return (Check("step size", False, said),)
+    return (Check("step size", rule.size <= limit, f"η = {rule.size:.4g} and 1/L = {limit:.4g}", {"limit": limit}),)
+
+
+def _acyclic_sentence(graphs: Mapping[int, PriorityGraph]) -> str:
+    cyclic = [last for last, graph in graphs.items() if not graph.is_acyclic]
+    if not cyclic:
+        return "every component is a single token"
+    largest = max((members for last in cyclic for members in graphs[last].components), key=len)
+    return f"{len(cyclic)} of {len(graphs)} graphs have ties, such as tokens {largest[:5].tolist()} in one component"
+
+
+def _realizable_sentence(ds: SequenceDataset) -> str:
+    dropped = f"; {len(ds.dropped)} samples without theirs were dropped" if len(ds.dropped) else ""
+    return f"every sequence holds its label{dropped}"
+
+
+def _why(first: Verdict, second: Verdict, third: Verdict, priority: MarginSolution) -> str:
+    if third.applies:
+        return "Certain: W grows along W^mm, by C Thm 3; its part in S_cyc tends to W^cyc."
+    if priority.status is Status.TRIVIAL:
+        return "W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone."
+    if first.applies or second.applies:
+        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for gradient descent."
+    failed = next(check for check in third.conditions if not check.holds)
+    return f"Not certain: {failed.sentence}. Descent may follow the pseudo-graphs of what it selects itself (C §6)."
