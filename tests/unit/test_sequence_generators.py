@@ -71,10 +71,7 @@ def test_a_cyclic_label_is_uniform_among_different_tokens():
     assert shares[1] / mixed.sum() == pytest.approx(0.5, abs=0.02)  # a uniform position would give a third
 
 
-@pytest.mark.statement("C Fig 2")
-@pytest.mark.statement("C Def 1")
-@pytest.mark.statement("C Eq. (4)")
-@pytest.mark.statement("C Eq. (5)")
+@pytest.mark.statement("C Fig 2", "C §3.1", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
 def test_figure_2_is_what_the_text_says():
     ds = figure_2()
     graphs = priority_graphs(ds)
@@ -83,6 +80,12 @@ def test_figure_2_is_what_the_text_says():
     assert [part.tolist() for part in graphs[1].components] == [[0, 1, 2], [3]]
     assert graphs[0].is_acyclic
     assert not graphs[1].is_acyclic
+    assert not is_acyclic(graphs)
+    assert {tuple(pair) for pair in graphs[1].strict.tolist()} == {
+        (0, 3),
+        (1, 3),
+    }  # edges to e_4, which no path leads back from
+    assert graphs[1].tied.tolist() == [[0, 1], [0, 2], [1, 2]]
     assert ds.last.tolist() == [0, 0, 0, 1, 1, 1, 1]
     last = slice(*ds.offsets[-2:])
     assert (np.flatnonzero(ds.is_label[last]) + 1).tolist() == [3]

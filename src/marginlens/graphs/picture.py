@@ -27,7 +27,7 @@ _CIRCLE, _SHORT = 5, 4  # components of up to so many tokens, with names of up t
 _SHAPE = 3.0  # how much wider than high a box of many tokens is, about
 _ACROSS = 15.5  # inches at which panels go to a second row
 _WIDEST = 6.0  # inches at which a row of boxes is broken
-_HEAD, _FOOT, _MARGIN = 0.85, 0.6, 0.3  # inches above and below the panels, and around each
+_HEAD, _FOOT, _MARGIN = 0.85, 0.6, 0.36  # inches above and below the panels, and around each
 _MARK = "#F7E3B5"  # the last token itself
 _TEXT = 13.0
 
@@ -147,8 +147,9 @@ class _Pen:
         tall = self.tall
         ax = fig.add_axes((left / wide, (top - tall) / high, self.width / wide, tall / high))
         ax.set(xlim=(0.0, self.width), ylim=(tall, 0.0))
-        ax.set(xticks=[], yticks=[], ylabel="priority →", frame_on=False)
-        ax.yaxis.set_label_coords(0.16 / self.width, 0.5)
+        ax.set(xticks=[], yticks=[], frame_on=False)
+        ax.set_ylabel("priority →", loc="top")
+        ax.yaxis.set_label_coords(0.24 / self.width, 1.0)
         shift = 0.5 * (self.width - self.layout.width)
         for points in self.layout.arrows:
             _arrow(ax, [(x + shift, y) for x, y in points])

@@ -1,0 +1,186 @@
+"""`marginlens graph`: what it prints, what its JSON holds, what it draws and keeps, and how it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marginlens.data.sequence_files import write_sequences
+from marginlens.data.sequence_generators import figure_2
+from marginlens.data.text_windows import text_windows
+from marginlens.data.vocabulary import Words
+from marginlens.graphs import priority_graphs
+from marginlens.graphs.export import from_tables
+from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.svm.graph import graph_svm
+from one_command import command
+from tolerances import CONDITIONED, SVM_KKT
+
+TEXT = "to be or not to be that is the question\n"
+NAMES = ["e1", "e2", "e3", "e4"]
+
+graph, numbers = command("graph")
+
+
+@pytest.fixture
+def example(here):
+    """Figure 2's sequences as a file."""
+    write_sequences("f.json", figure_2(), NAMES)
+    return "f.json"
+
+
+@pytest.fixture
+def text(here):
+    """A short text as a file."""
+    Path("t.txt").write_text(TEXT, encoding="utf-8")
+    return "t.txt"
+
+
+def test_it_prints_priorities_and_separability(example):
+    result = graph(example)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("f.json: 7 sequences of 3 over 4 tokens, d_model = 4\n")
+    assert "2 different last tokens, 1 of them without ties." in result.stdout
+    assert "After e2, level by level: {e1 e2 e3} > e4" in result.stdout
+    assert "After e1, level by level: e4 > e2 > e3 > e1" in result.stdout
+    assert "Graph-SVM of all last tokens: The shortest vector was found" in result.stdout
+
+
+def test_its_json_holds_the_same_numbers(example):
+    told = numbers(example)
+    assert [row["last"] for row in told["graphs"]] == ["e2", "e1"]  # the more frequent first
+    tied, ordered = told["graphs"]
+    assert (tied["samples"], tied["tokens"], tied["components"], tied["largest_component"]) == (4, 4, 2, 3)
+    assert (tied["strict_pairs"], tied["tied_pairs"], tied["acyclic"]) == (2, 3, False)
+    assert (ordered["strict_pairs"], ordered["tied_pairs"], ordered["acyclic"]) == (5, 0, True)
+    solution = graph_svm(np.eye(4), priority_graphs(figure_2()))
+    assert told["separability"]["separable"] is True
+    assert told["separability"]["margin"] == pytest.approx(float(solution.margin), rel=CONDITIONED)
+    assert told["separability"]["residual"] <= SVM_KKT
+
+
+def test_what_cannot_be_separated_is_said_with_a_proof(here):
+    crowded = {"sequences": [[0, 1], [1, 2, 1]], "labels": [0, 2], "E": [[0.0], [1.0], [2.0]]}
+    Path("c.json").write_text(json.dumps(crowded))
+    told = numbers("c.json")["separability"]
+    assert (told["separable"], told["status"], told["margin"]) == (False, "INFEASIBLE", 0.0)
+    assert told["residual"] <= SVM_KKT
+    assert "Farkas residual" in graph("c.json").stdout
+
+
+@pytest.mark.parametrize(("options", "unit"), [((), None), (("--words",), Words(max_vocabulary=1000))])
+def test_windows_of_a_text_are_counted(text, options, unit):
+    told = numbers(text, "--window", "4", *options)
+    found = text_windows(TEXT, 4, unit)
+    assert told["samples"] == len(found.data)
+    assert told["dropped"] == len(found.data.dropped)
+    assert told["last_tokens"] == len(priority_graphs(found.data))
+    assert told["settings"]["window"] == 4
+    assert "lack the token that follows them and are left out" in graph(text, "--window", "4", *options).stdout
+
+
+def test_last_tokens_are_chosen_by_name_or_by_sign(text):
+    told = numbers(text, "--window", "6", "--last", "␣", "--last", "o", "--last", " ")
+    assert [row["last"] for row in told["graphs"]] == ["␣", "o"]
+
+
+def test_the_automaton_continues_a_prefix(text):
+    found = text_windows(TEXT, 6)
+    told = numbers(text, "--window", "6", "--prefix", "not to be", "--tokens", "12", "--seed", "3")["continuation"]
+    automaton = NextTokenAutomaton.fit(found.data)
+    prefix = found.vocabulary.encode("not to be")
+    expected = automaton.predict_proba(prefix[-6:])
+    for row in told["next"]:
+        token = found.vocabulary.shown.index(row["token"])
+        assert row["probability"] == pytest.approx(expected[token], abs=CONDITIONED)
+    assert sum(row["probability"] for row in told["next"]) == pytest.approx(1.0, abs=CONDITIONED)
+    assert len(told["text"]) == 12
+    assert told["whole"] == "not to be" + told["text"]
+    assert set(told["text"]) <= set("not to be")  # attention outputs what it reads
+    again = graph(text, "--window", "6", "--prefix", "not to be", "--tokens", "12", "--seed", "3")
+    assert "The automaton continues:\nnot to be" in again.stdout
+
+
+def test_data_without_an_automaton_say_why(here):
+    crowded = {"sequences": [[0, 1], [1, 2, 1]], "labels": [0, 2], "E": [[0.0], [1.0], [2.0]]}
+    Path("c.json").write_text(json.dumps(crowded))
+    told = numbers("c.json", "--prefix", "0 1")["continuation"]
+    assert "Graph-SVM" in told["reason"]
+    assert told["next"] == []
+
+
+def test_it_draws(example):
+    for name, start in (("g.png", b"\x89PNG"), ("g.svg", b"<?xml")):
+        result = graph(example, "--plot", name)
+        assert result.exit_code == 0, result.output
+        assert f"Written to {name}" in result.stdout
+        assert Path(name).read_bytes().startswith(start)
+
+
+def test_it_keeps_the_edges_with_what_made_them(text):
+    folder = Path("deep")
+    folder.mkdir()
+    (folder / "t.txt").write_text(TEXT, encoding="utf-8")
+    result = graph(str(folder / "t.txt"), "--window", "6", "--save", "kept.json")
+    assert result.exit_code == 0, result.output
+    kept = json.loads(Path("kept.json").read_text(encoding="utf-8"))
+    assert "deep" not in Path("kept.json").read_text(encoding="utf-8")
+    assert kept["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
+    graphs = priority_graphs(text_windows(TEXT, 6).data)
+    for last, back in from_tables(kept["graphs"]).items():
+        assert np.array_equal(back.edges, graphs[last].edges)
+        assert np.array_equal(back.counts, graphs[last].counts)
+    words = kept["command"].replace("'", "").split()
+    assert words[:3] == ["marginlens", "graph", "t.txt"]
+    first = Path("kept.json").read_bytes()
+    assert graph(*words[2:]).exit_code == 0  # the command that it names makes it again
+    assert Path("kept.json").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("no.txt",), "'path' argument must be a text file; got 'no.txt' (No such file or directory)"),
+        ((".",), "'path' argument must be a text file; got '.' (Is a directory)"),
+        (("empty.txt",), "which is empty"),
+        (("latin.txt",), "must be a text file in UTF-8; got 'latin.txt', whose byte 3 (0xe9) is not"),
+        (("t.txt", "--window", "40"), "'window' argument must be shorter than the text, which has 40 tokens; got 40"),
+        (("t.txt", "--window", "0"), "'window' argument must be a whole number of at least 1"),
+        (("t.txt", "--last", "Z"), "'last' argument must be one of the"),
+        (("t.txt", "--last", "\n"), "'last' argument must be the last token of some sequence"),
+        (("t.txt", "--prefix", "Z"), "'prefix' argument must be made of the"),
+        (("t.txt", "--prefix", ""), "'prefix' argument must be at least one token"),
+        (("t.txt", "--prefix", "t", "--tokens", "-1"), "'tokens' argument must be a whole number of at least 0"),
+        (("t.txt", "--vocabulary", "3"), "'vocabulary' argument must be left out unless words are the tokens"),
+        (("t.txt", "--drop"), "'drop' argument must be left out for a text"),
+        (("t.txt", "--plot", "a.pdf"), "'plot' argument must be a name that ends in .png or .svg"),
+        (("t.txt", "--save", "a.txt"), "'save' argument must be a name that ends in .json"),
+        (("t.txt", "--plot", "no/a.png"), "'plot' argument must be a file in a folder that exists"),
+        (("f.json", "--window", "3"), "'window' argument must be left out for a .json file"),
+        (("f.json", "--words"), "'words' argument must be left out for a .json file"),
+        (("bad.json",), "which is no JSON"),
+        (("lacking.json",), "1 samples without their label (indices 0; label 1 of sample 0)"),
+        (("twins.json",), "the same row for tokens 0 and 1"),
+    ],
+)
+def test_what_is_unusable_ends_in_one_sentence(example, text, arguments, sentence):
+    Path("empty.txt").write_bytes(b"")
+    Path("latin.txt").write_bytes(b"caf\xe9 au lait")
+    Path("bad.json").write_text("{")
+    Path("lacking.json").write_text('{"sequences": [[0]], "labels": [1]}')
+    Path("twins.json").write_text('{"sequences": [[0, 1]], "labels": [1], "E": [[1], [1]]}')
+    result = graph(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("marginlens: ")
+    assert result.stderr.count("\n") == 1
+    assert sentence in result.stderr
+
+
+def test_sequences_that_lack_their_label_can_be_dropped(here):
+    Path("s.json").write_text('{"sequences": [[0, 1], [0, 1]], "labels": [2, 1]}')
+    assert numbers("s.json", "--drop")["dropped"] == 1
