@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.linalg import cho_solve
 from scipy.sparse.linalg import LinearOperator, lsqr
 
 from marginlens.data.tokens import FloatArray, IntArray
@@ -18,6 +19,8 @@ from marginlens.papers import implements
 
 _EPS = 2.0**-52
 _DENSE = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
+_QUICK = 250  # up to so many, that is quicker than anything else
+_FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
 
 
 @implements("C", "Def 3")
@@ -70,7 +73,7 @@ class CyclicSubspace:
 
     Singular values of the normalised generators below 64 max(shape) roundoffs of the largest count as zero. Where the rows of E in
     use are orthogonal and equally long (one-hot, say), projecting is centring within components and no basis is formed; where a basis
-    would take too long, projections are least-squares problems solved by iteration.
+    would take long, the generators' Gram matrix is factored, or projections are least-squares problems solved by iteration.
     """
 
     E: FloatArray
@@ -123,7 +126,52 @@ class CyclicSubspace:
     @property
     def direct(self) -> bool:
         """Whether projecting needs no iteration."""
-        return self.scales is not None or min(self.n_generators, self._width) <= _DENSE
+        return self.scales is not None or self._spanned or self.factor is not None
+
+    @property
+    def _spanned(self) -> bool:
+        """Whether a basis is quickly found."""
+        fewest = min(self.n_generators, self._width)
+        return fewest <= _QUICK or (fewest <= _DENSE and not self.independent)
+
+    @cached_property
+    def factor(self) -> FloatArray | None:
+        """The lower Cholesky factor (n_generators, n_generators) of the inner products of the matrices (e_j - e_first)e_kᵀ.
+
+        None where they are dependent, nearly so, or too many.
+        """
+        if not self.independent or self.n_generators > _FACTORED:
+            return None
+        apart = self.E[self.tokens[self.free]] - self.E[self.tokens[self.first]]
+        ends = self.E[self.queries[self.columns[self.free]]]
+        gram = (apart @ apart.T) * (ends @ ends.T)
+        try:
+            found = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            return None
+        sizes = np.diag(found) ** 2 / np.diag(gram)
+        return found if sizes.min() > 1e-10 else None
+
+    @cached_property
+    def free(self) -> IntArray:
+        """(n_generators,) every cell that is not the first of its component."""
+        return np.flatnonzero(np.diff(self.groups, prepend=-1) == 0)
+
+    @cached_property
+    def first(self) -> IntArray:
+        """(n_generators,) the first cell of the component of each free cell."""
+        return np.searchsorted(self.groups, self.groups[self.free])
+
+    def apart(self, values: FloatArray) -> FloatArray:
+        """(n_generators,) the differences of values (n_cells,) to the first cell of each component."""
+        return values[self.free] - values[self.first]
+
+    def joined(self, weights: FloatArray) -> FloatArray:
+        """(n_cells,) values that add up to zero in each component and are `weights` at its free cells: the transpose of `apart`."""
+        values = np.zeros(len(self.tokens))
+        values[self.free] = weights
+        np.subtract.at(values, self.first, weights)
+        return values
 
     # ---- coordinates: one number for each cell (token of a component, last token)
 
@@ -158,7 +206,7 @@ class CyclicSubspace:
             return np.zeros_like(weights)
         if self.scales is not None:
             return self.lift(self.centre(self.cells(weights)) / self.scales[self.columns])
-        if self.direct:
+        if self._spanned:
             basis, left, right = self._reduced
             inner = (left.T @ weights @ right).reshape(*weights.shape[:-2], -1)
             return (
@@ -209,15 +257,21 @@ class CyclicSubspace:
         return _frame(generators).T, left, right
 
     def _nearest(self, W: FloatArray) -> FloatArray:
-        """The projection of one W by least squares over centred cell values."""
+        """The projection of one W, by a factored Gram matrix with refinement or by least squares over centred cell values."""
+        if self.factor is not None:
+            found = np.zeros_like(W)
+            for _ in range(3):
+                missing = self.apart(self.cells(W - found))
+                found = found + self.lift(self.joined(cho_solve((self.factor, True), missing)))
+            return found
         d, n = self.E.shape[1], len(self.tokens)
         forward = LinearOperator(
             (d * d, n),
             matvec=lambda a: self.lift(self.centre(np.ravel(a))).reshape(-1),
             rmatvec=lambda w: self.centre(self.cells(np.ravel(w).reshape(d, d))),
         )
-        found = lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[0]
-        return self.lift(self.centre(found))
+        values = lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[0]
+        return self.lift(self.centre(values))
 
 
 def _frame(rows: FloatArray) -> FloatArray:

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, cg, eigsh
 
@@ -87,11 +88,6 @@ class Landscape:
         groups[self.place] = self.space.groups
         return groups[self.risk.cell[self.risk.problem.offsets[:-1]]]
 
-    def block_values(self, point: RiskPoint) -> FloatArray:
-        """(n_components,) what each component contributes to the risk."""
-        share = self.risk.problem.share * point.losses
-        return np.asarray(np.bincount(self.block_of, weights=share, minlength=self.space.n_groups), dtype=np.float64)
-
     # ---- between cells and W
 
     @cached_property
@@ -101,16 +97,38 @@ class Landscape:
 
     @cached_property
     def table(self) -> FloatArray:
-        """(n_cells, rank) the centred logits of the basis of S_cyc."""
-        return self.space.table_basis()
+        """(n_cells, rank) the logits, up to a constant for each component, of an orthonormal basis of S_cyc."""
+        space = self.space
+        if space.factor is None:
+            return space.table_basis()
+        table = np.zeros((len(space.tokens), space.n_generators))
+        table[space.free] = space.factor
+        return table
+
+    def coordinates(self, W: FloatArray) -> FloatArray:
+        """(rank,) the coordinates of W in S_cyc, in the basis of `table`."""
+        space = self.space
+        if space.factor is None:
+            return np.asarray(np.tensordot(space.basis, W, axes=2))
+        return np.asarray(solve_triangular(space.factor, space.apart(space.cells(W)), lower=True))
+
+    def matrix(self, coordinates: FloatArray) -> FloatArray:
+        """(d_model, d_model) the W with these coordinates."""
+        if self.space.factor is None:
+            return np.asarray(np.tensordot(coordinates, self.space.basis, axes=1))
+        return self.weights(self.space.centre(self.table @ coordinates))
 
     def weights(self, cells: FloatArray) -> FloatArray:
         """(d_model, d_model) the W in S_cyc with these centred logits, where the embeddings in use are independent."""
         space = self.space
         if space.scales is not None:
             return space.lift(cells / space.scales[space.columns])
-        if self.small:
-            return np.asarray(np.tensordot(np.linalg.lstsq(self.table, cells, rcond=None)[0], space.basis, axes=1))
+        if space.factor is not None:
+            W = np.zeros((space.E.shape[1], space.E.shape[1]))
+            for _ in range(3):
+                missing = space.apart(cells - space.cells(W))
+                W = W + space.lift(space.joined(cho_solve((space.factor, True), missing)))
+            return W
         found = np.zeros_like(cells)
         gram = LinearOperator(
             (len(cells), len(cells)), matvec=lambda a: space.centre(space.cells(space.lift(space.centre(np.ravel(a)))))

@@ -10,6 +10,7 @@ from scipy.linalg import cho_factor, cho_solve
 from marginlens.data.tokens import FloatArray
 from marginlens.nexttoken.component_risk import RiskPoint
 from marginlens.nexttoken.correction_landscape import Landscape
+from marginlens.nexttoken.correction_likelihood import Likelihood
 
 _STEPS = 400
 _SMALL_STEP = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
@@ -43,28 +44,26 @@ def minimise(landscape: Landscape, start: FloatArray) -> Minimised:
 
 def _by_component(landscape: Landscape, cells: FloatArray) -> Minimised:
     """Damped Newton for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
-    point, settled, n = landscape.at(cells), False, 0
+    terms, groups = Likelihood(landscape), landscape.space.groups
+    starts = [block.start for block in landscape.blocks]
+    (values, slopes, hessians), settled, n = terms(cells), False, 0
     while n < _STEPS and not settled:
         n += 1
-        slope, hessian = landscape.slope(point), landscape.curvature(point)
         step = np.zeros_like(cells)
-        for block in landscape.blocks:
-            step[block] = _centred_solve(hessian[block, block].toarray(), -slope[block])
+        for block, hessian in zip(landscape.blocks, hessians, strict=True):
+            step[block] = _centred_solve(hessian, -slopes[block])
         if np.abs(step).max() <= _SMALL_STEP * (1.0 + np.abs(cells).max()):
             cells, settled = cells + step, True
             break
-        starts = [block.start for block in landscape.blocks]
-        promised = np.add.reduceat(slope * step, starts)
-        before, share = landscape.block_values(point), np.ones(len(starts))
+        promised, share = np.add.reduceat(slopes * step, starts), np.ones(len(starts))
         for _ in range(60):
-            trial = landscape.at(cells + share[landscape.space.groups] * step)
-            worse = landscape.block_values(trial) > before + 1e-4 * share * promised + 1e-14 * np.abs(before)
+            trial = terms(cells + share[groups] * step)
+            worse = trial[0] > values + 1e-4 * share * promised + 1e-14 * np.abs(values)
             if not worse.any():
                 break
             share[worse] *= 0.5
-        cells, point = cells + share[landscape.space.groups] * step, trial
-    W = landscape.weights(landscape.space.centre(cells))
-    return Minimised(W, settled, n)
+        cells, (values, slopes, hessians) = cells + share[groups] * step, trial
+    return Minimised(landscape.weights(landscape.space.centre(cells)), settled, n)
 
 
 def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
@@ -83,8 +82,8 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
 
     Eigenvectors along which slope and curvature are both rounding are left alone: there the risk is flat, or has run out.
     """
-    T, basis = landscape.table, landscape.space.basis
-    z = np.tensordot(basis, start, axes=2)
+    T = landscape.table
+    z = landscape.coordinates(start)
     unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))  # the most that a unit step moves a logit
     radius, point, settled, n, flat = 2.0 / unit, landscape.at(T @ z), False, 0, 0
     while n < _STEPS and not settled:
@@ -109,7 +108,7 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         point = trial if moved else point
         if radius * unit < 1e-13:
             break
-    return Minimised(np.tensordot(z, basis, axes=1), settled, n, flat)
+    return Minimised(landscape.matrix(z), settled, n, flat)
 
 
 def _judge(
