@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 _TAGS = "a|b|big|blockquote|br|center|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|tr|u|ul"
 _MARKUP = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>|&(?:#\d+|#x[0-9a-f]+|amp|apos|gt|lt|nbsp|quot);", re.IGNORECASE)
-_LETTER = r"[^\W_\u0300-\u036f][\u0300-\u036f]*"  # a letter or digit with the marks that combine with it
-_WORD = r"[^\W_]+(?:['\u2019][^\W_]+)*"
-_MARKED_WORD = rf"(?:{_LETTER})+(?:['\u2019](?:{_LETTER})+)*"
+_ASCII_WORD = r"[A-Za-z0-9]++(?:'[A-Za-z0-9]++)*+"
+_LETTERS = r"(?:[^\W_]++[\u0300-\u036f]*+)++"  # letters and digits, with the marks that combine with them
+_WORD = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*+"
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Cleaning:
 
 
 _PATTERNS = {
-    (False, True): re.compile(_WORD),
-    (False, False): re.compile(_MARKED_WORD),
-    (True, True): re.compile(rf"{_WORD}|[^\w\s]|_"),
-    (True, False): re.compile(rf"{_MARKED_WORD}|[^\w\s]|_"),
+    (False, True): re.compile(_ASCII_WORD),
+    (False, False): re.compile(_WORD),
+    (True, True): re.compile(rf"{_ASCII_WORD}|[^\w\s]|_"),
+    (True, False): re.compile(rf"{_WORD}|[^\w\s]|_"),
 }

@@ -117,8 +117,10 @@ class TextPipeline:
 
     def _parts(self, form: str) -> tuple[str, ...]:
         """What is left of a word in its written form when stop words are gone."""
+        if form == "'":  # a punctuation mark that was kept
+            return (form,)
         if self.stop_words is None:
-            return tuple(filter(None, form.split("'"))) if len(form) > 1 else (form,)
+            return tuple(filter(None, form.split("'")))
         return self.stop_words.remaining(form)
 
     def _vocabulary(self, words: WordStream, table: PieceTable, counted: BoolArray | None) -> Vocabulary:
