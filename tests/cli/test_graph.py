@@ -61,6 +61,8 @@ def test_its_json_holds_the_same_numbers(example):
     assert told["separability"]["separable"] is True
     assert told["separability"]["margin"] == pytest.approx(float(solution.margin), rel=CONDITIONED)
     assert told["separability"]["residual"] <= SVM_KKT
+    assert told["separability"]["strict_pairs"] == 7
+    assert told["separability"]["smallest_gap"] == pytest.approx(1.0, abs=CONDITIONED)  # some pair is tight
 
 
 def test_what_cannot_be_separated_is_said_with_a_proof(here):

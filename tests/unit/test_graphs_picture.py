@@ -15,7 +15,8 @@ from marginlens.data.text_windows import text_windows
 from marginlens.errors import InputError
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx
-from marginlens.graphs.layout import Kind, inner_edges, layout, reduced_order
+from marginlens.graphs.layout import Kind, inner_edges, layout
+from marginlens.graphs.order import reduced_order
 from marginlens.graphs.picture import draw_graphs
 from tolerances import ROUNDING
 

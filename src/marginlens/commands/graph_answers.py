@@ -15,12 +15,12 @@ import numpy as np
 from marginlens.commands.graph_sources import Source
 from marginlens.data.files import check_place, write_whole
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import IntArray
+from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, priority_graphs
 from marginlens.graphs.export import to_table
-from marginlens.graphs.layout import component_levels
+from marginlens.graphs.order import component_levels, thinned
 from marginlens.svm import Status
 
 _SHOWN = 3  # last tokens that are shown unless chosen
@@ -122,10 +122,10 @@ def _priority(graph: PriorityGraph, names: Sequence[str]) -> str:
 
 
 def _separability(data: SequenceDataset, graphs: dict[int, PriorityGraph]) -> dict[str, Any]:
-    """Whether one W ranks all tokens of all last tokens as the graphs say."""
+    """Whether one W ranks all tokens of all last tokens as the graphs say; solved without implied pairs, checked with all of them."""
     from marginlens.svm.graph import graph_svm
 
-    solution = graph_svm(data.E, graphs)
+    solution = graph_svm(data.E, {k: thinned(graph) for k, graph in graphs.items()})
     infeasible = solution.status is Status.INFEASIBLE
     residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
     return {
@@ -134,11 +134,22 @@ def _separability(data: SequenceDataset, graphs: dict[int, PriorityGraph]) -> di
         "meaning": solution.status.value,
         "margin": float(solution.margin),
         "residual": residual,
+        "smallest_gap": None if infeasible else _smallest_gap(data, graphs, solution.x),
         "strict_pairs": sum(len(graph.strict) for graph in graphs.values()),
         "proof": f"Farkas residual {residual:.1g}."
         if infeasible
         else f"Margin {solution.margin:.4g}, KKT residual {residual:.1g}.",
     }
+
+
+def _smallest_gap(data: SequenceDataset, graphs: dict[int, PriorityGraph], W: FloatArray) -> float | None:
+    """The smallest (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k; None where nothing is strict."""
+    gaps = []
+    for k, graph in graphs.items():
+        height = data.E @ (W @ data.E[k])
+        gaps.append(height[graph.strict[:, 0]] - height[graph.strict[:, 1]])
+    found = np.concatenate(gaps)
+    return float(found.min()) if len(found) else None
 
 
 # ---- the automaton

@@ -10,6 +10,7 @@ from enum import Enum
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, IntArray
+from marginlens.graphs.order import reduced_order
 from marginlens.graphs.priority import PriorityGraph
 
 _ALIKE = 5  # so many single tokens above and below the same parts share a box
@@ -47,28 +48,6 @@ class Layout:
     height: float
     boxes: list[Box] = field(default_factory=list)
     arrows: list[list[tuple[float, float]]] = field(default_factory=list)
-
-
-def reduced_order(graph: PriorityGraph) -> BoolArray:
-    """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
-    count = graph.n_components
-    direct = np.zeros((count, count), dtype=bool)
-    ends = graph.component_of[np.searchsorted(graph.nodes, graph.strict)]
-    direct[ends[:, 0], ends[:, 1]] = True
-    reach = direct.copy()
-    for part in range(count - 1, -1, -1):  # edges lead to higher numbers
-        reach[part] |= reach[direct[part]].any(axis=0)
-    implied = (direct.astype(np.int64) @ reach.astype(np.int64)) > 0
-    return direct & ~implied
-
-
-def component_levels(graph: PriorityGraph) -> IntArray:
-    """(n_components,) how many components the longest chain above each one has."""
-    ends = graph.component_of[np.searchsorted(graph.nodes, graph.strict)]
-    level = np.zeros(graph.n_components, dtype=np.int64)
-    for i, j in np.unique(ends.reshape(-1, 2), axis=0).tolist():  # edges lead to higher numbers, so i is final
-        level[j] = max(level[j], level[i] + 1)
-    return level
 
 
 def layout(graph: PriorityGraph, measure: Callable[[Box], tuple[float, float]], widest: float) -> Layout:
