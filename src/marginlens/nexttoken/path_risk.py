@@ -16,7 +16,7 @@ from marginlens.nexttoken.losses import LogLoss
 from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
 from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
 
-_SPAN = 1e-10  # singular values, relative to the largest row, below which a direction is no part of a span
+_SPAN = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 _DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
@@ -71,8 +71,10 @@ class SplitRisk:
         rows = ((one.E[one.tokens] - one.E[labels])[:, :, None] * one.E[k][:, None, :]).reshape(len(k), -1)
         inside = cyclic_subspace(ds.E, graphs).basis.reshape(-1, rows.shape[1])
         rest = np.where(self._tied[:, None], 0.0, rows - rows @ inside.T @ inside)
-        rest = rest - rest @ inside.T @ inside
-        outside = _orthonormal(rest)
+        scale = float(np.max(np.linalg.norm(rows, axis=1)))
+        self._crosses = np.linalg.norm(rest, axis=1) > _SPAN * scale  # lower entries whose logit z moves
+        rest = np.where(self._crosses[:, None], rest - rest @ inside.T @ inside, 0.0)
+        outside = _orthonormal(rest, scale)
         d = ds.d_model
         self.n_cyclic = len(inside)
         self.basis = np.concatenate([inside, outside]).reshape(-1, d, d)
@@ -136,6 +138,8 @@ class SplitRisk:
 
         .. math:: \nabla L = \tfrac1n \sum_i g_i, \quad \nabla^2 L = \tfrac1n \sum_i \Big( \sum_t w_{it} a_{it} a_{it}^\top
             - g_i \bar a_i^\top - \bar a_i g_i^\top + \tfrac{\ell''_i}{\ell_i'^2} g_i g_i^\top \Big)
+
+        Only the log-loss with C Eᵀ = I has an x here, and there the last three terms are :math:`-g_i g_i^\top`.
         """
         one, sample = self.problem, self._sample
         logits = self._logits(c[None])
@@ -146,25 +150,22 @@ class SplitRisk:
         sign, log_w, bend = self._weights(log_s)
         log_w = np.where(self._is_label, -np.inf, log_w)  # the label's own row is zero
         share = one.share[sample]
-        lower = np.where(self._tied, -np.inf, log_w)
+        lower = np.where(self._crosses, log_w, -np.inf)
         unit = float(np.max(lower + np.log(share), initial=-np.inf))
         unit = unit if np.isfinite(unit) else 0.0
         w, w_low = sign * np.exp(log_w), sign * np.exp(lower - unit)  # plain; scaled
-        s, s_low = np.exp(log_s), np.where(self._tied, 0.0, np.exp(np.where(self._tied, 0.0, log_s - unit)))
-        x, z = self.inner, self.outer
-        gx, gz, ax, az = (self._total(v[:, None] * a) for v, a in ((w, x), (w_low, z), (s, x), (s_low, z)))
-        p, plain = one.share[:, None], np.exp(unit)
-        low = (w_low * share)[:, None]
-        pull = bend[:, None] * gx - ax  # what multiplies the scaled slope of each sample in the cross terms
+        s, x, z = np.exp(log_s), self.inner, self.outer
+        gx, gz, az = (self._total(v[:, None] * a) for v, a in ((w, x), (w_low, z), (s, z)))
+        p, low = one.share[:, None], (w_low * share)[:, None]
         return Slopes(
             log_unit=unit,
             inner=one.share @ gx,
             outer=one.share @ gz,
             inner_size=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
             outer_size=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
-            inner_bend=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ pull - (p * ax).T @ gx,
-            cross_bend=z.T @ (low * x) + (p * gz).T @ pull - (p * az).T @ gx,
-            outer_bend=z.T @ (low * z) + plain * ((p * gz).T @ (bend[:, None] * gz - az) - (p * az).T @ gz),
+            inner_bend=x.T @ ((w * share)[:, None] * x) - (p * gx).T @ gx,
+            cross_bend=z.T @ (low * x) - (p * gz).T @ gx,
+            outer_bend=z.T @ (low * z) + (p * gz).T @ (bend[:, None] * np.exp(unit) * gz - az) - (p * az).T @ gz,
         )
 
     def _weights(self, log_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -210,9 +211,7 @@ def tied_entries(problem: ReducedProblem, graphs: Mapping[int, PriorityGraph]) -
     return table[problem.tokens, place] == table[problem.labels[problem.sample], place]
 
 
-def _orthonormal(rows: FloatArray) -> FloatArray:
-    """(rank, d) orthonormal rows that span the given ones (m, d)."""
-    if not len(rows) or not np.any(rows):
-        return np.zeros((0, rows.shape[1]))
+def _orthonormal(rows: FloatArray, scale: float) -> FloatArray:
+    """(rank, d) orthonormal rows that span the given ones (m, d), but for what is rounding at this scale."""
     _, singular, directions = np.linalg.svd(rows, full_matrices=False)
-    return directions[singular > _SPAN * float(np.max(np.linalg.norm(rows, axis=1)))]
+    return directions[singular > _SPAN * scale]

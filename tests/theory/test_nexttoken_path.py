@@ -1,0 +1,247 @@
+"""The regularisation path of next-token prediction: minima over balls, and the two limits they have."""
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import tolerances
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, figure_2
+from marginlens.data.sequences import SequenceDataset
+from marginlens.errors import InputError
+from marginlens.graphs import priority_graphs
+from marginlens.nexttoken.correction import cyclic_correction
+from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss
+from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
+from marginlens.nexttoken.path import nexttoken_path
+from marginlens.svm.graph import graph_svm
+from marginlens.svm.solution import Status
+
+
+@dataclass(frozen=True)
+class Linear(LabelLoss):
+    """ℓ(u) = -u."""
+
+    def scalar(self, u):
+        return -u, -np.ones_like(u), np.zeros_like(u)
+
+
+def feasible(generator, shape, seed):
+    """Random data whose Graph-SVM has a solution other than zero, and that solution."""
+    rng = np.random.default_rng(seed)
+    while True:
+        ds = generator(*shape, rng)
+        found = graph_svm(ds.E, priority_graphs(ds))
+        if found.status is Status.OPTIMAL:
+            return ds, found
+
+
+def plain_risk(ds, W, head, loss):
+    """The risk from the softmax of every sequence."""
+    s, first = ds.attention(W), ds.offsets[:-1]
+    scores = ds.is_label if head is None else (head @ ds.E.T)[np.repeat(ds.labels, ds.lengths), ds.tokens]
+    outputs = np.add.reduceat(s * scores, first)
+    return float(np.mean(loss.scalar(outputs)[0]))
+
+
+def brute_force(ds, radius, head, loss, starts):
+    """The smallest risk in a ball that a general-purpose solver finds, and where."""
+    d = ds.d_model
+    room = {"type": "ineq", "fun": lambda w: 1.0 - w @ w / radius**2, "jac": lambda w: -2.0 * w / radius**2}
+    best = (np.inf, None)
+    for start in starts:
+        run = minimize(
+            lambda w: plain_risk(ds, w.reshape(d, d), head, loss),
+            start.reshape(-1),
+            constraints=[room],
+            method="SLSQP",
+            options={"ftol": 1e-13, "maxiter": 300},
+        )
+        point = run.x * min(1.0, radius / np.linalg.norm(run.x))
+        best = min(best, (plain_risk(ds, point.reshape(d, d), head, loss), point.reshape(d, d)), key=lambda one: one[0])
+    return best
+
+
+@pytest.mark.statement("C Algo-RP")
+@pytest.mark.parametrize(("generator", "seed"), [(acyclic_sequences, 1), (cyclic_sequences, 2), (cyclic_sequences, 3)])
+def test_path_of_the_log_loss_agrees_with_a_general_solver(generator, seed):
+    ds, _ = feasible(generator, (5, 3, 5, 4), seed)
+    radii = np.array([0.5, 2.0, 8.0])
+    path = nexttoken_path(ds, radii)
+    for k, radius in enumerate(radii):
+        value, point = brute_force(ds, radius, None, LogLoss(), [np.zeros(9)])
+        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], None, LogLoss()), rel=tolerances.ROUNDING)
+        assert path.risk()[k] <= value + tolerances.ROUNDING
+        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
+        assert np.linalg.norm(path.points[k] - point) < 1e-2 * radius
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    assert path.norm == pytest.approx(radii)
+
+
+@pytest.mark.statement("C Algo-RP")
+@pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
+def test_path_of_another_head_is_global_on_small_problems(loss):
+    ds, _ = feasible(acyclic_sequences, (5, 3, 4, 4), 4)
+    head, rng = 0.5 * ds.E, np.random.default_rng(0)
+    radii = np.array([1.0, 6.0])
+    path = nexttoken_path(ds, radii, head=head, loss=loss, restarts=8)
+    for k, radius in enumerate(radii):
+        starts = rng.standard_normal((6, 9)) * radius / 3.0
+        value, _ = brute_force(ds, radius, head, loss, starts)
+        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], head, loss), abs=tolerances.ROUNDING)
+        assert path.risk()[k] <= value + tolerances.ROUNDING
+        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+
+
+def decimal_slope(ds, graphs, inside, outside):
+    """The part across S_cyc of the log-loss's gradient at one-hot data, in 60 digits; nothing in it cancels.
+
+    Each sample moves weight from the tokens its label dominates to the label's whole component, in equal parts.
+    """
+    slope = [[Decimal(0)] * ds.n_vocabulary for _ in range(ds.n_vocabulary)]
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        k, graph = int(ds.last[i]), graphs[int(ds.last[i])]
+        members = graph.components[graph.component(label)]
+        lower = [x for x in ids if x not in members]
+        weights = [(Decimal(inside[x][k]) + Decimal(outside[x][k])).exp() for x in ids]
+        for x in lower:
+            share = (Decimal(inside[x][k]) + Decimal(outside[x][k])).exp() / sum(weights) / len(ds)
+            below = graph.components[graph.component(x)]
+            for j in below:
+                slope[j][k] += share / len(below)
+            for j in members:
+                slope[j][k] -= share / len(members)
+    return slope
+
+
+@pytest.mark.statement("C Algo-RP")
+@pytest.mark.parametrize("height", [30.0, 2000.0])
+def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
+    ds = figure_2()
+    graphs = priority_graphs(ds)
+    path = nexttoken_path(ds, [height / graph_svm(ds.E, graphs).margin])
+    with localcontext() as context:
+        context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9
+        slope = decimal_slope(ds, graphs, *(part.tolist() for part in (path.cyclic_part()[0], path.strict_part()[0])))
+        largest = max(abs(value) for row in slope for value in row)
+        across = np.array([[float(value / largest) for value in row] for row in slope])
+        log = float(largest.ln())
+    direction = path.strict_part()[0] / np.linalg.norm(path.strict_part()[0])
+    assert log == pytest.approx(-height, abs=5.0)
+    assert np.linalg.norm(across + np.linalg.norm(across) * direction) < tolerances.PATH_KKT * np.linalg.norm(across)
+
+
+@pytest.mark.statement("C Thm 1")
+@pytest.mark.parametrize(("shape", "head", "loss"), [
+    ((8, 8, 4, 6), None, LogLoss()),
+    ((9, 5, 5, 6), None, LogLoss()),
+    ((6, 4, 4, 5), 1.0, Linear()),
+    ((6, 6, 4, 5), 0.5, SquaredLoss()),
+])  # fmt: skip
+def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
+    ds, limit = feasible(acyclic_sequences, shape, 5)
+    head = None if head is None else head * ds.E
+    path = nexttoken_path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, head=head, loss=loss, restarts=1)
+    distance = path.distance(limit.x)
+    assert np.all(np.diff(np.log(distance)) / np.log(10.0) < -0.8)
+    assert distance[-1] < 10.0 * tolerances.PATH_OFFSET
+    assert path.correlation(limit.x)[-1] > 0.999
+    assert path.log_excess[-1] == pytest.approx(-1e4, rel=0.01)
+    assert np.all(np.diff(path.log_excess) < 0.0)
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    assert not np.any(path.cyclic_part())
+
+
+@pytest.mark.statement("C Thm 2")
+@pytest.mark.parametrize(("shape", "seed"), [((6, 8, 6, 4), 6), ((8, 6, 10, 5), 7), ((7, 5, 9, 4), 8)])
+def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
+    ds, limit = feasible(cyclic_sequences, shape, seed)
+    heights = np.array([4.0, 8.0, 12.0, 100.0, 1e4])
+    path = nexttoken_path(ds, heights / limit.margin)
+    correction = cyclic_correction(ds).x
+    gap = np.linalg.norm(path.cyclic_part() - correction, axis=(1, 2))
+    rate = np.diff(np.log(gap[:3])) / np.diff(heights[:3])
+    assert np.all((rate > -1.4) & (rate < -0.7))  # like e^(-R · margin)
+    assert gap[-1] < tolerances.CYCLIC_LIMIT * max(1.0, np.linalg.norm(correction))
+    assert path.correlation(limit.x)[-1] > 0.999
+    assert path.distance(limit.x)[-1] < 10.0 * tolerances.PATH_OFFSET
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    assert path.points == pytest.approx(path.cyclic_part() + path.strict_part(), rel=1e-12, abs=1e-9)
+    whole = plain_risk(ds, 40.0 * limit.x + correction, None, LogLoss())  # the infimum to sixteen digits
+    assert np.exp(path.log_excess[:2]) == pytest.approx(path.risk()[:2] - whole, rel=1e-6)
+
+
+@pytest.mark.statement("C Lemma 4", "C Eq. (11)")
+def test_path_with_any_cyclic_part_turns_into_the_same_direction():
+    ds, limit = feasible(cyclic_sequences, (6, 6, 8, 4), 9)
+    basis = cyclic_correction(ds).basis
+    inside = np.tensordot(np.random.default_rng(1).normal(size=len(basis)) * 2.0, basis, axes=1)
+    radii = np.array([1.0, 100.0, 1e4]) / limit.margin
+    path = nexttoken_path(ds, radii, cyclic_part=inside)
+    assert path.cyclic_part() == pytest.approx(np.stack([inside] * 3), abs=1e-12)
+    outside = path.strict_part() / np.linalg.norm(path.strict_part(), axis=(1, 2), keepdims=True)
+    assert np.linalg.norm(path.strict_part(), axis=(1, 2)) == pytest.approx(radii)
+    assert np.linalg.norm(outside[-1] - limit.x * limit.margin) < 10.0 * tolerances.PATH_OFFSET
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    free = nexttoken_path(ds, [np.hypot(np.linalg.norm(inside), radii[0])])
+    assert free.risk()[0] < path.risk()[0] - 1e-3  # this cyclic part is not the best
+    with pytest.raises(
+        InputError, match="'cyclic_part' argument must be a matrix in S_cyc; got one whose part outside has norm"
+    ):
+        nexttoken_path(ds, radii, cyclic_part=inside + limit.x)
+
+
+@pytest.mark.statement("C Algo-RP")
+def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_strict():
+    ds = SequenceDataset([[0, 1], [0, 1], [1, 0, 1], [0, 1]], [0, 0, 1, 1], np.array([[1.0, 0.2], [0.3, 1.0]]))
+    correction = cyclic_correction(ds).x
+    length = float(np.linalg.norm(correction))
+    path = nexttoken_path(ds, np.array([0.5, 2.0, 50.0]) * length)
+    assert path.limit.status is Status.TRIVIAL
+    assert path.norm == pytest.approx([0.5 * length, length, length])
+    assert path.points[1:] == pytest.approx(np.stack([correction] * 2), abs=1e-9)
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    assert "NextTokenPath(3 radii" in repr(path)
+
+
+@pytest.mark.statement("C Algo-RP")
+def test_infeasible_data_leave_the_infimum_unknown():
+    E = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])  # the third lies between the others
+    ds = SequenceDataset([[0, 2, 2], [1, 2, 2], [0, 2]], [2, 2, 2], E)
+    path = nexttoken_path(ds, [1.0, 100.0])
+    assert path.limit.status is Status.INFEASIBLE
+    assert np.isnan(path.log_excess).all()
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+    value, _ = brute_force(ds, 1.0, None, LogLoss(), [np.zeros(4)])
+    assert path.risk()[0] == pytest.approx(value, abs=tolerances.PATH_BRUTE_FORCE)
+
+
+def test_what_the_path_cannot_use_is_named():
+    ds, cyclic = acyclic_sequences(5, 4, 4, 4, 0), cyclic_sequences(5, 4, 6, 4, 0)
+    with pytest.raises(
+        InputError, match=r"'radii' argument must be positive numbers, each larger.*got radii that do not increase"
+    ):
+        nexttoken_path(ds, [2.0, 1.0])
+    with pytest.raises(InputError, match=r"'radii' argument must be positive numbers, each larger.*got -1 instead"):
+        nexttoken_path(ds, -1.0)
+    with pytest.raises(InputError, match=r"'loss' argument must be a loss of the label's own output.*got CrossEntropy"):
+        nexttoken_path(ds, 1.0, loss=CrossEntropy())
+    with pytest.raises(
+        InputError, match=r"'ds' argument must be acyclic unless the loss is the log-loss.*got tokens of equal priority"
+    ):
+        nexttoken_path(cyclic, 1.0, loss=Linear())
+    with pytest.raises(
+        InputError, match=r"'head' argument must be one under which each label scores highest.*got token \d scoring"
+    ):
+        nexttoken_path(ds, 1.0, head=-ds.E, loss=Linear())
+    with pytest.raises(
+        InputError,
+        match=r"'loss' argument must be decreasing at the output.*got SquaredLoss with slope -?0 at output 1 ",
+    ):
+        nexttoken_path(ds, 1.0, loss=SquaredLoss())
+    with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(4, 4\)"):
+        nexttoken_path(ds, 1.0).distance(np.eye(3))
