@@ -1,0 +1,196 @@
+"""Both models' exact gradients, and AdamW, against torch's autograd and optimiser on sequences written out position by position."""
+
+import numpy as np
+import pytest
+import torch
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.embeddings.device_batches import DeviceEpochs, sums_by_token
+from marginlens.embeddings.device_models import DeviceOneLayer
+from marginlens.embeddings.minibatches import batches_of, distinct_tokens
+from marginlens.embeddings.one_layer import CompiledOneLayer, loss_and_gradients
+from marginlens.embeddings.parameters import Parameters, initial_parameters
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.two_layer import DeviceTwoLayer
+from marginlens.errors import InputError
+from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
+
+MODELS = {"compiled": (1, CompiledOneLayer), "torch": (1, DeviceOneLayer), "two layers": (2, DeviceTwoLayer)}
+
+
+def ragged(seed=0, n=30, vocabulary=15, longest=20):
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(vocabulary, size=rng.integers(1, longest + 1)) for _ in range(n)]
+    return LabelledSequences(sequences, rng.choice([-1, 1], size=n), vocabulary)
+
+
+def written_out(data, samples, E, p, v, layers):
+    """f of each sequence with a row per position, as the paper writes it."""
+    outputs = []
+    for i in samples:
+        X = E[torch.from_numpy(data[int(i)][0])]
+        if layers == 2:
+            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
+        outputs.append(torch.softmax(X @ p, dim=0) @ (X @ v))
+    return torch.stack(outputs)
+
+
+def loss_of(data, samples, *model):
+    return torch.nn.functional.softplus(-torch.from_numpy(data.y[samples]) * written_out(data, samples, *model)).mean()
+
+
+def parameters(data, d, seed=1, scale=2.0):
+    start = initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
+    return Parameters(scale * start.E, scale * start.p, scale * start.v)
+
+
+def leaves(start):
+    return [torch.tensor(one, requires_grad=True) for one in (start.E, start.p, start.v)]
+
+
+def copied(start):
+    return Parameters(start.E.copy(), start.p.copy(), start.v.copy())
+
+
+@pytest.mark.statement("B Eq. (1)", "B Eq. (2)", "B Lemma 7")
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_closed_form_gradients_are_autograds(scale):
+    data = ragged()
+    start = parameters(data, 7, scale=scale)
+    theirs = leaves(start)
+    expected = loss_of(data, np.arange(len(data)), *theirs, 1)
+    expected.backward()
+    loss, ours = loss_and_gradients(start.E, start.p, start.v, data)
+    assert abs(loss - expected.item()) < ROUNDING
+    for mine, other in zip((ours.E, ours.p, ours.v), theirs, strict=True):
+        assert np.abs(mine - other.grad.numpy()).max() <= AUTOGRAD * np.abs(mine).max()
+
+
+@pytest.mark.statement("B Lemma 7")
+def test_the_gradient_by_an_embedding_is_the_papers_double_sum():
+    data = ragged(3, n=5, longest=6)
+    start = parameters(data, 4)
+    expected = np.zeros_like(start.E)
+    for i in range(len(data)):
+        ids, y = data[i]
+        X = start.E[ids]
+        q = np.exp(X @ start.p) / np.exp(X @ start.p).sum()
+        g = 1.0 / (1.0 + np.exp(y * (q @ X @ start.v)))
+        for s in range(data.n_vocabulary):
+            for k in range(len(ids)):
+                pair = sum((float(ids[k] == s) - float(ids[j] == s)) * q[k] * q[j] for j in range(len(ids)) if j != k)
+                expected[s] -= y * g * (pair * (X[k] @ start.v) * start.p + (ids[k] == s) * q[k] * start.v) / len(data)
+    np.testing.assert_allclose(
+        loss_and_gradients(start.E, start.p, start.v, data)[1].E, expected, rtol=0, atol=ROUNDING
+    )
+
+
+@pytest.mark.statement("B Eq. (36)")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("train_v", [True, False])
+def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
+    layers, model_class = MODELS[name]
+    data, rng = ragged(), np.random.default_rng(5)
+    start = parameters(data, 9)
+    settings = TrainingSettings(layers, 9, batch=11, weight_decay=0.01, train_v=train_v, dtype="float64")
+    model = model_class(distinct_tokens(data), copied(start), settings)
+    theirs = leaves(start)
+    optimiser = torch.optim.AdamW(theirs if train_v else theirs[:2], weight_decay=0.01)
+    for rate in (0.05, 0.05, 0.005):
+        order = rng.permutation(len(data))
+        model.begin(order)
+        total = 0.0
+        optimiser.param_groups[0]["lr"] = rate
+        for first, last in batches_of(len(data), 11):
+            optimiser.zero_grad()
+            loss = loss_of(data, order[first:last], *theirs, layers)
+            loss.backward()
+            optimiser.step()
+            total += loss.item() * (last - first)
+            model.step(first, last, rate)
+            assert abs(model.loss - total) < LOOP_AGREEMENT
+    assert model.taken == 9
+    for mine, other in zip(vars(model.parameters()).values(), theirs, strict=True):
+        assert np.abs(mine - other.detach().numpy()).max() < LOOP_AGREEMENT
+    outputs = written_out(data, np.arange(len(data)), *theirs, layers).detach().numpy()
+    assert np.abs(model.outputs() - outputs).max() < LOOP_AGREEMENT
+    E, p, v = vars(model.parameters()).values()
+    for mine, expected in zip(model.products(), (E @ p, E @ v), strict=True):
+        assert np.abs(mine - expected).max() < ROUNDING
+    assert np.array_equal(v, start.v) is not train_v
+
+
+@pytest.mark.statement("B Eq. (36)")
+def test_distinct_tokens_with_multiplicities_are_the_padded_sequences_of_two_layers():
+    data = LabelledSequences([[3, 3, 3, 1], [2], [0, 1, 0, 1, 0, 3, 2, 2]], [1, -1, 1])
+    start = parameters(data, 5, scale=3.0)
+    settings = TrainingSettings(2, 5, batch=3, dtype="float64")
+    model = DeviceTwoLayer(distinct_tokens(data), copied(start), settings)
+    model.epochs.lay_out(np.arange(3))
+    batch = model.epochs[0]
+    assert [group.token.shape for group in batch.groups] == [(2, 2), (1, 4)]
+    f = torch.cat(model.gradients(batch))
+    E, p, v = leaves(start)
+    longest = max(data.lengths)
+    tokens = torch.zeros(3, longest, dtype=torch.int64)
+    mask = torch.full((3, longest), -torch.inf, dtype=torch.float64)
+    for row, i in enumerate((1, 0, 2)):  # shortest first
+        ids = torch.from_numpy(data[i][0])
+        tokens[row, : len(ids)], mask[row, : len(ids)] = ids, 0.0
+    X = E[tokens]
+    X = torch.nn.functional.layer_norm(torch.softmax(X @ X.mT + mask[:, None, :], dim=-1) @ X + X, (5,))
+    padded = (torch.softmax(X @ p + mask, dim=-1) * (X @ v)).sum(-1)
+    assert (f - padded).abs().max() < ROUNDING
+    torch.nn.functional.softplus(-torch.tensor([-1.0, 1.0, 1.0]) * padded).mean().backward()
+    for name, other in zip("Epv", (E, p, v), strict=True):
+        assert (model.trained[name].grad - other.grad).abs().max() <= AUTOGRAD * other.grad.abs().max()
+
+
+def test_large_logits_neither_overflow_nor_lose_the_softmax():
+    data = ragged(2)
+    start = parameters(data, 6, scale=60.0)
+    loss, gradients = loss_and_gradients(start.E, start.p, start.v, data)
+    theirs = leaves(start)
+    expected = loss_of(data, np.arange(len(data)), *theirs, 1)
+    expected.backward()
+    assert np.isfinite(loss)
+    assert np.abs(gradients.E - theirs[0].grad.numpy()).max() <= AUTOGRAD * np.abs(gradients.E).max()
+
+
+def test_distinct_tokens_are_the_counts_of_every_sequence():
+    data = ragged(4)
+    pairs = distinct_tokens(data)
+    for i in range(len(data)):
+        here = slice(pairs.offsets[i], pairs.offsets[i + 1])
+        ids, counts = np.unique(data[i][0], return_counts=True)
+        order = np.argsort(pairs.token[here])
+        assert pairs.token[here][order].tolist() == ids.tolist()
+        assert pairs.count[here][order].tolist() == counts.tolist()
+    assert repr(pairs) == f"DistinctTokens(30 sequences, {len(pairs.token)} pairs, 15 tokens)"
+
+
+def test_an_epoch_holds_every_pair_once_and_finds_the_rows_of_each_token():
+    data = ragged(6, n=23)
+    pairs = distinct_tokens(data)
+    epochs = DeviceEpochs(pairs, torch.device("cpu"), torch.float64, 8, (0.5, 0.9, 1.0))
+    epochs.lay_out(np.random.default_rng(0).permutation(23))
+    assert len(epochs) == 3
+    counts, labels = np.zeros(data.n_vocabulary), 0
+    for k in range(len(epochs)):
+        batch = epochs[k]
+        numbers = torch.cat([group.log_count.exp().reshape(-1, 1) for group in batch.groups])
+        assert numbers.shape == (batch.n_rows, 1)
+        summed = sums_by_token(numbers, batch)[:, 0].numpy()
+        held = np.zeros(data.n_vocabulary)
+        for group in batch.groups:
+            np.add.at(held, group.token.numpy().reshape(-1), group.log_count.exp().numpy().reshape(-1))
+            labels += int(group.y.sum())
+        assert np.abs(summed - held).max() < ROUNDING
+        counts += held
+    assert np.abs(counts - np.bincount(data.tokens, minlength=15)).max() < ROUNDING
+    assert labels == data.y.sum()
+
+
+def test_too_few_embeddings_are_refused():
+    with pytest.raises(InputError, match="'E' argument must be at least 3 rows, one for each token; got 2 rows"):
+        loss_and_gradients(np.ones((2, 4)), np.ones(4), np.ones(4), [[0, 2]], [1])
