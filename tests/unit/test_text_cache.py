@@ -151,7 +151,7 @@ def test_no_text_of_a_review_is_kept(source: ReviewTable, tmp_path: Path) -> Non
 
 def test_tokens_counted_in_one_part(source: ReviewTable) -> None:
     found = encode_reviews(source, replace(PIPELINE, min_count=2), count_in="train")
-    assert found.vocabulary.names == ("film",)
+    assert found.names == found.vocabulary.names == ("film",)
     assert found.vocabulary.counts.tolist() == [2]
     assert len(found.part("train")) == 2
     assert found.part("test").y.tolist() == [-1]

@@ -43,6 +43,11 @@ class EncodedReviews:
     split: npt.NDArray[np.str_] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The token that each id stands for."""
+        return self.vocabulary.names
+
     def part(self, name: str) -> LabelledSequences:
         """The samples of one part, e.g. "train"."""
         return self.data.subset(np.flatnonzero(_in_part(self.split, name, "name")))
