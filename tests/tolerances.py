@@ -44,3 +44,6 @@ PATH_BRUTE_FORCE = 1e-6  # risk at which a general-purpose solver with many star
 PATH_OFFSET = 1e-3  # distance of a path's direction to its limit at R = 1e4/margin: an offset of order ten over R
 SAME_PATH = 1e-5  # two minimisations of the same risk up to a constant factor, each stopped at its own KKT tolerance
 CYCLIC_LIMIT = 1e-10  # a path's part along S_cyc against W^cyc where the tail is nothing: two Newton methods' gradients over the curvature
+FINITE_DIFFERENCE = (
+    1e-7  # central differences at step 1e-5 of risks of order one: rounding over the step, and the step squared
+)

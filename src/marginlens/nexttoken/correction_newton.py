@@ -85,6 +85,7 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
     T = landscape.table
     z = landscape.coordinates(start)
     unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))  # the most that a unit step moves a logit
+    widest = 4.0 / unit * float(np.sqrt(landscape.space.n_groups))  # components move side by side
     radius, point, settled, n, flat = 2.0 / unit, landscape.at(T @ z), False, 0, 0
     while n < _STEPS and not settled:
         n += 1
@@ -104,7 +105,7 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         step = vectors @ _trusted(values, along, radius)
         trial = landscape.at(T @ (z + step))
         promised = float(g @ step + 0.5 * np.sum(values * (vectors.T @ step) ** 2))
-        z, radius, moved = _judge((point.value, trial.value, promised), z, step, radius, 4.0 / unit)
+        z, radius, moved = _judge((point.value, trial.value, promised), z, step, radius, widest)
         point = trial if moved else point
         if radius * unit < 1e-13:
             break

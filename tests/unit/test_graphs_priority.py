@@ -1,0 +1,140 @@
+"""Priority graphs, components and cyclic subsets against brute-force reachability."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.graphs import cyclic_subset, graphs_of_edges, is_acyclic, priority_graphs, tied_positions
+from marginlens.graphs.priority import PriorityGraph
+
+
+def random_sequences(rng: np.random.Generator, K: int, n: int, longest: int) -> SequenceDataset:
+    sequences = [rng.integers(K, size=rng.integers(1, longest + 1)) for _ in range(n)]
+    return SequenceDataset(sequences, [rng.choice(one) for one in sequences], np.eye(K))
+
+
+def reachability(ds: SequenceDataset, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges and reachability (K, K) by repeated squaring, straight from the definition."""
+    K = ds.n_vocabulary
+    edge = np.zeros((K, K), dtype=bool)
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        if ids[-1] == last:
+            edge[label, ids] = True
+    np.fill_diagonal(edge, False)
+    reach = edge | np.eye(K, dtype=bool)
+    for _ in range(K):
+        reach = reach | ((reach.astype(int) @ reach.astype(int)) > 0)
+    return edge, reach
+
+
+DATASETS = [
+    random_sequences(np.random.default_rng(seed), *shape)
+    for seed in range(8)
+    for shape in ((5, 8, 4), (7, 25, 6), (4, 3, 2))
+]
+
+
+@pytest.mark.statement("C §3.1")
+@pytest.mark.parametrize("ds", DATASETS, ids=range(len(DATASETS)))
+def test_graphs_equal_brute_force_reachability(ds: SequenceDataset) -> None:
+    graphs = priority_graphs(ds)
+    assert set(graphs) == set(ds.last.tolist())
+    for last, graph in graphs.items():
+        edge, reach = reachability(ds, last)
+        seen = sorted({int(x) for i in range(len(ds)) if ds.last[i] == last for x in ds[i][0]})
+        assert graph.nodes.tolist() == seen
+        assert sorted(map(tuple, graph.edges.tolist())) == sorted(
+            zip(*map(np.ndarray.tolist, np.nonzero(edge)), strict=True)
+        )
+        mutual = reach & reach.T
+        strict = edge & ~mutual
+        assert sorted(map(tuple, graph.strict.tolist())) == sorted(
+            zip(*map(np.ndarray.tolist, np.nonzero(strict)), strict=True)
+        )
+        tied = np.triu(mutual, k=1)
+        assert sorted(map(tuple, graph.tied.tolist())) == sorted(
+            zip(*map(np.ndarray.tolist, np.nonzero(tied)), strict=True)
+        )
+        for i in seen:
+            for j in seen:
+                assert graph.reaches(i, j) == reach[i, j]
+                assert (graph.component(i) == graph.component(j)) == mutual[i, j]
+                if edge[i, j]:
+                    assert graph.component(i) <= graph.component(j)
+        assert [sorted(part.tolist()) for part in graph.components] == [part.tolist() for part in graph.components]
+        assert graph.is_acyclic == all(len(part) == 1 for part in graph.components)
+
+
+@pytest.mark.statement("C §3.1")
+def test_edges_are_counted_by_position() -> None:
+    graph = priority_graphs(SequenceDataset([[0, 1, 1, 2], [1, 2], [0, 2]], [0, 1, 0], np.eye(3)))[2]
+    assert {tuple(edge): count for edge, count in zip(graph.edges.tolist(), graph.counts.tolist(), strict=True)} == {
+        (0, 1): 2,
+        (0, 2): 2,
+        (1, 2): 1,
+    }
+    assert [part.tolist() for part in graph.components] == [[0], [1], [2]]
+    assert repr(graph) == "PriorityGraph(last=2, 3 tokens, 3 edges, 3 components, 3 strict)"
+
+
+@pytest.mark.statement("C Eq. (4)")
+@pytest.mark.parametrize("ds", DATASETS, ids=range(len(DATASETS)))
+def test_tied_positions_are_those_of_the_labels_component(ds: SequenceDataset) -> None:
+    tied, labelled = tied_positions(ds), ds.is_label
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        mutual = reachability(ds, int(ds.last[i]))[1]
+        mutual = mutual & mutual.T
+        here = slice(ds.offsets[i], ds.offsets[i + 1])
+        assert tied[here].tolist() == mutual[label, ids].tolist()
+        assert labelled[here].tolist() == (ids == label).tolist()
+
+
+@pytest.mark.statement("C Def 1", "C Eq. (5)", "C Def 2")
+@pytest.mark.parametrize("ds", DATASETS, ids=range(len(DATASETS)))
+def test_the_cyclic_subset_drops_what_the_label_dominates(ds: SequenceDataset) -> None:
+    expected = []
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        mutual = reachability(ds, int(ds.last[i]))[1]
+        mutual = mutual & mutual.T
+        kept = ids[mutual[label, ids]]
+        if len(np.unique(kept)) > 1:
+            expected.append((kept.tolist(), label, int(ds.last[i]), i))
+    subset, graphs = cyclic_subset(ds), priority_graphs(ds)
+    assert (subset is None) == (not expected) == is_acyclic(graphs)
+    if subset is not None:
+        found = [
+            (subset[i][0].tolist(), subset[i][1], int(subset.last[i]), int(subset.samples[i]))
+            for i in range(len(subset))
+        ]
+        assert found == expected
+
+
+def test_a_graph_can_be_made_from_edges() -> None:
+    last, head, tail = np.array([1, 1, 1, 0]), np.array([2, 0, 3, 3]), np.array([0, 2, 3, 1])
+    graphs = graphs_of_edges(last, head, tail, 4)
+    assert {k: [part.tolist() for part in graph.components] for k, graph in graphs.items()} == {
+        0: [[3], [1]],
+        1: [[0, 2], [3]],
+    }
+    assert graphs[1].component(1) == -1
+    assert graphs[1].components_of(np.array([3, 1, 2])).tolist() == [1, -1, 0]
+    assert not graphs[1].reaches(0, 1)
+    assert isinstance(graphs[0], PriorityGraph)
+
+
+def test_many_samples_and_few_give_the_same_graphs() -> None:
+    """Counting in a table and counting by sorting agree: the same data repeated has the same edges, counted as often."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(60, size=(40, 5))
+    labels = ids[:, 1]
+    once = priority_graphs(SequenceDataset(ids, labels, np.eye(60)))
+    often = priority_graphs(SequenceDataset(np.tile(ids, (200, 1)), np.tile(labels, 200), np.eye(60)))
+    for last, graph in once.items():
+        np.testing.assert_array_equal(graph.edges, often[last].edges)
+        np.testing.assert_array_equal(200 * graph.counts, often[last].counts)
+        np.testing.assert_array_equal(graph.component_of, often[last].component_of)

@@ -1,0 +1,199 @@
+"""S_cyc against its definition, in every way of computing it; graphs of what weights select."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tolerances
+from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.sequences import SequenceDataset
+from marginlens.errors import InputError
+from marginlens.graphs import cyclic_subset, priority_graphs, subspace
+from marginlens.graphs.pseudo import leading_subset, pseudo_graphs, selected_positions
+from marginlens.graphs.subspace import cyclic_subspace
+
+SHAPES = [(6, 8, 12, 4), (9, 4, 20, 5), (12, 12, 60, 4)]  # K, d, n, T
+
+
+def generators(ds: SequenceDataset) -> np.ndarray:
+    """(n, d²) the matrices (e_j - ē)e_kᵀ of Definition 3."""
+    return np.array([
+        np.outer(ds.E[j] - ds.E[members].mean(axis=0), ds.E[last]).ravel()
+        for last, graph in priority_graphs(ds).items()
+        for members in graph.components
+        if len(members) > 1
+        for j in members
+    ])  # fmt: skip
+
+
+@pytest.mark.statement("C Def 3")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_basis_is_orthonormal_and_spans_the_definition(shape: tuple[int, int, int, int]) -> None:
+    ds = cyclic_sequences(*shape, 3)
+    space, rows = cyclic_subspace(ds.E, priority_graphs(ds)), generators(ds)
+    basis = space.basis.reshape(space.rank, -1)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(space.rank), atol=tolerances.ROUNDING)
+    np.testing.assert_allclose(rows @ basis.T @ basis, rows, atol=tolerances.ROUNDING)
+    assert space.rank == np.linalg.matrix_rank(rows)
+
+
+def ways(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
+    return {
+        "basis": {"_QUICK": 10_000},
+        "factor": {"_QUICK": 0},
+        "iteration": {"_QUICK": 0, "_DENSE": 0, "_FACTORED": 0},
+    }
+
+
+@pytest.mark.statement("C Def 3")
+@pytest.mark.parametrize("way", ["basis", "factor", "iteration"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_way_of_projecting_is_the_projection(
+    shape: tuple[int, int, int, int], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in ways(monkeypatch)[way].items():
+        monkeypatch.setattr(subspace, name, limit)
+    rng, ds = np.random.default_rng(1), cyclic_sequences(*shape, 4)
+    space, rows = cyclic_subspace(ds.E, priority_graphs(ds)), generators(ds)
+    W = rng.normal(size=(3, ds.d_model, ds.d_model))
+    inside = space.project(W)
+    nearest = np.stack([np.linalg.lstsq(rows.T, one.ravel(), rcond=1e-12)[0] @ rows for one in W]).reshape(W.shape)
+    np.testing.assert_allclose(inside, nearest, atol=tolerances.CONDITIONED)
+    np.testing.assert_allclose(space.complement(W).reshape(3, -1) @ rows.T, 0.0, atol=tolerances.CONDITIONED)
+    np.testing.assert_allclose(space.project(inside[0]), inside[0], atol=tolerances.CONDITIONED)
+
+
+@pytest.mark.statement("C Def 3")
+def test_one_hot_tokens_need_no_basis() -> None:
+    """With thousands of directions a projection is centring within components; scaled and rotated one-hot rows do as well."""
+    rng = np.random.default_rng(0)
+    K = 300
+    ids = rng.integers(K, size=(1500, 3))
+    ids[:, -1] %= 3
+    ds = SequenceDataset(ids, ids[np.arange(1500), rng.integers(3, size=1500)], np.eye(K))
+    graphs = priority_graphs(ds)
+    space = cyclic_subspace(ds.E, graphs)
+    W = rng.normal(size=(K, K))
+    expected = np.zeros((K, K))
+    for last, graph in graphs.items():
+        for members in graph.components:
+            expected[members, last] = W[members, last] - W[members, last].mean()
+    np.testing.assert_allclose(space.project(W), expected, atol=tolerances.ROUNDING)
+    assert space.rank == space.n_generators > 100
+    assert "_reduced" not in vars(space)
+    turn = np.linalg.qr(rng.normal(size=(K, K)))[0]
+    turned = cyclic_subspace(2.0 * turn, graphs)
+    np.testing.assert_allclose(turned.project(turn.T @ W @ turn), turn.T @ expected @ turn, atol=tolerances.ROUNDING)
+
+
+def test_acyclic_graphs_have_no_subspace() -> None:
+    ds = SequenceDataset([[0, 1, 2], [1, 2]], [0, 1], np.eye(3))
+    space = cyclic_subspace(ds.E, priority_graphs(ds))
+    assert space.rank == 0
+    assert space.basis.shape == (0, 3, 3)
+    assert not space.project(np.ones((3, 3))).any()
+    assert repr(space) == "CyclicSubspace(0 components, 0 generators, d_model=3)"
+
+
+def test_a_zero_embedding_adds_nothing() -> None:
+    E = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    ds = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], E)
+    space = cyclic_subspace(E, priority_graphs(ds))
+    assert space.n_generators == 1
+    assert space.rank == 0
+    assert not space.project(np.ones((2, 2))).any()
+
+
+def test_bad_subspace_arguments_are_refused_by_name() -> None:
+    ds = cyclic_sequences(6, 8, 12, 4, 0)
+    space = cyclic_subspace(ds.E, priority_graphs(ds))
+    with pytest.raises(InputError, match=r"'W'.*shape \(…, 8, 8\); got shape \(3, 3\)"):
+        space.project(np.eye(3))
+    with pytest.raises(InputError, match="'graphs'.*PriorityGraph objects; got int"):
+        cyclic_subspace(ds.E, {0: 3})
+    with pytest.raises(InputError, match="'graphs'.*tokens 0 to 1, one for each row of E"):
+        cyclic_subspace(ds.E[:2], priority_graphs(ds))
+
+
+# ---- pseudo-graphs
+
+
+@pytest.mark.statement("C §6")
+def test_pseudo_graphs_have_an_edge_from_each_selected_token_to_every_other() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        ds = cyclic_sequences(6, 5, 10, 5, rng)
+        W = 3.0 * rng.normal(size=(5, 5))
+        expected: dict[int, set[tuple[int, int]]] = {int(last): set() for last in ds.last}
+        for i in range(len(ds)):
+            ids, _ = ds[i]
+            logits = ds.E[ids] @ W @ ds.E[ids[-1]]
+            s = np.exp(logits - logits.max())
+            s /= s.sum()
+            for t in np.flatnonzero(s > 0.05):
+                expected[int(ids[-1])] |= {(int(ids[t]), int(other)) for other in ids if other != ids[t]}
+        graphs = pseudo_graphs(ds, W, 0.05)
+        assert {last: set(map(tuple, graph.edges.tolist())) for last, graph in graphs.items()} == expected
+        chosen = selected_positions(ds, W, 0.05)
+        for i in range(len(ds)):
+            ids, _ = ds[i]
+            here = ids[chosen[ds.offsets[i] : ds.offsets[i + 1]]]
+            assert len(set(graphs[int(ds.last[i])].components_of(here).tolist())) == 1
+
+
+@pytest.mark.statement("C §6")
+def test_a_repeated_token_counts_one_occurrence_at_a_time() -> None:
+    ds = SequenceDataset([[0, 0, 0, 0, 1]], [0], np.eye(2))
+    assert selected_positions(ds, np.zeros((2, 2)), 0.19).tolist() == [True] * 5
+    assert selected_positions(ds, np.array([[0.0, 1.0], [0.0, 0.0]]), 0.2).tolist() == [True] * 4 + [False]
+
+
+@pytest.mark.statement("C §6")
+def test_the_leading_subset_of_the_datas_own_graphs_is_the_cyclic_subset() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        ds = cyclic_sequences(6, 5, 10, 5, rng)
+        ours, theirs = leading_subset(ds, priority_graphs(ds)), cyclic_subset(ds)
+        assert ours is not None
+        assert theirs is not None
+        for name in ("tokens", "offsets", "labels", "queries", "samples"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.statement("C §6")
+def test_the_local_subset_keeps_what_is_tied_with_the_selected() -> None:
+    """Weights that tie 1 and 2 above the label 0: the label goes, 1 and 2 stay, and a sample with one kept token is left out."""
+    ds = SequenceDataset([[0, 1, 2], [0, 2]], [0, 0], np.eye(3))
+    graphs = pseudo_graphs(ds, np.diag([-50.0, 0.0, 0.0]) @ np.ones((3, 3)), 0.01)
+    subset = leading_subset(ds, graphs)
+    assert subset is not None
+    assert subset.samples.tolist() == [0]
+    assert subset[0][0].tolist() == [1, 2]
+    assert subset[0][1] == 0
+    assert leading_subset(ds, pseudo_graphs(ds, np.diag([-100.0, 0.0, 100.0]) @ np.ones((3, 3)), 0.01)) is None
+
+
+@pytest.mark.parametrize(
+    ("threshold", "sentence"),
+    [
+        (-0.1, "'threshold'.*from 0 up to below 1; got -0.1"),
+        (1.0, "'threshold'.*from 0 up to below 1; got 1"),
+        ("a", "'threshold'.*from 0 up to below 1; got 'a'"),
+        (0.4, "'threshold'.*got 0.4, which sample 0 never exceeds instead. A threshold below 1/3 always selects"),
+    ],
+)
+def test_bad_thresholds_are_refused_by_name(threshold: object, sentence: str) -> None:
+    ds = SequenceDataset([[0, 1, 2]], [0], np.eye(3))
+    with pytest.raises(InputError, match=sentence):
+        pseudo_graphs(ds, np.zeros((3, 3)), threshold)
+
+
+def test_graphs_of_other_data_are_refused() -> None:
+    ds, other = SequenceDataset([[0, 1, 2]], [0], np.eye(3)), SequenceDataset([[0, 2]], [0], np.eye(3))
+    with pytest.raises(
+        InputError, match=r"'graphs'.*none with token 1 for last token 2 \(sample 0\).*priority_graphs\(ds\)"
+    ):
+        leading_subset(ds, priority_graphs(other))
+    with pytest.raises(InputError, match=r"'graphs'.*none with token 0 for last token 2 \(sample 0\)"):
+        leading_subset(ds, {})
