@@ -23,6 +23,8 @@ from marginlens.nexttoken.model import check_excess, excess_of, gradient_of, los
 from marginlens.papers import implements
 from marginlens.threads import over_problems
 
+_AT_ONCE = 2_000_000  # logits that are held at a time when risks along a run are kept
+
 
 @implements("C", "Algo-GD")
 def descend_nexttoken(
@@ -143,7 +145,7 @@ def _in_numpy(
 def _kept(batch: SequenceBatch, points: FloatArray, record: Record, scoring: Any) -> dict[str, Any]:
     """Every asked-for quantity at every saved iterate, (batch, n_saved, …)."""
     heads, loss = scoring
-    runs = list(zip(batch.datasets, heads, points, strict=True))
+    runs = [(ds, head, _some(W, ds)) for ds, head, W in zip(batch.datasets, heads, points, strict=True)]
     kept: dict[str, Any] = {}
     for name in record.keep:
         if name in ("p", "W"):
@@ -155,10 +157,17 @@ def _kept(batch: SequenceBatch, points: FloatArray, record: Record, scoring: Any
             chosen = attention if name == "attention" else [batch.selected(one) for one in attention]
             kept[name] = np.stack(chosen, axis=1) if chosen else np.empty((len(batch), 0))
         elif name == "risk":
-            kept[name] = np.array([[risk_of(ds, W, head, loss) for W in Ws] for ds, head, Ws in runs])
+            kept[name] = np.stack([np.concatenate([risk_of(ds, W, head, loss) for W in Ws]) for ds, head, Ws in runs])
         else:
             found = [[excess_of(ds, W, head, loss) for W in Ws] for ds, head, Ws in runs]
-            kept[name] = ExcessRisk(
-                *(np.array([[getattr(e, part) for e in row] for row in found]) for part in ("sign", "log"))
+            sign, log = (
+                np.stack([np.concatenate([getattr(e, part) for e in row]) for row in found]) for part in ("sign", "log")
             )
+            kept[name] = ExcessRisk(sign, log)
     return kept
+
+
+def _some(points: FloatArray, ds: SequenceDataset) -> list[FloatArray]:
+    """The iterates (n_saved, d, d) in groups whose logits fit into memory together."""
+    size = max(1, _AT_ONCE // len(ds.tokens))
+    return [points[k : k + size] for k in range(0, max(len(points), 1), size)]

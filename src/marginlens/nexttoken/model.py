@@ -23,7 +23,6 @@ from marginlens.nexttoken.losses import (
     as_nexttoken_loss,
 )
 from marginlens.nexttoken.own import own_weights
-from marginlens.nexttoken.reduced import reduce_sequences
 from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights
 from marginlens.papers import implements
 
@@ -80,7 +79,7 @@ def nexttoken_risk(ds: SequenceDataset, W: Any, *, head: Any = None, loss: NextT
         W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
     """
     ds = as_sequences(ds)
-    return risk_of(ds, ds.weights(W), as_head(ds, head), as_nexttoken_loss(loss))
+    return float(risk_of(ds, ds.weights(W), as_head(ds, head), as_nexttoken_loss(loss)))
 
 
 def nexttoken_excess(
@@ -159,11 +158,12 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
     return ScaledMatrix(turned.T @ E[queries], float(log_scale))
 
 
-def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> float:
-    """The risk of checked arguments."""
+def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:
+    """The risk at checked weights (…, d_model, d_model), (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
-        return float(np.mean(np.logaddexp(0.0, _log_odds_against(ds, W))))
-    return float(np.mean(loss.value(_outputs(ds, W, head), ds.labels)))
+        return np.mean(np.logaddexp(0.0, _log_odds_against(ds, W)), axis=-1)
+    flat = W.reshape(-1, *W.shape[-2:])
+    return np.array([np.mean(loss.value(_outputs(ds, one, head), ds.labels)) for one in flat]).reshape(W.shape[:-2])
 
 
 def check_excess(loss: NextTokenLoss) -> NextTokenLoss:
@@ -174,7 +174,7 @@ def check_excess(loss: NextTokenLoss) -> NextTokenLoss:
 
 
 def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> ExcessRisk:
-    """L(W) - L* of checked arguments: sign and logarithm."""
+    """L(W) - L* at checked weights (…, d_model, d_model): sign and logarithm, each (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
         odds = _log_odds_against(ds, W)
         with np.errstate(divide="ignore"):
@@ -196,7 +196,7 @@ def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLos
             sign, logs = sign * np.where(own == 1.0, sign, np.sign(outer)), log_delta + log_outer
     logs = np.where(sign == 0.0, -np.inf, logs)
     with np.errstate(divide="ignore"):
-        total, total_sign = logsumexp(logs, b=sign / len(ds), return_sign=True)
+        total, total_sign = logsumexp(logs, axis=-1, b=sign / len(ds), return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))
 
 
@@ -207,37 +207,37 @@ def _outputs(ds: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:
 
 
 def _log_odds_against(ds: SequenceDataset, W: FloatArray) -> FloatArray:
-    """(n_samples,) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
-    logits, first = _logits(ds, W), ds.offsets[:-1]
-    return _logsumexp(np.where(ds.is_label, -np.inf, logits), first) - _logsumexp(
-        np.where(ds.is_label, logits, -np.inf), first
-    )
+    """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
+    logits = _logits(ds, W)
+    against, own = np.where(ds.is_label, -np.inf, logits), np.where(ds.is_label, logits, -np.inf)
+    return _logsumexp(against, ds) - _logsumexp(own, ds)
 
 
 def _shortfall(ds: SequenceDataset, W: FloatArray, head: Head) -> tuple[FloatArray, FloatArray]:
-    """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (n_samples,)."""
+    """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (…, n_samples)."""
     logits, first, labels = _logits(ds, W), ds.offsets[:-1], np.repeat(ds.labels, ds.lengths)
     gap = head.scores(labels, labels) - head.scores(labels, ds.tokens)
-    top = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first)
+    top = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(over="ignore"):
-        terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, ds.lengths)), 0.0) * gap
-    total = np.add.reduceat(terms, first)
+        terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, ds.lengths, axis=-1)), 0.0) * gap
+    total = np.add.reduceat(terms, first, axis=-1)
     with np.errstate(divide="ignore"):
-        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, first)
+        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, ds)
 
 
 def _logits(ds: SequenceDataset, W: FloatArray) -> FloatArray:
-    """Logits from embeddings less their mean, which no softmax notices."""
-    reduced = reduce_sequences(ds)
-    table = (ds.E - ds.E.mean(axis=0)) @ (W @ ds.E[reduced.queries].T)
-    return table[ds.tokens, np.repeat(np.searchsorted(reduced.queries, ds.last), ds.lengths)]
+    """(…, n_positions) logits from embeddings less their mean, which no softmax notices."""
+    queries, column = np.unique(ds.last, return_inverse=True)
+    table = (ds.E - ds.E.mean(axis=0)) @ (W @ ds.E[queries].T)
+    return table[..., ds.tokens, np.repeat(column.reshape(-1), ds.lengths)]
 
 
-def _logsumexp(values: FloatArray, first: Any) -> FloatArray:
-    """Logarithm of the sums of e^values within each sequence; -inf where all are."""
-    top = np.maximum.reduceat(values, first)
+def _logsumexp(values: FloatArray, ds: SequenceDataset) -> FloatArray:
+    """Logarithm of the sums of e^values (…, n_positions) within each sequence; -inf where all are."""
+    first = ds.offsets[:-1]
+    top = np.maximum.reduceat(values, first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
-    lengths = np.diff(np.append(first, len(values)))
+    sums = np.add.reduceat(np.exp(values - np.repeat(safe, ds.lengths, axis=-1)), first, axis=-1)
     with np.errstate(divide="ignore"):
-        return np.log(np.add.reduceat(np.exp(values - np.repeat(safe, lengths)), first)) + safe
+        return np.log(sums) + safe
