@@ -23,7 +23,8 @@ class Levels:
     r"""The K-level law of tokens given a label; its defaults are those of B's Figure 2, 2,048 tokens in 8 levels.
 
     .. math:: p(s|y) = \frac{1-\tilde\delta}{|\tilde S|}\ (s \in \tilde S),\quad
-        \frac{\tilde\delta(1-\delta_k)}{\sum_k |S_k^y|}\ (s \in S_k^y),\quad \frac{\tilde\delta\,\delta_k}{\sum_k |S_k^{-y}|}\ (s \in S_k^{-y})
+        \frac{\tilde\delta(1-\delta_k)}{\sum_k |S_k^y|}\ (s \in S_k^y),\quad
+        \frac{\tilde\delta\,\delta_k}{\sum_k |S_k^{-y}|}\ (s \in S_k^{-y})
 
     Args:
         deltas: (n_levels,) δ_k, the chance of the opposite label where a token of level k stands; each between 0 and 1.
@@ -116,7 +117,8 @@ def balanced_sequences(
 ) -> LabelledSequences:
     r"""Random sequences with one token that decides the label, all others being irrelevant to the count.
 
-    .. math:: \alpha_s = 0 \ (s\ \text{irrelevant}), \quad \text{one completely positive token where}\ y_i = 1,\ \text{one completely negative where}\ y_i = -1
+    .. math:: \alpha_s = 0 \ (s\ \text{irrelevant}), \quad
+        |\{t : x_{it}\ \text{completely positive}\}| = 1_{y_i = 1}, \quad |\{t : x_{it}\ \text{completely negative}\}| = 1_{y_i = -1}
 
     Half of the labels are +1. The irrelevant tokens of the positive sequences are dealt out again, in random order, to the negative ones.
 

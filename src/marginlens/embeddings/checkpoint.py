@@ -83,7 +83,7 @@ def read_checkpoint(place: Path) -> Checkpoint:
     check_place(place, "checkpoint")
     expected = "a file that marginlens wrote"
     try:
-        with np.load(place, allow_pickle=False) as archive:
+        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         facts = json.loads(str(arrays.pop(_FACTS)))
         if facts.pop("form") != _FORM:

@@ -6,7 +6,6 @@ import argparse
 import json
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ from typing import Any
 import marginlens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings.results import Ending, EpochRecord
+from marginlens.embeddings.display import watched
+from marginlens.embeddings.results import Ending
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.errors import InputError, MissingExtra, reject
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
-_BETWEEN_LINES = 5.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,14 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data, names, source = _data(options)
         settings = TrainingSettings.of(_settings(options.settings))
         print(f"{data}; {settings}", flush=True)
-        run = train_embeddings(
-            data,
-            settings,
-            checkpoint=options.checkpoint,
-            every=options.every,
-            time_limit=options.time_limit,
-            watch=_Lines(settings.epochs),
-        )
+        with watched(settings.epochs) as watch:
+            run = train_embeddings(
+                data,
+                settings,
+                checkpoint=options.checkpoint,
+                every=options.every,
+                time_limit=options.time_limit,
+                watch=watch,
+            )
         facts = {"data": source, "command": shlex.join(["python", "-m", "marginlens.embeddings.run", *given])}
         run.write(options.out, names=names, facts={**facts, "versions": _versions(settings), "sequences": len(data)})
     except (InputError, MissingExtra, OSError) as problem:
@@ -51,19 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     print(f"{run}, accuracy {run.accuracy:.4f}. {run.ending.value} The table is in {options.out}.", flush=True)
     return 0 if run.ending is Ending.FINISHED or options.checkpoint else 1
-
-
-class _Lines:
-    """Progress as plain lines: the first epoch, the last, and what comes between them every few seconds."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs, self.last = epochs, 0.0
-
-    def __call__(self, record: EpochRecord) -> None:
-        now = time.monotonic()
-        if record.epoch in (1, self.epochs) or now - self.last > _BETWEEN_LINES:
-            self.last = now
-            print(f"{record} of {self.epochs} epochs", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
     """
     place = Path(path)
     try:
-        with np.load(place, allow_pickle=False) as archive:
+        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in (*_NEEDED, "names", "split") if name in archive.files}
     except OSError as problem:
         raise reject("path", _FORM, f"{str(place)!r} ({problem.strerror or problem})") from problem

@@ -1,0 +1,155 @@
+"""What every training run must satisfy, whatever the model: it stops anywhere, goes on bit for bit, and refuses other settings."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.levels import Levels, level_sequences
+from marginlens.embeddings import training
+from marginlens.embeddings.checkpoint import read_checkpoint
+from marginlens.embeddings.device_models import DeviceOneLayer
+from marginlens.embeddings.results import Ending, RankCorrelations
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.training import train_embeddings
+from marginlens.errors import InputError
+
+LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
+MODELS = ["compiled", "torch", "two layers"]
+
+
+@pytest.fixture
+def data():
+    whole = level_sequences(150, 16, 0, LAW)
+    rng = np.random.default_rng(1)
+    return LabelledSequences([whole[i][0][: rng.integers(1, 17)] for i in range(150)], whole.y, LAW.n_vocabulary)
+
+
+@pytest.fixture(params=MODELS)
+def settings(request, monkeypatch):
+    if request.param == "torch":  # the one-layer model as it runs on a GPU
+        monkeypatch.setattr(training, "model_of", DeviceOneLayer)
+    return TrainingSettings(2 if request.param == "two layers" else 1, 12, 4, 32, milestones=(1, 3), seed=3)
+
+
+def same(one, other):
+    arrays = (vars(one.parameters).values(), vars(other.parameters).values())
+    equal = all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
+    histories = [[(record.loss, record.correlation_v) for record in run.history] for run in (one, other)]
+    return equal and repr(histories[0]) == repr(histories[1]) and one.loss == other.loss
+
+
+@pytest.mark.statement("B App. E")
+def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
+    run = train_embeddings(data, settings)
+    assert run.ending is Ending.FINISHED
+    assert [record.epoch for record in run.history] == [1, 2, 3, 4]
+    assert run.loss < run.history[0].loss
+    assert run.accuracy > 0.6
+    assert [settings.rate(k) for k in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
+    assert run.parameters.E.dtype == np.float32
+
+
+def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, settings, tmp_path):
+    whole = train_embeddings(data, settings)
+    pieces = 0
+    while True:
+        run = train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz", time_limit=1e-9)
+        pieces += 1
+        if run.ending is Ending.FINISHED:
+            break
+        assert len(run.history) == read_checkpoint(tmp_path / "kept.npz").epoch
+    assert pieces > 4 * (150 // 32)
+    assert same(run, whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+
+
+def test_going_on_with_more_epochs_is_the_longer_run(data, settings, tmp_path):
+    longer = TrainingSettings.of({**settings.told(), "epochs": 6})
+    train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
+    assert same(train_embeddings(data, longer, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, longer))
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(data, settings, tmp_path, monkeypatch):
+    whole = train_embeddings(data, settings)
+    usual = signal.getsignal(signal.SIGINT)
+    steps = []
+    real = training.model_of
+
+    def interrupted_model(*arguments):
+        model = real(*arguments)
+        step = model.step
+
+        def interrupted_step(first, last, rate):
+            steps.append(first)
+            if len(steps) == 8:
+                os.kill(os.getpid(), signal.SIGINT)  # arrives in the middle of a step
+            step(first, last, rate)
+
+        model.step = interrupted_step
+        return model
+
+    monkeypatch.setattr(training, "model_of", interrupted_model)
+    with pytest.raises(KeyboardInterrupt):
+        train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
+    assert signal.getsignal(signal.SIGINT) is usual
+    kept = read_checkpoint(tmp_path / "kept.npz")
+    assert (kept.epoch, kept.place, kept.taken) == (1, 3, 8)
+    assert "1 epochs and 3 minibatches" in repr(kept)
+    assert same(train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz"), whole)
+
+
+def test_an_interruption_by_the_watcher_is_kept_too(data, settings, tmp_path):
+    def stop(record):
+        if record.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz", watch=stop)
+    assert read_checkpoint(tmp_path / "kept.npz").epoch == 2
+    assert same(train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, settings))
+
+
+def test_a_checkpoint_of_other_settings_or_data_is_refused(data, settings, tmp_path):
+    place = tmp_path / "kept.npz"
+    train_embeddings(data, settings, checkpoint=place)
+    before = place.read_bytes()
+    other = TrainingSettings.of({**settings.told(), "seed": 4, "batch": 16})
+    with pytest.raises(InputError, match=r"of the same settings; got .*batch 32 there, 16 here, seed 3 there, 4 here"):
+        train_embeddings(data, other, checkpoint=place)
+    with pytest.raises(InputError, match=r"of the same data; got .*made with other sequences or labels"):
+        train_embeddings(data.subset(np.arange(149)), settings, checkpoint=place)
+    assert place.read_bytes() == before
+
+
+def test_the_result_is_written_as_a_table_and_facts(data, settings, tmp_path):
+    run = train_embeddings(data, settings)
+    run.write(tmp_path / "out", names=[f"word{s}" for s in range(50)], facts={"command": "none"})
+    lines = (tmp_path / "out" / "tokens.csv").read_text().splitlines()
+    assert lines[0] == "id,token,a,b,alpha,posterior_difference,count"
+    assert len(lines) == 51
+    row = lines[8].split(",")
+    assert row[:2] == ["7", "word7"]
+    E, p, v = (one.astype(float) for one in vars(run.parameters).values())
+    assert [float(row[2]), float(row[3])] == pytest.approx([E[7] @ p, E[7] @ v], rel=1e-6)
+    assert int(row[6]) == np.sum(data.tokens == 7)
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["ending"] == "FINISHED"
+    assert TrainingSettings.of(facts["settings"]) == settings
+    assert facts["history"]["loss"] == [record.loss for record in run.history]
+    assert facts["command"] == "none"
+
+
+def test_rank_correlations_are_scipys(data):
+    from scipy.stats import spearmanr
+
+    run = train_embeddings(data, TrainingSettings(1, 12, 3, 32))
+    frequent = run.statistics.count >= 10
+    ranks = RankCorrelations(run.statistics, at_least=10)(run.a, run.b)
+    difference = run.statistics.posterior_difference[frequent]
+    assert ranks[0] == pytest.approx(spearmanr(difference, run.b[frequent]).statistic, abs=1e-12)
+    assert ranks[1] == pytest.approx(spearmanr(np.abs(difference), run.a[frequent]).statistic, abs=1e-12)
+    assert np.isnan(RankCorrelations(run.statistics, at_least=10**6)(run.a, run.b)).all()
