@@ -124,7 +124,8 @@ def nexttoken_path(
     Where Graph-SVM is feasible the path turns into its solution and its part along S_cyc tends to the cyclic correction. The log-loss
     with C Eᵀ = I is convex, so that the minimum is the only one. For other heads and losses, minima that random starts, the
     max-margin direction and the radius before lead to are compared by the logarithm of their excess risk. Radii of 1e5/margin are no
-    less exact than small ones. Meant for small problems: the rows :math:`(e_x - e_y) e_k^\top` are formed, d_model² wide.
+    less exact than small ones; where Graph-SVM is infeasible, what vanishes beside what stays is resolved only as far as the residual
+    says. Meant for small problems: the rows :math:`(e_x - e_y) e_k^\top` are formed, d_model² wide.
 
     Args:
         ds: data of any kind for the log-loss with C Eᵀ = I, acyclic data otherwise.

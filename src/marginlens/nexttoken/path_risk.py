@@ -15,6 +15,7 @@ from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken.losses import LogLoss
 from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
 from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
+from marginlens.papers import implements
 
 _SPAN = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 _DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted
@@ -74,6 +75,8 @@ class SplitRisk:
         scale = float(np.max(np.linalg.norm(rows, axis=1)))
         self._crosses = np.linalg.norm(rest, axis=1) > _SPAN * scale  # lower entries whose logit z moves
         rest = np.where(self._crosses[:, None], rest - rest @ inside.T @ inside, 0.0)
+        if self.likelihood:
+            self._tied = ~self._crosses  # on infeasible data S_cyc may hold rows of lower priority: L̄ has these too
         outside = _orthonormal(rest, scale)
         d = ds.d_model
         self.n_cyclic = len(inside)
@@ -102,8 +105,12 @@ class SplitRisk:
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
         return (inside - logits[:, self._is_label]) @ self.problem.share
 
+    @implements("C", "Lemma 1")
     def log_tail(self, c: FloatArray) -> FloatArray:
-        """log T at points (batch, r), finite however small T is; -inf where no token has lower priority than a label."""
+        """log T at points (batch, r), finite however small T is; on acyclic data the log of the risk above its infimum L*.
+
+        -inf where no sequence holds a token of lower priority than its label.
+        """
         with np.errstate(divide="ignore"):
             logs = self.log_tails(c) + np.log(self.problem.share)
             largest = np.max(logs, axis=1, keepdims=True)
