@@ -74,7 +74,7 @@ def test_what_cannot_be_separated_is_said_with_a_proof(here):
     assert "Farkas residual" in graph("c.json").stdout
 
 
-@pytest.mark.parametrize(("options", "unit"), [((), None), (("--words",), Words(max_vocabulary=1000))])
+@pytest.mark.parametrize(("options", "unit"), [((), None), (("--words",), Words(max_vocabulary=300))])
 def test_windows_of_a_text_are_counted(text, options, unit):
     told = numbers(text, "--window", "4", *options)
     found = text_windows(TEXT, 4, unit)

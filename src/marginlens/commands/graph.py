@@ -14,7 +14,7 @@ from marginlens.commands.options import AsJson
 from marginlens.errors import reject
 
 WINDOW = 16  # tokens of a window unless said otherwise
-_WORDS = 1_000  # words that have an id of their own unless said otherwise
+_WORDS = 300  # words that have an id of their own unless said otherwise
 
 SequenceFile = Annotated[
     Path,

@@ -16,11 +16,14 @@ def reduced_order(graph: PriorityGraph) -> BoolArray:
     direct = np.zeros((count, count), dtype=bool)
     ends = _ends(graph)
     direct[ends[:, 0], ends[:, 1]] = True
+    above, below = direct.any(axis=1), direct.any(axis=0)
     reach = direct.copy()
-    for part in range(count - 1, -1, -1):  # edges lead to higher numbers
-        reach[part] |= reach[direct[part]].any(axis=0)
-    implied = (direct.astype(np.float64) @ reach.astype(np.float64)) > 0.0
-    return direct & ~implied
+    for part in np.flatnonzero(above)[::-1]:  # edges lead to higher numbers
+        reach[part] |= reach[direct[part] & above].any(axis=0)
+    upper, middle, lower = np.flatnonzero(above), np.flatnonzero(above & below), np.flatnonzero(below)
+    steps = direct[np.ix_(upper, middle)].astype(np.float64) @ reach[np.ix_(middle, lower)].astype(np.float64)
+    direct[np.ix_(upper, lower)] &= steps == 0.0
+    return direct
 
 
 def component_levels(graph: PriorityGraph) -> IntArray:
