@@ -47,3 +47,10 @@ CYCLIC_LIMIT = 1e-10  # a path's part along S_cyc against W^cyc where the tail i
 FINITE_DIFFERENCE = (
     1e-7  # central differences at step 1e-5 of risks of order one: rounding over the step, and the step squared
 )
+CORRECTION_GRADIENT = 1e-10  # the promise of every cyclic correction: the norm of the risk's gradient by W
+ORTHOGONAL = 1e-10  # the claim's own bar for inner products of W^cyc, W^mm and the generators of S_cyc
+GENERAL_MINIMISER = (
+    1e-5  # distance at which a quasi-Newton method stops short of a minimum: its gradient over the curvature
+)
+LANCZOS = 1e-4  # an eigenvalue by iteration, relative to the largest ones it is found among
+OTHER_MINIMUM = 1e-6  # risk by which another descent may undercut a limit that is approached, never reached

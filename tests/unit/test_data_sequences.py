@@ -110,14 +110,14 @@ def test_bad_input_is_refused_by_name(arguments: tuple, sentence: str) -> None:
 
 
 def test_other_bad_arguments_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="'unrealizable'.*\"refuse\" or \"drop\"; got 'keep'"):
+    with pytest.raises(InputError, match=r"'unrealizable'.*or .drop.; got 'keep'"):
         SequenceDataset([[0, 1]], [0], np.eye(2), unrealizable="keep")
     ds = SequenceDataset([[0, 1]], [0], np.eye(2))
     with pytest.raises(InputError, match=r"'W'.*shape \(2, 2\).*got shape \(3, 3\)"):
         ds.logits(np.eye(3))
-    with pytest.raises(InputError, match="'sequence'.*ids from 0 to 1; got id 2"):
+    with pytest.raises(InputError, match=r"'sequence'.*ids from 0 to 1; got id 2"):
         ds.sequence([0, 2])
-    with pytest.raises(InputError, match="'sequence'.*at least one token id"):
+    with pytest.raises(InputError, match=r"'sequence'.*at least one token id"):
         check_sequence([], 3)
-    with pytest.raises(InputError, match="'ds'.*a SequenceDataset; got list"):
+    with pytest.raises(InputError, match=r"'ds'.*a SequenceDataset; got list"):
         as_sequences([[0, 1]])

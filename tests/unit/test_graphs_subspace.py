@@ -110,9 +110,9 @@ def test_bad_subspace_arguments_are_refused_by_name() -> None:
     space = cyclic_subspace(ds.E, priority_graphs(ds))
     with pytest.raises(InputError, match=r"'W'.*shape \(…, 8, 8\); got shape \(3, 3\)"):
         space.project(np.eye(3))
-    with pytest.raises(InputError, match="'graphs'.*PriorityGraph objects; got int"):
+    with pytest.raises(InputError, match=r"'graphs'.*PriorityGraph objects; got int"):
         cyclic_subspace(ds.E, {0: 3})
-    with pytest.raises(InputError, match="'graphs'.*tokens 0 to 1, one for each row of E"):
+    with pytest.raises(InputError, match=r"'graphs'.*tokens 0 to 1, one for each row of E"):
         cyclic_subspace(ds.E[:2], priority_graphs(ds))
 
 

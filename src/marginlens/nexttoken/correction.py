@@ -109,7 +109,7 @@ def _found(landscape: Landscape, origin: FloatArray, named: str) -> CyclicCorrec
         else:
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
         if end.flat:
-            reason += f" The risk is flat along {end.flat} directions of S_cyc, which the search left as they were."
+            reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
         return CyclicCorrection(end.W, CorrectionStatus.FINITE, reason, risk, gradient, None, subset, space, landscape)
     reason = f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {np.linalg.norm(end.W):.3g}."
     return CyclicCorrection(end.W, CorrectionStatus.INACCURATE, reason, risk, gradient, None, subset, space, landscape)

@@ -133,9 +133,12 @@ class Landscape:
         gram = LinearOperator(
             (len(cells), len(cells)), matvec=lambda a: space.centre(space.cells(space.lift(space.centre(np.ravel(a)))))
         )
+        noise = 1e-15 * float(np.linalg.norm(cells))
         for _ in range(3):
             missing = cells - gram.matvec(found)
-            found = found + space.centre(cg(gram, missing, rtol=1e-13, atol=0.0, maxiter=20 * len(cells))[0])
+            if np.linalg.norm(missing) <= noise:
+                break
+            found = found + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
         return space.lift(space.centre(found))
 
     def smallest_eigenvalue(self, W: FloatArray) -> float:

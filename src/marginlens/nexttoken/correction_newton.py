@@ -93,13 +93,16 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         values, vectors = np.linalg.eigh(T.T @ (landscape.curvature(point) @ T))
         along = vectors.T @ g
         live = (np.abs(values) > _IDLE * unit**2) | (np.abs(along) > _IDLE * unit)
-        values, vectors, along, flat = values[live], vectors[:, live], along[live], int(np.sum(~live))
+        idle, flat = vectors[:, ~live], int(np.sum(~live))
+        values, vectors, along = values[live], vectors[:, live], along[live]
         if (values > 0.0).all():
             newton = -vectors @ (along / values)
             size = float(np.abs(T @ newton).max())
             if size <= _SMALL_STEP * (1.0 + np.abs(T @ z).max()):
-                z, settled = z + newton, True
-                break
+                lower = _lower_beside(landscape, z + newton, idle / unit)
+                z, settled = (z + newton, True) if lower is None else (lower, False)
+                point = landscape.at(T @ z)
+                continue
             if np.linalg.norm(g) <= _FLAT * unit and size > _MOVING:
                 break
         step = vectors @ _trusted(values, along, radius)
@@ -110,6 +113,16 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         if radius * unit < 1e-13:
             break
     return Minimised(landscape.matrix(z), settled, n, flat)
+
+
+def _lower_beside(landscape: Landscape, z: FloatArray, idle: FloatArray) -> FloatArray | None:
+    """A point of lower risk along a direction of `idle` (rank, n_idle) in which neither slope nor curvature tells, if there is one."""
+    here = landscape.at(landscape.table @ z).value
+    for vector in idle.T:
+        for length in (1.0, -1.0, 0.1, -0.1):
+            if landscape.at(landscape.table @ (z + length * vector)).value < here - 1e-12 * max(1.0, abs(here)):
+                return np.asarray(z + length * vector)
+    return None
 
 
 def _judge(

@@ -19,7 +19,7 @@ _FADED = (
     1e-6,
     1e-4,
     1e-3,
-)  # attention below this at a point that runs away belongs to tokens left behind: tried in turn
+)  # attention below this at a point that runs away belongs to tokens left behind: each is tried
 _HEIGHTS = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0)  # logit gaps at which the slope along the direction is looked at
 _BEYOND = 60.0  # a gap at which e^-gap is below rounding: the risk there is its limit
 _NOISE = 1e-9  # how much above the lowest risk found the limit may be: what is left at a gradient of 1e-11
@@ -48,11 +48,8 @@ def runaway(landscape: Landscape, W: FloatArray) -> Runaway | None:
     Tokens whose attention has faded at W are put strictly below those that keep it: the Graph-SVM of that selection gives a direction.
     It counts when the risk falls along it at every height looked at, down to no more than the lowest risk found.
     """
-    for faded in _FADED:
-        found = _certified(landscape, W, faded)
-        if found is not None:
-            return found
-    return None
+    found = [one for one in (_certified(landscape, W, faded) for faded in _FADED) if one is not None]
+    return min(found, key=lambda one: one.limit, default=None)
 
 
 def _certified(landscape: Landscape, W: FloatArray, faded: float) -> Runaway | None:
