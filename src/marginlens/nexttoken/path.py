@@ -133,7 +133,7 @@ def nexttoken_path(
         head: C (n_vocabulary, d_model) under which every label scores highest in its sequences (Assumption 3); None for C Eᵀ = I.
         loss: a decreasing loss of the label's own output (Assumption 1).
         cyclic_part: W^∥ (d_model, d_model) in S_cyc, for the second problem; the balls then hold the other part alone.
-        restarts: random starts at each radius where the risk is not convex.
+        restarts: random starts at each radius small enough for logits of 64, where the risk is not convex.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `NextTokenPath`. Check it with `path.kkt_residual()`.
@@ -169,16 +169,17 @@ def _follow(
     direction = np.zeros(r)
     if limit.status is Status.OPTIMAL:
         direction = unit(risk.coordinates(limit.x))
+    soft = _SOFT / max(risk.reach, np.finfo(float).tiny)
     points: list[FloatArray] = []
     for k, radius in enumerate(radii.tolist()):
         last = np.concatenate([fixed, np.zeros(r - m)]) if k == 0 else points[-1]
         starts = [np.append(last[:m], last[m:] * (radius / radii[k - 1])), np.append(last[:m], radius * direction[m:])]
         if risk.likelihood:  # one minimum only: start from the better
             starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
-        elif restarts:
-            soft = min(radius, _SOFT / max(risk.reach, np.finfo(float).tiny))
-            anywhere = unit(generator.standard_normal((restarts, r))) * soft
-            starts.append(search(risk, anywhere, soft) * (radius / soft))
+        elif restarts and (radius <= soft or k == 0):
+            ball = min(radius, soft)
+            anywhere = unit(generator.standard_normal((restarts, r))) * ball
+            starts.append(search(risk, anywhere, ball) * (radius / ball))
         points.append(search(risk, np.stack(starts), radius))
     return points
 
