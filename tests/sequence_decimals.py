@@ -10,7 +10,7 @@ DIGITS, EXPONENTS = 60, 10**9
 def gradient(ds, W, H, loss_name):
     """(direction, log of the norm) of the risk's gradient at W with head scores H[y][x], each a Decimal.
 
-    By the double sum over pairs of positions, X'(diag(s) - ss')γ = Σ_{t<u} s_t s_u (γ_t - γ_u)(x_t - x_u): another formula than the library's.
+    By the double sum over pairs of positions, X'(diag(s) - ss')γ = Σ_{t<u} s_t s_u (γ_t - γ_u)(x_t - x_u): not the library's formula.
     """
     with localcontext() as context:
         context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS

@@ -196,7 +196,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     bins = np.geomspace(1e-5, 2.0, 61).tolist()
     for name, colour, label in (
         ("L", drawing.LOCAL, "L of Eq. (23)"),
-        ("sharp", drawing.GLOBAL, "the sharper constant"),
+        ("sharp", drawing.GLOBAL, "sharper L"),
     ):
         left.hist(np.maximum(arrays[name], 1e-5), bins=bins, histtype="step", lw=2, color=colour, label=label)
     left.axvline(1.0, color=drawing.INK, ls="--", lw=1.2)
@@ -204,7 +204,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     left.set_title("Eq. (23): never reached")
     left.legend(loc="upper left")
     for name, colour, label in (
-        ("beyond", drawing.NEITHER, "η = 8/sharper constant"),
+        ("beyond", drawing.NEITHER, "η = 8/sharper L"),
         ("descent", drawing.LOCAL, "η = 1/L"),
     ):
         values = np.clip(arrays[name], -0.5, 2.1)
@@ -212,7 +212,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
         heights, edges = np.histogram(values, bins=np.linspace(-0.5, 2.1, 53))
         middle.stairs(heights / heights.sum(), edges, fill=fill, color=colour, lw=2, label=label)
     middle.axvline(1.0, color=drawing.INK, ls="--", lw=1.2)
-    middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log")
+    middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log", ylim=(1e-4, 9))
     middle.set_title("Lemma 5")
     middle.legend(loc="upper left")
     right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=drawing.GLOBAL)

@@ -32,7 +32,8 @@ STATEMENT = (
 PROTOCOL = (
     "Random cyclic datasets (K from 3 to 6, d from 2 to 5, n = 5, T = 4). Risks at points between random pairs; spectra of Hessians "
     "from differences of exact gradients, on the whole space and on S_cyc, and against Eq. (24). Controls that must fail: the squared "
-    "loss, and the log-loss with the general head c_y = e_y + 2 ē/‖ē‖². Theorem 4: plain descent with η = 1/L for 100,000 steps (quick: 10,000)."
+    "loss, and the log-loss with the general head c_y = e_y + 2 ē/‖ē‖². Theorem 4: plain descent with η = 1/L for 100,000 steps "
+    "(quick: 10,000)."
 )
 PAPER_VALUE = "–"
 EXPECTED = {
@@ -99,7 +100,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     measured = (
         f"Of {chords['log'].size:,} points between random pairs none lies above its chord by more than rounding; with the squared loss "
         f"{above['squared_loss']:.0f}% do, with a general head {above['general_head']:.1f}%. Relative to the largest, the smallest "
-        f"eigenvalue is {numbers['smallest_eigenvalue']:.0e} on the whole space and {numbers['smallest_eigenvalue_on_S_cyc']:.1e} on S_cyc. "
+        f"eigenvalue is {numbers['smallest_eigenvalue']:.0e} on the whole space and {numbers['smallest_eigenvalue_on_S_cyc']:.1e} on "
+        f"S_cyc. "
         f"In {len(norms)} runs of {n_steps:,} steps the norm keeps growing, to {norms[:, -1].min():.1f} … {norms[:, -1].max():.1f}, and "
         f"log ‖∇L‖ keeps falling, to {slopes[:, -1].min():.1f} … {slopes[:, -1].max():.1f}."
     )
@@ -194,8 +196,9 @@ def draw(finding: Finding) -> dict[str, Figure]:
         label="on all W (modulus)",
     )
     middle.set(
-        yscale="log", xlabel="dimension of S_cyc", ylabel="smallest eigenvalue over the largest", ylim=(1e-19, 5)
+        yscale="log", xlabel="dimension of S_cyc", ylabel="smallest eigenvalue\nover the largest", ylim=(1e-19, 5)
     )
+    middle.set_xticks(np.unique(arrays["rank"]).tolist())
     middle.set_title("Strictly convex on S_cyc")
     middle.legend(loc="center right")
     for line in arrays["norms"]:

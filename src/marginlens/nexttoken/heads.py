@@ -13,6 +13,8 @@ from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
+_INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion
+_CLEARLY = 1e-10  # but not when it is visibly not
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -40,17 +42,22 @@ class Head:
 def as_head(ds: SequenceDataset, head: Any) -> Head:
     """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
-    Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1.
+    Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
+    when it does so up to the rounding of having been computed as the inverse of Eᵀ.
     """
     if head is None:
         return Head(ds.n_vocabulary)
     C = real_array(
         head, "head", (ds.n_vocabulary, ds.d_model), remedy="Leave it out, or give None, for the head with C Eᵀ = I."
     )
-    table = C @ ds.E.T
-    noise = _ROUNDINGS * np.finfo(float).eps * (np.abs(C) @ np.abs(ds.E).T)
-    table = np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
-    return Head(ds.n_vocabulary, None if np.array_equal(table, np.eye(len(table))) else table)
+    table, eps = C @ ds.E.T, np.finfo(float).eps
+    amplified = np.linalg.norm(C, 2) * np.linalg.norm(ds.E, 2)  # the condition number of E where C is its inverse
+    if np.abs(table - np.eye(len(table))).max() <= min(_INVERSION * eps * amplified, _CLEARLY):
+        return Head(ds.n_vocabulary)
+    noise = _ROUNDINGS * eps * (np.abs(C) @ np.abs(ds.E).T)
+    return Head(
+        ds.n_vocabulary, np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
+    )
 
 
 def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:

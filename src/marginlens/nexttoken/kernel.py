@@ -49,7 +49,8 @@ def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any
 def _gathered(rows: Any, chosen: Any) -> Any:
     out = np.empty((chosen.shape[0], rows.shape[1]))
     for k in range(chosen.shape[0]):
-        out[k] = rows[chosen[k]]
+        for j in range(rows.shape[1]):  # written out, here and below: assigning slices takes seconds to compile
+            out[k, j] = rows[chosen[k], j]
     return out
 
 
@@ -130,7 +131,8 @@ def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out
         taken = step + 1
     for k in range(saved, save.shape[0]):
         _write(pairs, start, state, in_weights, out[k])
-    logits[:] = a
+    for k in range(m):
+        logits[k] = a[k]
     return reason, taken
 
 
@@ -139,7 +141,10 @@ def _gram(pairs: Any) -> Any:
     """(n_pairs, n_pairs) inner products of the matrices e_x e_kᵀ."""
     keys, query, asking = pairs
     m = keys.shape[0]
-    between = np.dot(asking, asking.T)
+    n_queries = asking.shape[0]
+    between = np.empty((n_queries, n_queries))
+    for q in range(n_queries):
+        times(asking, asking[q], between[q])
     gram = np.empty((m, m))
     for k in range(m):
         for j in range(k + 1):
@@ -179,8 +184,9 @@ def _lift(pairs: Any, w: Any, turned: Any, out: Any) -> None:
 @njit(**COMPILED)
 def _write(pairs: Any, start: Any, state: Any, in_weights: bool, out: Any) -> None:
     """W of a state, written into `out` (d, d)."""
-    if in_weights:
-        out[:] = state.reshape(out.shape)
-        return
-    _lift(pairs, state, np.empty_like(pairs[2]), out)
-    out += start
+    d = out.shape[0]
+    if not in_weights:
+        _lift(pairs, state, np.empty_like(pairs[2]), out)
+    for j in range(d):
+        for c in range(d):
+            out[j, c] = state[j * d + c] if in_weights else start[j, c] + out[j, c]

@@ -1,0 +1,244 @@
+"""Outputs, risk and gradient of the next-token model: against autograd where it is accurate, and against decimals where it is not."""
+
+import numpy as np
+import pytest
+
+from marginlens.data import SequenceDataset
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.errors import InputError
+from marginlens.graphs import cyclic_subset
+from marginlens.nexttoken.heads import as_head, check_head
+from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
+from marginlens.nexttoken.model import (
+    next_token_probabilities,
+    nexttoken_excess,
+    nexttoken_gradient,
+    nexttoken_outputs,
+    nexttoken_risk,
+)
+from sequence_decimals import gradient as decimal_gradient
+from sequence_decimals import identity_scores, scores_of
+from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
+
+LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
+
+
+class OwnLog(LogLoss):
+    code = -1
+
+
+class OwnSquared(SquaredLoss):
+    code = -1
+
+
+class OwnCrossEntropy(CrossEntropy):
+    code = -1
+
+
+class OwnSquaredProbability(SquaredProbability):
+    code = -1
+
+
+OWN = [OwnLog(), OwnSquared(), OwnCrossEntropy(), OwnSquaredProbability()]
+
+
+def ragged(seed, K=5, d=7, n=6):
+    """Sequences of different lengths with repeated tokens, and labels among them."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(K, size=int(rng.integers(1, 7))) for _ in range(n)]
+    return SequenceDataset(sequences, [int(rng.choice(one)) for one in sequences], rng.normal(size=(K, d)) / np.sqrt(d))
+
+
+def head_with(ds, seed):
+    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
+    H = np.random.default_rng(seed).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
+    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
+
+
+def autograd(ds, W, C, loss_name):
+    """Risk and gradient, sample by sample, by torch."""
+    torch = pytest.importorskip("torch")
+    E, point = torch.tensor(ds.E), torch.tensor(W, requires_grad=True)
+    outputs = []
+    for i in range(len(ds)):
+        ids, _ = ds[i]
+        X = E[torch.tensor(ids)]
+        s = torch.softmax(X @ point @ E[int(ds.last[i])], dim=0)
+        if C is None:
+            outputs.append(torch.zeros(ds.n_vocabulary, dtype=torch.float64).index_add(0, torch.tensor(ids), s))
+        else:
+            outputs.append(torch.tensor(C) @ (X.T @ s))
+    y = torch.tensor(ds.labels)
+    out = torch.stack(outputs)
+    own, share = out[torch.arange(len(y)), y], torch.softmax(out, dim=1)[torch.arange(len(y)), y]
+    value = {
+        "LogLoss": lambda: -torch.log(own),
+        "SquaredLoss": lambda: (1 - own) ** 2,
+        "CrossEntropy": lambda: -torch.log(share),
+        "SquaredProbability": lambda: (1 - share) ** 2,
+    }
+    mean = value[loss_name]().mean()
+    mean.backward()
+    return mean.item(), point.grad.numpy()
+
+
+@pytest.mark.statement("C Eq. (19)", "C Eq. (1)", "C (ERM)", "C Eq. (18)")
+@pytest.mark.parametrize(("loss", "own"), list(zip(LOSSES, OWN, strict=True)), ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("general", [False, True])
+def test_risk_and_gradient_agree_with_autograd(loss, own, general):
+    for seed in range(5):
+        ds = ragged(seed)
+        W = 2.0 * np.random.default_rng(100 + seed).normal(size=(7, 7))
+        C = head_with(ds, seed) if general else None
+        value, theirs = autograd(ds, W, C, type(loss).__name__)
+        assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(value, rel=1e-11, abs=ROUNDING)
+        for one in (loss, own):  # compiled, and in NumPy
+            ours = nexttoken_gradient(ds, W, head=C, loss=one).value()
+            assert np.linalg.norm(ours - theirs) < AUTOGRAD * np.linalg.norm(theirs)
+
+
+@pytest.mark.statement("C Eq. (19)")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("size", [1.0, 40.0, 1e3, 1e5])
+def test_gradient_is_exact_at_any_norm(loss, size):
+    """At ‖W‖ = 1e5 the gradient is far below the smallest float64, and still right to eleven digits."""
+    smallest = 0.0
+    for seed in range(3):
+        ds = (acyclic_sequences if seed % 2 else cyclic_sequences)(4, 4, 3, 3, seed)
+        W = size * np.random.default_rng(50 + seed).normal(size=(4, 4))
+        for C in (None, ds.E if isinstance(loss, SquaredLoss) else head_with(ds, seed)):
+            H = identity_scores(4) if C is None else scores_of(as_head(ds, C).table)
+            found = nexttoken_gradient(ds, W, head=C, loss=loss)
+            direction, log_norm = decimal_gradient(ds, W, H, type(loss).__name__)
+            assert np.abs(found.matrix / np.linalg.norm(found.matrix) - direction).max() < HIGH_PRECISION
+            assert found.log_norm == pytest.approx(log_norm, rel=1e-13, abs=1e-10 * max(1.0, size / 100))
+            smallest = min(smallest, log_norm)
+    assert size < 1e5 or smallest < -745  # the test means what it says
+
+
+def test_outputs_are_probabilities_without_a_head_and_c_f_with_one():
+    ds = ragged(3)
+    W = np.random.default_rng(0).normal(size=(7, 7))
+    shares = next_token_probabilities(ds, W)
+    assert np.allclose(shares.sum(axis=1), 1.0, rtol=0, atol=ROUNDING)
+    f = np.stack([ds.attention(W)[ds.offsets[i] : ds.offsets[i + 1]] @ ds.E[ds[i][0]] for i in range(len(ds))])
+    assert np.allclose(nexttoken_outputs(ds, W, head=ds.E), f @ ds.E.T, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("loss", LOSSES[:2], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("general", [False, True])
+def test_excess_is_the_difference_of_risks_and_linear_in_the_norm(loss, general):
+    ds = acyclic_sequences(6, 6, 4, 4, 3)
+    C = head_with(ds, 0) if general else None
+    W = np.random.default_rng(1).normal(size=(6, 6))
+    H = as_head(ds, C)
+    floor = float(np.mean(loss.scalar(H.scores(ds.labels, ds.labels))[0]))
+    found = nexttoken_excess(ds, W, head=C, loss=loss)
+    plain = nexttoken_risk(ds, W, head=C, loss=loss) - floor
+    assert found.sign * np.exp(found.log) == pytest.approx(plain, rel=1e-10)
+    if not general:
+        far = [float(nexttoken_excess(ds, R * _separator(ds), loss=loss).log) for R in (1e4, 2e4)]
+        assert far[0] < -745
+        assert far[1] / far[0] == pytest.approx(2.0, abs=1e-3)
+
+
+def _separator(ds):
+    """A matrix whose logits fall with the place in the order that all labels follow."""
+    from marginlens.graphs import priority_graphs
+    from marginlens.svm.graph import graph_svm
+
+    return graph_svm(ds.E, priority_graphs(ds)).x
+
+
+def test_excess_is_refused_for_losses_of_all_outputs():
+    ds = ragged(0)
+    with pytest.raises(
+        InputError, match=r"'loss' argument must be ml.LogLoss\(\) or ml.SquaredLoss\(\) for the excess"
+    ):
+        nexttoken_excess(ds, np.zeros((7, 7)), loss=CrossEntropy())
+
+
+def test_a_sequence_of_one_token_pulls_nothing():
+    ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
+    for loss in LOSSES + OWN:
+        assert not nexttoken_gradient(ds, np.eye(3), loss=loss).matrix.any()
+    assert nexttoken_risk(ds, np.eye(3)) == 0.0
+    assert nexttoken_excess(ds, np.eye(3)).sign == 0.0
+
+
+def test_the_cyclic_subset_keeps_its_queries():
+    """A removed last token still asks: the gradient of the subset is that of the same samples with the query put back."""
+    ds = cyclic_sequences(5, 4, 6, 4, 1)
+    subset = cyclic_subset(ds)
+    W = np.random.default_rng(0).normal(size=(4, 4))
+    _, theirs = autograd(subset, W, None, "LogLoss")
+    assert np.abs(nexttoken_gradient(subset, W).value() - theirs).max() < AUTOGRAD
+
+
+def test_an_offset_of_all_embeddings_costs_no_digits():
+    """Weights add up to zero over the tokens of a query, so what all embeddings share drops out of the left factor."""
+    ds = ragged(2)
+    moved = SequenceDataset([ds[i][0] for i in range(len(ds))], ds.labels, ds.E + 2.0**20)
+    W = 2.0**-40 * np.random.default_rng(3).normal(size=(7, 7))
+    found = nexttoken_gradient(moved, W)
+    direction, _ = decimal_gradient(moved, W, identity_scores(5), "LogLoss")
+    assert np.abs(found.matrix / np.linalg.norm(found.matrix) - direction).max() < HIGH_PRECISION
+
+
+# ---- heads
+
+
+@pytest.mark.statement("C Assumption 4", "C Eq. (17)")
+def test_the_dual_basis_is_the_identity_head():
+    rng = np.random.default_rng(0)
+    ds = SequenceDataset([[0, 1, 2], [3, 2]], [1, 3], rng.normal(size=(4, 6)))
+    C = np.linalg.pinv(ds.E).T
+    assert check_head(ds, C).assumption_4
+    assert as_head(ds, C).table is None
+    assert check_head(ds).assumption_3
+    assert not check_head(ds, C + 1e-9).assumption_4
+    assert np.array_equal(as_head(ds, None).scores(np.array([1, 1]), np.array([1, 2])), [1.0, 0.0])
+    W = rng.normal(size=(6, 6))
+    assert np.array_equal(nexttoken_gradient(ds, W, head=C).matrix, nexttoken_gradient(ds, W).matrix)
+
+
+@pytest.mark.statement("C Assumption 3")
+def test_assumption_3_names_the_labels_that_fail_and_their_rivals():
+    ds = SequenceDataset([[0, 1, 2]], [1], np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]]))
+    found = check_head(ds, ds.E)
+    assert found.failing.tolist() == [0]
+    assert found.rival[0] == 2
+    assert found.gap[0] == -2.0
+    assert not found.assumption_3
+    assert "1 labels fail Assumption 3" in repr(found)
+    tie = check_head(ds, np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+    assert tie.failing.tolist() == [0, 2]
+    unit = ds.E / np.linalg.norm(ds.E, axis=1, keepdims=True)
+    unit[2] = [0.6, 0.8]
+    assert check_head(SequenceDataset([[0, 1, 2]], [1], unit), unit).assumption_3
+    assert check_head(SequenceDataset([[0]], [0], np.ones((1, 2))), np.ones((1, 2))).rival.tolist() == [-1]
+
+
+def test_wrong_heads_and_losses_are_named():
+    ds = ragged(0)
+    with pytest.raises(InputError, match=r"'head' argument must be an array of finite numbers of shape \(5, 7\)"):
+        nexttoken_gradient(ds, np.zeros((7, 7)), head=np.eye(7))
+    with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(7, 7\)"):
+        nexttoken_risk(ds, np.zeros((7, 5)))
+    with pytest.raises(InputError, match="'loss' argument must be"):
+        nexttoken_risk(ds, np.zeros((7, 7)), loss="log")
+    with pytest.raises(InputError, match="'ds' argument must be a SequenceDataset"):
+        nexttoken_risk([ds], np.zeros((7, 7)))
+
+
+def test_a_nonpositive_output_has_no_log_loss():
+    ds = SequenceDataset([[0, 1]], [0], np.eye(2))
+    assert np.isnan(nexttoken_gradient(ds, np.zeros((2, 2)), head=-np.eye(2)).matrix).all()
+    assert nexttoken_risk(ds, np.zeros((2, 2)), head=-np.eye(2)) == np.inf
+
+
+def test_a_scaled_matrix_says_how_small_it_is():
+    found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], np.eye(2)), 2000.0 * np.array([[0.0, 1.0], [0.0, 0.0]]))
+    assert found.log_norm == pytest.approx(-2000.0 + 0.5 * np.log(2.0))
+    assert not found.value().any()
+    assert repr(found) == "ScaledMatrix(shape=(2, 2), log_norm=-2000)"
