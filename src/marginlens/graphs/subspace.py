@@ -196,8 +196,9 @@ class CyclicSubspace:
 
     # ---- projection
 
+    @implements("C", "Lemma 2")
     def project(self, W: Any) -> FloatArray:
-        """The part of W (…, d_model, d_model) inside S_cyc."""
+        """The part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
         d = self.E.shape[1]
         weights = np.asarray(W, dtype=np.float64)
         if weights.ndim < 2 or weights.shape[-2:] != (d, d):

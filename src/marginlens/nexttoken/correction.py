@@ -12,7 +12,7 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.errors import real_array, reject
+from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.pseudo import leading_subset
@@ -20,6 +20,7 @@ from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.nexttoken.correction_newton import minimise
 from marginlens.nexttoken.correction_runaway import runaway
+from marginlens.nexttoken.heads import as_head
 from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.papers import implements
 
@@ -72,7 +73,7 @@ def cyclic_correction(
     """
     as_sequences(ds)
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
-    scores = None if head is None else real_array(head, "head", (ds.n_vocabulary, ds.d_model)) @ ds.E.T
+    scores = as_head(ds, head).table
     at = None if start is None else ds.weights(start, "start")
     graphs = priority_graphs(ds) if graphs is None else graphs
     subset, space = leading_subset(ds, graphs), cyclic_subspace(ds.E, graphs)
