@@ -38,21 +38,16 @@ def test_the_basis_is_orthonormal_and_spans_the_definition(shape: tuple[int, int
     assert space.rank == np.linalg.matrix_rank(rows)
 
 
-def ways(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
-    return {
-        "basis": {"_QUICK": 10_000},
-        "factor": {"_QUICK": 0},
-        "iteration": {"_QUICK": 0, "_DENSE": 0, "_FACTORED": 0},
-    }
+WAYS = {"basis": {"_QUICK": 10_000}, "factor": {"_QUICK": 0}, "iteration": {"_QUICK": 0, "_DENSE": 0, "_FACTORED": 0}}
 
 
 @pytest.mark.statement("C Def 3")
-@pytest.mark.parametrize("way", ["basis", "factor", "iteration"])
+@pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_way_of_projecting_is_the_projection(
     shape: tuple[int, int, int, int], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, limit in ways(monkeypatch)[way].items():
+    for name, limit in WAYS[way].items():
         monkeypatch.setattr(subspace, name, limit)
     rng, ds = np.random.default_rng(1), cyclic_sequences(*shape, 4)
     space, rows = cyclic_subspace(ds.E, priority_graphs(ds)), generators(ds)
