@@ -125,6 +125,16 @@ def test_a_checkpoint_of_other_settings_or_data_is_refused(data, settings, tmp_p
     assert place.read_bytes() == before
 
 
+def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
+    place = tmp_path / "kept.npz"
+    train_embeddings(data, settings, checkpoint=place)
+    with np.load(place) as archive:
+        arrays = {name: archive[name] for name in archive.files if name != "m_E"}
+    np.savez(place, **arrays)
+    with pytest.raises(InputError, match=r"'checkpoint' argument must be one with m_E of shape \(50, 12\)"):
+        train_embeddings(data, settings, checkpoint=place)
+
+
 def test_the_result_is_written_as_a_table_and_facts(data, settings, tmp_path):
     run = train_embeddings(data, settings)
     run.write(tmp_path / "out", names=[f"word{s}" for s in range(50)], facts={"command": "none"})

@@ -55,6 +55,13 @@ class Checkpoint:
         if fingerprint != self.fingerprint:
             raise reject("checkpoint", "one of the same data", f"{str(place)!r}, made with other sequences or labels")
 
+    def check_arrays(self, needed: dict[str, Any], place: Path | None) -> None:
+        """Refuse a file that lacks an array, or has one of another shape; products can be formed again."""
+        for name, mine in needed.items():
+            found = self.arrays.get(name)
+            if (found is None and name not in ("a", "b")) or (found is not None and found.shape != mine.shape):
+                raise reject("checkpoint", f"one with {name} of shape {mine.shape}", f"{str(place)!r} without it")
+
 
 def fingerprint_of(data: LabelledSequences) -> str:
     """A name for the data that any change of a token, a label or a length changes."""

@@ -129,8 +129,8 @@ class CompiledOneLayer:
         adamw_vector(self.p, *self.moments["p"], by_p, constants)
         if self.settings.train_v:
             adamw_vector(self.v, *self.moments["v"], by_v, constants)
-        directions, products = (p, v, self.p, self.v), (self.a, self.b)
-        over_rows(adamw_rank_two, len(self.E), self.E, self.moments["E"], (x, y), directions, constants, products)
+        table, directions = (self.E, *self.moments["E"]), (p, v, self.p, self.v)
+        over_rows(adamw_rank_two, len(self.E), table, (x, y), directions, constants, (self.a, self.b))
 
     def products(self) -> tuple[Any, Any]:
         """(n_vocabulary,) E p and E v."""

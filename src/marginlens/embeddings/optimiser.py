@@ -49,19 +49,19 @@ def adamw_vector(theta: Any, m: Any, s: Any, gradient: Any, constants: Any) -> N
 
 @njit(**SUMMING)
 def adamw_rank_two(
-    first: int, last: int, E: Any, moments: Any, weights: Any, directions: Any, constants: Any, products: Any
+    first: int, last: int, table: Any, weights: Any, directions: Any, constants: Any, products: Any
 ) -> None:
     """One AdamW step on rows of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
 
     Each row is read and written once.
 
     Args:
-        first, last: the rows. E: (n_vocabulary, d_model), in place. moments: m and s in E's shape, in place.
+        first, last: the rows. table: E and its two moments, (n_vocabulary, d_model), changed in place.
         weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
         products: receives E p and E v at the new values, (n_vocabulary,).
     """
     kept, new, old_square, new_square, unbias, eps, rate = constants
-    M, S = moments
+    E, M, S = table
     x, y = weights
     p, v, p_next, v_next = directions
     a, b = products

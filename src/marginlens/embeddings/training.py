@@ -88,6 +88,7 @@ class _Run:
         self.epoch, self.place, self.before, self.unfinished = 0, 0, 0.0, 0.0
         self.history: list[EpochRecord] = []
         if saved is not None:
+            saved.check_arrays(self.model.state(), place)
             self.model.restore(saved.arrays, saved.taken)
             self.rng.bit_generator.state = saved.generator
             self.epoch, self.place, self.before, self.unfinished = saved.epoch, saved.place, saved.seconds, saved.loss
