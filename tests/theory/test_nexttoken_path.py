@@ -13,9 +13,13 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
+from marginlens.nexttoken.heads import as_head
 from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss
 from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
+from marginlens.nexttoken.model import nexttoken_excess
 from marginlens.nexttoken.path import nexttoken_path
+from marginlens.nexttoken.path_law import path_law
+from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 
@@ -218,6 +222,60 @@ def test_infeasible_data_leave_the_infimum_unknown():
     assert path.kkt_residual().max() < tolerances.PATH_KKT
     value, _ = brute_force(ds, 1.0, None, LogLoss(), [np.zeros(4)])
     assert path.risk()[0] == pytest.approx(value, abs=tolerances.PATH_BRUTE_FORCE)
+
+
+@pytest.mark.statement("C Lemma 1")
+@pytest.mark.parametrize(("head", "loss"), [(None, LogLoss()), (0.5, SquaredLoss()), (1.0, Linear())])
+def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head, loss):
+    ds, limit = feasible(acyclic_sequences, (7, 5, 5, 5), 10)
+    head = None if head is None else head * ds.E
+    risk = SplitRisk(ds, priority_graphs(ds), as_head(ds, head).table, loss)
+    W = np.random.default_rng(0).standard_normal((40, 5, 5)) * np.geomspace(0.1, 300.0, 40)[:, None, None]
+    logs = risk.log_tail(risk.coordinates(W))
+    assert np.isfinite(logs).all()
+    own = np.ones(len(ds)) if head is None else np.sum(head * ds.E, axis=1)[ds.labels]
+    smallest = float(np.mean(loss.scalar(own)[0]))  # L*
+    for one, log in zip(W[:20], logs, strict=False):
+        assert plain_risk(ds, one, head, loss) - smallest == pytest.approx(
+            np.exp(log), rel=1e-9, abs=tolerances.ROUNDING
+        )
+    heights = np.array([1e3, 1e4, 1e5])
+    along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
+    assert np.diff(along) / np.diff(heights) == pytest.approx(-1.0, abs=1e-4)
+    if not isinstance(loss, Linear):
+        for one, log in zip(heights, along, strict=True):
+            excess = nexttoken_excess(ds, one * limit.x, head=head, loss=loss)
+            assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
+
+
+@pytest.mark.statement("X O")
+@pytest.mark.parametrize(
+    ("generator", "seed"), [(acyclic_sequences, 11), (cyclic_sequences, 12), (cyclic_sequences, 13)]
+)
+def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generator, seed):
+    ds, limit = feasible(generator, (6, 8, 6, 4), seed)
+    path = nexttoken_path(ds, np.array([1e3, 1e4, 1e5]) / limit.margin)
+    law = path_law(path)
+    assert law.holds
+    assert np.sum(law.multipliers) == pytest.approx(1.0)
+    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
+    for values in (law.deviation(), error):
+        assert np.all(np.abs(np.diff(np.log10(values)) + 1.0) < 0.2)  # like 1/R
+    assert error[-1] < 1e-3 * np.linalg.norm(law.offset)
+    space = cyclic_correction(ds).subspace
+    assert np.linalg.norm(space.project(law.offset)) < tolerances.ROUNDING * np.linalg.norm(law.offset)
+    assert abs(np.sum(law.offset * limit.x)) < tolerances.ROUNDING * np.linalg.norm(law.offset) * np.linalg.norm(
+        limit.x
+    )
+    assert "active rows, offset of norm" in repr(law)
+
+
+def test_a_law_needs_a_free_path_with_something_strict():
+    ds = SequenceDataset([[0, 1], [0, 1]], [0, 1], np.eye(2))
+    with pytest.raises(
+        InputError, match="'path' argument must be a free path towards a Graph-SVM solution other than zero"
+    ):
+        path_law(nexttoken_path(ds, 1.0))
 
 
 def test_what_the_path_cannot_use_is_named():

@@ -135,6 +135,18 @@ class SplitRisk:
             small = log_delta + np.log(-self.loss.scalar(self._top)[1]) < _DIRECT
         return np.where(small, mean, np.where(np.isnan(direct), np.inf, direct))
 
+    def log_pull(self, c: FloatArray) -> FloatArray:
+        """(batch, n_entries) the log of what each lower entry weighs in T's slope across S_cyc, to first order in T; else -inf."""
+        log_ratio, _ = self._ratios(self._logits(c))
+        log_pull = log_ratio + np.log(self.problem.share)[self._sample]
+        if self.likelihood:
+            return log_pull
+        with np.errstate(divide="ignore"):
+            slope = np.log(-self.loss.scalar(self._top)[1]) + np.zeros_like(self._top)
+            return log_pull + (
+                slope[self._sample] + np.log(np.where(self._tied, 1.0, self._top[self._sample] - self._score))
+            )
+
     # ---- slopes
 
     def slopes(self, c: FloatArray) -> Slopes:

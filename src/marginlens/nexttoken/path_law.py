@@ -1,0 +1,124 @@
+"""Where a next-token path stands beside its limit: residual attention is Graph-SVM's dual, and what that makes the offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import reject
+from marginlens.nexttoken.path import NextTokenPath
+from marginlens.papers import implements
+from marginlens.svm.solution import Status
+
+_ACTIVE = 1e-7  # logit gap beyond one at which a pair no longer counts as active
+_WEAK = 1e-9  # a multiplier this small, as λ‖a‖ relative to ‖W^mm‖, counts as zero
+_SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
+_DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PathLaw:
+    r"""The law that a path obeys far out.
+
+    Pairs whose rows agree across S_cyc (labels of one component over tokens of one component) are taken together.
+
+    Attributes:
+        path: what the law is about. rows: (n_rows, r) the different active rows across S_cyc.
+        multipliers: (n_rows,) Graph-SVM's, added up over pairs with the same row; they add up to one. log_c: (n_rows,).
+        holds: whether every active row carries a multiplier and the rows are independent, so that the multipliers are unique.
+        offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
+    """
+
+    path: NextTokenPath
+    rows: FloatArray
+    multipliers: FloatArray
+    log_c: FloatArray
+    holds: bool
+    offset: FloatArray
+    _entry: IntArray  # the row of each entry, -1 for none
+
+    def __repr__(self) -> str:
+        what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "multipliers are not unique"
+        return f"PathLaw({len(self.rows)} active rows, {what})"
+
+    def remainder(self) -> FloatArray:
+        """(n_radii, d_model, d_model) what is left of the path without its parts along W^mm and S_cyc."""
+        x, rest = self.path.limit.x, self.path.strict_part()
+        along = np.einsum("kde,de->k", rest, x) / np.sum(x**2)
+        return rest - along[:, None, None] * x
+
+    def deviation(self) -> FloatArray:
+        """(n_radii,) the largest difference between the logs of residual attention on an active row and of its multiplier."""
+        risk = self.path._risk
+        logs = _by_row(risk.log_pull(self.path._coordinates), self._entry, len(self.rows))
+        logs = logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
+        return np.max(np.abs(logs - np.log(self.multipliers)), axis=1)
+
+
+@implements("X", "O")
+def path_law(path: NextTokenPath) -> PathLaw:
+    r"""Residual attention over active strict rows is proportional to Graph-SVM's multipliers, and fixes the path's offset.
+
+    .. math:: c_r\, e^{-\langle a_r, W \rangle} \propto \lambda_r, \qquad c_r = \frac1n \sum_{(i,t) \in r} |\ell'_i|
+        (\bar u_i - \gamma_{it}) \frac{e^{x_{it}^\top W^{cyc} \bar x_i}}{\sum_{\mathcal R_i} e^{x_{is}^\top W^{cyc} \bar x_i}}
+
+    The slope across S_cyc is :math:`-\sum_r c_r e^{-\langle a_r, W\rangle} a_r` up to terms that vanish faster, the ball holds it along
+    W, and :math:`W^{mm} = \sum_r \lambda_r a_r`. So :math:`\langle a_r, W \rangle` differs between active rows by
+    :math:`\log(c_r/\lambda_r)`: W stands at :math:`C_R W^{mm} + W^{cyc}` plus a constant offset, not at it. Because the ball holds the
+    slope along W, offset included, and not along W^mm, the law is reached like 1/R.
+
+    Args:
+        path: a finished path of data whose Graph-SVM is feasible and not zero, with no part held.
+    Returns:
+        A `PathLaw`. Check it with `law.deviation()` and `law.remainder() - law.offset`, which fall like 1/R.
+    """
+    risk, limit = path._risk, path.limit
+    if limit.status is not Status.OPTIMAL or path._held is not None:
+        raise reject("path", "a free path towards a Graph-SVM solution other than zero", repr(path))
+    m, E = risk.n_cyclic, risk.problem.E
+    k, i, j = np.asarray(limit.pairs).T
+    rows = np.einsum("rde,pd,pe->pr", risk.basis[m:], E[i] - E[j], E[k])
+    target = risk.coordinates(limit.x)[m:]
+    tight = np.flatnonzero(rows @ target <= 1.0 + _ACTIVE)
+    scale = float(np.max(np.linalg.norm(rows, axis=1)))
+    unique = _distinct(rows[tight], _SAME * scale)
+    own = np.zeros(len(unique))
+    np.add.at(own, _nearest(rows[tight], unique, _SAME * scale), limit.multipliers[tight])
+    entry = np.where(
+        np.isfinite(risk.log_pull(path._coordinates[:1])[0]), _nearest(-risk.outer, unique, _SAME * scale), -1
+    )
+    start = np.append(risk.coordinates(path.correction.x)[:m], np.zeros(len(target)))
+    log_c = _by_row(risk.log_pull(start[None]), entry, len(unique))[0]
+    carried = own * np.linalg.norm(unique, axis=1) > _WEAK * np.linalg.norm(limit.x)
+    values = np.linalg.svd(unique, compute_uv=False)
+    holds = bool(carried.all()) and int(np.sum(values > _DEPENDENT * values[0])) == len(unique)
+    offset = np.full(limit.x.shape, np.nan)
+    if holds:
+        place = np.linalg.lstsq(unique, log_c - np.log(own), rcond=None)[0]
+        place = place - (place @ target) / (target @ target) * target
+        offset = np.einsum("rde,r->de", risk.basis[m:], place)
+    with np.errstate(invalid="ignore"):
+        return PathLaw(path, unique, own / own.sum(), log_c, holds, offset, entry)
+
+
+def _distinct(rows: FloatArray, apart: float) -> FloatArray:
+    """The rows without those that are nearer than `apart` to an earlier one."""
+    kept: list[FloatArray] = []
+    for row in rows:
+        if all(np.linalg.norm(row - other) > apart for other in kept):
+            kept.append(row)
+    return np.stack(kept)
+
+
+def _nearest(rows: FloatArray, among: FloatArray, apart: float) -> IntArray:
+    """(m,) the place of each row among others, -1 where none is as near as `apart`."""
+    gaps = np.linalg.norm(rows[:, None, :] - among[None], axis=-1)
+    place = np.argmin(gaps, axis=1)
+    return np.where(gaps[np.arange(len(rows)), place] <= apart, place, -1)
+
+
+def _by_row(logs: FloatArray, entry: IntArray, n_rows: int) -> FloatArray:
+    """(batch, n_rows) logarithms of sums over the entries of each row."""
+    return np.stack([np.logaddexp.reduce(logs[:, entry == r], axis=1) for r in range(n_rows)], axis=1)
