@@ -96,7 +96,7 @@ def _start(start: Any, batch: SequenceBatch) -> FloatArray:
     if start is None:
         return np.zeros(shape)
     axes = shape if n_axes(start) == 3 else shape[1:]
-    return np.array(np.broadcast_to(real_array(start, "start", axes), shape))
+    return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
 
 Outcome = tuple[

@@ -68,12 +68,14 @@ def next_token_probabilities(ds: SequenceDataset, W: Any) -> FloatArray:
     return nexttoken_outputs(ds, W)
 
 
-@implements("C", "(ERM)", "Eq. (18)")
+@implements("C", "(ERM)", "Eq. (18)", "Lemma 3")
 def nexttoken_risk(ds: SequenceDataset, W: Any, *, head: Any = None, loss: NextTokenLoss = LogLoss()) -> float:  # noqa: B008
     r"""Training risk of W.
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big), \quad
         \text{for the log-loss under } CE^\top = I:\ \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it}
+
+    For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
 
     Args:
         W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
@@ -102,7 +104,7 @@ def nexttoken_excess(
     return excess_of(ds, ds.weights(W), as_head(ds, head), check_excess(as_nexttoken_loss(loss)))
 
 
-@implements("C", "Eq. (19)")
+@implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
 def nexttoken_gradient(
     ds: SequenceDataset,
     W: Any,
@@ -116,7 +118,8 @@ def nexttoken_gradient(
         = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
 
     The second form, for the log-loss under C Eᵀ = I, sums over the tokens that differ from the label (the paper's last line of
-    Eq. (19) prints the set of those that equal it).
+    Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it is
+    nowhere zero (Thm 4).
 
     Args:
         W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.

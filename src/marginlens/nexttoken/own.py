@@ -14,7 +14,7 @@ def own_weights(batch: SequenceBatch, a: FloatArray, head: Head, loss: NextToken
     r"""Weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
 
     The sums are those of the compiled weights: a token's score is what the loss's derivative makes of the head, and gaps are taken to the
-    score of the largest logit. What the derivative itself cannot resolve is lost.
+    score of the largest logit. What the derivative itself cannot resolve is lost. nan where the loss is not finite.
 
     Args:
         a: (n_pairs,) logits.
@@ -28,6 +28,8 @@ def own_weights(batch: SequenceBatch, a: FloatArray, head: Head, loss: NextToken
     total = np.add.reduceat(weights, first)
     table = head.matrix().T  # (n_vocabulary, n_classes)
     outputs = np.add.reduceat((weights / total[sample])[:, None] * table[reduced.tokens], first, axis=0)
+    if not np.isfinite(loss.value(outputs, reduced.labels)).all():
+        return np.full_like(a, np.nan), 0.0
     slope = np.asarray(loss.derivative(outputs, reduced.labels), dtype=np.float64)
     score = -np.einsum("ec,ec->e", slope[sample], table[reduced.tokens])
     is_top = np.flatnonzero(logits == top[sample])

@@ -9,7 +9,7 @@ from marginlens.nexttoken.reduced import reduce_sequences
 from marginlens.papers import implements
 
 
-@implements("C", "Eq. (23)")
+@implements("C", "Eq. (23)", "Lemma 5")
 def nexttoken_smoothness(ds: SequenceDataset) -> float:
     r"""The paper's Lipschitz constant of ∇L; gradient descent with steps up to 1/L never increases the risk (Lemma 5).
 

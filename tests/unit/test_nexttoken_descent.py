@@ -1,0 +1,206 @@
+"""Descent on the next-token weights: the compiled loop against NumPy and autograd, batches against single runs, what is saved, errors."""
+
+import numpy as np
+import pytest
+
+from marginlens.data import SequenceDataset
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, descend
+from marginlens.dynamics.sums import norm
+from marginlens.errors import InputError
+from marginlens.nexttoken.batch import SequenceBatch
+from marginlens.nexttoken.descent import descend_nexttoken, random_start
+from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
+from marginlens.nexttoken.model import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from tolerances import LOOP_AGREEMENT, ROUNDING
+
+LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
+
+
+def in_numpy(loss):
+    """The same loss, unknown to the compiled loop."""
+    return type(f"Own{type(loss).__name__}", (type(loss),), {"code": -1})()
+
+
+def mixed(seed=0, d=7):
+    """Datasets of different sizes, lengths and vocabularies."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for K, n in ((3, 2), (7, 6), (5, 1), (4, 9)):
+        sequences = [rng.integers(K, size=int(rng.integers(2, 7))) for _ in range(n)]
+        E = rng.normal(size=(K, d))
+        labels = [int(rng.choice(one)) for one in sequences]
+        out.append(SequenceDataset(sequences, labels, E / np.linalg.norm(E, axis=1, keepdims=True)))
+    return out
+
+
+def head_with(ds):
+    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
+    H = np.random.default_rng(ds.n_vocabulary).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
+    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
+
+
+@pytest.mark.statement("C Algo-GD")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("step", [NormalizedStep(0.02), ConstantStep(0.5)], ids=["normalized", "constant"])
+def test_compiled_loop_equals_numpy_loop_and_batch_equals_single_runs(loss, general, step):
+    batch = mixed()
+    heads = [head_with(ds) for ds in batch] if general else None
+    start = 0.1 * random_start(batch, 1)
+    options = {"loss": loss, "step": step, "n_steps": 60}
+    run = descend_nexttoken(batch, head=heads, start=start, **options)
+    slow = descend_nexttoken(batch, head=heads, start=start, **{**options, "loss": in_numpy(loss)})
+    assert run.final.shape == (4, 7, 7)
+    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
+    assert np.array_equal(run.status, slow.status)
+    for k, ds in enumerate(batch):
+        one = descend_nexttoken(ds, head=heads and heads[k], start=start[k], **options)
+        assert np.abs(one.final - run.final[k]).max() < LOOP_AGREEMENT
+        assert one.status is run.status[k]
+        n, T = one.attention.shape
+        assert np.abs(one.attention - run.attention[k, :n, :T]).max() < LOOP_AGREEMENT
+        assert not run.attention[k, n:].any()
+        assert np.array_equal(run.selected[k, :n], one.selected)
+        assert np.all(run.selected[k, n:] == -1)
+        assert one.norm == pytest.approx(np.linalg.norm(one.final))
+
+
+@pytest.mark.statement("C Algo-GD")
+def test_every_step_is_the_step_of_the_exact_gradient():
+    ds = cyclic_sequences(6, 8, 6, 4, 0)
+    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=200, record=Record(steps=1))
+    W = run.saved["W"]
+    for k in (0, 1, 63, 64, 199):
+        slope = nexttoken_gradient(ds, W[k]).matrix
+        assert np.abs(W[k + 1] - W[k] + 0.1 * slope / np.linalg.norm(slope)).max() < LOOP_AGREEMENT
+    plain = descend_nexttoken(ds, step=ConstantStep(0.3), n_steps=50, record=Record(steps=1)).saved["W"]
+    for k in (0, 20, 49):
+        assert np.abs(plain[k + 1] - plain[k] + 0.3 * nexttoken_gradient(ds, plain[k]).value()).max() < LOOP_AGREEMENT
+
+
+def test_many_pairs_run_on_the_weights_themselves():
+    """K = 20 tokens in d = 3: more pairs than d² would pay for, so the state is W and not coefficients over pairs."""
+    ds = acyclic_sequences(20, 3, 60, 8, 0)
+    batch = SequenceBatch.of((ds,))
+    assert 2 * 3 * (len(batch.keys) + 20 * 3) < len(batch.keys) ** 2
+    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=150, record=Record(steps=50))
+    slow = descend_nexttoken(ds, loss=in_numpy(LogLoss()), step=NormalizedStep(0.1), n_steps=150)
+    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
+    assert np.array_equal(run.saved["W"][-1], run.final)
+
+
+def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
+    ds = acyclic_sequences(8, 8, 4, 6, 0)
+    run = descend_nexttoken(ds, step=NormalizedStep(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
+    assert run.norm > 1.9e4
+    assert nexttoken_gradient(ds, run.final).log_norm < -1000
+    slope = nexttoken_gradient(ds, run.saved["W"][0]).matrix
+    onwards = descend_nexttoken(ds, step=NormalizedStep(1.0), n_steps=1, start=run.saved["W"][0])
+    assert np.abs(onwards.final - run.saved["W"][0] + slope / norm(slope.ravel())).max() < 1e-9
+    assert run.status is DescentStatus.COMPLETED
+
+
+def test_saved_quantities_are_those_of_the_saved_weights():
+    batch = mixed()[:2]
+    names = ("W", "norm", "attention", "selected", "risk", "excess_risk")
+    run = descend_nexttoken(batch, n_steps=30, record=Record(steps=10, keep=names))
+    assert run.saved.steps.tolist() == [0, 10, 20, 30]
+    assert run.saved["W"].shape == (2, 4, 7, 7)
+    for b, ds in enumerate(batch):
+        for k in range(4):
+            W = run.saved["W"][b, k]
+            assert run.saved["norm"][b, k] == pytest.approx(np.linalg.norm(W))
+            assert run.saved["risk"][b, k] == pytest.approx(nexttoken_risk(ds, W), rel=1e-13)
+            excess = nexttoken_excess(ds, W)
+            assert run.saved["excess_risk"].sign[b, k] == excess.sign
+            assert run.saved["excess_risk"].log[b, k] == pytest.approx(float(excess.log), rel=1e-12)
+            flat = run.saved["attention"][b, k][
+                np.arange(run.saved["attention"].shape[-1]) < _lengths(ds, run)[:, None]
+            ]
+            assert np.allclose(flat, ds.attention(W), rtol=0, atol=ROUNDING)
+    assert np.array_equal(run.saved["selected"][:, -1], run.selected)
+    alone = descend_nexttoken(batch[0], n_steps=30, record=Record(steps=10, keep=names))
+    assert alone.saved["W"].shape == (4, 7, 7)
+    assert np.allclose(alone.saved["risk"], run.saved["risk"][0], rtol=1e-12, atol=0)
+    assert "W" in descend_nexttoken(batch[0], n_steps=3, record=Record()).saved
+
+
+def _lengths(ds, run):
+    """Lengths padded with zeros to the batch's number of samples."""
+    return np.concatenate([ds.lengths, np.zeros(run.attention.shape[1] - len(ds), dtype=int)])
+
+
+def test_runs_end_where_nothing_pulls_and_where_the_loss_ends():
+    still = descend_nexttoken(SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
+    assert still.status is DescentStatus.STATIONARY
+    assert still.steps_taken == 0
+    for loss in (LogLoss(), in_numpy(LogLoss())):
+        ended = descend_nexttoken(SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
+        assert ended.status is DescentStatus.NON_FINITE
+        assert not ended.final.any()
+    thrown = descend_nexttoken(acyclic_sequences(4, 4, 3, 3, 0), step=ConstantStep(1e308), n_steps=9)
+    assert np.isfinite(thrown.final).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
+    run = descend_nexttoken(SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
+    assert run.status is DescentStatus.STATIONARY
+
+
+def test_starts():
+    ds = mixed()
+    W = random_start(ds, np.random.default_rng(3))
+    assert W.shape == (4, 7, 7)
+    assert np.abs(W).max() <= 1 / np.sqrt(7)
+    assert np.abs(W).max() > 0.9 / np.sqrt(7)
+    assert np.array_equal(W, random_start(ds, 3))
+    assert random_start(ds[0], 3).shape == (7, 7)
+    run = descend_nexttoken(ds, n_steps=0, start=W[0])
+    assert np.array_equal(run.final, np.repeat(W[:1], 4, axis=0))
+    assert not descend_nexttoken(ds[0], n_steps=0).final.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ds": [1]}, "'ds' argument must be a SequenceDataset or a list of at least one; got int instead"),
+        ({"ds": []}, "'ds' argument must be a SequenceDataset or a list of at least one; got an empty list"),
+        ({"start": np.zeros((4, 7))}, r"'start' argument must be an array of finite numbers of shape \(7, 7\)"),
+        ({"start": np.zeros((2, 7, 7))}, r"'start' argument must be an array of finite numbers of shape \(1, 7, 7\)"),
+        ({"head": np.eye(5)}, r"'head' argument must be an array of finite numbers of shape \(3, 7\)"),
+        (
+            {"head": [None, None]},
+            "'head' argument must be one head for all datasets or a list of 1, one for each; got 2",
+        ),
+        ({"loss": LogLoss}, "'loss' argument must be"),
+        ({"step": 0.1}, "'step' argument must be"),
+        ({"n_steps": -1}, "'n_steps' argument must be a whole number of at least 0"),
+        ({"record": 3}, "'record' argument must be an ml.Record or None"),
+        (
+            {"loss": CrossEntropy(), "record": Record(keep="excess_risk")},
+            "'loss' argument must be .* for the excess over L",
+        ),
+    ],
+)
+def test_unusable_arguments_are_named(change, message):
+    arguments = {"ds": mixed()[0], **change}
+    with pytest.raises(InputError, match=message):
+        descend_nexttoken(arguments.pop("ds"), **{"n_steps": 5, **arguments})
+
+
+def test_widths_must_agree_and_p_has_no_w():
+    with pytest.raises(InputError, match="datasets of one width d_model; got 7 at index 0 and 4 at index 1"):
+        descend_nexttoken([mixed()[0], mixed(d=4)[0]])
+    from marginlens.data import sphere_tokens
+
+    data, v = sphere_tokens(1, 2, 3, 4, 0)
+    with pytest.raises(InputError, match="one that keeps 'p', the iterate of this descent; got one that keeps 'W'"):
+        descend(data, v, n_steps=3, record=Record(keep="W"))
+
+
+def test_reprs_are_one_line():
+    batch = SequenceBatch.of(tuple(mixed()))
+    assert repr(batch).startswith("SequenceBatch(4 datasets, ")
+    assert "\n" not in repr(descend_nexttoken(mixed(), n_steps=1))
