@@ -1,0 +1,220 @@
+"""Runs on next-token data beside what theory says of them: correlation and distance along the way, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import correlation
+from marginlens.dynamics.steps import NormalizedStep, Record
+from marginlens.experiments import drawing
+from marginlens.graphs.priority import PriorityGraph, priority_graphs
+from marginlens.graphs.pseudo import leading_subset, pseudo_graphs
+from marginlens.graphs.subspace import cyclic_subspace
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.descent import descend_nexttoken, random_start
+from marginlens.nexttoken.losses import LogLoss, NextTokenLoss
+from marginlens.svm.graph import graph_svm
+from marginlens.svm.solution import Status
+
+Graphs = Mapping[int, PriorityGraph]
+GLOBAL, LOCAL = drawing.ACCENTS[1], drawing.ACCENTS[0]  # blue and orange, as in paper C's own figures
+THRESHOLD = 0.01  # attention above which a token counts as selected: "s > 0" in the text
+
+
+def random_labels(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
+    """Random sequences, each labelled by one of its different tokens at random: any dataset, cyclic or not."""
+    E = rng.standard_normal((n_vocabulary, d_model))
+    sequences = rng.integers(n_vocabulary, size=(n_samples, n_tokens))
+    labels = [rng.choice(np.unique(one)) for one in sequences]
+    return SequenceDataset(sequences, labels, E / np.linalg.norm(E, axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a series of runs is made.
+
+    Attributes:
+        draw: makes a dataset, called with the four `sizes` K, d, n, T and a generator.
+        own_head: the head is C = E; else C Eᵀ = I. step: size of the normalised steps.
+        random_start: W(0) uniform in ±1/√d; else zero.
+    """
+
+    draw: Callable[..., SequenceDataset]
+    sizes: tuple[int, int, int, int]
+    loss: NextTokenLoss = LogLoss()  # noqa: RUF009
+    own_head: bool = False
+    step: float = 0.01
+    random_start: bool = False
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Runs:
+    """Trained weights `points` (n_trials, n_saved, d_model, d_model) after the given `steps` (n_saved,), trial by trial."""
+
+    recipe: Recipe
+    datasets: list[SequenceDataset]
+    steps: IntArray
+    points: FloatArray
+
+    def __repr__(self) -> str:
+        return f"Runs({len(self.datasets)} trials of {self.steps[-1]} steps, {len(self.steps)} kept)"
+
+    @property
+    def final(self) -> FloatArray:
+        """(n_trials, d_model, d_model) where the runs end."""
+        return np.asarray(self.points[:, -1])
+
+    def at(self, step: int) -> int:
+        """The place of a kept step."""
+        return int(np.searchsorted(self.steps, step))
+
+    @property
+    def graphs(self) -> list[Graphs]:
+        """The priority graphs of every dataset, which its labels make."""
+        return [priority_graphs(ds) for ds in self.datasets]
+
+    @property
+    def local_graphs(self) -> list[Graphs]:
+        """The pseudo-graphs of every dataset, which the final weights make."""
+        return [pseudo_graphs(ds, W, THRESHOLD) for ds, W in zip(self.datasets, self.final, strict=True)]
+
+
+def kept_steps(n_steps: int, *also: int) -> IntArray:
+    """Steps spread evenly on a logarithmic axis from 1 to `n_steps`, and those named besides."""
+    spread = np.geomspace(1, n_steps, 60).round().astype(np.int64)
+    return np.unique(np.append(spread, [one for one in also if one <= n_steps]))
+
+
+def train(recipe: Recipe, datasets: list[SequenceDataset], steps: IntArray, rng: np.random.Generator) -> Runs:
+    """Descend on every dataset by the recipe and keep the weights after `steps`."""
+    start = random_start(datasets, rng) if recipe.random_start else None
+    return Runs(recipe, datasets, steps, _descend(recipe, datasets, steps, start))
+
+
+def draws(recipe: Recipe, trials: int, rng: np.random.Generator) -> list[SequenceDataset]:
+    """One dataset for each trial."""
+    return [recipe.draw(*recipe.sizes, rng) for _ in range(trials)]
+
+
+def _descend(recipe: Recipe, datasets: Sequence[SequenceDataset], steps: IntArray, start: Any) -> FloatArray:
+    run = descend_nexttoken(
+        list(datasets),
+        head=[ds.E for ds in datasets] if recipe.own_head else None,
+        loss=recipe.loss,
+        step=NormalizedStep(recipe.step),
+        n_steps=int(steps[-1]),
+        start=start,
+        record=Record(steps=steps.tolist(), keep=("W",)),
+    )
+    return np.asarray(run.saved["W"])
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Alignment:
+    """How runs stand to the Graph-SVM solutions of one set of graphs per trial.
+
+    Attributes:
+        corr: (n_trials, n_saved) cosines with W^mm; nan where it is zero or does not exist.
+        status: how many of the problems ended in which `Status`.
+    """
+
+    corr: FloatArray
+    status: Mapping[Status, int]
+
+    def __repr__(self) -> str:
+        return f"Alignment({len(self.corr)} trials, final mean {mean(self.corr[:, -1]):.5f})"
+
+    @property
+    def undefined(self) -> int:
+        """How many trials have no direction to converge to: W^mm is zero, or no W separates."""
+        return len(self.corr) - self.status.get(Status.OPTIMAL, 0)
+
+
+def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
+    """Solve Graph-SVM for every trial and follow the runs' correlation with it."""
+    solved = [graph_svm(ds.E, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
+    targets = np.stack([one.x for one in solved])
+    status = [one.status for one in solved]
+    return Alignment(
+        correlation(runs.points, targets[:, None], axes=2), {kind: status.count(kind) for kind in set(status)}
+    )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Offset:
+    """How far the cyclic parts of runs are from the cyclic corrections of one set of graphs per trial.
+
+    Attributes:
+        distance: (n_trials, n_saved) :math:`\\|\\Pi_{S_{cyc}}(W) - W^{cyc}\\|`; zero without cycles, nan where W^cyc is infinite.
+        status: (n_trials,) how each correction was found, as `CorrectionStatus`.
+    """
+
+    distance: FloatArray
+    status: list[CorrectionStatus]
+
+    def __repr__(self) -> str:
+        return f"Offset({len(self.distance)} trials, final mean {mean(self.distance[:, -1]):.5f})"
+
+    def count(self, kind: CorrectionStatus) -> int:
+        """How many corrections ended so."""
+        return self.status.count(kind)
+
+
+def offset(runs: Runs, graphs: list[Graphs]) -> Offset:
+    """The distances to the converged corrections, each minimised from zero."""
+    recipe, distance, status = runs.recipe, [], []
+    for ds, one, points in zip(runs.datasets, graphs, runs.points, strict=True):
+        head = ds.E if recipe.own_head else None
+        found = cyclic_correction(ds, head=head, loss=recipe.loss, graphs=one)
+        distance.append(_norms(found.subspace.project(points) - found.x))
+        status.append(found.status)
+    return Offset(np.stack(distance), status)
+
+
+def offset_as_coded(runs: Runs, graphs: list[Graphs]) -> FloatArray:
+    """(n_trials, n_saved) the distances to corrections trained on the cyclic subsets from zero, taken after as many steps."""
+    subsets = [leading_subset(ds, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
+    trained = np.zeros_like(runs.points)
+    cyclic = [place for place, one in enumerate(subsets) if one is not None]
+    if cyclic:
+        kept: list[Any] = [subsets[place] for place in cyclic]
+        trained[cyclic] = _descend(runs.recipe, kept, runs.steps, None)
+    spaces = [cyclic_subspace(ds.E, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
+    parts = [space.project(points) for space, points in zip(spaces, runs.points, strict=True)]
+    return _norms(np.stack(parts) - trained)
+
+
+def mean(values: FloatArray) -> float:
+    """The mean of what is not nan; nan where nothing is left."""
+    left = values[~np.isnan(values)]
+    return float(left.mean()) if len(left) else float("nan")
+
+
+def spread(values: FloatArray) -> str:
+    """Mean and standard error of what is not nan, as text with two digits of the error."""
+    left = values[~np.isnan(values)]
+    error = float(left.std() / np.sqrt(len(left)))
+    digits = 2 if error == 0.0 else int(np.clip(1 - np.floor(np.log10(error)), 2, 9))
+    return f"{left.mean():.{digits}f} ± {error:.{digits}f}"
+
+
+def _norms(matrices: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.norm(matrices, axis=(-2, -1)))
+
+
+def band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
+    """The mean over the trials (n_trials, n_saved), and a band from the 10th to the 90th percentile where the line is solid."""
+    known = values[~np.isnan(values).any(axis=1)]
+    if not len(known):
+        return
+    (line,) = ax.plot(steps, known.mean(axis=0), label=label, **style)
+    if line.get_linestyle() == "-":
+        low, high = np.percentile(known, [10, 90], axis=0)
+        ax.fill_between(steps, low, high, color=line.get_color(), alpha=0.16, lw=0)
