@@ -13,7 +13,7 @@ from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
 
 IntArray = npt.NDArray[np.int64]
-QUANTITIES = ("p", "W", "norm", "attention", "selected", "risk", "excess_risk")
+QUANTITIES = ("p", "norm", "attention", "selected", "risk", "excess_risk", "W")
 
 
 @implements("A", "Eq. (3)")

@@ -30,10 +30,10 @@ STATEMENT = (
     "a zero gradient, and gradient descent with steps up to 1/L diverges."
 )
 PROTOCOL = (
-    "Random cyclic datasets (K from 3 to 6, d from 2 to 5, n = 5, T = 4). Risks at points between random pairs; spectra of Hessians "
-    "from differences of exact gradients, on the whole space and on S_cyc, and against Eq. (24). Controls that must fail: the squared "
-    "loss, and the log-loss with the general head c_y = e_y + 2 ē/‖ē‖². Theorem 4: plain descent with η = 1/L for 100,000 steps "
-    "(quick: 10,000)."
+    "Random cyclic datasets (K from 3 to 6, d from 2 to 5, n from 5 to 15, T = 4). Risks at points between random pairs; spectra of "
+    "Hessians from differences of exact gradients, on the whole space and on S_cyc, and against Eq. (24). Controls that must fail: the "
+    "squared loss, and the log-loss with the general head c_y = e_y + 2 ē/‖ē‖². Theorem 4: plain descent with η = 1/L for 100,000 "
+    "steps (quick: 10,000)."
 )
 PAPER_VALUE = "–"
 EXPECTED = {
@@ -60,7 +60,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     strict: list[SequenceDataset] = []
     for j in range(count):
         rng = np.random.default_rng([SEED, j])
-        ds = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), 5, 4, rng)
+        ds = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
         mean = ds.E.mean(axis=0)
         for name, loss, head in (
             ("log", LOG, None),
