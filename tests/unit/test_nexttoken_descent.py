@@ -200,6 +200,20 @@ def test_widths_must_agree_and_p_has_no_w():
         descend(data, v, n_steps=3, record=Record(keep="W"))
 
 
+def test_heads_may_be_one_for_all_or_one_each():
+    twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
+    C = np.random.default_rng(0).normal(size=(4, 5))
+    options = {"loss": CrossEntropy(), "n_steps": 20}
+    finals = [
+        descend_nexttoken(twins, head=head, **options).final for head in (C, C.tolist(), [C, C], np.stack([C, C]))
+    ]
+    assert all(np.array_equal(one, finals[0]) for one in finals)
+    mixture = descend_nexttoken(twins, head=[None, C], **options).final
+    assert np.array_equal(mixture[1], finals[0][1])
+    assert np.array_equal(mixture[0], descend_nexttoken(twins[0], **options).final)
+    assert not np.allclose(mixture[0], finals[0][0], rtol=0, atol=1e-3)
+
+
 def test_reprs_are_one_line():
     batch = SequenceBatch.of(tuple(mixed()))
     assert repr(batch).startswith("SequenceBatch(4 datasets, ")

@@ -62,7 +62,7 @@ def as_head(ds: SequenceDataset, head: Any) -> Head:
 
 def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:
     """One head per dataset: None or one C for all of them, or a list with one for each."""
-    if head is None or (not isinstance(head, list | tuple) and n_axes(head) < 3) or not _is_listed(head):
+    if not _is_listed(head):
         return tuple(as_head(ds, head) for ds in datasets)
     if len(head) != len(datasets):
         raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
@@ -71,7 +71,9 @@ def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ..
 
 def _is_listed(head: Any) -> bool:
     """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
-    return n_axes(head) == 3 or any(one is None or n_axes(one) == 2 for one in head)
+    if isinstance(head, list | tuple):
+        return any(one is None or n_axes(one) == 2 for one in head)
+    return n_axes(head) == 3
 
 
 @dataclass(frozen=True, repr=False, eq=False)
