@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.special import softmax
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, _OfTheLabel
+from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, _OfTheLabel
 from marginlens.nexttoken.reduced import ReducedProblem
 
 _CHUNK = 4_000_000  # numbers held at once for the second derivatives of a loss of all outputs
@@ -183,6 +184,12 @@ class RiskPoint:
                 * np.repeat(self._bend, np.diff(problem.offsets))
                 * risk.label_scores
             )
+        if isinstance(risk.loss, CrossEntropy):  # diag(π) - ππᵀ needs no matrix
+            outputs, moved = risk.outputs(self.softmax, slice(None)), risk.outputs(change, slice(None))
+            share = softmax(outputs, axis=1)
+            turned = share * (moved - np.sum(share * moved, axis=1, keepdims=True))
+            pulled = turned if risk.scores is None else turned @ risk.scores
+            return pulled[risk.sample, problem.tokens]
         bent = np.empty_like(change)
         for some, second in self._seconds():
             entries = slice(problem.offsets[some.start], problem.offsets[some.stop])

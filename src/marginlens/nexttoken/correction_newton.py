@@ -16,7 +16,7 @@ _STEPS = 400
 _SMALL_STEP = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
 _FLAT = 1e-11  # a gradient below this with a Newton step above _MOVING: the risk falls for ever
 _MOVING = 1e-3
-_FAR = 36.0  # logits of one component this far apart leave nothing to rounding
+_PRODUCTS = 2_000  # Hessian products for one step
 _IDLE = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
 
 
@@ -173,7 +173,7 @@ def _by_products(landscape: Landscape, start: FloatArray) -> Minimised:
         if inside and moved <= _SMALL_STEP * (1.0 + np.abs(space.centre(space.cells(W))).max()):
             W, settled = W + step, True
             break
-        if (size <= _FLAT and moved > _MOVING) or np.ptp(space.centre(space.cells(W))) > _FAR:
+        if size <= _FLAT and moved > _MOVING:
             break
         trial = landscape.at(space.cells(W + step))
         promised = float(np.sum(g * step) + 0.5 * np.sum(step * bent))
@@ -195,7 +195,7 @@ def _conjugate(
     size = float(np.sum(left * left))
     if size == 0.0:
         return step, bent, True
-    for _ in range(4 * g.size):
+    for _ in range(min(4 * g.size, _PRODUCTS)):
         turned = space.lift(landscape.bend(point, space.cells(direction)))
         down = float(np.sum(direction * turned))
         length = size / down if down > 0.0 else np.inf

@@ -31,7 +31,7 @@ class Runaway:
     """A proof, in numbers, that the risk has no finite minimum where it was followed.
 
     Attributes:
-        direction: (d_model, d_model) the shortest matrix, inside S_cyc, that puts each token kept one above each left behind.
+        direction: (d_model, d_model) a matrix in S_cyc that puts each token kept at least one above each left behind.
         base: (d_model, d_model) the finite part: base + R direction is a minimising sequence. limit: the risk that it falls to.
         sentence: which last token, component and tokens.
     """
@@ -45,8 +45,9 @@ class Runaway:
 def runaway(landscape: Landscape, W: FloatArray) -> Runaway | None:
     """The order that the point W has run towards, certified; None where it proves nothing.
 
-    Tokens whose attention has faded at W are put strictly below those that keep it: the Graph-SVM of that selection gives a direction.
-    It counts when the risk falls along it at every height looked at, down to no more than the lowest risk found.
+    Tokens whose attention has faded at W are put strictly below those that keep it: the Graph-SVM of that selection gives a direction,
+    or else what W itself has outside the ties of that selection. It counts when the risk falls along it at every height looked at, down
+    to no more than the lowest risk found.
     """
     found = [one for one in (_certified(landscape, W, faded) for faded in _FADED) if one is not None]
     return min(found, key=lambda one: one.limit, default=None)
@@ -62,14 +63,18 @@ def _certified(landscape: Landscape, W: FloatArray, faded: float) -> Runaway | N
     ):
         return None
     graphs = pseudo_graphs(landscape.subset, W, faded)
-    solution = graph_svm(space.E, graphs)
-    if solution.status is not Status.OPTIMAL or solution.pairs is None:
-        return None
     base = cyclic_subspace(space.E, graphs).project(W)
-    k, i, j = solution.pairs.T
-    gaps = np.einsum("rd,de,re->r", space.E[i] - space.E[j], W - base, space.E[k])
+    pairs = [(int(k), int(i), int(j)) for k, graph in graphs.items() for i, j in graph.strict]
+    if not pairs:
+        return None
+    k, i, j = np.array(pairs).T
+    gaps = np.sum((space.E[i] - space.E[j]) @ (W - base) * space.E[k], axis=1)
+    candidates = [(W - base) / gaps.min()] if gaps.min() > 0.0 else []
+    if landscape.small:
+        solution = graph_svm(space.E, graphs)
+        candidates = [np.asarray(solution.x)] * (solution.status is Status.OPTIMAL) + candidates
     lowest = landscape.at(space.cells(W)).value
-    for direction in (np.asarray(solution.x), (W - base) / gaps.min()):
+    for direction in candidates:
         limit = _limit(landscape, base, direction, lowest)
         if limit is not None:
             return Runaway(direction, base, limit, _sentence(landscape, graphs, limit))
