@@ -9,8 +9,17 @@ from marginlens.data.sequence_generators import acyclic_sequences, acyclic_seque
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
-    GLOBAL, Recipe, alignment, band, draws, kept_steps, mean, spread, train,
-)  # fmt: skip
+    GLOBAL,
+    Recipe,
+    alignment,
+    band,
+    curve,
+    draws,
+    kept_steps,
+    mean,
+    spread,
+    train,
+)
 
 ID = "C-F3"
 LABELS = ("C Fig 3", "C Thm 3")
@@ -22,8 +31,8 @@ STATEMENT = (
 PROTOCOL = (
     "K = d = 8, n = 4, T = 6; normalised steps of .01. The text's form decides: tokens drawn with replacement, the label is the token "
     "highest in one random order, W(0) = 0. One hundred trials run for 100,000 steps; 2,900 more run for 4,000, because the mean of a "
-    "hundred is uncertain by .0003. Beside it 100 trials in the form of the authors' code: no token twice in a sequence, random labels drawn "
-    "again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts."
+    "hundred is uncertain by .0003. Beside it 100 trials in the form of the authors' code: no token twice in a sequence, random labels "
+    "drawn again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts."
 )
 PAPER_VALUE = "> .99 after 4,000 steps (.9927 in the figure)"
 EXPECTED = {"corr_at_4000": Bound(low=0.995), "corr_at_100000": Bound(low=0.9995), "undefined": Bound(high=0)}
@@ -64,9 +73,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     }
     measured = (
         f"Mean correlation at 4,000 steps {mean(at_4000):.5f} over {many} trials (smallest {at_4000.min():.3f}), "
-        f"{spread(at_4000[:100])} over the first {len(at_4000[:100])}; at 100,000 steps {mean(text[:, -1]):.6f} over {len(text)} (smallest "
-        f"{text[:, -1].min():.5f}). The code's form gives {spread(code.corr[:, coded.at(PAPER_STEPS)])} at 4,000 steps. W^mm exists and is "
-        f"not zero in every trial."
+        f"{spread(at_4000[:100])} over the first {len(at_4000[:100])}; at 100,000 steps {mean(text[:, -1]):.6f} over {len(text)} "
+        f"(smallest {text[:, -1].min():.5f}). The code's form gives {spread(code.corr[:, coded.at(PAPER_STEPS)])} at 4,000 steps. W^mm "
+        f"exists and is not zero in every trial."
     )
     return Finding(
         measured,
@@ -80,8 +89,8 @@ def _note(at_4000: np.ndarray) -> str:
     hundreds = at_4000.reshape(-1, 100).mean(axis=1)
     return (
         f"The mean at 4,000 steps lies at the bar of .995 ({spread(at_4000)}): of {len(hundreds)} batches of one hundred, "
-        f"{int(np.sum(hundreds >= 0.995))} reach it and the others are at least {hundreds.min():.4f}. The paper's .9927 is the mean of the "
-        f"code's form."
+        f"{int(np.sum(hundreds >= 0.995))} reach it and the others are at least {hundreds.min():.4f}. The paper's .9927 is the mean of "
+        f"the code's form."
     )
 
 
@@ -91,13 +100,15 @@ def draw(finding: Finding) -> dict[str, Figure]:
     fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
     for ax, of in ((left, lambda corr: corr), (right, lambda corr: 1.0 - corr)):
         band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
-        band(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=drawing.INK, ls="--")
+        curve(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=drawing.INK, ls="--")
         ax.axvline(PAPER_STEPS, color=drawing.PATH, ls=":", lw=1.2)
         ax.set_xscale("log")
         ax.set_xlabel("normalised steps of .01")
-    left.set(ylabel="correlation of W with W^mm", title="Acyclic data: the direction converges", ylim=(None, 1.01))
+    left.set(
+        ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Acyclic data: the direction converges", ylim=(None, 1.01)
+    )
     left.legend(loc="lower right")
-    drawing.note_at(left, "end of the paper's figure", (PAPER_STEPS, 0.5), (-6, 0), ha="right", fontsize=9)
+    drawing.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
     right.set(yscale="log", ylabel="1 − correlation", title="What is missing falls with the steps")
     right.legend(loc="lower left")
     return {"correlation": fig}

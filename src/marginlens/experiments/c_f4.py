@@ -9,22 +9,34 @@ from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequenc
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
-    GLOBAL, Recipe, Runs, alignment, band, draws, kept_steps, mean, offset, offset_as_coded, spread, train,
-)  # fmt: skip
+    GLOBAL,
+    Recipe,
+    Runs,
+    alignment,
+    band,
+    curve,
+    draws,
+    kept_steps,
+    mean,
+    offset,
+    offset_as_coded,
+    spread,
+    train,
+)
 from marginlens.nexttoken.correction import CorrectionStatus
 
 ID = "C-F4"
 LABELS = ("C Fig 4", "C Thm 3")
 TITLE = "On cyclic data descent finds Graph-SVM and the cyclic correction"
 STATEMENT = (
-    "Trained by gradient descent on any data with the log-loss and C Eᵀ = I, the direction of W converges to the Graph-SVM solution W^mm, "
-    "and its part in S_cyc to the finite correction W^cyc."
+    "Trained by gradient descent on any data with the log-loss and C Eᵀ = I, the direction of W converges to the Graph-SVM solution "
+    "W^mm, and its part in S_cyc to the finite correction W^cyc."
 )
 PROTOCOL = (
     "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted. The text's form decides: tokens drawn with "
-    "replacement, each label a random token of its sequence, drawn again until some tokens tie, W(0) = 0. Beside it the form of the authors' "
-    "code: no token twice in a sequence, W(0) uniform in ±1/√d, and W^cyc trained on the cyclic subset for as many steps. Everywhere else "
-    "W^cyc is the converged one, with a gradient of at most 1e-10. The runs go on to 40,000 steps; 4,000 decide."
+    "replacement, each label a random token of its sequence, drawn again until some tokens tie, W(0) = 0. Beside it the form of the "
+    "authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and W^cyc trained on the cyclic subset for as many steps. "
+    "Everywhere else W^cyc is the converged one, with a gradient of at most 1e-10. The runs go on to 40,000 steps; 4,000 decide."
 )
 PAPER_VALUE = "corr ≈ .987, distance < .01"
 EXPECTED = {
@@ -74,10 +86,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     }
     measured = (
         f"At 4,000 steps, over {trials} trials: correlation {spread(corr)} (smallest {np.nanmin(corr):.3f}), distance to the converged "
-        f"W^cyc {spread(distance)} (largest {np.nanmax(distance):.4f}); at {last:,} steps the correlation is {mean(text.corr[:, -1]):.4f}. "
-        f"W^mm is zero or does not exist in {text.undefined} trials, W^cyc is infinite in {numbers['infinite']:.0f}. The code's form gives "
-        f"{spread(code.corr[:, at])} and {spread(code_apart.distance[:, at])}; to W^cyc trained for as many steps "
-        f"{mean(same_step[:, at]):.4f}."
+        f"W^cyc {spread(distance)} (largest {np.nanmax(distance):.4f}); at {last:,} steps the correlation is "
+        f"{mean(text.corr[:, -1]):.4f}. W^mm is zero or does not exist in {text.undefined} trials, W^cyc is infinite in "
+        f"{numbers['infinite']:.0f}. The code's form gives {spread(code.corr[:, at])} and {spread(code_apart.distance[:, at])}; to W^cyc "
+        f"trained for as many steps {mean(same_step[:, at]):.4f}."
     )
     note = (
         f"Steps of fixed length cannot settle: the cyclic part ends up stepping to and fro across W^cyc at half a step, .005, on either "
@@ -103,18 +115,20 @@ def draw(finding: Finding) -> dict[str, Figure]:
     steps = arrays["steps"]
     fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
     band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
-    band(left, steps, arrays["code_corr"], "code's form, random W(0)", color=drawing.INK, ls="--")
-    band(right, steps, arrays["distance"], "text's form, converged W^cyc", color=GLOBAL)
-    band(right, steps, arrays["code_distance"], "code's form, converged W^cyc", color=drawing.INK, ls="--")
-    band(right, steps, arrays["same_step"], "code's form, W^cyc of the same step", color=drawing.ACCENTS[3], ls=":")
+    curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=drawing.INK, ls="--")
+    band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
+    curve(right, steps, arrays["code_distance"], "code's form", color=drawing.INK, ls="--")
+    curve(right, steps, arrays["same_step"], "code's, same step", color=drawing.ACCENTS[3], ls=":")
     for ax in (left, right):
         ax.axvline(PAPER_STEPS, color=drawing.PATH, ls=":", lw=1.2)
         ax.set(xscale="log", xlabel="normalised steps of .01")
-    left.set(ylabel="correlation of W with W^mm", title="Cyclic data: the direction", ylim=(None, 1.02))
+    left.set(ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Cyclic data: the direction", ylim=(None, 1.02))
     left.legend(loc="lower right")
-    drawing.note_at(left, "end of the paper's figure", (PAPER_STEPS, 0.5), (-6, 0), ha="right", fontsize=9)
+    drawing.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
     right.axhline(0.5 * TEXT.step, color=drawing.PATH, lw=1.0, ls="-.")
-    right.text(1.0, 0.46 * TEXT.step, "half a step", va="top", color=drawing.PATH, fontsize=9)
-    right.set(yscale="log", ylabel="‖Π(W) − W^cyc‖", title="The part in S_cyc", ylim=(1e-3, None))
-    right.legend(loc="lower left", bbox_to_anchor=(0.0, 0.16), fontsize=9)
+    drawing.note_at(right, "half a step", (1.0, 0.5 * TEXT.step), (0, -9), color=drawing.PATH, fontsize=9)
+    right.set(
+        yscale="log", ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in the cyclic subspace", ylim=(1e-3, None)
+    )
+    right.legend(loc="upper right", fontsize=9)
     return {"convergence": fig}

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.steps import NormalizedStep, Record
 from marginlens.experiments import drawing
@@ -25,6 +25,7 @@ from marginlens.svm.solution import Status
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = drawing.ACCENTS[1], drawing.ACCENTS[0]  # blue and orange, as in paper C's own figures
+KINDS = ("global", "local")
 THRESHOLD = 0.01  # attention above which a token counts as selected: "s > 0" in the text
 
 
@@ -88,8 +89,8 @@ class Runs:
 
 def kept_steps(n_steps: int, *also: int) -> IntArray:
     """Steps spread evenly on a logarithmic axis from 1 to `n_steps`, and those named besides."""
-    spread = np.geomspace(1, n_steps, 60).round().astype(np.int64)
-    return np.unique(np.append(spread, [one for one in also if one <= n_steps]))
+    evenly = np.geomspace(1, n_steps, 60)
+    return np.unique(np.append(evenly, [one for one in also if one <= n_steps]).round().astype(np.int64))
 
 
 def train(recipe: Recipe, datasets: list[SequenceDataset], steps: IntArray, rng: np.random.Generator) -> Runs:
@@ -209,12 +210,106 @@ def _norms(matrices: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(matrices, axis=(-2, -1)))
 
 
-def band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
-    """The mean over the trials (n_trials, n_saved), and a band from the 10th to the 90th percentile where the line is solid."""
+def curve(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
+    """The mean over the trials of (n_trials, n_saved); trials with nan are left out."""
     known = values[~np.isnan(values).any(axis=1)]
-    if not len(known):
-        return
-    (line,) = ax.plot(steps, known.mean(axis=0), label=label, **style)
-    if line.get_linestyle() == "-":
+    if len(known):
+        ax.plot(steps, known.mean(axis=0), label=label, **style)
+
+
+def band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
+    """The mean over the trials, and a band from their 10th to their 90th percentile."""
+    known = values[~np.isnan(values).any(axis=1)]
+    curve(ax, steps, known, label, **style)
+    if len(known):
         low, high = np.percentile(known, [10, 90], axis=0)
-        ax.fill_between(steps, low, high, color=line.get_color(), alpha=0.16, lw=0)
+        ax.fill_between(steps, low, high, color=style["color"], alpha=0.16, lw=0)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Contrast:
+    """Runs against both theories: that of the labels' graphs ("global") and that of the graphs of what is selected ("local").
+
+    Attributes:
+        corr, distance: (n_trials, n_saved) by name; status: the `CorrectionStatus` of each trial by name, none in the code's form.
+        single: (n_trials,) whether no two tokens tie in the pseudo-graphs. agrees: (n_trials,) whether the two kinds of graph are equal.
+        undefined: Graph-SVMs, of either kind, that have no solution or a zero one.
+    """
+
+    runs: Runs
+    corr: Mapping[str, FloatArray]
+    distance: Mapping[str, FloatArray]
+    status: Mapping[str, list[CorrectionStatus]]
+    single: BoolArray
+    agrees: BoolArray
+    undefined: int
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{name} {mean(one[:, -1]):.4f}" for name, one in self.corr.items())
+        return f"Contrast({len(self.single)} trials: {ends})"
+
+    def final(self, kind: str) -> FloatArray:
+        """(n_trials,) the correlation at the end with the "global" or the "local" solution."""
+        return self.corr[kind][:, -1]
+
+    def apart(self, kind: str) -> FloatArray:
+        """(n_trials,) the distance at the end to the "global" or the "local" correction."""
+        return self.distance[kind][:, -1]
+
+    def infinite(self, kind: str) -> int:
+        """How many corrections are infinite, so that nothing can converge to them."""
+        return self.status[kind].count(CorrectionStatus.INFINITE)
+
+    @property
+    def curves(self) -> dict[str, FloatArray]:
+        """What `draw_contrasts` shows."""
+        return {f"{kind} corr": self.corr[kind] for kind in KINDS} | {kind: self.distance[kind] for kind in KINDS}
+
+
+def contrast(runs: Runs, *, as_coded: bool = False) -> Contrast:
+    """Hold runs against both theories; with corrections trained for as many steps where `as_coded`, else converged ones."""
+    graphs = dict(zip(KINDS, (runs.graphs, runs.local_graphs), strict=True))
+    aligned = {kind: alignment(runs, one) for kind, one in graphs.items()}
+    status: dict[str, list[CorrectionStatus]] = {}
+    distance = {}
+    for kind, one in graphs.items():
+        if as_coded:
+            distance[kind] = offset_as_coded(runs, one)
+        else:
+            found = offset(runs, one)
+            distance[kind], status[kind] = found.distance, found.status
+    return Contrast(
+        runs,
+        {kind: one.corr for kind, one in aligned.items()},
+        distance,
+        status,
+        np.array([all(g.n_components == len(g.nodes) for g in one.values()) for one in graphs["local"]]),
+        np.array([_same(a, b) for a, b in zip(graphs["global"], graphs["local"], strict=True)]),
+        sum(one.undefined for one in aligned.values()),
+    )
+
+
+def _same(first: Graphs, second: Graphs) -> bool:
+    """Whether two sets of graphs have the same priorities and ties."""
+    return all(
+        np.array_equal(graph.strict, second[last].strict) and np.array_equal(graph.tied, second[last].tied)
+        for last, graph in first.items()
+    )
+
+
+def draw_contrasts(
+    axes: Sequence[Axes], steps: IntArray, series: Sequence[tuple[str, Mapping[str, FloatArray], str]]
+) -> None:
+    """Correlation at the left, distance at the right; each series is its name, its `Contrast.curves` and a line style."""
+    left, right = axes
+    for name, curves, line in series:
+        for kind, colour in zip(KINDS, (GLOBAL, LOCAL), strict=True):
+            label = f"{kind}, {name}"
+            (band if line == "-" else curve)(left, steps, curves[f"{kind} corr"], label, color=colour, ls=line)
+            curve(right, steps, curves[kind], label, color=colour, ls=line)
+    left.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"correlation of $W$ with Graph-SVM")
+    right.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"distance of $\Pi(W)$ to $W^{\rm cyc}$")
+    right.set_yscale("symlog", linthresh=0.01)
+    right.set_ylim(bottom=0.0)
+    named, labels = left.get_legend_handles_labels()
+    left.figure.legend(named, labels, loc="outside lower center", ncol=len(series), fontsize=9)
