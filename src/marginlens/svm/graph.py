@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from marginlens.data.tokens import IntArray
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.papers import implements
+from marginlens.svm.graph_groups import Part, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
-from marginlens.svm.least_distance import least_distance
+from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, PROVED, TIGHT
 from marginlens.svm.solution import MarginSolution, Status
+
+CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
+_SPARE = 0.1  # share of nonzero entries up to which a factor of W is multiplied as a sparse matrix
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -25,6 +31,8 @@ class GraphSolution(MarginSolution):
     `equalities` stand for the matrices without forming them.
     """
 
+    rows: GraphRows
+    equalities: GraphRows
     tied: IntArray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     def __repr__(self) -> str:
@@ -49,52 +57,126 @@ def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
         `certificate_residual()` check it.
     """
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
-    strict, tied = graph_triples(graphs, len(embeddings))
-    rows, equalities = GraphRows(embeddings, strict), GraphRows(embeddings, tied)
-    d = embeddings.shape[1]
-    floor = np.ones(len(strict))
-    if not len(strict):
-        nothing = np.zeros(0)
-        return GraphSolution(
-            rows, floor, equalities, np.zeros((d, d)), Status.TRIVIAL, nothing, np.zeros(len(tied)), np.zeros(0, dtype=bool),
-            None, strict, tied,
-        )  # fmt: skip
-    found = least_distance(np.asarray(rows), floor, equalities=np.asarray(equalities) if len(tied) else None)
-    mu = np.zeros(0) if found.equality_multipliers is None else found.equality_multipliers
-    x = found.x.reshape(d, d)
+    strict, tied, kept = graph_triples(graphs, len(embeddings))
+    return _solve(GraphRows(embeddings, strict), GraphRows(embeddings, tied), kept)
+
+
+def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray, IntArray]:
+    """The tokens (k, i, j) of every strict pair, and of enough equal pairs to tie every component, ordered by k.
+
+    The third array lists one strict pair for any two components: under the ties, the others ask for the same.
+    """
+    if not isinstance(graphs, Mapping):
+        raise reject("graphs", "a dictionary from last token to PriorityGraph", type(graphs).__name__)
+    none = np.empty((0, 3), dtype=np.int64)
+    strict, tied, kept, n_strict = [none], [none], [np.empty(0, dtype=np.int64)], 0
+    checked = {_last(last): _checked(last, graph, n_vocabulary) for last, graph in graphs.items()}
+    for last in sorted(checked):
+        graph = checked[last]
+        pairs = graph.strict
+        strict.append(_named(last, pairs))
+        if graph.is_acyclic:
+            kept.append(np.arange(n_strict, n_strict + len(pairs)))
+        else:
+            across = graph.components_of(pairs[:, 0]) * graph.n_components + graph.components_of(pairs[:, 1])
+            kept.append(n_strict + np.sort(np.unique(across, return_index=True)[1]))
+            for members in graph.components:
+                tied.append(_named(last, np.column_stack([np.full(len(members) - 1, members[0]), members[1:]])))
+        n_strict += len(pairs)
+    return np.concatenate(strict), np.concatenate(tied), np.concatenate(kept)
+
+
+def _solve(rows: GraphRows, ties: GraphRows, kept: IntArray, formed: int | None = None) -> GraphSolution:
+    """All groups, put together and judged; `formed` as in `solve_part`."""
+    blank = _blank(rows, ties)
+    if not len(rows):
+        return blank
+    alike = np.flatnonzero(rows.sizes == 0.0)
+    if len(alike):  # no W tells tokens apart that look the same
+        y = np.zeros(len(rows))
+        y[alike[0]] = 1.0
+        return _infeasible(blank, y, np.zeros(len(ties)))
+    last, label = group_labels(rows, ties)
+    group = label[np.searchsorted(last, rows.triples[kept, 0])]
+    group_of_ties = label[np.searchsorted(last, ties.triples[:, 0])]
+    parts, weights, forces = [], np.zeros(len(rows)), np.zeros(len(ties))
+    by_group, ties_by_group = np.argsort(group, kind="stable"), np.argsort(group_of_ties, kind="stable")
+    for one in np.unique(group):
+        some = by_group[slice(*np.searchsorted(group[by_group], [one, one + 1]))]
+        equal = ties_by_group[slice(*np.searchsorted(group_of_ties[ties_by_group], [one, one + 1]))]
+        part = solve_part(rows, ties, kept[some], equal, formed=formed)
+        if part.status is Status.INFEASIBLE:
+            y, mu = np.zeros(len(rows)), np.zeros(len(ties))
+            y[part.strict], mu[part.tied] = part.weights, part.forces
+            return _infeasible(blank, y, mu)
+        weights[part.strict], forces[part.tied] = part.weights, part.forces
+        parts.append(part)
+    return _feasible(blank, weights, forces, parts)
+
+
+def _blank(rows: GraphRows, ties: GraphRows) -> GraphSolution:
+    """W = 0, which is the solution where nothing is strict."""
+    n, d = len(rows), rows.E.shape[1]
+    nothing, idle = np.zeros(n), np.zeros(n, dtype=bool)
+    forces = np.zeros(len(ties))
     return GraphSolution(
-        rows, floor, equalities, x, found.status, found.multipliers, mu, found.active, found.certificate, strict, tied
+        rows,
+        np.ones(n),
+        ties,
+        np.zeros((d, d)),
+        Status.TRIVIAL,
+        nothing,
+        forces,
+        idle,
+        None,
+        rows.triples,
+        ties.triples,
     )
 
 
-def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray]:
-    """The tokens (k, i, j) of every strict pair, and of enough equal pairs to tie every component, ordered by k."""
-    if not isinstance(graphs, Mapping):
-        raise reject("graphs", "a dictionary from last token to PriorityGraph", type(graphs).__name__)
-    strict, tied = [np.empty((0, 3), dtype=np.int64)], [np.empty((0, 3), dtype=np.int64)]
-    for last in sorted(graphs):
-        graph = _checked(last, graphs[last], n_vocabulary)
-        strict.append(_named(graph.last, graph.strict))
-        for members in graph.components:
-            others = members[1:]
-            tied.append(_named(graph.last, np.stack([np.full_like(others, members[0]), others], axis=1)))
-    return np.concatenate(strict), np.concatenate(tied)
+def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSolution:
+    nothing = np.full_like(blank.x, np.nan), np.full_like(y, np.nan)
+    claimed = replace(
+        blank, x=nothing[0], status=Status.INFEASIBLE, multipliers=nothing[1], equality_multipliers=mu, certificate=y
+    )
+    if claimed.certificate_residual() <= CONTRADICTION:
+        return claimed
+    return replace(blank, status=Status.INACCURATE, equality_multipliers=np.zeros_like(mu))
+
+
+def _feasible(blank: GraphSolution, weights: FloatArray, forces: FloatArray, parts: list[Part]) -> GraphSolution:
+    """W as the sum over groups; optimal when its residual says so."""
+    left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
+    thin = np.count_nonzero(right) <= _SPARE * right.size
+    W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
+    sizes, norm = blank.rows.sizes, float(length(W.reshape(-1)))
+    slack = blank.rows.apply(W) - 1.0
+    tight = (slack <= TIGHT + NOTHING * norm * sizes) | (weights > 0.0)
+    solved = replace(
+        blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
+    )
+    allowed = min(max(PROVED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
+    proved = all(part.status is Status.OPTIMAL for part in parts) and solved.kkt_residual() <= allowed
+    return replace(solved, status=Status.OPTIMAL) if proved else solved
 
 
 def _named(last: int, pairs: IntArray) -> IntArray:
     return np.column_stack([np.full(len(pairs), last, dtype=np.int64), pairs])
 
 
+def _last(last: Any) -> int:
+    if isinstance(last, bool) or not isinstance(last, int | np.integer):
+        raise reject("graphs", "a dictionary from last token, a whole number, to PriorityGraph", f"the key {last!r}")
+    return int(last)
+
+
 def _checked(last: Any, graph: Any, n_vocabulary: int) -> PriorityGraph:
     if not isinstance(graph, PriorityGraph):
-        raise reject(f"graphs[{last!r}]", "a PriorityGraph", type(graph).__name__)
+        raise reject(f"graphs[{last}]", "a PriorityGraph", type(graph).__name__)
     if graph.last != last:
-        raise reject(f"graphs[{last!r}]", f"the graph of last token {last!r}", f"that of {graph.last!r}")
-    ids = np.append(graph.nodes, graph.last)
-    outside = (ids < 0) | (ids >= n_vocabulary)
-    if outside.any():
-        raise reject(f"graphs[{last!r}]", f"a graph of ids from 0 to {n_vocabulary - 1}, one for each row of E", f"id {ids[outside][0]}")
+        raise reject(f"graphs[{last}]", f"the graph of last token {last}", f"that of last token {graph.last}")
+    for one in (last, int(graph.nodes.min(initial=last)), int(graph.nodes.max(initial=last))):
+        if not 0 <= one < n_vocabulary:
+            expected = f"a graph of ids from 0 to {n_vocabulary - 1}, one for each row of E"
+            raise reject(f"graphs[{last}]", expected, f"id {one}")
     return graph
-
-
-

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 
-_CHUNK = 1 << 22              # entries of embedding differences formed at a time
+_CHUNK = 1 << 22  # entries of embedding differences formed at a time
+_WIDE, _THIN = 128, 0.1  # embeddings this wide with so small a share of nonzero entries are kept as a sparse matrix
 
 
 class GraphRows:
@@ -24,10 +28,14 @@ class GraphRows:
 
     def __init__(self, E: FloatArray, triples: IntArray) -> None:
         self.E, self.triples = E, triples
-        self._last, self._starts = np.unique(triples[:, 0], return_index=True)
+        self.last, starts = np.unique(triples[:, 0], return_index=True)  # the last tokens that occur
+        self._edges = np.append(starts, len(triples))
+        self.thin: csr_array | None = None  # E where it is mostly zeros, as one-hot embeddings are
+        if E.shape[1] >= _WIDE and np.count_nonzero(E) <= _THIN * E.size:
+            self.thin = csr_array(E)
 
     def __repr__(self) -> str:
-        return f"GraphRows({len(self)} rows, {len(self._last)} last tokens, d={self.E.shape[1]})"
+        return f"GraphRows({len(self)} rows, {len(self.last)} last tokens, d={self.E.shape[1]})"
 
     def __len__(self) -> int:
         return len(self.triples)
@@ -37,41 +45,72 @@ class GraphRows:
         """n_rows and d_model²."""
         return len(self), self.E.shape[1] ** 2
 
-    @property
+    @cached_property
     def sizes(self) -> FloatArray:
         """(n_rows,) the norms ‖e_i - e_j‖ ‖e_k‖."""
         sizes = np.empty(len(self))
-        for some in self._chunks():
-            sizes[some] = length(self._differences(some))
+        if self.thin is not None:
+            entries = self._thin_differences()
+            sizes = np.sqrt(_summed(entries.row, entries.data**2, len(self)))
+        else:
+            for some in self._chunks(0, len(self)):
+                sizes[some] = length(self.differences(some))
         return sizes * length(self.E)[self.triples[:, 0]]
 
     def apply(self, x: FloatArray) -> FloatArray:
-        """(n_rows,) the gaps (e_i - e_j)ᵀ W e_k of W, given flattened or not; differences are taken of embeddings, not of logits."""
-        d = self.E.shape[1]
-        image = np.zeros((len(self.E), d))
-        image[self._last] = self.E[self._last] @ x.reshape(d, d).T
+        """(n_rows,) the gaps (e_i - e_j)ᵀ W e_k; differences are taken of embeddings, not of logits, which may nearly agree."""
+        d, k = self.E.shape[1], self.triples[:, 0]
+        W, images = x.reshape(d, d), np.zeros((len(self.E), d))
+        if self.thin is not None:
+            images[self.last] = self.thin[self.last] @ W.T
+            entries = self._thin_differences()
+            return _summed(entries.row, entries.data * images[k[entries.row], entries.col], len(self))
+        images[self.last] = self.E[self.last] @ W.T
         gaps = np.empty(len(self))
-        for some in self._chunks():
-            gaps[some] = np.einsum("rd,rd->r", self._differences(some), image[self.triples[some, 0]])
+        for some in self._chunks(0, len(self)):
+            gaps[some] = np.einsum("rd,rd->r", self.differences(some), images[k[some]])
         return gaps
 
     def combine(self, weights: FloatArray) -> FloatArray:
         """(d_model²,) the sum of the rows times `weights` (n_rows,)."""
-        d = self.E.shape[1]
-        pulls = np.zeros((len(self._last), d))
-        for place, (start, stop) in enumerate(zip(self._starts, [*self._starts[1:], len(self)], strict=False)):
-            for first in range(start, stop, max(1, _CHUNK // d)):
-                some = slice(first, min(stop, first + max(1, _CHUNK // d)))
-                pulls[place] += weights[some] @ self._differences(some)
-        return (pulls.T @ self.E[self._last]).reshape(-1)
+        pulls = self.pulls(weights)
+        if self.thin is not None:
+            return np.asarray((csr_array(pulls.T) @ self.thin[self.last]).todense()).reshape(-1)
+        return (pulls.T @ self.E[self.last]).reshape(-1)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        rows = self._differences(slice(None))[:, :, None] * self.E[self.triples[:, 0]][:, None, :]
-        return rows.reshape(self.shape).astype(dtype or np.float64, copy=False)
+    def pulls(self, weights: FloatArray) -> FloatArray:
+        """(n_last, d_model) the sum of weights times e_i - e_j over the rows of each last token of `last`."""
+        if self.thin is not None:
+            entries = self._thin_differences()
+            place = np.searchsorted(self.last, self.triples[:, 0])[entries.row]
+            shape = (len(self.last), self.E.shape[1])
+            summed = coo_array((entries.data * weights[entries.row], (place, entries.col)), shape=shape)
+            return np.asarray(summed.todense())
+        pulls = np.zeros((len(self.last), self.E.shape[1]))
+        for row, (start, stop) in enumerate(pairwise(self._edges.tolist())):
+            for some in self._chunks(start, stop):
+                pulls[row] += weights[some] @ self.differences(some)
+        return pulls
 
-    def _differences(self, some: slice) -> FloatArray:
+    def differences(self, some: slice | IntArray) -> FloatArray:
+        """(n_some, d_model) e_i - e_j of some rows."""
         return self.E[self.triples[some, 1]] - self.E[self.triples[some, 2]]
 
-    def _chunks(self) -> list[slice]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
+        rows = self.differences(slice(None))[:, :, None] * self.E[self.triples[:, 0]][:, None, :]
+        return rows.reshape(self.shape).astype(dtype or np.float64, copy=False)
+
+    def _thin_differences(self) -> coo_array:
+        if self.thin is None:
+            raise TypeError("the embeddings are dense")
+        return coo_array(self.thin[self.triples[:, 1]] - self.thin[self.triples[:, 2]])
+
+    def _chunks(self, start: int, stop: int) -> list[slice]:
         step = max(1, _CHUNK // self.E.shape[1])
-        return [slice(first, first + step) for first in range(0, len(self), step)]
+        return [slice(first, min(stop, first + step)) for first in range(start, stop, step)]
+
+
+def _summed(place: Any, values: FloatArray, size: int) -> FloatArray:
+    """(size,) the sum of the values at each place."""
+    totals: FloatArray = np.bincount(place, values, size).astype(np.float64)
+    return totals

@@ -1,0 +1,261 @@
+"""Graph-SVM with many rows: an augmented Lagrangian, minimised by Newton steps whose systems are solved by conjugate gradients.
+
+The multipliers λ move by proximal steps of length σ. Each step minimises a piecewise quadratic in W by Newton's method; the step solves
+(1/σ + Gram matrix of the rows J that push) u = b + λ/σ, through products only and preconditioned by the blocks of each last
+token. For polyhedral constraints the outer steps settle on the tight rows after a few, and then every one multiplies the error by about
+1/σ. Where no W exists they do not settle: what they add converges to a Farkas vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.svm.graph_products import BlockInverse, GraphProducts
+
+SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2
+FARKAS = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
+_ENOUGH = 1e-13  # residual at which there is nothing left to gain
+_FIRST_STEP, _GROWTH = 10.0, 5.0
+_NEAR = 2e-2  # residual from which on the tight rows are probably known
+_ROUNDS = 8  # corrections of the tight rows in one attempt
+_NOISE = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
+_OUTER, _INNER, _PRODUCTS = 80, 40, 60_000
+_SUSPICION = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
+EPS = 2.0**-52
+_ETA = 0.02
+
+
+class Outcome(NamedTuple):
+    """Multipliers of the rows of norm one, or a Farkas vector, and one of the codes above."""
+
+    weights: FloatArray
+    code: int
+
+
+@dataclass
+class _State:
+    """Where the iteration stands: W, the inner products of all rows with it, and the multipliers of the last outer step."""
+
+    W: FloatArray
+    gaps: FloatArray
+    weights: FloatArray
+    sigma: float
+
+
+def solve_large(products: GraphProducts, floor: FloatArray, free: BoolArray) -> Outcome:
+    """Multipliers of the shortest W with A W >= floor, and A W = floor where `free`, for rows A of norm one.
+
+    Args:
+        floor: (n_rows,) at least 0. free: (n_rows,) whether a row is an equality, whose multiplier has either sign.
+    """
+    scale = float(floor.max())
+    problem = _Problem(products, floor / scale, free)
+    shape = (products.terms.E.shape[1], products.Q.shape[1])
+    state = _State(np.zeros(shape), np.zeros(len(floor)), np.zeros(len(floor)), _FIRST_STEP)
+    best, best_weights, error, idle = np.inf, state.weights, 1.0, 0
+    suspicion = _SUSPICION
+    for _ in range(_OUTER):
+        before = state.weights
+        problem.proximal_step(state, max(1e-14, min(1e-3, 1e-2 * error)))
+        error = problem.residual(state.weights)
+        idle = idle + 1 if error > 0.5 * best else 0
+        if error < best:
+            best, best_weights = error, state.weights
+        if error < _NEAR:
+            weights = problem.polished(state.weights)
+            exact = problem.residual(weights)
+            if exact < best:
+                best, best_weights = exact, weights
+        added = state.weights - before
+        left = problem.cancellation(added)
+        if error > _SUSPICION and left < suspicion:
+            suspicion = 0.1 * left
+            proof = problem.farkas(added)
+            if proof is not None:
+                return Outcome(proof, IMPOSSIBLE)
+        noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _NOISE * float(np.abs(state.weights).max())
+        if best <= _ENOUGH or (noisy and idle >= 2) or idle >= 12 or products.n_products > _PRODUCTS:
+            break
+        state.sigma *= 1.0 if noisy else _GROWTH
+    return Outcome(scale * best_weights, SOLVED if best < np.inf else STALLED)
+
+
+class _Problem:
+    def __init__(self, products: GraphProducts, floor: FloatArray, free: BoolArray) -> None:
+        self._products, self._floor, self._free = products, floor, free
+
+    def proximal_step(self, state: _State, accuracy: float) -> None:
+        """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`, and let the pushes be the new λ."""
+        products, sigma = self._products, state.sigma
+        old, fewest = state.weights, np.inf
+        for _ in range(_INNER):
+            pushing, force = self._pushes(old, state)
+            slope = state.W - products.combine(force, pushing)
+            size = float(np.linalg.norm(slope)) / max(float(np.linalg.norm(state.W)), 1e-300)
+            if size <= accuracy or (size < 1e-9 and size > 0.5 * fewest):
+                break
+            fewest = min(fewest, size)
+            inverse = products.preconditioner(pushing, 1.0 / sigma)
+            turn = self._solve(products.apply(slope, pushing), pushing, 1.0 / sigma, inverse, _ETA / sigma)
+            step = products.combine(turn, pushing) - slope
+            self._move(old, state, slope, step)
+        pushing, force = self._pushes(old, state)
+        state.weights = np.zeros_like(old)
+        state.weights[pushing] = force
+
+    def residual(self, weights: FloatArray) -> float:
+        """The largest of the distances to the halfspaces and planes, the complementarity and the gap, for W = Aᵀ weights."""
+        some = np.flatnonzero(weights)
+        W = self._products.combine(weights[some], some)
+        square = float(np.vdot(W, W))
+        if square == 0.0:
+            return np.inf
+        slack = self._products.apply(W) - self._floor
+        distance = np.where(self._free, np.abs(slack), -slack).max() / square**0.5
+        return max(
+            float(distance),
+            float(np.abs(weights * slack).max()) / square,
+            abs(1.0 - float(weights @ self._floor) / square),
+        )
+
+    def polished(self, weights: FloatArray) -> FloatArray:
+        """The multipliers that make exactly the rows with one tight, after letting go what pulls and taking in what is missed."""
+        products, everyone = self._products, np.zeros_like(weights)
+        chosen, fewest = self._free | (weights > 0.0), len(weights)
+        for _ in range(_ROUNDS):
+            some = np.flatnonzero(chosen)
+            u = self._tightened(weights[some], some)
+            everyone[:] = 0.0
+            everyone[some] = u
+            W = products.combine(u, some)
+            missed = ~chosen & (products.apply(W) - self._floor < -1e-13 * float(np.linalg.norm(W)))
+            pulling = ~self._free & (everyone < 0.0)
+            wrong = int(np.count_nonzero(missed | pulling))
+            if wrong == 0 or wrong > fewest:
+                break
+            fewest = wrong
+            chosen = (chosen & ~pulling) | missed
+            weights = np.where(pulling, 0.0, everyone)
+        return np.where(self._free, everyone, np.maximum(everyone, 0.0))
+
+    def cancellation(self, weights: FloatArray) -> float:
+        """‖Aᵀ y‖ over the weight on positive floors, for the weights as a Farkas vector once negative ones are left out."""
+        y = np.where(self._free, weights, np.maximum(weights, 0.0))
+        counted = float(y[~self._free].sum())
+        some = np.flatnonzero(y)
+        return float(np.linalg.norm(self._products.combine(y[some], some))) / counted if counted > 0.0 else np.inf
+
+    def farkas(self, weights: FloatArray) -> FloatArray | None:
+        """The Farkas vector near `weights`, whose rows cancel to rounding, or None."""
+        y = np.where(self._free, weights, np.maximum(weights, 0.0))
+        y /= y[~self._free].sum()
+        y[~self._free & (y < 1e-9)] = 0.0
+        for _ in range(6):
+            some = np.flatnonzero(self._free | (y > 0.0))
+            y[some] = self._without_image(y[some], some)
+            if (y[~self._free] >= 0.0).all() and self.cancellation(y) <= FARKAS:
+                return y
+            y = np.where(self._free, y, np.maximum(y, 0.0))
+            counted = y[~self._free].sum()
+            if not counted > 0.0:
+                return None
+            y /= counted
+        return None
+
+    def _without_image(self, y: FloatArray, some: IntArray) -> FloatArray:
+        """The part of y that the rows `some` send to zero: y - A W for the W of least squares, by conjugate gradients, twice."""
+        products = self._products
+        for _ in range(2):
+            rest, slope = y.copy(), products.combine(y, some)
+            step, square = slope.copy(), float(np.vdot(slope, slope))
+            goal, most = max(EPS * EPS * square, float(EPS * EPS * (y @ y))), 1e6 * square
+            for _ in range(500):
+                image = products.apply(step, some)
+                if not goal < square <= most or not image.any():
+                    break
+                products.n_products += 1
+                rest = rest - square / float(image @ image) * image
+                slope = products.combine(rest, some)
+                square, last = float(np.vdot(slope, slope)), square
+                step = slope + square / last * step
+            y = rest
+        return y
+
+    def _tightened(self, u: FloatArray, some: IntArray) -> FloatArray:
+        """u corrected until the rows `some` are tight at W = Aᵀ u, by conjugate gradients for least squares, which bear dependent rows."""
+        products = self._products
+        inverse = products.preconditioner(some, 0.0)
+        for _ in range(3):
+            W = products.combine(u, some)
+            rest = self._floor[some] - products.apply(W, some)
+            goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
+            push = inverse.times(rest)
+            turn, square, slope = push.copy(), 0.0, products.combine(push, some)
+            square, step = float(np.vdot(slope, slope)), slope.copy()
+            began = float(np.linalg.norm(rest))
+            for _ in range(800):
+                if float(np.linalg.norm(rest)) <= goal or square == 0.0:
+                    break
+                image = products.apply(step, some)
+                products.n_products += 1
+                length = square / float(image @ inverse.times(image))
+                u = u + length * turn
+                rest = rest - length * image
+                push = inverse.times(rest)
+                slope = products.combine(push, some)
+                square, last = float(np.vdot(slope, slope)), square
+                step = slope + square / last * step
+                turn = push + square / last * turn
+            if float(np.linalg.norm(rest)) > 0.1 * began:
+                break
+        return u
+
+    def _pushes(self, weights: FloatArray, state: _State) -> tuple[IntArray, FloatArray]:
+        """The rows that push at W, and with what force."""
+        force = weights + state.sigma * (self._floor - state.gaps)
+        pushing = np.flatnonzero(self._free | (force > 0.0))
+        return pushing, force[pushing]
+
+    def _solve(
+        self, right: FloatArray, some: IntArray, shift: float, inverse: BlockInverse, accuracy: float
+    ) -> FloatArray:
+        """u with (shift + Gram matrix of the rows `some`) u = right, by preconditioned conjugate gradients."""
+        u, rest = np.zeros_like(right), right.copy()
+        change = inverse.times(rest)
+        step, square = change.copy(), float(rest @ change)
+        goal = accuracy * float(np.linalg.norm(right))
+        for _ in range(1000):
+            if float(np.linalg.norm(rest)) <= goal or square <= 0.0:
+                break
+            image = self._products.gram(step, some) + shift * step
+            length = square / float(step @ image)
+            u += length * step
+            rest -= length * image
+            change = inverse.times(rest)
+            square, last = float(rest @ change), square
+            step = change + square / last * step
+        return u
+
+    def _move(self, old: FloatArray, state: _State, slope: FloatArray, step: FloatArray) -> None:
+        """Go along `step` as far as the value decreases enough."""
+        gaps = self._products.apply(step)
+        descent, across, square = float(np.vdot(slope, step)), float(np.vdot(state.W, step)), float(np.vdot(step, step))
+        force = old + state.sigma * (self._floor - state.gaps)
+
+        def change(t: float) -> float:
+            then = force - t * state.sigma * gaps
+            pushes = np.where(self._free, then, np.maximum(then, 0.0))
+            now = np.where(self._free, force, np.maximum(force, 0.0))
+            return (
+                t * across + 0.5 * t * t * square + float(((pushes - now) * (pushes + now)).sum()) / (2.0 * state.sigma)
+            )
+
+        t = 1.0
+        while t > 1e-8 and change(t) > 1e-4 * t * descent + EPS * abs(descent):
+            t *= 0.5
+        state.W = state.W + t * step
+        state.gaps = self._products.apply(state.W)
