@@ -123,12 +123,12 @@ def draw(finding: Finding) -> dict[str, Figure]:
         ax.axvline(PAPER_STEPS, color=drawing.PATH, ls=":", lw=1.2)
         ax.set(xscale="log", xlabel="normalised steps of .01")
     left.set(ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Cyclic data: the direction", ylim=(None, 1.02))
-    left.legend(loc="lower right")
+    left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
     drawing.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
     right.axhline(0.5 * TEXT.step, color=drawing.PATH, lw=1.0, ls="-.")
     drawing.note_at(right, "half a step", (1.0, 0.5 * TEXT.step), (0, -9), color=drawing.PATH, fontsize=9)
     right.set(
         yscale="log", ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in the cyclic subspace", ylim=(1e-3, None)
     )
-    right.legend(loc="upper right", fontsize=9)
+    right.legend(loc="upper right", fontsize=9, frameon=True, framealpha=1.0, edgecolor="none")
     return {"convergence": fig}
