@@ -115,7 +115,7 @@ def _note(text: Contrast, cyclic: Contrast, paced: FloatArray) -> str:
         f"tokens the correlation is {mean(plain):.4f} with the plain local solution and {mean(paced):.5f} (smallest {paced.min():.4f}) "
         f"with that of margins 1/2 and 1. Where tokens stay tied, fixed steps circle around the correction at about half a step and the "
         f"norm hardly grows (cyclic data: {norms[~cyclic.single].mean():.0f} against {norms[cyclic.single].mean():.0f}). So the local "
-        f"distance is 0 in most trials, not in all: tokens tie in {tied[0]} trials on any and {tied[1]} on cyclic data, and in "
+        f"distance is not 0 everywhere: tokens tie in {tied[0]} trials on any and {tied[1]} on cyclic data, and in "
         f"{text.infinite('local')} and {cyclic.infinite('local')} of them the local correction is infinite, as they are still coming "
         f"apart. The paper's values are closest to those on cyclic data with the code's loss."
     )
