@@ -20,7 +20,6 @@ from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, PROVED, TIGHT
 from marginlens.svm.solution import MarginSolution, Status
 
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
-_SPARE = 0.1  # share of nonzero entries up to which a factor of W is multiplied as a sparse matrix
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -68,22 +67,32 @@ def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray, I
     """
     if not isinstance(graphs, Mapping):
         raise reject("graphs", "a dictionary from last token to PriorityGraph", type(graphs).__name__)
-    none = np.empty((0, 3), dtype=np.int64)
-    strict, tied, kept, n_strict = [none], [none], [np.empty(0, dtype=np.int64)], 0
     checked = {_last(last): _checked(last, graph, n_vocabulary) for last, graph in graphs.items()}
-    for last in sorted(checked):
-        graph = checked[last]
-        pairs = graph.strict
-        strict.append(_named(last, pairs))
-        if graph.is_acyclic:
-            kept.append(np.arange(n_strict, n_strict + len(pairs)))
-        else:
-            across = graph.components_of(pairs[:, 0]) * graph.n_components + graph.components_of(pairs[:, 1])
-            kept.append(n_strict + np.sort(np.unique(across, return_index=True)[1]))
-            for members in graph.components:
-                tied.append(_named(last, np.column_stack([np.full(len(members) - 1, members[0]), members[1:]])))
-        n_strict += len(pairs)
-    return np.concatenate(strict), np.concatenate(tied), np.concatenate(kept)
+    last = sorted(checked)
+    strict = [checked[one].strict for one in last]
+    tied, kept, first = [], [], 0
+    for one, pairs in zip(last, strict, strict=True):
+        tied.append(_spanning(checked[one]))
+        kept.append(first + _one_of_each(checked[one], pairs))
+        first += len(pairs)
+    return _named(last, strict), _named(last, tied), np.concatenate([*kept, np.empty(0, dtype=np.int64)])
+
+
+def _spanning(graph: PriorityGraph) -> IntArray:
+    """(n_tied, 2) pairs of the first token of a component with each of its others."""
+    pairs = [np.empty((0, 2), dtype=np.int64)]
+    if not graph.is_acyclic:
+        several = (members for members in graph.components if len(members) > 1)
+        pairs += [np.stack([np.full(len(members) - 1, members[0]), members[1:]], axis=1) for members in several]
+    return pairs[0] if len(pairs) == 1 else np.concatenate(pairs)
+
+
+def _one_of_each(graph: PriorityGraph, pairs: IntArray) -> IntArray:
+    """Which strict pairs to keep: the first between any two components."""
+    if graph.is_acyclic:
+        return np.arange(len(pairs))
+    across = graph.components_of(pairs[:, 0]) * graph.n_components + graph.components_of(pairs[:, 1])
+    return np.sort(np.unique(across, return_index=True)[1])
 
 
 def _solve(rows: GraphRows, ties: GraphRows, kept: IntArray, formed: int | None = None) -> GraphSolution:
@@ -147,7 +156,7 @@ def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSol
 def _feasible(blank: GraphSolution, weights: FloatArray, forces: FloatArray, parts: list[Part]) -> GraphSolution:
     """W as the sum over groups; optimal when its residual says so."""
     left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
-    thin = np.count_nonzero(right) <= _SPARE * right.size
+    thin = blank.rows.thin is not None
     W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
     sizes, norm = blank.rows.sizes, float(length(W.reshape(-1)))
     slack = blank.rows.apply(W) - 1.0
@@ -160,8 +169,10 @@ def _feasible(blank: GraphSolution, weights: FloatArray, forces: FloatArray, par
     return replace(solved, status=Status.OPTIMAL) if proved else solved
 
 
-def _named(last: int, pairs: IntArray) -> IntArray:
-    return np.column_stack([np.full(len(pairs), last, dtype=np.int64), pairs])
+def _named(last: list[int], pairs: list[IntArray]) -> IntArray:
+    """(n_pairs, 3) all pairs, each after the last token it belongs to."""
+    k = np.repeat(np.array(last, dtype=np.int64), [len(some) for some in pairs])
+    return np.column_stack([k, np.concatenate([*pairs, np.empty((0, 2), dtype=np.int64)])])
 
 
 def _last(last: Any) -> int:

@@ -86,6 +86,8 @@ class GraphRows:
             shape = (len(self.last), self.E.shape[1])
             summed = coo_array((entries.data * weights[entries.row], (place, entries.col)), shape=shape)
             return np.asarray(summed.todense())
+        if 0 < len(self) * self.E.shape[1] <= _CHUNK:
+            return np.add.reduceat(weights[:, None] * self.differences(slice(None)), self._edges[:-1], axis=0)
         pulls = np.zeros((len(self.last), self.E.shape[1]))
         for row, (start, stop) in enumerate(pairwise(self._edges.tolist())):
             for some in self._chunks(start, stop):
