@@ -26,6 +26,7 @@ from marginlens.dynamics import (
     risk,
     risk_gradient,
 )
+from marginlens.embeddings import TokenStatistics, token_statistics
 from marginlens.errors import InputError, MissingExtra
 from marginlens.graphs import (
     PriorityGraph,
@@ -44,14 +45,18 @@ from marginlens.nexttoken import (
     NextTokenAutomaton,
     NextTokenLoss,
     NextTokenPath,
+    PathLaw,
     SquaredLoss,
     SquaredProbability,
+    check_head,
     cyclic_correction,
     descend_nexttoken,
+    nexttoken_excess,
     nexttoken_gradient,
     nexttoken_path,
     nexttoken_risk,
     nexttoken_smoothness,
+    path_law,
     random_start,
 )
 from marginlens.svm import (
@@ -106,6 +111,7 @@ __all__ = [
     "NextTokenPath",
     "NormalizedStep",
     "Path",
+    "PathLaw",
     "PriorityGraph",
     "Record",
     "SequenceDataset",
@@ -114,12 +120,14 @@ __all__ = [
     "SquaredProbability",
     "Status",
     "TokenDataset",
+    "TokenStatistics",
     "Trajectory",
     "Unfinished",
     "angle",
     "att_svm",
     "basin_cone",
     "check_general_position",
+    "check_head",
     "constructive_separator",
     "correlation",
     "cyclic_correction",
@@ -144,10 +152,12 @@ __all__ = [
     "locally_optimal_directions",
     "matching_step",
     "matrix_from_vector",
+    "nexttoken_excess",
     "nexttoken_gradient",
     "nexttoken_path",
     "nexttoken_risk",
     "nexttoken_smoothness",
+    "path_law",
     "predict_limit",
     "priority_graphs",
     "pseudo_graphs",
@@ -161,6 +171,7 @@ __all__ = [
     "smoothness",
     "to_networkx",
     "token_optimality",
+    "token_statistics",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The command line: solve and train problems, reproduce the papers' claims, list them, and time the library."""
+"""The command line: solve and train problems, rank the tokens of a text, reproduce the papers' claims, list and time them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from marginlens import __version__
 from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.commands.graph import graph
 from marginlens.commands.solve import solve
 from marginlens.commands.train import train
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
 app.command()(solve)
 app.command()(train)
+app.command()(graph)
 app.add_typer(bench, name="bench")
 
 
@@ -110,6 +112,33 @@ def bench_svm(as_json: AsJson = False) -> None:
         from marginlens.benchmarks.svm import bench_svm as measure
 
         _bench("Hard-margin problems", measure, as_json)
+
+
+@bench.command("graph")
+def bench_graph(as_json: AsJson = False) -> None:
+    """Rank the tokens of a million windows, and solve Graph-SVM."""
+    with one_sentence():
+        from marginlens.benchmarks.graph import bench_graph as measure
+
+        _bench("Priority graphs and Graph-SVM", measure, as_json)
+
+
+@bench.command("nexttoken")
+def bench_nexttoken(as_json: AsJson = False) -> None:
+    """Descend on next-token weights."""
+    with one_sentence():
+        from marginlens.benchmarks.nexttoken import bench_nexttoken as measure
+
+        _bench("Next-token descent", measure, as_json)
+
+
+@bench.command("embeddings")
+def bench_embeddings(as_json: AsJson = False) -> None:
+    """Take training steps on embeddings."""
+    with one_sentence():
+        from marginlens.benchmarks.embeddings import bench_embeddings as measure
+
+        _bench("Trained embeddings", measure, as_json)
 
 
 def _bench(title: str, measure: Callable[..., list[dict[str, Any]]], as_json: bool) -> None:

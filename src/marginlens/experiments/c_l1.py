@@ -17,7 +17,7 @@ from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
 from marginlens.nexttoken.heads import Head, as_head
 from marginlens.nexttoken.losses import LogLoss, SquaredLoss
-from marginlens.nexttoken.losses import _OfTheLabel as LabelLoss
+from marginlens.nexttoken.losses import LabelLoss
 from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status

@@ -1,21 +1,36 @@
 """Token-priority graphs of next-token data, their components, and the cyclic part of a dataset."""
 
 from marginlens.graphs.cyclic import CyclicSubset, cyclic_subset, tied_positions
-from marginlens.graphs.export import to_networkx
+from marginlens.graphs.export import (
+    from_tables,
+    to_networkx,
+    to_table,
+)
+from marginlens.graphs.order import component_levels, reduced_order
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, is_acyclic, priority_graphs
-from marginlens.graphs.pseudo import pseudo_graphs
+from marginlens.graphs.pseudo import (
+    leading_subset,
+    pseudo_graphs,
+    selected_positions,
+)
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 
 __all__ = [
     "CyclicSubset",
     "CyclicSubspace",
     "PriorityGraph",
+    "component_levels",
     "cyclic_subset",
     "cyclic_subspace",
+    "from_tables",
     "graphs_of_edges",
     "is_acyclic",
+    "leading_subset",
     "priority_graphs",
     "pseudo_graphs",
+    "reduced_order",
+    "selected_positions",
     "tied_positions",
     "to_networkx",
+    "to_table",
 ]

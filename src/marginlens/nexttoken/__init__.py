@@ -8,10 +8,28 @@ from marginlens.nexttoken.descent import (
 )
 from marginlens.nexttoken.explanation import Explanation, Rival
 from marginlens.nexttoken.heads import HeadCheck, check_head
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.model import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from marginlens.nexttoken.losses import (
+    CrossEntropy,
+    LabelLoss,
+    LogLoss,
+    NextTokenLoss,
+    SquaredLoss,
+    SquaredProbability,
+)
+from marginlens.nexttoken.model import (
+    ScaledMatrix,
+    next_token_probabilities,
+    nexttoken_excess,
+    nexttoken_gradient,
+    nexttoken_outputs,
+    nexttoken_risk,
+)
 from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
-from marginlens.nexttoken.smoothness import nexttoken_smoothness
+from marginlens.nexttoken.path_law import PathLaw, path_law
+from marginlens.nexttoken.smoothness import (
+    nexttoken_smoothness,
+    sharp_smoothness,
+)
 
 __all__ = [
     "CorrectionStatus",
@@ -19,20 +37,27 @@ __all__ = [
     "CyclicCorrection",
     "Explanation",
     "HeadCheck",
+    "LabelLoss",
     "LogLoss",
     "NextTokenAutomaton",
     "NextTokenLoss",
     "NextTokenPath",
+    "PathLaw",
     "Rival",
+    "ScaledMatrix",
     "SquaredLoss",
     "SquaredProbability",
     "check_head",
     "cyclic_correction",
     "descend_nexttoken",
+    "next_token_probabilities",
     "nexttoken_excess",
     "nexttoken_gradient",
+    "nexttoken_outputs",
     "nexttoken_path",
     "nexttoken_risk",
     "nexttoken_smoothness",
+    "path_law",
     "random_start",
+    "sharp_smoothness",
 ]

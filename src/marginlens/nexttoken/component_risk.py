@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.special import softmax
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, _OfTheLabel
+from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, LabelLoss
 from marginlens.nexttoken.reduced import ReducedProblem
 
 _CHUNK = 4_000_000  # numbers held at once for the second derivatives of a loss of all outputs
@@ -97,7 +97,7 @@ class ComponentRisk:
     def _general(self, softmax: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Losses, and slopes s (γ - Σ s γ) with γ = Hᵀ ∂ℓ/∂ŷ taken relative to the token of the largest weight."""
         problem, starts, lengths = self.problem, self.problem.offsets[:-1], np.diff(self.problem.offsets)
-        if isinstance(self.loss, _OfTheLabel):
+        if isinstance(self.loss, LabelLoss):
             u = np.add.reduceat(softmax * self.label_scores, starts)
             losses, slope, _ = self.loss.scalar(u)
             gains = np.repeat(slope, lengths) * self.label_scores
@@ -178,7 +178,7 @@ class RiskPoint:
     def _bent(self, change: FloatArray) -> FloatArray:
         """Hᵀ ∂²ℓ/∂ŷ² H applied to a change of the softmax."""
         risk, problem = self.risk, self.risk.problem
-        if isinstance(risk.loss, _OfTheLabel):
+        if isinstance(risk.loss, LabelLoss):
             return (
                 risk.sums(change * risk.label_scores)
                 * np.repeat(self._bend, np.diff(problem.offsets))
@@ -202,7 +202,7 @@ class RiskPoint:
     def _bend(self) -> FloatArray:
         """(n_samples,) ℓ''(u) of a loss of the label's output."""
         loss = self.risk.loss
-        if not isinstance(loss, _OfTheLabel):
+        if not isinstance(loss, LabelLoss):
             raise TypeError(f"{type(loss).__name__} is no loss of the label's output alone")
         return loss.scalar(np.add.reduceat(self.softmax * self.risk.label_scores, self.risk.problem.offsets[:-1]))[2]
 
@@ -225,7 +225,7 @@ class RiskPoint:
         G = self._by_sample(self.slopes)
         cross = S.T @ weight @ G
         bent = diags_array(risk.collect(self.slopes)) - cross - cross.T
-        if isinstance(risk.loss, _OfTheLabel):
+        if isinstance(risk.loss, LabelLoss):
             Q = self._by_sample(s * (risk.label_scores - risk.sums(s * risk.label_scores)))
             return csr_array(bent + Q.T @ diags_array(problem.share * self._bend) @ Q)
         return csr_array(bent + self._outer())

@@ -33,10 +33,11 @@ class NextTokenLoss:
         raise TypeError(f"{type(self).__name__} must define second(outputs, labels)")
 
 
-class _OfTheLabel(NextTokenLoss):
-    """A loss ℓ(u) of u = ŷ_y alone, the form that Assumption 1 asks for: `scalar` gives ℓ, ℓ' and ℓ''."""
+class LabelLoss(NextTokenLoss):
+    """A loss ℓ(u) of u = ŷ_y alone, the form that Assumption 1 asks for."""
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
         raise TypeError(f"{type(self).__name__} must define scalar(u)")
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
@@ -55,20 +56,20 @@ class _OfTheLabel(NextTokenLoss):
 
 @implements("C", "Assumption 1", "Eq. (18)")
 @dataclass(frozen=True)
-class LogLoss(_OfTheLabel):
+class LogLoss(LabelLoss):
     r""":math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; with C Eᵀ = I that is the likelihood of the label."""
 
     code: ClassVar[int] = 0
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """-log u, -1/u and 1/u²; infinite where u is not positive."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = np.where(u > 0.0, -np.log(np.where(u > 0.0, u, 1.0)), np.inf)
             return value, -1.0 / u, 1.0 / u**2
 
 
 @dataclass(frozen=True)
-class SquaredLoss(_OfTheLabel):
+class SquaredLoss(LabelLoss):
     r""":math:`\ell(u) = (1 - u)^2` of :math:`u = \hat y_y`: C's Figure 5 in the text's form."""
 
     code: ClassVar[int] = 1
