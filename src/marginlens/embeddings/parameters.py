@@ -20,9 +20,11 @@ class Parameters:
         return f"Parameters(E of shape {self.E.shape}, p, v, {self.E.dtype})"
 
 
-def initial_parameters(n_vocabulary: int, d_model: int, rng: np.random.Generator, dtype: Any) -> Parameters:
-    r"""The values training starts from: :math:`E_s, p \sim N(0, I/d)` and v uniform on the unit sphere."""
-    scale = np.dtype(dtype).type(1.0 / np.sqrt(d_model))
+def initial_parameters(
+    n_vocabulary: int, d_model: int, rng: np.random.Generator, dtype: Any, spread: float = 1.0
+) -> Parameters:
+    r"""The values training starts from: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere."""
+    scale = np.dtype(dtype).type(spread / np.sqrt(d_model))
     E = rng.standard_normal((n_vocabulary, d_model), dtype=dtype)
     E *= scale
     p, v = rng.standard_normal((2, d_model), dtype=dtype)

@@ -27,6 +27,7 @@ class TrainingSettings:
         train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
         seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
         dtype: "float32" or "float64", of all parameters and moments.
+        spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
     """
 
     layers: int = 1
@@ -40,6 +41,7 @@ class TrainingSettings:
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
         if self.layers not in (1, 2):
@@ -47,6 +49,7 @@ class TrainingSettings:
         for name, least in (("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
             whole_number(getattr(self, name), name, at_least=least)
         positive_number(self.learning_rate, "learning_rate")
+        positive_number(self.spread, "spread")
         if not 0.0 <= float(self.weight_decay) < float("inf"):
             raise reject("weight_decay", "a number of at least 0", self.weight_decay)
         object.__setattr__(

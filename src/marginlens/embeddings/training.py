@@ -83,7 +83,7 @@ class _Run:
         if place is not None and place.exists():
             saved = read_checkpoint(place)
             saved.check(settings, self.fingerprint, place)
-        start = initial_parameters(data.n_vocabulary, settings.d_model, self.rng, settings.dtype)
+        start = initial_parameters(data.n_vocabulary, settings.d_model, self.rng, settings.dtype, settings.spread)
         self.model = model_of(distinct_tokens(data), start, settings)
         self.epoch, self.place, self.before, self.unfinished = 0, 0, 0.0, 0.0
         self.history: list[EpochRecord] = []
