@@ -12,13 +12,17 @@ from scipy.sparse import csr_array
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
+from marginlens.graphs.order import reduced_order
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.papers import implements
-from marginlens.svm.graph_groups import Part, group_labels, solve_part
+from marginlens.svm.graph_columns import is_orthonormal, solve_columns
+from marginlens.svm.graph_groups import FORMED, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
-from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, PROVED, TIGHT
+from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, TIGHT
 from marginlens.svm.solution import MarginSolution, Status
 
+MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
+PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
@@ -56,26 +60,32 @@ def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
         `certificate_residual()` check it.
     """
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
-    strict, tied, kept = graph_triples(graphs, len(embeddings))
-    return _solve(GraphRows(embeddings, strict), GraphRows(embeddings, tied), kept)
+    strict, tied = graph_triples(graphs, len(embeddings))
+    blank = _blank(GraphRows(embeddings, strict), GraphRows(embeddings, tied))
+    if not len(strict):
+        return blank
+    columns = solve_columns(embeddings, graphs, strict, tied) if is_orthonormal(embeddings) else None
+    if columns is not None:
+        return _judged(blank, columns.W, columns.strict, columns.tied)
+    return _by_groups(blank, sufficient(graphs))
 
 
-def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray, IntArray]:
-    """The tokens (k, i, j) of every strict pair, and of enough equal pairs to tie every component, ordered by k.
-
-    The third array lists one strict pair for any two components: under the ties, the others ask for the same.
-    """
+def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray]:
+    """The tokens (k, i, j) of every strict pair, and of enough equal pairs to tie every component, ordered by k."""
     if not isinstance(graphs, Mapping):
         raise reject("graphs", "a dictionary from last token to PriorityGraph", type(graphs).__name__)
     checked = {_last(last): _checked(last, graph, n_vocabulary) for last, graph in graphs.items()}
     last = sorted(checked)
-    strict = [checked[one].strict for one in last]
-    tied, kept, first = [], [], 0
-    for one, pairs in zip(last, strict, strict=True):
-        tied.append(_spanning(checked[one]))
-        kept.append(first + _one_of_each(checked[one], pairs))
-        first += len(pairs)
-    return _named(last, strict), _named(last, tied), np.concatenate([*kept, np.empty(0, dtype=np.int64)])
+    return _named(last, [checked[k].strict for k in last]), _named(last, [_spanning(checked[k]) for k in last])
+
+
+def sufficient(graphs: Mapping[int, PriorityGraph]) -> IntArray:
+    """Which rows of `graph_triples` determine W: one for any two components, and where there are many, none that a chain implies."""
+    kept, first = [np.empty(0, dtype=np.int64)], 0
+    for k in sorted(graphs):
+        kept.append(first + _one_of_each(graphs[k]))
+        first += len(graphs[k].strict)
+    return np.concatenate(kept)
 
 
 def _spanning(graph: PriorityGraph) -> IntArray:
@@ -87,19 +97,20 @@ def _spanning(graph: PriorityGraph) -> IntArray:
     return pairs[0] if len(pairs) == 1 else np.concatenate(pairs)
 
 
-def _one_of_each(graph: PriorityGraph, pairs: IntArray) -> IntArray:
-    """Which strict pairs to keep: the first between any two components."""
-    if graph.is_acyclic:
+def _one_of_each(graph: PriorityGraph) -> IntArray:
+    """Places in `strict` of the first pair between any two components, without implied ones where pairs are many."""
+    pairs, count = graph.strict, graph.n_components
+    many = len(pairs) > MANY_PAIRS * count
+    if graph.is_acyclic and not many:
         return np.arange(len(pairs))
-    across = graph.components_of(pairs[:, 0]) * graph.n_components + graph.components_of(pairs[:, 1])
-    return np.sort(np.unique(across, return_index=True)[1])
+    upper, lower = graph.components_of(pairs[:, 0]), graph.components_of(pairs[:, 1])
+    first = np.sort(np.unique(upper * count + lower, return_index=True)[1])
+    return first[reduced_order(graph)[upper[first], lower[first]]] if many else first
 
 
-def _solve(rows: GraphRows, ties: GraphRows, kept: IntArray, formed: int | None = None) -> GraphSolution:
-    """All groups, put together and judged; `formed` as in `solve_part`."""
-    blank = _blank(rows, ties)
-    if not len(rows):
-        return blank
+def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> GraphSolution:
+    """The rows `kept` group by group, put together and judged; `formed` as in `solve_part`."""
+    rows, ties = blank.rows, blank.equalities
     alike = np.flatnonzero(rows.sizes == 0.0)
     if len(alike):  # no W tells tokens apart that look the same
         y = np.zeros(len(rows))
@@ -108,8 +119,8 @@ def _solve(rows: GraphRows, ties: GraphRows, kept: IntArray, formed: int | None 
     last, label = group_labels(rows, ties)
     group = label[np.searchsorted(last, rows.triples[kept, 0])]
     group_of_ties = label[np.searchsorted(last, ties.triples[:, 0])]
-    parts, weights, forces = [], np.zeros(len(rows)), np.zeros(len(ties))
     by_group, ties_by_group = np.argsort(group, kind="stable"), np.argsort(group_of_ties, kind="stable")
+    parts, weights, forces = [], np.zeros(len(rows)), np.zeros(len(ties))
     for one in np.unique(group):
         some = by_group[slice(*np.searchsorted(group[by_group], [one, one + 1]))]
         equal = ties_by_group[slice(*np.searchsorted(group_of_ties[ties_by_group], [one, one + 1]))]
@@ -120,7 +131,10 @@ def _solve(rows: GraphRows, ties: GraphRows, kept: IntArray, formed: int | None 
             return _infeasible(blank, y, mu)
         weights[part.strict], forces[part.tied] = part.weights, part.forces
         parts.append(part)
-    return _feasible(blank, weights, forces, parts)
+    left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
+    thin = rows.thin is not None
+    W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
+    return _judged(blank, W, weights, forces, known=all(part.status is Status.OPTIMAL for part in parts))
 
 
 def _blank(rows: GraphRows, ties: GraphRows) -> GraphSolution:
@@ -148,25 +162,22 @@ def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSol
     claimed = replace(
         blank, x=nothing[0], status=Status.INFEASIBLE, multipliers=nothing[1], equality_multipliers=mu, certificate=y
     )
-    if claimed.certificate_residual() <= CONTRADICTION:
-        return claimed
-    return replace(blank, status=Status.INACCURATE, equality_multipliers=np.zeros_like(mu))
+    proved = claimed.certificate_residual() <= CONTRADICTION
+    return claimed if proved else replace(claimed, status=Status.INACCURATE)
 
 
-def _feasible(blank: GraphSolution, weights: FloatArray, forces: FloatArray, parts: list[Part]) -> GraphSolution:
-    """W as the sum over groups; optimal when its residual says so."""
-    left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
-    thin = blank.rows.thin is not None
-    W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
-    sizes, norm = blank.rows.sizes, float(length(W.reshape(-1)))
+def _judged(
+    blank: GraphSolution, W: FloatArray, weights: FloatArray, forces: FloatArray, *, known: bool = True
+) -> GraphSolution:
+    """The solution with its tight rows; optimal when its own residual says so and no part of it was in doubt."""
+    norm = float(length(W.reshape(-1)))
     slack = blank.rows.apply(W) - 1.0
-    tight = (slack <= TIGHT + NOTHING * norm * sizes) | (weights > 0.0)
+    tight = (slack <= TIGHT + NOTHING * norm * blank.rows.sizes) | (weights > 0.0)
     solved = replace(
         blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
     )
-    allowed = min(max(PROVED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
-    proved = all(part.status is Status.OPTIMAL for part in parts) and solved.kkt_residual() <= allowed
-    return replace(solved, status=Status.OPTIMAL) if proved else solved
+    allowed = min(max(PROMISED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
+    return replace(solved, status=Status.OPTIMAL) if known and solved.kkt_residual() <= allowed else solved
 
 
 def _named(last: list[int], pairs: list[IntArray]) -> IntArray:

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.graph_large import IMPOSSIBLE, solve_large
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.svm.graph_large import solve_large
 from marginlens.svm.graph_products import GraphProducts
 from marginlens.svm.graph_rows import GraphRows
 from marginlens.svm.least_distance import least_distance
@@ -57,23 +57,88 @@ def group_labels(rows: GraphRows, ties: GraphRows) -> tuple[IntArray, IntArray]:
     return last, connected_components(near, directed=False)[1].astype(np.int64)
 
 
-def solve_part(
-    rows: GraphRows, ties: GraphRows, strict: IntArray, tied: IntArray, *, formed: int | None = None
-) -> Part:
+def solve_part(rows: GraphRows, ties: GraphRows, strict: IntArray, tied: IntArray, *, formed: int = FORMED) -> Part:
     """Solve for the rows `strict` and `tied` of one group.
 
     Args:
-        formed: the most entries that the rows may have to be formed for the exact solver; beyond, or with 0, they never are.
+        formed: the most entries that rows may have to be formed for the exact solver; with 0 they never are.
     """
-    here = np.concatenate([rows.triples[strict], ties.triples[tied]])
-    tokens, last = _Coordinates(rows, np.unique(here[:, 1:]), True), _Coordinates(rows, np.unique(here[:, 0]), False)
-    width, n_equal = tokens.width * last.width, len(tied)
-    limit = FORMED if formed is None else formed
-    if len(here) * width <= limit and n_equal * width * min(n_equal, width) <= DECOMPOSED * bool(limit):
-        part = _exact(rows, (strict, tied), here, tokens, last)
+    problem = _Problem(rows, ties, strict, tied)
+    if problem.n_entries <= formed and problem.n_operations <= DECOMPOSED:
+        part = problem.exact()
         if part.status is not Status.INACCURATE:
             return part
-    return _structured(rows, (strict, tied), here, tokens, last)
+    elif formed:
+        contradiction = _alone(rows, ties, strict, tied)
+        if contradiction is not None:
+            return contradiction
+    return problem.structured()
+
+
+def _alone(rows: GraphRows, ties: GraphRows, strict: IntArray, tied: IntArray) -> Part | None:
+    """A last token that cannot be satisfied even by itself, which is quick to find; or None."""
+    of_strict, of_tied = rows.triples[strict, 0], ties.triples[tied, 0]
+    several = np.unique(of_strict)
+    for k in several if len(several) > 1 else ():
+        some, equal = (slice(*np.searchsorted(of, [k, k + 1])) for of in (of_strict, of_tied))
+        problem = _Problem(rows, ties, strict[some], tied[equal])
+        if problem.n_entries <= FORMED and problem.n_operations <= DECOMPOSED:
+            part = problem.exact()
+            if part.status is Status.INFEASIBLE:
+                return part
+    return None
+
+
+class _Problem:
+    """The rows of one group and the coordinates that its tokens and last tokens need."""
+
+    def __init__(self, rows: GraphRows, ties: GraphRows, strict: IntArray, tied: IntArray) -> None:
+        self._rows, self._strict, self._tied = rows, strict, tied
+        self._here = np.concatenate([rows.triples[strict], ties.triples[tied]])
+        self._tokens = _Coordinates(rows, np.unique(self._here[:, 1:]), True)
+        self._last = _Coordinates(rows, np.unique(self._here[:, 0]), False)
+
+    @property
+    def n_entries(self) -> int:
+        """How many entries the rows have when formed."""
+        return len(self._here) * self._tokens.width * self._last.width
+
+    @property
+    def n_operations(self) -> int:
+        """About how many operations it takes to remove the equalities."""
+        n, width = len(self._tied), self._tokens.width * self._last.width
+        return n * width * min(n, width)
+
+    def exact(self) -> Part:
+        """Through formed rows."""
+        E, d, here, n = self._rows.E, self._rows.E.shape[1], self._here, len(self._strict)
+        D, Q = self._tokens.of(E[here[:, 1]] - E[here[:, 2]]), self._last.of(E[here[:, 0]])
+        formed = (D[:, :, None] * Q[:, None, :]).reshape(len(here), -1)
+        found = least_distance(formed[:n], np.ones(n), equalities=formed[n:] if len(self._tied) else None)
+        weights = found.multipliers if found.certificate is None else found.certificate
+        forces = np.zeros(0) if found.equality_multipliers is None else found.equality_multipliers
+        left = self._tokens.back(found.x.reshape(self._tokens.width, self._last.width), d)
+        right = self._last.back(np.eye(self._last.width), d)
+        return Part(self._strict, self._tied, found.status, weights, forces, left, right)
+
+    def structured(self) -> Part:
+        """Through products with rows that are never formed; whether it is proved, the whole solution's residual says."""
+        E, n = self._rows.E, len(self._strict)
+        order = np.argsort(self._here[:, 0], kind="stable")
+        sorted_rows = GraphRows(E, self._here[order])
+        used, free = np.flatnonzero(sorted_rows.sizes > 0.0), order >= n
+        k = np.searchsorted(self._last.tokens, sorted_rows.triples[used, 0])
+        pairs = np.searchsorted(self._tokens.tokens, sorted_rows.triples[used, 1:])
+        sizes = sorted_rows.sizes[used]
+        products = GraphProducts(self._tokens.E, self._last.E, np.column_stack([k, pairs]), sizes)
+        found = solve_large(products, np.where(free[used], 0.0, 1.0 / sizes), free[used])
+        weights = np.zeros(len(order))
+        weights[used] = found.weights / sizes
+        everyone = np.empty_like(weights)
+        everyone[order] = weights
+        status = Status.INFEASIBLE if found.impossible else Status.OPTIMAL
+        left, right = sorted_rows.pulls(weights).T, E[sorted_rows.last].T
+        return Part(self._strict, self._tied, status, everyone[:n], everyone[n:], left, right)
 
 
 class _Coordinates:
@@ -105,37 +170,3 @@ class _Coordinates:
         columns = np.zeros((d, coordinates.shape[1]))
         columns[self.columns] = coordinates if self.basis is None else self.basis @ coordinates
         return columns
-
-
-def _exact(
-    rows: GraphRows, named: tuple[IntArray, IntArray], here: IntArray, tokens: _Coordinates, last: _Coordinates
-) -> Part:
-    strict, tied = named
-    E, d = rows.E, rows.E.shape[1]
-    D, Q = tokens.of(E[here[:, 1]] - E[here[:, 2]]), last.of(E[here[:, 0]])
-    formed = (D[:, :, None] * Q[:, None, :]).reshape(len(here), -1)
-    n = len(strict)
-    found = least_distance(formed[:n], np.ones(n), equalities=formed[n:] if len(tied) else None)
-    weights = found.multipliers if found.certificate is None else found.certificate
-    forces = np.zeros(0) if found.equality_multipliers is None else found.equality_multipliers
-    left = tokens.back(found.x.reshape(tokens.width, last.width), d)
-    return Part(strict, tied, found.status, weights, forces, left, last.back(np.eye(last.width), d))
-
-
-def _structured(
-    rows: GraphRows, named: tuple[IntArray, IntArray], here: IntArray, tokens: _Coordinates, last: _Coordinates
-) -> Part:
-    strict, tied = named
-    places = np.column_stack([np.searchsorted(last.tokens, here[:, 0]), np.searchsorted(tokens.tokens, here[:, 1:])])
-    sizes = GraphRows(rows.E, here[np.argsort(here[:, 0], kind="stable")]).sizes
-    order = np.argsort(here[:, 0], kind="stable")
-    free: BoolArray = order >= len(strict)
-    used = np.flatnonzero(sizes > 0.0)
-    products = GraphProducts(tokens.E, last.E, places[order][used], sizes[used])
-    found = solve_large(products, np.where(free, 0.0, 1.0)[used] / sizes[used], free[used])
-    everyone = np.zeros(len(here))
-    everyone[order[used]] = found.weights / sizes[used]
-    weights, forces = everyone[: len(strict)], everyone[len(strict) :]
-    status = Status.INFEASIBLE if found.code == IMPOSSIBLE else Status.OPTIMAL
-    subset = GraphRows(rows.E, here[order])
-    return Part(strict, tied, status, weights, forces, subset.pulls(everyone[order]).T, rows.E[subset.last].T)

@@ -14,26 +14,25 @@ from typing import NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.graph_products import BlockInverse, GraphProducts
+from marginlens.svm.graph_conjugate import EPS, least_squares, shifted_solution
+from marginlens.svm.graph_products import GraphProducts
 
-SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2
 FARKAS = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
 _ENOUGH = 1e-13  # residual at which there is nothing left to gain
 _FIRST_STEP, _GROWTH = 10.0, 5.0
 _NEAR = 2e-2  # residual from which on the tight rows are probably known
 _ROUNDS = 8  # corrections of the tight rows in one attempt
 _NOISE = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
+_INEXACT = 0.02  # relative accuracy of a Newton step in W
 _OUTER, _INNER, _PRODUCTS = 80, 40, 60_000
 _SUSPICION = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
-EPS = 2.0**-52
-_ETA = 0.02
 
 
 class Outcome(NamedTuple):
-    """Multipliers of the rows of norm one, or a Farkas vector, and one of the codes above."""
+    """Multipliers of the rows of norm one, or a Farkas vector where the problem is impossible."""
 
     weights: FloatArray
-    code: int
+    impossible: bool
 
 
 @dataclass
@@ -76,15 +75,17 @@ def solve_large(products: GraphProducts, floor: FloatArray, free: BoolArray) -> 
             suspicion = 0.1 * left
             proof = problem.farkas(added)
             if proof is not None:
-                return Outcome(proof, IMPOSSIBLE)
+                return Outcome(proof, True)
         noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _NOISE * float(np.abs(state.weights).max())
         if best <= _ENOUGH or (noisy and idle >= 2) or idle >= 12 or products.n_products > _PRODUCTS:
             break
         state.sigma *= 1.0 if noisy else _GROWTH
-    return Outcome(scale * best_weights, SOLVED if best < np.inf else STALLED)
+    return Outcome(scale * best_weights, False)
 
 
 class _Problem:
+    """Rows, floors and equalities, and the steps that are taken on them."""
+
     def __init__(self, products: GraphProducts, floor: FloatArray, free: BoolArray) -> None:
         self._products, self._floor, self._free = products, floor, free
 
@@ -99,8 +100,8 @@ class _Problem:
             if size <= accuracy or (size < 1e-9 and size > 0.5 * fewest):
                 break
             fewest = min(fewest, size)
-            inverse = products.preconditioner(pushing, 1.0 / sigma)
-            turn = self._solve(products.apply(slope, pushing), pushing, 1.0 / sigma, inverse, _ETA / sigma)
+            image = products.apply(slope, pushing)
+            turn = shifted_solution(products, pushing, image, 1.0 / sigma, _INEXACT / sigma)
             step = products.combine(turn, pushing) - slope
             self._move(old, state, slope, step)
         pushing, force = self._pushes(old, state)
@@ -150,13 +151,14 @@ class _Problem:
         return float(np.linalg.norm(self._products.combine(y[some], some))) / counted if counted > 0.0 else np.inf
 
     def farkas(self, weights: FloatArray) -> FloatArray | None:
-        """The Farkas vector near `weights`, whose rows cancel to rounding, or None."""
+        """The Farkas vector near `weights`, or None: the part of it that the rows send to zero, where that is positive."""
         y = np.where(self._free, weights, np.maximum(weights, 0.0))
         y /= y[~self._free].sum()
         y[~self._free & (y < 1e-9)] = 0.0
         for _ in range(6):
             some = np.flatnonzero(self._free | (y > 0.0))
-            y[some] = self._without_image(y[some], some)
+            for _ in range(2):
+                y[some] = least_squares(self._products, some, y[some], None, 0.0)[1]
             if (y[~self._free] >= 0.0).all() and self.cancellation(y) <= FARKAS:
                 return y
             y = np.where(self._free, y, np.maximum(y, 0.0))
@@ -166,51 +168,17 @@ class _Problem:
             y /= counted
         return None
 
-    def _without_image(self, y: FloatArray, some: IntArray) -> FloatArray:
-        """The part of y that the rows `some` send to zero: y - A W for the W of least squares, by conjugate gradients, twice."""
-        products = self._products
-        for _ in range(2):
-            rest, slope = y.copy(), products.combine(y, some)
-            step, square = slope.copy(), float(np.vdot(slope, slope))
-            goal, most = max(EPS * EPS * square, float(EPS * EPS * (y @ y))), 1e6 * square
-            for _ in range(500):
-                image = products.apply(step, some)
-                if not goal < square <= most or not image.any():
-                    break
-                products.n_products += 1
-                rest = rest - square / float(image @ image) * image
-                slope = products.combine(rest, some)
-                square, last = float(np.vdot(slope, slope)), square
-                step = slope + square / last * step
-            y = rest
-        return y
-
     def _tightened(self, u: FloatArray, some: IntArray) -> FloatArray:
-        """u corrected until the rows `some` are tight at W = Aᵀ u, by conjugate gradients for least squares, which bear dependent rows."""
+        """u corrected until the rows `some` are tight at W = Aᵀ u, or as nearly so as they can be."""
         products = self._products
-        inverse = products.preconditioner(some, 0.0)
+        weigh = products.preconditioner(some, 0.0)
         for _ in range(3):
             W = products.combine(u, some)
-            rest = self._floor[some] - products.apply(W, some)
+            missing = self._floor[some] - products.apply(W, some)
             goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
-            push = inverse.times(rest)
-            turn, square, slope = push.copy(), 0.0, products.combine(push, some)
-            square, step = float(np.vdot(slope, slope)), slope.copy()
-            began = float(np.linalg.norm(rest))
-            for _ in range(800):
-                if float(np.linalg.norm(rest)) <= goal or square == 0.0:
-                    break
-                image = products.apply(step, some)
-                products.n_products += 1
-                length = square / float(image @ inverse.times(image))
-                u = u + length * turn
-                rest = rest - length * image
-                push = inverse.times(rest)
-                slope = products.combine(push, some)
-                square, last = float(np.vdot(slope, slope)), square
-                step = slope + square / last * step
-                turn = push + square / last * turn
-            if float(np.linalg.norm(rest)) > 0.1 * began:
+            correction, rest = least_squares(products, some, missing, weigh, goal)
+            u = u + correction
+            if not float(np.linalg.norm(rest)) < 0.1 * float(np.linalg.norm(missing)):
                 break
         return u
 
@@ -219,26 +187,6 @@ class _Problem:
         force = weights + state.sigma * (self._floor - state.gaps)
         pushing = np.flatnonzero(self._free | (force > 0.0))
         return pushing, force[pushing]
-
-    def _solve(
-        self, right: FloatArray, some: IntArray, shift: float, inverse: BlockInverse, accuracy: float
-    ) -> FloatArray:
-        """u with (shift + Gram matrix of the rows `some`) u = right, by preconditioned conjugate gradients."""
-        u, rest = np.zeros_like(right), right.copy()
-        change = inverse.times(rest)
-        step, square = change.copy(), float(rest @ change)
-        goal = accuracy * float(np.linalg.norm(right))
-        for _ in range(1000):
-            if float(np.linalg.norm(rest)) <= goal or square <= 0.0:
-                break
-            image = self._products.gram(step, some) + shift * step
-            length = square / float(step @ image)
-            u += length * step
-            rest -= length * image
-            change = inverse.times(rest)
-            square, last = float(rest @ change), square
-            step = change + square / last * step
-        return u
 
     def _move(self, old: FloatArray, state: _State, slope: FloatArray, step: FloatArray) -> None:
         """Go along `step` as far as the value decreases enough."""
