@@ -47,17 +47,21 @@ def least_squares(
     v, rest = np.zeros_like(right), right.copy()
     turn = weighed(rest)
     step = products.combine(turn, some)
-    square = float(np.vdot(step, step))
+    square, lowest = float(np.vdot(step, step)), float(rest @ turn)
     for _ in range(800):
         image = products.apply(step, some)
-        left = float(np.linalg.norm(rest))
-        if not left > goal or not square**0.5 > EPS * left or not image.any():
+        length = float(np.linalg.norm(rest))
+        bend = float(image @ weighed(image))
+        if not length > goal or not square**0.5 > 2 * EPS * length or not bend > 0.0:
             break
         products.n_products += 1
-        length = square / float(image @ weighed(image))
-        v += length * turn
-        rest -= length * image
+        v += square / bend * turn
+        rest -= square / bend * image
         push = weighed(rest)
+        distance = float(rest @ push)
+        if not distance <= 1.01 * lowest:  # only rounding is left
+            break
+        lowest = min(lowest, distance)
         slope = products.combine(push, some)
         square, last = float(np.vdot(slope, slope)), square
         step = slope + square / last * step

@@ -21,6 +21,8 @@ FARKAS = 1e-14  # unit rows, with weights that sum to one, that cancel to this c
 _ENOUGH = 1e-13  # residual at which there is nothing left to gain
 _FIRST_STEP, _GROWTH = 10.0, 5.0
 _NEAR = 2e-2  # residual from which on the tight rows are probably known
+_VANISHED = 1e-6  # of weights of sum one, what may be left where the rows do not cancel
+_DIRECT = 30_000_000  # up to so many operations, tight rows are formed and their equations solved directly
 _ROUNDS = 8  # corrections of the tight rows in one attempt
 _NOISE = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
 _INEXACT = 0.02  # relative accuracy of a Newton step in W
@@ -88,6 +90,7 @@ class _Problem:
 
     def __init__(self, products: GraphProducts, floor: FloatArray, free: BoolArray) -> None:
         self._products, self._floor, self._free = products, floor, free
+        self._width = products.terms.E.shape[1] * products.Q.shape[1]
 
     def proximal_step(self, state: _State, accuracy: float) -> None:
         """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`, and let the pushes be the new λ."""
@@ -159,22 +162,28 @@ class _Problem:
             some = np.flatnonzero(self._free | (y > 0.0))
             for _ in range(2):
                 y[some] = least_squares(self._products, some, y[some], None, 0.0)[1]
-            if (y[~self._free] >= 0.0).all() and self.cancellation(y) <= FARKAS:
-                return y
-            y = np.where(self._free, y, np.maximum(y, 0.0))
-            counted = y[~self._free].sum()
-            if not counted > 0.0:
+            positive = np.where(self._free, y, np.maximum(y, 0.0))
+            counted = float(positive[~self._free].sum())
+            if not counted > _VANISHED:
                 return None
-            y /= counted
+            if (y == positive).all() and self.cancellation(y) <= FARKAS:
+                return y
+            y = positive / counted
         return None
 
     def _tightened(self, u: FloatArray, some: IntArray) -> FloatArray:
         """u corrected until the rows `some` are tight at W = Aᵀ u, or as nearly so as they can be."""
         products = self._products
+        few = len(some) * self._width * min(len(some), self._width) <= _DIRECT
+        formed = products.formed(some) if few else None
         weigh = products.preconditioner(some, 0.0)
         for _ in range(3):
             W = products.combine(u, some)
             missing = self._floor[some] - products.apply(W, some)
+            if formed is not None:
+                step = np.linalg.lstsq(formed, missing)[0]
+                u = u + np.linalg.lstsq(formed.T, step)[0]
+                continue
             goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
             correction, rest = least_squares(products, some, missing, weigh, goal)
             u = u + correction

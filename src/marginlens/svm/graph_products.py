@@ -10,6 +10,7 @@ from numba import njit
 from marginlens.data.tokens import FloatArray, IntArray
 
 _COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": {"contract", "reassoc"}}
+_DEPENDENT = 1e-6  # added to the squared norm of unit rows, some of which may depend on others
 _LARGEST_BLOCK = 256  # rows of one last token that the preconditioner treats together
 
 
@@ -52,6 +53,12 @@ class GraphProducts:
         self.n_products += 1
         return self._gaps(self.Q @ (self.Q.T @ self._pulls(weights, some)), some)
 
+    def formed(self, some: IntArray) -> FloatArray:
+        """(n_some, width times width of queries) some rows in full; for a few."""
+        E, k, i, j, scale = self.terms
+        differences = (E[i[some]] - E[j[some]]) * scale[some, None]
+        return (differences[:, :, None] * self.Q[k[some]][:, None, :]).reshape(len(some), -1)
+
     def preconditioner(self, some: IntArray, shift: float) -> BlockInverse:
         """The inverse of shift + Gram matrix, blind to products of rows with different last tokens."""
         E, k, i, j, scale = self.terms
@@ -67,7 +74,7 @@ class GraphProducts:
             here = some[first:stop]
             rows = (E[i[here]] - E[j[here]]) * (scale[here, None] * np.linalg.norm(self.Q[k[here[0]]]))
             block = rows @ rows.T
-            block[np.diag_indices_from(block)] += shift + 1e-6
+            block[np.diag_indices_from(block)] += shift + _DEPENDENT
             inverses.append(np.linalg.inv(block).reshape(-1))
         edges = np.array([first for first, _ in pieces] + [len(some)], dtype=np.int64)
         return BlockInverse(edges, np.concatenate(inverses) if inverses else np.empty(0))

@@ -1,0 +1,270 @@
+"""Graph-SVM against independent solvers, on acyclic and cyclic data, feasible or not, by every way it is solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import clarabel
+import numpy as np
+import pytest
+import quadprog
+from scipy import sparse
+from scipy.linalg import null_space
+from scipy.optimize import nnls
+
+import tolerances
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequences import SequenceDataset
+from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
+from marginlens.svm import MarginSolution, Status
+from marginlens.svm.graph import GraphSolution, _blank, _by_groups, graph_svm, graph_triples, sufficient
+from marginlens.svm.graph_rows import GraphRows
+
+Graphs = dict[int, PriorityGraph]
+Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
+
+
+def all_rows(E: np.ndarray, graphs: Graphs) -> tuple[np.ndarray, np.ndarray]:
+    """Strict rows and every tied pair, straight from the definition."""
+
+    def row(k: int, i: int, j: int) -> np.ndarray:
+        return np.outer(E[i] - E[j], E[k]).reshape(-1)
+
+    strict = [row(k, i, j) for k, graph in graphs.items() for i, j in graph.strict]
+    tied = [row(k, i, j) for k, graph in graphs.items() for i, j in graph.tied]
+    empty = np.empty((0, E.shape[1] ** 2))
+    return np.array(strict) if strict else empty, np.array(tied) if tied else empty
+
+
+def by_nnls(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
+    """One nonnegative least squares in the null space of the equalities; None where its residual vanishes."""
+    basis = null_space(C) if len(C) else np.eye(A.shape[1])
+    inside = A @ basis
+    size = np.linalg.norm(inside, axis=1)
+    if size.min(initial=np.inf) < tolerances.SVM_ORACLE:
+        return None
+    scale = np.max(1.0 / size)
+    stacked = np.vstack([(inside / size[:, None]).T, 1.0 / size / scale])
+    target = np.zeros(len(stacked))
+    target[-1] = 1.0
+    u, distance = nnls(stacked, target, maxiter=1000 * len(A))
+    residual = stacked @ u - target
+    return None if distance < tolerances.SVM_ORACLE else -scale * basis @ residual[:-1] / residual[-1]
+
+
+def by_quadprog(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
+    """Goldfarb and Idnani, with equalities that are independent."""
+    if len(C):
+        _, values, right = np.linalg.svd(C, full_matrices=False)
+        C = right[values > tolerances.ROUNDING * values[0]]
+    n, floor = A.shape[1], np.concatenate([np.zeros(len(C)), np.ones(len(A))])
+    try:
+        return quadprog.solve_qp(np.eye(n), np.zeros(n), np.vstack([C, A]).T, floor, meq=len(C))[0]
+    except ValueError:
+        return None
+
+
+def by_clarabel(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
+    """An interior-point method that takes all quadratically many ties as they are."""
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerances.SVM_KKT
+    cones = [clarabel.ZeroConeT(len(C))] * bool(len(C)) + [clarabel.NonnegativeConeT(len(A))]
+    n, rows = A.shape[1], sparse.csc_array(-np.vstack([C, A]))
+    floor = -np.concatenate([np.zeros(len(C)), np.ones(len(A))])
+    found = clarabel.DefaultSolver(sparse.eye_array(n, format="csc"), np.zeros(n), rows, floor, cones, settings).solve()
+    return None if "Infeasible" in str(found.status) else np.array(found.x)
+
+
+def random_data(seed: int) -> SequenceDataset:
+    """Small data, acyclic or cyclic in turn, with more or fewer tokens than dimensions."""
+    rng = np.random.default_rng(seed)
+    K, d, T = int(rng.integers(4, 10)), int(rng.integers(3, 9)), int(rng.integers(3, 6))
+    draw = acyclic_sequences if seed % 2 else cyclic_sequences
+    return draw(K, d, int(rng.integers(5, 30)), T, rng)
+
+
+def structured(E: np.ndarray, graphs: Graphs) -> GraphSolution:
+    """The method for many rows, whatever their number."""
+    strict, tied = graph_triples(graphs, len(E))
+    return _by_groups(_blank(GraphRows(E, strict), GraphRows(E, tied)), sufficient(graphs), 0)
+
+
+def assert_solved(solution: GraphSolution, E: np.ndarray, graphs: Graphs) -> None:
+    """The proof holds by the solution's own account and by rows formed here."""
+    assert isinstance(solution, MarginSolution)
+    assert solution.status is Status.OPTIMAL
+    assert solution.kkt_residual() <= max(tolerances.SVM_KKT, 32 * solution.rounding_floor())
+    A, C = all_rows(E, graphs)
+    x, norm = solution.x.reshape(-1), np.linalg.norm(solution.x)
+    assert (A @ x).min() >= 1.0 - tolerances.CONDITIONED
+    assert np.abs(C @ x).max(initial=0.0) <= tolerances.CONDITIONED * norm
+    W = sum(
+        (w * np.outer(E[i] - E[j], E[k]) for w, (k, i, j) in zip(solution.multipliers, solution.pairs, strict=True)),
+        sum(
+            (
+                w * np.outer(E[i] - E[j], E[k])
+                for w, (k, i, j) in zip(solution.equality_multipliers, solution.tied, strict=True)
+            ),
+            np.zeros_like(solution.x),
+        ),
+    )
+    assert np.linalg.norm(W - solution.x) <= tolerances.CONDITIONED * norm
+    assert (solution.multipliers >= 0.0).all()
+    assert (solution.active | (solution.multipliers == 0.0)).all()
+    np.testing.assert_allclose(solution.margin, 1.0 / norm)
+
+
+@pytest.mark.statement("C Graph-SVM")
+@pytest.mark.statement("C Acyc-SVM")
+@pytest.mark.parametrize(
+    ("oracle", "accuracy"),
+    [
+        (by_nnls, tolerances.SVM_ORACLE),
+        (by_quadprog, tolerances.SVM_ORACLE),
+        (by_clarabel, tolerances.SVM_INTERIOR_POINT),
+    ],
+)
+def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float) -> None:
+    outcomes = set()
+    for seed in range(40):
+        ds = random_data(seed)
+        graphs = priority_graphs(ds)
+        A, C = all_rows(ds.E, graphs)
+        solution = graph_svm(ds.E, graphs)
+        outcomes.add(solution.status)
+        if solution.status is Status.TRIVIAL:
+            assert not len(A)
+            continue
+        expected = oracle(A, C)
+        if expected is None:
+            assert solution.status is Status.INFEASIBLE, seed
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+        else:
+            assert_solved(solution, ds.E, graphs)
+            distance = np.linalg.norm(solution.x.reshape(-1) - expected)
+            assert distance <= accuracy * np.linalg.norm(expected), seed
+    assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
+
+
+def test_the_method_for_many_rows_finds_the_same() -> None:
+    outcomes = set()
+    for seed in range(60):
+        ds = random_data(seed)
+        graphs = priority_graphs(ds)
+        exact = graph_svm(ds.E, graphs)
+        outcomes.add(exact.status)
+        if exact.status is Status.TRIVIAL:
+            continue
+        other = structured(ds.E, graphs)
+        if exact.status is Status.OPTIMAL and exact.rounding_floor() > tolerances.ROUNDING:
+            assert other.status in (Status.OPTIMAL, Status.INACCURATE), seed  # multipliers that determine W poorly
+        else:
+            assert other.status is exact.status, seed
+        if exact.status is Status.OPTIMAL:
+            assert np.linalg.norm(other.x - exact.x) <= tolerances.SVM_ORACLE * np.linalg.norm(exact.x), seed
+            if other.status is Status.OPTIMAL:
+                assert_solved(other, ds.E, graphs)
+                assert other.active.tolist() == exact.active.tolist()
+        else:
+            assert other.certificate_residual() <= tolerances.SVM_FARKAS
+            assert np.isnan(other.x).all()
+            assert np.isnan(other.multipliers).all()
+    assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
+
+
+@pytest.mark.parametrize("solve", [graph_svm, structured])
+def test_a_token_between_two_others_cannot_beat_both(solve: Callable[..., GraphSolution]) -> None:
+    E = np.array([[4.0, 0.0, 2.0], [0.0, 8.0, 2.0], [2.0, 4.0, 2.0], [1.0, 1.0, 3.0]])
+    graphs = graphs_of_edges(np.array([3, 3, 3]), np.array([2, 2, 0]), np.array([0, 1, 3]), 4)
+    solution = solve(E, graphs)
+    assert solution.status is Status.INFEASIBLE
+    y = [Fraction(value) for value in solution.certificate]
+    total = sum(y)
+    left = [
+        sum(
+            w * (Fraction(E[i, a]) - Fraction(E[j, a])) * Fraction(E[k, b])
+            for w, (k, i, j) in zip(y, solution.pairs, strict=True)
+        )
+        for a in range(3)
+        for b in range(3)
+    ]
+    assert min(y) >= 0
+    assert max(abs(value) for value in left) <= tolerances.SVM_FARKAS * 40 * total  # rows are up to 40 long
+    assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+    assert solution.margin == 0.0
+    assert np.isnan(solution.kkt_residual())
+
+
+@pytest.mark.parametrize("solve", [graph_svm, structured])
+def test_ties_can_forbid_what_priorities_ask(solve: Callable[..., GraphSolution]) -> None:
+    E = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    last, head, tail = np.array([3, 3, 3]), np.array([0, 1, 1]), np.array([1, 0, 2])  # 0 ≍ 1 above 2, all on one line
+    solution = solve(E, graphs_of_edges(last, head, tail, 4))
+    assert solution.status is Status.INFEASIBLE
+    assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+    assert abs(solution.equality_multipliers).max() > 0.0
+    away = E.copy()
+    away[2, 1] = 0.5  # off the line there is room
+    solved = solve(away, graphs_of_edges(last, head, tail, 4))
+    assert_solved(solved, away, graphs_of_edges(last, head, tail, 4))
+
+
+def test_one_tie_fewer_than_tokens_in_every_component() -> None:
+    ds = SequenceDataset([[0, 1, 2, 3, 4], [1, 2, 3, 0, 4], [2, 3, 0, 1, 4]], [0, 1, 2], np.eye(5))
+    graphs = priority_graphs(ds)
+    solution = graph_svm(ds.E, graphs)
+    assert len(graphs[4].tied) == 3  # 0, 1 and 2 above 3 and 4
+    assert len(solution.tied) == 2
+    assert_solved(solution, ds.E, graphs)
+    assert repr(solution) == f"GraphSolution(OPTIMAL, margin={solution.margin:.6g}, 6 strict, 2 tied, d=5)"
+
+
+def test_nothing_strict_is_trivial() -> None:
+    ds = SequenceDataset([[0, 1, 2], [1, 0, 2], [2, 0, 2], [2, 0, 2]], [0, 1, 2, 0], np.eye(3))
+    for solution in (graph_svm(ds.E, priority_graphs(ds)), graph_svm(ds.E, {})):
+        assert solution.status is Status.TRIVIAL
+        assert not solution.x.any()
+        assert solution.margin == np.inf
+        assert solution.kkt_residual() == 0.0
+        assert len(solution.pairs) == len(solution.multipliers) == len(solution.active) == 0
+
+
+def test_tokens_that_look_the_same_cannot_be_ranked() -> None:
+    E = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
+    solution = graph_svm(E, graphs_of_edges(np.array([2, 2]), np.array([0, 0]), np.array([1, 2]), 3))
+    assert solution.status is Status.INFEASIBLE
+    assert solution.certificate_residual() == 0.0
+    assert solution.pairs[solution.certificate > 0.0].tolist() == [[2, 0, 1]]
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None:
+    ds = acyclic_sequences(8, 8, 6, 5, 3)
+    graphs = priority_graphs(ds)
+    one = graph_svm(ds.E, graphs)
+    for solve in (graph_svm, structured):
+        scaled = solve(factor * ds.E, graphs)
+        assert scaled.status is Status.OPTIMAL
+        assert np.linalg.norm(scaled.x * factor**2 - one.x) <= tolerances.SVM_ORACLE * np.linalg.norm(one.x)
+
+
+def test_unusable_arguments_are_named() -> None:
+    ds = acyclic_sequences(5, 4, 6, 4, 0)
+    graphs = priority_graphs(ds)
+    last = next(iter(graphs))
+    with pytest.raises(ValueError, match=r"'graphs' argument must be a dictionary .*; got list instead"):
+        graph_svm(ds.E, list(graphs.values()))
+    with pytest.raises(ValueError, match=rf"'graphs\[{last}\]' argument must be a PriorityGraph; got str instead"):
+        graph_svm(ds.E, {last: "a graph"})
+    with pytest.raises(ValueError, match=r"whole number, to PriorityGraph; got the key 'a' instead"):
+        graph_svm(ds.E, {"a": graphs[last]})
+    with pytest.raises(ValueError, match=r"'graphs\[7\]' argument must be the graph of last token 7"):
+        graph_svm(ds.E, {7: graphs[last]})
+    with pytest.raises(ValueError, match=r"ids from 0 to 1, one for each row of E; got id"):
+        graph_svm(ds.E[:2], graphs)
+    with pytest.raises(
+        ValueError, match=r"'E' argument must be an array of finite numbers of shape \(n_vocabulary, d_model\)"
+    ):
+        graph_svm(ds.E[0], graphs)
