@@ -1,0 +1,182 @@
+"""The max-margin problem of a selection of tokens: the shortest p under which every sequence selects exactly its listed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.sequences import flat_sequences
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import real_array, reject
+from marginlens.papers import implements
+from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solution import MarginSolution
+
+CLOSED_FORM = (
+    1e-9  # residual, relative, up to which the closed form meets all equations, and its multipliers make it up
+)
+
+
+@implements("B", "Eq. (9)", "Lemma 3")
+def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
+    r"""Shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
+
+    .. math:: \min_{p \in \mathcal P} \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
+        s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n, \qquad
+        \mathcal P = \{p : p^\top E_s = p^\top E_{\hat s},\ s, \hat s \in \mathcal S_X\}
+
+    Args:
+        E: embeddings (n_vocabulary, d_model).
+        sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`.
+        selection: `selection[i]` lists the token ids selected in sequence i, at least one of its own.
+    Returns:
+        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (i, s, s'), with i the first sequence in which the
+        selected s stands for its ties and s' is not selected; p = sum_r multipliers[r] * rows[r] + equality_multipliers @
+        equalities. It is unique, zero where everything is selected, and INFEASIBLE with a Farkas vector where no p makes the
+        selection. `kkt_residual()` and `certificate_residual()` check it.
+    """
+    table, problem = _checked(E, sequences, selection)
+    rows = table[problem.pairs[:, 1]] - table[problem.pairs[:, 2]]
+    equalities = table[problem.ties[:, 0]] - table[problem.ties[:, 1]] if len(problem.ties) else None
+    return least_distance(rows, np.ones(len(rows)), equalities=equalities, pairs=problem.pairs)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ClosedForm:
+    r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
+
+    Attributes:
+        x: (d_model,) the shortest p for which all constraints would be equalities, in the sense of least squares.
+        multipliers: (n_rows,) λ >= 0 that come closest to making up x, for the rows of `vocabulary_svm`.
+        equation_residual: ‖M p - 1‖ over the root of the number of rows: 0 where all constraints can hold with equality.
+        multiplier_residual: ‖p - Mᵀλ - Cᵀμ‖ / ‖p‖ for the best λ >= 0 and any μ of the ties C: 0 where the candidate is optimal.
+    """
+
+    x: FloatArray
+    multipliers: FloatArray
+    equation_residual: float
+    multiplier_residual: float
+
+    @property
+    def certified(self) -> bool:
+        """Whether it solves the problem: all equations hold, and multipliers of at least zero prove it the shortest."""
+        return self.equation_residual <= CLOSED_FORM and self.multiplier_residual <= CLOSED_FORM
+
+    @property
+    def why(self) -> str:
+        """One sentence that says what decides."""
+        if self.equation_residual > CLOSED_FORM:
+            return (
+                f"No p makes every constraint an equality: the best misses by {self.equation_residual:.2g} on average."
+            )
+        if self.multiplier_residual > CLOSED_FORM:
+            return f"Some multiplier would have to be negative: those of at least 0 leave {self.multiplier_residual:.2g} of p."
+        return "It meets every constraint with equality, and its multipliers are at least 0: it is the solution."
+
+    def __repr__(self) -> str:
+        return f"ClosedForm({'certified' if self.certified else 'refused'}, norm={np.linalg.norm(self.x):.6g})"
+
+
+@implements("B", "Lemma 3")
+def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
+    r"""The closed form that an earlier version of the paper gives for the max-margin solution, with its certificate or its refusal.
+
+    .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
+        M p = 1 \ \text{and}\ p = M^\top \lambda + C^\top \mu \ \text{for some}\ \lambda \ge 0
+
+    It takes every constraint for an equality, which complementary slackness does not grant. M holds a row :math:`E_s - E_{s'}` for each
+    selected s and other s' of a sequence, C the differences of tokens selected together.
+
+    Args:
+        E, sequences, selection: as `vocabulary_svm` takes them.
+    Returns:
+        A `ClosedForm`; where it is `certified`, `vocabulary_svm` finds the same p, elsewhere it never does.
+    """
+    table, problem = _checked(E, sequences, selection)
+    rows = table[problem.pairs[:, 1]] - table[problem.pairs[:, 2]]
+    ties = table[problem.ties[:, 0]] - table[problem.ties[:, 1]] if len(problem.ties) else np.zeros((0, table.shape[1]))
+    if not len(rows):
+        return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
+    every = np.concatenate([rows, ties])
+    wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(ties))])
+    basis, values, coordinates = np.linalg.svd(every, full_matrices=False)
+    kept = values > 1e-12 * values[0]
+    y = np.where(kept, (basis.T @ wanted) / np.where(kept, values, 1.0), 0.0)  # x in the coordinates of the rows' span
+    narrow = basis * np.where(kept, values, 0.0)
+    norm = float(np.linalg.norm(y))
+    missed = float(np.linalg.norm(narrow @ y - wanted)) / np.sqrt(len(rows))
+    if norm <= CLOSED_FORM / float(values[0]):  # contradictory rows that cancel
+        return ClosedForm(y @ coordinates, np.zeros(len(rows)), missed, 1.0)
+    signed = np.concatenate([narrow, -narrow[len(rows) :]])
+    weights, left = nnls(signed.T * (values[0] / norm), y / norm, maxiter=50 * len(signed))
+    return ClosedForm(y @ coordinates, weights[: len(rows)] * values[0], missed, float(left))
+
+
+@dataclass(frozen=True)
+class SelectionPairs:
+    """The constraints of a selection by token: `pairs` (n_rows, 3) as (sequence, s, s') with s above s', `ties` (n_ties, 2)."""
+
+    pairs: IntArray
+    ties: IntArray
+
+
+def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> SelectionPairs:
+    """The constraints of a selection, each pair of tokens once; the first selected token of a sequence stands for its ties."""
+    strict: dict[tuple[int, int], int] = {}
+    tied: dict[tuple[int, int], None] = {}
+    for i, (tokens, chosen) in enumerate(zip(sequences, selection, strict=True)):
+        first, *others = chosen.tolist()
+        for s in others:
+            tied.setdefault((first, s))
+        for s in sorted(set(tokens.tolist()) - set(chosen.tolist())):
+            strict.setdefault((first, s), i)
+    pairs = np.array([(i, s, other) for (s, other), i in strict.items()], dtype=np.int64).reshape(-1, 3)
+    return SelectionPairs(pairs, np.array(list(tied), dtype=np.int64).reshape(-1, 2))
+
+
+def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
+    """The ids of every sequence, checked to have an embedding."""
+    if isinstance(sequences, LabelledSequences):
+        tokens, offsets = sequences.tokens, sequences.offsets
+    else:
+        tokens, offsets = flat_sequences(sequences)
+    outside = (tokens < 0) | (tokens >= n_vocabulary)
+    if outside.any():
+        at = int(np.argmax(outside))
+        i = int(np.searchsorted(offsets, at, side="right")) - 1
+        expected = f"ids from 0 to {n_vocabulary - 1}, one for each row of E"
+        raise reject("sequences", expected, f"id {tokens[at]} at position {at - offsets[i]} of sample {i}")
+    return np.split(np.asarray(tokens, dtype=np.int64), offsets[1:-1])
+
+
+def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, SelectionPairs]:
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    lists = token_lists(sequences, len(table))
+    if isinstance(selection, str) or not isinstance(selection, Iterable):
+        raise reject("selection", "a list of token-id lists, one for each sequence", type(selection).__name__)
+    chosen = [_chosen(one, i) for i, one in enumerate(selection)]
+    if len(chosen) != len(lists):
+        raise reject(
+            "selection", f"one list of token ids for each of the {len(lists)} sequences", f"{len(chosen)} lists"
+        )
+    for i, (tokens, ids) in enumerate(zip(lists, chosen, strict=True)):
+        strange = np.setdiff1d(ids, tokens)
+        if len(strange):
+            raise reject(f"selection[{i}]", f"tokens of sequence {i}", f"token {strange[0]}, which is not among them")
+    return table, selection_pairs(lists, chosen)
+
+
+def _chosen(one: Any, i: int) -> IntArray:
+    expected = f"a list of the token ids selected in sequence {i}, at least one"
+    try:
+        ids = np.asarray(one)
+    except ValueError as problem:
+        raise reject(f"selection[{i}]", expected, "lists of different lengths") from problem
+    if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+        raise reject(f"selection[{i}]", expected, f"shape {ids.shape} with dtype {ids.dtype}" if ids.size else "none")
+    return np.unique(ids).astype(np.int64)

@@ -1,0 +1,297 @@
+"""Which tokens a direction selects in every sequence, whether it does so locally optimally, and all selections that there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.labelled import as_labelled
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.errors import real_array, reject, whole_number
+from marginlens.papers import implements
+from marginlens.svm import Status, least_distance
+from marginlens.svm.vocabulary import selection_pairs, token_lists
+
+Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
+
+_TIE = 2.0**-40  # logits closer than this times ‖E_s‖‖p‖ count as equal: what rounding leaves of ties
+_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
+
+
+@dataclass(frozen=True, repr=False)
+class TokenRanks:
+    """The tokens of each sequence by their logits: the largest, the second largest, and those below; ids ascending."""
+
+    selected: Selection
+    secondary: Selection
+    below: Selection
+
+    def __repr__(self) -> str:
+        sizes = [sum(map(len, some)) for some in (self.selected, self.secondary, self.below)]
+        return (
+            f"TokenRanks({len(self.selected)} sequences: {sizes[0]} selected, {sizes[1]} secondary, {sizes[2]} below)"
+        )
+
+
+@implements("B", "Definition 15")
+def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> TokenRanks:
+    r"""The selected tokens of every sequence, its secondary selection, and the rest.
+
+    .. math:: \mathcal S_X(p) = \arg\max_{s \in X} p^\top E_s,\quad \mathcal S^2_X(p) = \arg\max_{s \in X \setminus \mathcal S_X(p)}
+        p^\top E_s,\quad \mathcal S^<_X(p) = X \setminus (\mathcal S_X(p) \cup \mathcal S^2_X(p))
+
+    Args:
+        E: embeddings (n_vocabulary, d_model). p: (d_model,). sequences: token-id lists, an array, or `LabelledSequences`.
+        tie: logits that differ from the largest by at most this count as equal; what rounding leaves by default.
+    Returns:
+        A `TokenRanks` with one array of ids for each sequence; the latter two may be empty.
+    """
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    query = real_array(p, "p", (table.shape[1],))
+    width = float(np.max(np.linalg.norm(table, axis=1)) * np.linalg.norm(query)) * _TIE if tie is None else float(tie)
+    if not width >= 0.0:
+        raise reject("tie", "a number of at least 0", tie)
+    logits = table @ query
+    parts = [_ranks(np.unique(ids), logits, width) for ids in token_lists(sequences, len(table))]
+    return TokenRanks(*(tuple(some) for some in zip(*parts, strict=True)))
+
+
+@implements("B", "Eq. (8)")
+def selected_tokens(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> Selection:
+    r"""The tokens that p selects in each sequence, those of the largest logit.
+
+    .. math:: \mathcal S_X(p) = \{\hat s : \hat s = \arg\max_{s \in X} p^\top E_s\}
+
+    Args:
+        E, p, sequences, tie: as `token_ranks` takes them.
+    Returns:
+        One ascending array of token ids for each sequence, as `vocabulary_svm` takes them.
+    """
+    return token_ranks(E, p, sequences, tie=tie).selected
+
+
+@implements("B", "Eq. (8)")
+def equivalent_directions(E: Any, p: Any, q: Any, sequences: Any, *, tie: float | None = None) -> bool:
+    r"""Whether two directions select the same tokens in every sequence, :math:`p \approx q`."""
+    both = [selected_tokens(E, one, sequences, tie=tie) for one in (p, q)]
+    return all(np.array_equal(mine, other) for mine, other in zip(*both, strict=True))
+
+
+@dataclass(frozen=True, repr=False)
+class LocalOptimality:
+    """Whether a direction is locally optimal: `gaps` (n_samples,) the smallest sum of score differences in each sequence.
+
+    A sequence without a secondary selection has the gap inf.
+    """
+
+    gaps: FloatArray
+
+    @property
+    def mu(self) -> float:
+        """The largest constant μ that serves for all sequences."""
+        return float(self.gaps.min())
+
+    @property
+    def holds(self) -> bool:
+        """Whether μ > 0."""
+        return self.mu > 0.0
+
+    def __repr__(self) -> str:
+        return f"LocalOptimality({'holds' if self.holds else 'fails'}, mu={self.mu:.6g}, {len(self.gaps)} sequences)"
+
+
+@implements("B", "Definition 16")
+def local_optimality(
+    E: Any, p: Any, v: Any, sequences: Any, y: Any = None, *, tie: float | None = None
+) -> LocalOptimality:
+    r"""Whether the selected positions of every sequence together score more than the secondary ones.
+
+    .. math:: \sum_{i \in \mathcal S_X(p)} (\gamma_i - \gamma_j) \ge \mu > 0 \quad \text{for all } j \in \mathcal S^2_X(p),\ (X, y),
+        \qquad \gamma_i = y E_{x_i}^\top v
+
+    The sum runs over positions, as in Lemma 8: a token that occurs twice counts twice.
+
+    Args:
+        E: embeddings (n_vocabulary, d_model). p, v: (d_model,). sequences, y: labelled sequences, or token-id lists and their labels.
+        tie: as `token_ranks` takes it.
+    """
+    data = as_labelled(sequences, y)
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    score = table @ real_array(v, "v", (table.shape[1],))
+    ranks = token_ranks(table, p, data, tie=tie)
+    gaps = np.full(len(data), np.inf)
+    for i, (first, second) in enumerate(zip(ranks.selected, ranks.secondary, strict=True)):
+        ids, label = data[i]
+        chosen = ids[np.isin(ids, first)]
+        sums = np.sum(label * (score[chosen][:, None] - score[second]), axis=0)
+        gaps[i] = np.min(sums, initial=np.inf)
+    return LocalOptimality(gaps)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FeasibleSelections:
+    """All selections that some p makes, widest margin first.
+
+    Attributes:
+        selections: one per class of equivalent directions, each with the ids selected in every sequence.
+        margins: (n_found,) 1/‖p̂‖ of its max-margin problem; inf for the selection of everything, which p = 0 makes.
+        directions: (n_found, d_model) p̂/‖p̂‖, zero for the selection of everything.
+        n_solved: max-margin problems solved.
+    """
+
+    selections: tuple[Selection, ...]
+    margins: FloatArray
+    directions: FloatArray
+    n_solved: int
+
+    def __len__(self) -> int:
+        return len(self.selections)
+
+    def index(self, selection: Any) -> int:
+        """The place of a selection in the list; -1 where no p makes it."""
+        wanted = [np.unique(one) for one in selection]
+        same = (all(map(np.array_equal, wanted, one)) for one in self.selections)
+        return next((k for k, equal in enumerate(same) if equal), -1)
+
+    @implements("B", "Lemma 19")
+    def margin_lead(self, selection: Any) -> float:
+        r"""The largest μ with :math:`\|\hat p\| \le (1 - \mu) \|\hat p'\|` for the solution p̂' of every other selection, that of everything
+        left out (Lemma 6).
+
+        Positive where `selection` has the widest margin: then, by Lemma 19, the flow goes there; nan where no p makes it.
+        """
+        k = self.index(selection)
+        rivals = np.isfinite(self.margins) & (np.arange(len(self)) != k)
+        if k < 0 or not np.isfinite(self.margins[k]):
+            return float("nan")
+        return 1.0 - float(np.max(self.margins[rivals], initial=0.0)) / float(self.margins[k])
+
+    def __repr__(self) -> str:
+        finite = self.margins[np.isfinite(self.margins)]
+        widest = f"{finite.max():.6g}" if len(finite) else "none"
+        return f"FeasibleSelections({len(self)} selections, widest margin {widest}, {self.n_solved} problems solved)"
+
+
+@implements("B", "Lemma 19")
+def feasible_selections(E: Any, sequences: Any, *, required: Any = None, limit: int = 20_000) -> FeasibleSelections:
+    r"""Every selection of tokens that some p makes, with its max-margin direction; for small vocabularies.
+
+    .. math:: \{ (\mathcal S_X(p))_{X \in \mathcal X_n} : p \in \mathbb R^d \}
+
+    Selections whose comparisons contradict each other are never formed; where embeddings are linearly independent, no others are
+    infeasible. Sequences with the same tokens select alike and count once.
+
+    Args:
+        E: embeddings (n_vocabulary, d_model). sequences: token-id lists, an array, or `LabelledSequences`.
+        required: ids that must be selected in each sequence, one list each (Theorem 5: the decisive tokens); none by default.
+        limit: the most max-margin problems that may have to be solved; beyond it none is.
+    Returns:
+        A `FeasibleSelections`; check an entry with `vocabulary_svm(E, sequences, selection)`.
+    """
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    whole_number(limit, "limit", at_least=1)
+    sets = [np.unique(ids) for ids in token_lists(sequences, len(table))]
+    needed = _required(required, sets)
+    keys = [(tuple(ids.tolist()), tuple(must)) for ids, must in zip(sets, needed, strict=True)]
+    distinct = sorted(set(keys), key=lambda key: (len(key[0]) - len(key[1]), key))
+    found = _consistent(distinct, len(table), limit)
+    if found is None:
+        raise reject(
+            "sequences",
+            f"so few and short that at most limit = {limit} selections are consistent",
+            f"{len(distinct)} different sequences of up to {max(map(len, sets))} tokens with more",
+            "Raise limit, or ask vocabulary_svm about single selections.",
+        )
+    lists = [np.array(tokens) for tokens, _ in distinct]
+    margins, x = _solve(table, lists, found)
+    kept = np.flatnonzero(margins > 0.0)
+    kept = kept[np.argsort(-margins[kept], kind="stable")]
+    place = [distinct.index(key) for key in keys]
+    selections = tuple(tuple(found[k][j] for j in place) for k in kept)
+    norms = np.linalg.norm(x[kept], axis=1, keepdims=True)
+    return FeasibleSelections(selections, margins[kept], x[kept] / np.where(norms == 0.0, 1.0, norms), len(found))
+
+
+def _ranks(ids: IntArray, logits: FloatArray, width: float) -> tuple[IntArray, IntArray, IntArray]:
+    groups, left = [], ids
+    for _ in range(2):
+        first = logits[left] >= np.max(logits[left], initial=-np.inf) - width
+        groups.append(left[first])
+        left = left[~first]
+    return groups[0], groups[1], left
+
+
+def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
+    if required is None:
+        return [[] for _ in sets]
+    lists = [np.unique(one).tolist() for one in required]
+    if len(lists) != len(sets):
+        raise reject("required", f"one list of token ids for each of the {len(sets)} sequences", f"{len(lists)} lists")
+    for i, (must, ids) in enumerate(zip(lists, sets, strict=True)):
+        strange = set(must) - set(ids.tolist())
+        if strange:
+            raise reject(f"required[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them")
+    return lists
+
+
+def _consistent(distinct: list[tuple[Any, Any]], n_vocabulary: int, limit: int) -> list[Selection] | None:
+    """Every selection whose comparisons contradict no others, or None where there are more than `limit`."""
+    identity = np.eye(n_vocabulary, dtype=bool)
+    frontier: list[tuple[Selection, BoolArray, BoolArray]] = [((), identity, np.zeros_like(identity))]
+    for tokens, must in distinct:
+        free = [s for s in tokens if s not in must]
+        subsets = [
+            sorted([*must, *more])
+            for size in range(0 if must else 1, len(free) + 1)
+            for more in combinations(free, size)
+        ]
+        extended = []
+        for chosen, at_least, above in frontier:
+            for subset in subsets:
+                order = _added(at_least, above, subset, [s for s in tokens if s not in subset])
+                if order is not None:
+                    extended.append(((*chosen, np.array(subset)), *order))
+                if len(extended) > limit:
+                    return None
+        frontier = extended
+    return [chosen for chosen, _, _ in frontier]
+
+
+def _added(
+    at_least: BoolArray, above: BoolArray, selected: list[int], others: list[int]
+) -> tuple[BoolArray, BoolArray] | None:
+    """The order with the logits of `selected` equal and above `others`: all pairs s ≥ s', and stated s > s'; None if contradictory."""
+    reach, strict = at_least.copy(), above.copy()
+    reach[np.ix_(selected, selected + others)] = True
+    strict[np.ix_(selected, others)] = True
+    for k in selected + others:  # every new chain passes one of them
+        reach |= reach[:, k : k + 1] & reach[k]
+    return None if np.any(strict & reach.T) else (reach, strict)
+
+
+def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tuple[FloatArray, FloatArray]:
+    """(n_found,) margins and (n_found, d_model) solutions of the max-margin problems; margin 0 where infeasible."""
+    wide = E.shape[1] > len(E)
+    basis, narrow = np.linalg.qr(E.T) if wide else (np.eye(E.shape[1]), E.T)
+    table = narrow.T  # (n_vocabulary, at most n_vocabulary) the embeddings in coordinates of their span
+    problems = [selection_pairs(lists, list(one)) for one in found]
+    n_rows = max(1, *(len(one.pairs) for one in problems))
+    n_ties = max(1, *(len(one.ties) for one in problems))
+    margins, x = np.zeros(len(found)), np.zeros((len(found), table.shape[1]))
+    size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * table.shape[1]))
+    for first in range(0, len(found), size):
+        some = problems[first : first + size]
+        rows, floor = np.zeros((len(some), n_rows, table.shape[1])), np.zeros((len(some), n_rows))
+        ties = np.zeros((len(some), n_ties, table.shape[1]))
+        for k, one in enumerate(some):
+            rows[k, : len(one.pairs)] = table[one.pairs[:, 1]] - table[one.pairs[:, 2]]
+            floor[k, : len(one.pairs)] = 1.0
+            ties[k, : len(one.ties)] = table[one.ties[:, 0]] - table[one.ties[:, 1]]
+        solved = least_distance(rows, floor, equalities=ties)
+        feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in solved.status])
+        margins[first : first + len(some)] = np.where(feasible, solved.margin, 0.0)
+        x[first : first + len(some)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
+    return margins, x @ basis.T

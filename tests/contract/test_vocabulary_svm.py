@@ -1,0 +1,217 @@
+"""The max-margin problem of a selection of tokens: its proof, other solvers, the closed form, and the list of all selections."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.errors import InputError
+from marginlens.svm import Status
+from marginlens.svm.vocabulary import closed_form_candidate, vocabulary_svm
+from marginlens.theory.vocabulary_selections import (
+    equivalent_directions,
+    feasible_selections,
+    local_optimality,
+    selected_tokens,
+    token_ranks,
+)
+from tolerances import CONDITIONED, ROUNDING, SLSQP_POINT, SVM_FARKAS, SVM_KKT
+
+
+def random_selection(rng, n_vocabulary=6, d=10, n=3, T=4):
+    """Embeddings, sequences, and a selection that some p makes, often with ties."""
+    E = rng.normal(size=(n_vocabulary, d)) / np.sqrt(d)
+    sequences = rng.integers(n_vocabulary, size=(n, T))
+    level = rng.integers(0, 3, size=n_vocabulary)
+    return E, sequences, [np.unique(ids[level[ids] == level[ids].max()]) for ids in sequences]
+
+
+def all_constraints(E, sequences, selection):
+    """Rows of Eq. (9) as it is written, one for every selected and other token of every sequence, and those of the ties."""
+    rows, ties = [], [np.zeros(E.shape[1])]
+    for ids, chosen in zip(sequences, selection, strict=True):
+        rows += [E[s] - E[other] for s in chosen for other in set(ids) - set(chosen)]
+        ties += [E[s] - E[t] for s, t in combinations(chosen, 2)]
+    return np.array(rows), np.array(ties)
+
+
+@pytest.mark.statement("B Eq. (9)", "B Lemma 3")
+@pytest.mark.parametrize("seed", range(12))
+def test_the_solution_is_proved_and_is_slsqps(seed):
+    E, sequences, selection = random_selection(np.random.default_rng(seed))
+    solution = vocabulary_svm(E, sequences, selection)
+    rows, ties = all_constraints(E, sequences, selection)
+    assert solution.status is Status.OPTIMAL
+    assert solution.kkt_residual() <= SVM_KKT
+    assert np.min(rows @ solution.x) >= 1.0 - ROUNDING
+    assert np.abs(ties @ solution.x).max() <= ROUNDING
+    found = minimize(
+        lambda p: 0.5 * p @ p,
+        np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0],
+        jac=lambda p: p,
+        method="SLSQP",
+        constraints=[
+            {"type": "ineq", "fun": lambda p: rows @ p - 1.0, "jac": lambda p: rows},
+            {"type": "eq", "fun": lambda p: ties[1:] @ p, "jac": lambda p: ties[1:]},
+        ][: 2 if len(ties) > 1 and np.linalg.matrix_rank(ties) == len(ties) - 1 else 1],
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    if len(ties) == 1 or np.linalg.matrix_rank(ties) == len(ties) - 1:  # SLSQP refuses dependent equalities
+        assert np.linalg.norm(found.x - solution.x) <= SLSQP_POINT * np.linalg.norm(solution.x)
+
+
+@pytest.mark.statement("B Eq. (9)")
+def test_tokens_selected_together_tie_although_the_inequalities_alone_would_not_ask_it():
+    E = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
+    solution = vocabulary_svm(E, [[0, 1, 2]], [[0, 1]])
+    assert np.allclose(solution.x, [1.0, -1.0], rtol=0, atol=ROUNDING)
+    assert solution.pairs.tolist() == [[0, 0, 2]]
+    assert selected_tokens(E, solution.x, [[0, 1, 2]])[0].tolist() == [0, 1]
+    alone = vocabulary_svm(E, [[0, 1, 2]], [[0]])
+    assert alone.margin < vocabulary_svm(E, [[0, 2]], [[0]]).margin
+
+
+@pytest.mark.statement("B Lemma 3")
+def test_contradictory_selections_are_proved_infeasible():
+    E = np.random.default_rng(0).normal(size=(3, 5))
+    solution = vocabulary_svm(E, [[0, 1], [0, 1, 2]], [[0], [1, 2]])
+    assert solution.status is Status.INFEASIBLE
+    assert solution.certificate_residual() <= SVM_FARKAS
+
+
+def test_selecting_everything_is_trivial_and_repeated_tokens_change_nothing():
+    E = np.random.default_rng(1).normal(size=(4, 6))
+    everything = vocabulary_svm(E, [[0, 1], [2, 3, 3]], [[0, 1], [2, 3]])
+    assert everything.status is Status.TRIVIAL
+    assert np.isinf(everything.margin)
+    assert closed_form_candidate(E, [[0, 1]], [[0, 1]]).certified
+    once = vocabulary_svm(E, [[0, 1, 2]], [[1]])
+    often = vocabulary_svm(E, LabelledSequences([[0, 1, 1, 2, 0], [2, 1, 0]], [1, -1], 4), [[1, 1], [1]])
+    assert np.array_equal(once.x, often.x)
+
+
+@pytest.mark.statement("B Lemma 3")
+def test_the_closed_form_is_certified_exactly_where_it_is_the_solution():
+    rng = np.random.default_rng(2)
+    outcomes = []
+    for _ in range(150):
+        problem = random_selection(rng)
+        solution, candidate = vocabulary_svm(*problem), closed_form_candidate(*problem)
+        if solution.status is Status.TRIVIAL:
+            continue
+        size = np.linalg.norm(solution.x)
+        same = np.linalg.norm(solution.x - candidate.x) <= CONDITIONED * size
+        assert same == candidate.certified, candidate.why
+        if not same and candidate.equation_residual <= ROUNDING:
+            assert np.linalg.norm(candidate.x) > size
+            assert candidate.why.startswith("Some multiplier would have to be negative")
+        outcomes.append(same)
+    assert 0.2 < np.mean(outcomes) < 0.8
+
+
+def test_the_closed_form_says_when_no_p_makes_all_constraints_equalities():
+    E = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    refused = closed_form_candidate(E, [[0, 1, 2]], [[0]])
+    assert not refused.certified
+    assert refused.why.startswith("No p makes every constraint an equality: the best misses by ")
+    assert repr(refused).startswith("ClosedForm(refused, norm=")
+    contradiction = closed_form_candidate(E, [[0, 2], [0, 2]], [[0], [2]])
+    assert not contradiction.certified
+
+
+@pytest.mark.statement("B Eq. (8)", "B Definition 15")
+def test_selected_and_secondary_tokens_of_a_written_example():
+    E = np.array([[3.0], [1.0], [3.0], [2.0], [-1.0]])
+    ranks = token_ranks(E, [2.0], [[0, 1, 2, 3, 4, 0], [1, 4], [3]])
+    assert [one.tolist() for one in ranks.selected] == [[0, 2], [1], [3]]
+    assert [one.tolist() for one in ranks.secondary] == [[3], [4], []]
+    assert [one.tolist() for one in ranks.below] == [[1, 4], [], []]
+    assert repr(ranks) == "TokenRanks(3 sequences: 4 selected, 2 secondary, 2 below)"
+    wide = selected_tokens(E, [2.0], [[0, 1, 3]], tie=2.5)
+    assert wide[0].tolist() == [0, 3]
+    assert equivalent_directions(E, [1.0], [7.0], [[0, 1], [1, 4]])
+    assert not equivalent_directions(E, [1.0], [-1.0], [[0, 1], [1, 4]])
+
+
+@pytest.mark.statement("B Definition 16")
+def test_local_optimality_sums_over_selected_positions():
+    E = np.array([[3.0, 2.0], [3.0, -1.5], [1.0, 0.0]])
+    p, v = [1.0, 0.0], [0.0, 1.0]
+    assert local_optimality(E, p, v, [[0, 1, 2]], [1]).mu == pytest.approx(0.5)
+    twice = local_optimality(E, p, v, [[0, 1, 1, 2]], [1])
+    assert twice.mu == pytest.approx(-1.0)
+    assert not twice.holds
+    assert local_optimality(E, p, v, [[0, 1, 2], [0, 1]], [-1, 1]).gaps.tolist() == [pytest.approx(-0.5), np.inf]
+
+
+@pytest.mark.statement("B Lemma 19")
+@pytest.mark.parametrize(("n_vocabulary", "d", "n", "T"), [(4, 6, 3, 3), (5, 2, 3, 3), (4, 1, 2, 3), (4, 5, 4, 2)])
+def test_feasible_selections_are_those_of_brute_force(n_vocabulary, d, n, T):
+    rng = np.random.default_rng([n_vocabulary, d])
+    E = rng.normal(size=(n_vocabulary, d))
+    sequences = [rng.permutation(n_vocabulary)[:T] for _ in range(n)]
+    found = feasible_selections(E, sequences)
+    subsets = [[sorted(one) for k in range(1, T + 1) for one in combinations(ids.tolist(), k)] for ids in sequences]
+    expected = {}
+    for choice in product(*subsets):
+        solution = vocabulary_svm(E, sequences, choice)
+        assert solution.status is not Status.INACCURATE
+        if solution.status is not Status.INFEASIBLE:
+            expected[tuple(map(tuple, choice))] = solution.margin
+    ours = {tuple(tuple(one.tolist()) for one in some): k for k, some in enumerate(found.selections)}
+    assert ours.keys() == expected.keys()
+    if d >= n_vocabulary:
+        assert found.n_solved == len(expected)
+    assert np.all(np.diff(found.margins[1:]) <= 0)
+    for key, k in ours.items():
+        assert found.index(key) == k
+        if np.isfinite(expected[key]):
+            assert abs(found.margins[k] / expected[key] - 1.0) <= CONDITIONED
+            back = selected_tokens(E, found.directions[k], sequences)
+            assert all(map(np.array_equal, back, found.selections[k]))
+
+
+@pytest.mark.statement("B Lemma 19")
+def test_required_tokens_and_the_lead_of_the_widest_margin():
+    rng = np.random.default_rng(3)
+    E = rng.normal(size=(5, 400)) / 20.0
+    sequences = [[0, 2, 3], [1, 3, 4], [0, 4, 4]]
+    assert feasible_selections(E, sequences, required=[[0], [1], [0]]).margin_lead([[0], [1], [0]]) < 0.0
+    E[:2] *= 5.0  # long embeddings of the decisive tokens, as a large first step makes them
+    found = feasible_selections(E, sequences, required=[[0], [1], [0]])
+    assert all({0, 1} & set(one.tolist()) for some in found.selections for one in some)
+    important = [[0], [1], [0]]
+    assert found.margin_lead(important) > 0.0
+    rival = found.selections[-1]
+    assert found.margin_lead(rival) < 0.0
+    assert np.isnan(found.margin_lead([[2], [1], [0]]))
+    everything = found.index([[0, 2, 3], [1, 3, 4], [0, 4]])
+    assert np.isinf(found.margins[everything])
+    assert np.isnan(found.margin_lead(found.selections[everything]))
+    assert repr(found).startswith(f"FeasibleSelections({len(found)} selections, widest margin 0.")
+
+
+def test_bad_input_is_named():
+    E = np.ones((3, 2))
+    with pytest.raises(InputError, match=r"'selection\[1\]' argument must be tokens of sequence 1; got token 2"):
+        vocabulary_svm(E, [[0], [0, 1]], [[0], [2]])
+    with pytest.raises(InputError, match="one list of token ids for each of the 2 sequences; got 1 lists"):
+        vocabulary_svm(E, [[0], [1]], [[0]])
+    with pytest.raises(InputError, match="at least one; got none"):
+        vocabulary_svm(E, [[0]], [[]])
+    with pytest.raises(InputError, match="got shape \\(1,\\) with dtype float64"):
+        vocabulary_svm(E, [[0]], [[0.0]])
+    with pytest.raises(InputError, match="'selection' argument must be a list of token-id lists"):
+        vocabulary_svm(E, [[0]], 3)
+    with pytest.raises(InputError, match="ids from 0 to 2, one for each row of E; got id 5 at position 1 of sample 1"):
+        selected_tokens(E, np.ones(2), [[0], [1, 5]])
+    with pytest.raises(InputError, match="'tie' argument must be a number of at least 0"):
+        selected_tokens(E, np.ones(2), [[0]], tie=-1.0)
+    with pytest.raises(InputError, match=r"'required\[0\]' argument must be tokens of sequence 0; got token 2"):
+        feasible_selections(E, [[0, 1]], required=[[2]])
+    with pytest.raises(InputError, match="'required' argument must be one list of token ids for each"):
+        feasible_selections(E, [[0, 1]], required=[[0], [1]])
+    with pytest.raises(InputError, match="at most limit = 5 selections are consistent; got 1 different sequences"):
+        feasible_selections(E, [[0, 1, 2]], limit=5)
