@@ -1,0 +1,38 @@
+"""`python -m marginlens.embeddings.keep`: put a finished training run into one small file, from which reports draw it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from marginlens.embeddings.keeping import keep_run, read_kept
+from marginlens.errors import InputError
+
+EXIT_UNUSABLE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Keep a run that `python -m marginlens.embeddings.run` wrote, and say where."""
+    options = _parser().parse_args(None if arguments is None else list(arguments))
+    try:
+        place = keep_run(options.folder, options.name, data=options.data, into=options.into)
+    except (InputError, OSError) as problem:
+        print(f"marginlens: {problem}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    print(f"{read_kept(place)!r} is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m marginlens.embeddings.keep", description=main.__doc__)
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the run's --out")
+    parser.add_argument("name", metavar="NAME", help="what the run is called")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="the .npz it was trained on (not for K-level runs)")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to put it (the package's own results)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
