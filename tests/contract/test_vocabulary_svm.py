@@ -175,22 +175,32 @@ def test_feasible_selections_are_those_of_brute_force(n_vocabulary, d, n, T):
 
 @pytest.mark.statement("B Lemma 19")
 def test_required_tokens_and_the_lead_of_the_widest_margin():
-    rng = np.random.default_rng(3)
-    E = rng.normal(size=(5, 400)) / 20.0
-    sequences = [[0, 2, 3], [1, 3, 4], [0, 4, 4]]
-    assert feasible_selections(E, sequences, required=[[0], [1], [0]]).margin_lead([[0], [1], [0]]) < 0.0
-    E[:2] *= 5.0  # long embeddings of the decisive tokens, as a large first step makes them
-    found = feasible_selections(E, sequences, required=[[0], [1], [0]])
-    assert all({0, 1} & set(one.tolist()) for some in found.selections for one in some)
-    important = [[0], [1], [0]]
-    assert found.margin_lead(important) > 0.0
-    rival = found.selections[-1]
-    assert found.margin_lead(rival) < 0.0
-    assert np.isnan(found.margin_lead([[2], [1], [0]]))
-    everything = found.index([[0, 2, 3], [1, 3, 4], [0, 4]])
-    assert np.isinf(found.margins[everything])
-    assert np.isnan(found.margin_lead(found.selections[everything]))
-    assert repr(found).startswith(f"FeasibleSelections({len(found)} selections, widest margin 0.")
+    E = np.random.default_rng(3).normal(size=(4, 400)) / 20.0
+    E[0] *= 5.0  # the decisive token, after a large first step
+    sequences, important = [[0, 1, 2], [0, 2, 3, 3]], [[0], [0]]
+    found = feasible_selections(E, sequences, required=important)
+    assert all(0 in one for some in found.selections for one in some)
+    assert found.index(important) == 1
+    lead = found.margin_lead(important)
+    others = [one for one in range(len(found)) if one > 1]
+    norms = [np.linalg.norm(vocabulary_svm(E, sequences, found.selections[k]).x) for k in (1, *others)]
+    assert lead == pytest.approx(1.0 - norms[0] / min(norms[1:]))
+    assert 0.0 < lead < 1.0
+    assert found.margin_lead(found.selections[-1]) < 0.0
+    assert np.isnan(found.margin_lead([[1], [0]]))
+    assert found.index([[0, 1, 2], [0, 2, 3]]) == 0
+    assert np.isinf(found.margins[0])
+    assert np.isnan(found.margin_lead(found.selections[0]))
+    assert repr(found).startswith(f"FeasibleSelections({len(found)} selections, widest margin ")
+
+
+@pytest.mark.statement("B Lemma 19")
+def test_two_decisive_tokens_of_alike_embeddings_do_not_lead():
+    E = np.eye(3)  # tokens 0 and 1 decide, token 2 is irrelevant: tying it with one of them costs nothing
+    found = feasible_selections(E, [[0, 2], [1, 2]], required=[[0], [1]])
+    assert abs(found.margin_lead([[0], [1]])) <= ROUNDING
+    more = feasible_selections(np.eye(4), [[0, 2, 3], [1, 2, 3]], required=[[0], [1]])
+    assert more.margin_lead([[0], [1]]) < 0.0
 
 
 def test_bad_input_is_named():
