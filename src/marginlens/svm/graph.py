@@ -34,8 +34,8 @@ class GraphSolution(MarginSolution):
     `equalities` stand for the matrices without forming them.
     """
 
-    rows: GraphRows
-    equalities: GraphRows
+    rows: GraphRows  # type: ignore[assignment]
+    equalities: GraphRows  # type: ignore[assignment]
     tied: IntArray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     def __repr__(self) -> str:

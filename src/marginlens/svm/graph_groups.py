@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.svm.graph_large import solve_large
@@ -131,7 +132,8 @@ class _Problem:
         pairs = np.searchsorted(self._tokens.tokens, sorted_rows.triples[used, 1:])
         sizes = sorted_rows.sizes[used]
         products = GraphProducts(self._tokens.E, self._last.E, np.column_stack([k, pairs]), sizes)
-        found = solve_large(products, np.where(free[used], 0.0, 1.0 / sizes), free[used])
+        with threadpool_limits(1, user_api="blas"):  # thousands of small products: threads would wait for each other
+            found = solve_large(products, np.where(free[used], 0.0, 1.0 / sizes), free[used])
         weights = np.zeros(len(order))
         weights[used] = found.weights / sizes
         everyone = np.empty_like(weights)

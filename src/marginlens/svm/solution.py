@@ -56,9 +56,9 @@ class MarginSolution:
     infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
 
     Attributes:
-        rows: (…, n_rows, d) the matrix A, or `Rows` that stand for it.
+        rows: (…, n_rows, d) the matrix A; in `GraphSolution`, `Rows` that stand for it.
         floor: (…, n_rows) the lower bounds b >= 0.
-        equalities: (…, n_equalities, d) the matrix C, `Rows` that stand for it, or None.
+        equalities: (…, n_equalities, d) the matrix C, or None; in `GraphSolution`, `Rows`.
         x: (…, d) the solution, or a matrix whose entries are the unknowns; nan where the problem is infeasible.
         status: a `Status`; for a batch an object array (batch,) of them.
         multipliers: (…, n_rows) lambda >= 0; nan where the problem is infeasible.
@@ -68,9 +68,9 @@ class MarginSolution:
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
     """
 
-    rows: FloatArray | Rows
+    rows: FloatArray
     floor: FloatArray
-    equalities: FloatArray | Rows | None
+    equalities: FloatArray | None
     x: FloatArray
     status: Any
     multipliers: FloatArray
