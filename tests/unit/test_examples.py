@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tolerances import ALIGNED, DIRECTION_ON_RANDOM_DATA
+from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LONGEST = 60
@@ -74,11 +74,20 @@ def test_your_own_loss_runs_without_torch(tmp_path):
     assert "The nonlinear head is left out: it needs pip install 'marginlens[torch]'." in done.stdout
 
 
+def test_a_text_becomes_an_automaton(tmp_path):
+    output = run("automaton_of_a_text", folder=tmp_path)
+    assert "They form one component." in output
+    assert "After and comes the." in output
+    near, nearer, nearest = numbers(r"automaton ([\d.e+-]+)", output)
+    assert near > nearer > nearest
+    assert nearest < CONDITIONED
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST
-    assert re.match(r"A (Thm|Fig|ATT-SVM|Assumption)", ast.get_docstring(ast.parse(text)))
+    assert re.match(r"[ABC] (Thm|Fig|ATT-SVM|Assumption)", ast.get_docstring(ast.parse(text)))
     places = [text.find(f"# {word}: ") for word in ("Data", "Solve", "Look", "What to notice")]
     assert -1 not in places
     assert places == sorted(places)
@@ -87,4 +96,4 @@ def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
 def test_every_example_is_run_here():
     tested = set(re.findall(r'run\("(\w+)"', Path(__file__).read_text(encoding="utf-8")))
     assert tested == {path.stem for path in EXAMPLES.glob("*.py")}
-    assert len(tested) == 5
+    assert len(tested) >= 6

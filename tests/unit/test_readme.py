@@ -15,11 +15,15 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_example_runs_as_printed(tmp_path):
-    (example,) = blocks("python")
-    assert len(example.splitlines()) <= _LONGEST_EXAMPLE
-    done = subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True)
+def test_the_examples_run_one_after_the_other_as_printed(tmp_path):
+    examples = blocks("python")
+    assert all(len(example.splitlines()) <= _LONGEST_EXAMPLE for example in examples)
+    code = "\n".join(examples)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    matrix = re.search(r"cosine with the max-margin matrix ([\d.]+)", done.stdout)
+    assert matrix is not None, done.stdout
+    assert float(matrix[1]) > 0.95
     cosine = re.search(r"cosine with the max-margin direction ([\d.]+)", done.stdout)
     assert cosine is not None, done.stdout
     assert float(cosine[1]) > 0.999

@@ -88,7 +88,7 @@ class Explanation:
         inferred = [one.token for one in self.rivals if one.probability == 0.0 and one.token not in told]
         if inferred and self.is_known:
             listed = ", ".join(name[token] for token in inferred)
-            lines.append(f"Inferred by the margin, not seen in training: that they come before {listed}.")
+            lines.append(f"Inferred by the margin, not seen in training: that this comes before {listed}.")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
