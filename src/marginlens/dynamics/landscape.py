@@ -184,7 +184,7 @@ def _value_and_slope(psi: Any, z: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:
     """Orthonormal columns (d, r) that span the rows (m, d); with an axis (d,) also that and one direction more."""
-    _, singular, directions = np.linalg.svd(rows, full_matrices=True)
+    _, singular, directions = np.linalg.svd(rows, full_matrices=axis is not None)
     rank = int(np.sum(singular > _SPAN * max(float(singular[0]), np.finfo(float).tiny)))
     if axis is None or rank == len(directions):
         return np.ascontiguousarray(directions[:rank].T)
