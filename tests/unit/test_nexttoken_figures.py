@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.experiments import c_f3, c_f4, c_f5, c_f6
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
@@ -18,7 +18,6 @@ from marginlens.experiments.nexttoken_curves import (
     mean,
     offset,
     offset_as_coded,
-    random_labels,
     spread,
     train,
 )
@@ -84,7 +83,7 @@ def test_without_cycles_both_distances_are_zero():
 
 
 def test_global_and_local_theory_are_one_where_the_graphs_agree():
-    recipe = Recipe(random_labels, (8, 8, 4, 6), CrossEntropy(), own_head=True, step=0.1)
+    recipe = Recipe(random_sequences, (8, 8, 4, 6), CrossEntropy(), own_head=True, step=0.1)
     rng = np.random.default_rng(5)
     found = contrast(train(recipe, draws(recipe, 12, rng), np.array([1_000]), rng))
     assert 0 < found.agrees.sum() < 12
@@ -97,9 +96,9 @@ def test_global_and_local_theory_are_one_where_the_graphs_agree():
     assert np.all(coded.apart("local")[found.single] == 0.0)
 
 
-def test_random_labels_are_tokens_of_their_sequences_each_as_likely():
+def test_random_sequences_are_tokens_of_their_sequences_each_as_likely():
     rng = np.random.default_rng(2)
-    ds = random_labels(5, 6, 4_000, 3, rng)
+    ds = random_sequences(5, 6, 4_000, 3, rng)
     assert np.linalg.norm(ds.E, axis=1) == pytest.approx(1.0)
     pairs = [(ids, label) for ids, label in (ds[i] for i in range(len(ds))) if len(set(ids)) == 2]
     rarer = [np.sum(ids == label) == 1 for ids, label in pairs]
@@ -124,7 +123,7 @@ def test_the_squared_loss_pulls_by_two_paces():
 
 
 def test_paced_solution_is_the_shortest_by_another_solver():
-    ds = random_labels(6, 4, 3, 4, np.random.default_rng(4))
+    ds = random_sequences(6, 4, 3, 4, np.random.default_rng(4))
     W = np.random.default_rng(7).normal(size=(4, 4)) * 200.0  # saturated: one token for each sequence
     V = c_f5.paced_solution(ds, W)
     logits, other = ds.logits(W).reshape(3, 4), np.random.default_rng(8).normal(size=16)

@@ -14,6 +14,7 @@ from marginlens.data.sequence_generators import (
     cyclic_sequences_as_coded,
     figure_2,
     ordered_sequences,
+    random_sequences,
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import read_text, text_windows
@@ -48,6 +49,7 @@ __all__ = [
     "level_sequences",
     "monotone_mixing",
     "ordered_sequences",
+    "random_sequences",
     "read_problem",
     "read_sequences",
     "read_text",

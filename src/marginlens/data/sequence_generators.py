@@ -82,6 +82,16 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
 
 
 @implements("C", "App. D")
+def random_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
+    """Random sequences, each labelled by one of its different tokens at random: any dataset, cyclic or not. C's Figures 5 and 6."""
+    K, d, n, T = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
+    generator = as_generator(rng)
+    E = _unit_rows(K, d, generator)
+    sequences = generator.integers(K, size=(n, T))
+    return SequenceDataset(sequences, [generator.choice(np.unique(one)) for one in sequences], E)
+
+
+@implements("C", "App. D")
 def acyclic_sequences_as_coded(
     n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any
 ) -> SequenceDataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded
+from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
@@ -15,14 +15,10 @@ from marginlens.experiments.nexttoken_curves import (
     THRESHOLD,
     Contrast,
     Recipe,
-    contrast,
+    contrasts,
     draw_contrasts,
-    draws,
-    kept_steps,
     mean,
-    random_labels,
     spread,
-    train,
 )
 from marginlens.graphs.pseudo import selected_positions
 from marginlens.nexttoken.losses import SquaredLoss, SquaredProbability
@@ -54,7 +50,7 @@ EXPECTED = {
 }
 SEED = 11
 SIZES = (8, 8, 4, 6)  # K, d, n, T
-TEXT = Recipe(random_labels, SIZES, SquaredLoss(), own_head=True, step=0.1)
+TEXT = Recipe(random_sequences, SIZES, SquaredLoss(), own_head=True, step=0.1)
 CYCLIC = Recipe(cyclic_sequences, SIZES, SquaredLoss(), own_head=True, step=0.1)
 CODE = Recipe(cyclic_sequences_as_coded, SIZES, SquaredProbability(), own_head=True, step=0.1, random_start=True)
 SERIES = {"any data": TEXT, "cyclic data": CYCLIC, "code's form": CODE}
@@ -65,12 +61,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     """Train on the three kinds of data and hold the weights against both kinds of graph."""
     trials = (100, 100, 100) if effort is Effort.PAPER else (40, 12, 12)
     progress.expect(len(SERIES) + 1)
-    found: dict[str, Contrast] = {}
-    for place, (name, recipe) in enumerate(SERIES.items()):
-        rng = np.random.default_rng([SEED, place])
-        runs = train(recipe, draws(recipe, trials[place], rng), kept_steps(N_STEPS), rng)
-        found[name] = contrast(runs, as_coded=recipe is CODE)
-        progress.advance()
+    found = contrasts(SERIES, trials, N_STEPS, SEED, progress)
     text, cyclic, code = found.values()
     paced = np.concatenate([_paced_corr(one) for one in (text, cyclic)])
     progress.advance()

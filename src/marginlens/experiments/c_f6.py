@@ -5,20 +5,16 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded
+from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     Contrast,
     Recipe,
-    contrast,
+    contrasts,
     draw_contrasts,
-    draws,
-    kept_steps,
     mean,
-    random_labels,
     spread,
-    train,
 )
 from marginlens.nexttoken.losses import CrossEntropy
 
@@ -49,7 +45,7 @@ EXPECTED = {
 }
 SEED = 11
 SIZES = (8, 8, 4, 6)  # K, d, n, T
-TEXT = Recipe(random_labels, SIZES, CrossEntropy(), own_head=True, step=0.1)
+TEXT = Recipe(random_sequences, SIZES, CrossEntropy(), own_head=True, step=0.1)
 CYCLIC = Recipe(cyclic_sequences, SIZES, CrossEntropy(), own_head=True, step=0.1)
 CODE = Recipe(cyclic_sequences_as_coded, SIZES, CrossEntropy(), own_head=True, step=0.1, random_start=True)
 SERIES = {"any data": TEXT, "cyclic data": CYCLIC, "code's form": CODE}
@@ -60,12 +56,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     """Train on the three kinds of data and hold the weights against both kinds of graph."""
     trials = (100, 100, 100) if effort is Effort.PAPER else (40, 24, 8)
     progress.expect(len(SERIES))
-    found: dict[str, Contrast] = {}
-    for place, (name, recipe) in enumerate(SERIES.items()):
-        rng = np.random.default_rng([SEED, place])
-        runs = train(recipe, draws(recipe, trials[place], rng), kept_steps(N_STEPS), rng)
-        found[name] = contrast(runs, as_coded=recipe is CODE)
-        progress.advance()
+    found = contrasts(SERIES, trials, N_STEPS, SEED, progress)
     text, cyclic, code = found.values()
     numbers = {
         **_ends(text, ""),

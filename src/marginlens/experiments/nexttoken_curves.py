@@ -20,6 +20,7 @@ from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
 from marginlens.nexttoken.descent import descend_nexttoken, random_start
 from marginlens.nexttoken.losses import LogLoss, NextTokenLoss
+from marginlens.progress import Progress
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 
@@ -27,14 +28,6 @@ Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = drawing.ACCENTS[1], drawing.ACCENTS[0]  # blue and orange, as in paper C's own figures
 KINDS = ("global", "local")
 THRESHOLD = 0.01  # attention above which a token counts as selected: "s > 0" in the text
-
-
-def random_labels(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
-    """Random sequences, each labelled by one of its different tokens at random: any dataset, cyclic or not."""
-    E = rng.standard_normal((n_vocabulary, d_model))
-    sequences = rng.integers(n_vocabulary, size=(n_samples, n_tokens))
-    labels = [rng.choice(np.unique(one)) for one in sequences]
-    return SequenceDataset(sequences, labels, E / np.linalg.norm(E, axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -287,6 +280,19 @@ def contrast(runs: Runs, *, as_coded: bool = False) -> Contrast:
         np.array([_same(a, b) for a, b in zip(graphs["global"], graphs["local"], strict=True)]),
         sum(one.undefined for one in aligned.values()),
     )
+
+
+def contrasts(
+    series: Mapping[str, Recipe], trials: Sequence[int], n_steps: int, seed: int, progress: Progress
+) -> dict[str, Contrast]:
+    """Train every recipe of a series and hold it against both theories; starts at random mark the form of the authors' code."""
+    found = {}
+    for place, (name, recipe) in enumerate(series.items()):
+        rng = np.random.default_rng([seed, place])
+        runs = train(recipe, draws(recipe, trials[place], rng), kept_steps(n_steps), rng)
+        found[name] = contrast(runs, as_coded=recipe.random_start)
+        progress.advance()
+    return found
 
 
 def _same(first: Graphs, second: Graphs) -> bool:
