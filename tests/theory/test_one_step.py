@@ -1,0 +1,203 @@
+"""Initial embeddings, the first step on all of them, and the slope along a direction, each against its statement."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.levels import balanced_sequences
+from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
+from marginlens.embeddings.directional import directional_slope
+from marginlens.embeddings.initial import initial_concentration
+from marginlens.embeddings.one_layer import loss_and_gradients
+from marginlens.embeddings.one_step import first_step, mean_signed_share
+from marginlens.embeddings.parameters import Parameters, initial_parameters
+from marginlens.embeddings.proved import ProvedBound, log10_width
+from marginlens.embeddings.statistics import token_statistics
+from marginlens.errors import InputError
+from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING
+
+DELTA = 0.05
+
+
+def uniform(seed, n=40, T=8, vocabulary=20):
+    rng = np.random.default_rng(seed)
+    return LabelledSequences(rng.integers(vocabulary, size=(n, T)), rng.choice([-1.0, 1.0], size=n), vocabulary)
+
+
+def ragged(seed, n=30, vocabulary=12):
+    rng = np.random.default_rng(seed)
+    lists = [rng.integers(vocabulary, size=rng.integers(1, 9)) for _ in range(n)]
+    return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
+
+
+def start_of(data, d, seed=0):
+    return initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
+
+
+def reference_loss(E, p, v, data):
+    """Eq. (2) with a row per position."""
+    losses = []
+    for i in range(len(data)):
+        ids, y = data[i]
+        logits = E[ids] @ p
+        q = np.exp(logits - logits.max())
+        losses.append(np.logaddexp(0.0, -y * (q / q.sum()) @ (E[ids] @ v)))
+    return float(np.mean(losses))
+
+
+@pytest.mark.statement("B Eq. (14)")
+def test_initial_embeddings_are_as_concentrated_as_promised():
+    failures = 0
+    for seed in range(300):
+        start = initial_parameters(10, 256, np.random.default_rng(seed), np.float64)
+        products, norms = initial_concentration(start, 0.5)
+        everything = np.concatenate([start.E @ start.v, start.E @ start.p, [start.p @ start.v]])
+        assert products.value == pytest.approx(np.abs(everything).max())
+        assert norms.value == pytest.approx(max(np.linalg.norm(start.E, axis=1).max(), np.linalg.norm(start.p)))
+        assert products.bound == pytest.approx(math.sqrt(2 * math.log(100 / 0.5) / 256))
+        failures += not (products.holds and norms.holds)
+    assert 0 < failures < 0.5 * 300  # the bound is sharp enough to be broken at δ = 1/2
+    longer = Parameters(3.0 * start.E, start.p, start.v)
+    assert not initial_concentration(longer, DELTA)[1].holds
+
+
+@pytest.mark.statement("B Eq. (4)")
+def test_a_step_goes_against_the_gradient_of_the_written_loss():
+    data = ragged(1)
+    start = start_of(data, 5)
+    step = first_step(start, 0.7, data)
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        dE, dp = rng.normal(size=start.E.shape), rng.normal(size=5)
+        h = 1e-5
+        ahead = reference_loss(start.E + h * dE, start.p + h * dp, start.v, data)
+        behind = reference_loss(start.E - h * dE, start.p - h * dp, start.v, data)
+        moved = np.sum(dE * (step.after.E - start.E)) + dp @ (step.after.p - start.p)
+        assert abs(-0.7 * (ahead - behind) / (2 * h) - moved) < FINITE_DIFFERENCE
+    assert step.loss_before == pytest.approx(reference_loss(start.E, start.p, start.v, data))
+    assert step.loss_after == pytest.approx(reference_loss(step.after.E, step.after.p, start.v, data))
+
+
+@pytest.mark.statement("B Eq. (5)", "B Lemma 2")
+@pytest.mark.parametrize("make", [uniform, ragged, lambda seed: balanced_sequences(20, 6, 3, 8, seed)])
+def test_the_parts_of_a_step_add_up_and_the_errors_are_below_the_bound(make):
+    data = make(3)
+    for d in (16, 256, 4096):
+        step = first_step(start_of(data, d, seed=d), 10.0, data)
+        E = step.start.E + 0.5 * step.rate * np.outer(step.alpha, step.start.v) + step.error_E
+        assert np.abs(E - step.after.E).max() < ROUNDING
+        assert np.abs(step.start.p + step.error_p - step.after.p).max() < ROUNDING
+        found = first_step_errors(step, DELTA)
+        assert found.holds
+        assert found.value == pytest.approx(max(*np.linalg.norm(step.error_E, axis=1), np.linalg.norm(step.error_p)))
+
+
+@pytest.mark.statement("B Lemma 2", "B Eq. (6)")
+def test_errors_shrink_with_the_root_of_the_width_and_grow_with_the_rate():
+    data = uniform(4)
+    widths = np.array([64, 256, 1024, 4096, 16384])
+    mean = [np.mean([first_step(start_of(data, d, k), 1.0, data).errors.max() for k in range(8)]) for d in widths]
+    exponent = np.polyfit(np.log(widths), np.log(mean), 1)[0]
+    assert -0.58 < exponent < -0.42  # the bound has -1/4
+    one, ten = (first_step_errors(first_step(start_of(data, 64), rate, data), DELTA) for rate in (1.0, 10.0))
+    assert ten.value == pytest.approx(10.0 * one.value)
+    assert ten.bound == pytest.approx(10.0 * one.bound) == pytest.approx(110.0 * 64**-0.25)
+
+
+@pytest.mark.statement("B Eq. (5)")
+def test_where_lengths_differ_the_step_weighs_sequences_alike():
+    data = LabelledSequences([[0], [0, 1, 1, 2]], [1, -1])
+    assert mean_signed_share(data) == pytest.approx([0.375, -0.25, -0.125])
+    assert token_statistics(data).alpha == pytest.approx([0.0, -0.4, -0.2])
+    step = first_step(start_of(data, 200_000), 1.0, data)
+    moved = (step.after.E - step.start.E) @ step.start.v
+    assert np.abs(moved - 0.5 * mean_signed_share(data)).max() < 0.01 < 0.18 < abs(moved[0])
+    even = uniform(5)
+    assert np.abs(mean_signed_share(even) - token_statistics(even).alpha).max() < ROUNDING
+
+
+@pytest.mark.statement("B Lemma 11")
+@pytest.mark.parametrize("rate", [0.01, 1.0, 100.0])
+def test_norms_after_the_step_are_bounded(rate):
+    data = uniform(6)
+    for seed in range(20):
+        embeddings, query = first_step_norms(first_step(start_of(data, 512, seed), rate, data), DELTA)
+        assert embeddings.promised
+        assert embeddings.holds
+        assert query.holds
+    assert embeddings.bound == pytest.approx(2.0 + 4.0 * rate)
+    assert query.bound == pytest.approx(2.0 + 11.0 * rate * 512**-0.25)
+    one_token = LabelledSequences([[0]] * 4, [1] * 4)
+    start = start_of(one_token, 256)
+    embeddings, _ = first_step_norms(first_step(start, 1e4, one_token), DELTA)
+    assert embeddings.value == pytest.approx(np.linalg.norm(first_step(start, 1e4, one_token).after.E))
+    assert 0.1 * embeddings.bound < embeddings.value  # a token that fills every sequence comes near it
+
+
+@pytest.mark.statement("B Lemma 12")
+def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_that_exists():
+    data = balanced_sequences(20, 5, 3, 6, 7)
+    step = first_step(start_of(data, 2048), 0.005, data)
+    found = first_step_loss(step, DELTA)
+    assert found.promised
+    assert found.holds
+    T = 5
+    exponents = [
+        -sum(0.0025 * y * step.alpha[s] for s in ids) / T + 1 / 0.11 for ids, y in map(data.__getitem__, range(20))
+    ]
+    assert found.bound == pytest.approx(np.mean(np.log1p(np.exp(exponents))))
+    large = first_step_loss(first_step(start_of(data, 2048), 10.0, data), DELTA)
+    assert not large.promised
+    assert large.log10_width_needed == pytest.approx(8 * math.log10(8800 + 1110 + 2))
+    assert not first_step_loss(replace(step, rate=1e4, after=step.start), DELTA).holds  # a step that was not taken
+
+
+@pytest.mark.statement("B Lemma 8")
+@pytest.mark.parametrize("scale", [1.0, 6.0])
+def test_the_slope_along_a_direction_is_the_gradients(scale):
+    data = ragged(8)
+    start = start_of(data, 7)
+    model = Parameters(scale * start.E, scale * start.p, scale * start.v)
+    gradient = loss_and_gradients(model.E, model.p, model.v, data)[1].p
+    for seed in range(5):
+        direction = np.random.default_rng(seed).normal(size=7)
+        slope = directional_slope(model, direction, data)
+        assert abs(slope + direction @ gradient) <= ROUNDING * np.linalg.norm(gradient) * np.linalg.norm(direction)
+
+
+@pytest.mark.statement("B Lemma 8")
+def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
+    E, v = np.array([[1.0, 0.5], [0.0, -0.25], [-1.0, 1.0]]), np.array([0.0, 1.0])
+    ids, direction = [0, 1, 1, 2], np.array([0.3, -0.7])
+    for norm in (1.0, 30.0):
+        p = np.array([norm, 0.0])
+        logits, b, moved = (E[ids] @ one for one in (p, v, direction))
+        q = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+        total = sum((moved[i] - moved[j]) * q[i] * q[j] * -(b[i] - b[j]) for i, j in pairs) / (1 + np.exp(-q @ b))
+        assert directional_slope(Parameters(E, p, v), direction, [ids], [-1]) == pytest.approx(total, rel=CONDITIONED)
+    gap = directional_slope(Parameters(E, np.array([60.0, 0.0]), v), direction, [ids], [1])
+    expected = 2.0 * math.exp(-60.0) * (0.475 - 0.175) * 0.75 / (1.0 + math.exp(0.5))
+    assert gap == pytest.approx(expected, rel=CONDITIONED)  # where means of logits would cancel at 1e-16
+
+
+def test_widths_asked_for_and_representation():
+    assert log10_width(10, 0.1) == pytest.approx(math.log10(256))
+    assert log10_width(10_000, 1e-6) == pytest.approx(2 * math.log10(2 * math.log(1e14)))
+    assert log10_width(10, 0.1, 0.005) == pytest.approx(8 * math.log10(88 * 0.005**2 + 0.555 + 2))
+    found = ProvedBound("B Eq. (6)", 0.5, 0.25, 100, 2.4)
+    assert repr(found) == "ProvedBound(B Eq. (6): 0.5 > 0.25, d=100 is below 1e2.40)"
+    assert found.looseness == 0.5
+    data = uniform(9)
+    assert repr(first_step(start_of(data, 16), 2.0, data)).startswith(
+        "FirstStep(20 tokens, d=16, rate=2, largest error 0."
+    )
+    with pytest.raises(InputError, match="'delta' argument must be a probability between 0 and 1; got 0 instead"):
+        log10_width(10, 0)
+    with pytest.raises(InputError, match=r"'rate' argument must be a positive number; got -1\.0 instead"):
+        first_step(start_of(data, 16), -1.0, data)
+    with pytest.raises(InputError, match="at least 20 rows, one for each token; got 3 rows"):
+        directional_slope(Parameters(np.ones((3, 2)), np.ones(2), np.ones(2)), np.ones(2), data)
