@@ -90,7 +90,7 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def _versions(settings: TrainingSettings) -> dict[str, str]:
-    from marginlens.report.versions import versions
+    from marginlens.versions import versions
 
     found = {**versions(), "marginlens": marginlens.__version__}
     if settings.device != "cpu":

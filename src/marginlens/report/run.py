@@ -19,7 +19,7 @@ from marginlens.report.figures import png, svg
 from marginlens.report.folder import draft
 from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
 from marginlens.report.page import PAGE, write_page
-from marginlens.report.versions import versions
+from marginlens.versions import versions
 
 
 class Watcher(Protocol):
