@@ -55,3 +55,6 @@ GENERAL_MINIMISER = (
 LANCZOS = 1e-4  # an eigenvalue by iteration, relative to the largest ones it is found among
 OTHER_MINIMUM = 1e-6  # risk by which another descent may undercut a limit that is approached, never reached
 SLSQP_POINT = 1e-5  # a minimiser by scipy's SLSQP: the root of the tolerance at which its objective stops
+KEPT_RANKS = (
+    1e-3  # a rank correlation from products kept to five digits, or from where a run was stopped within the next epoch
+)

@@ -1,0 +1,305 @@
+"""Kept training runs: what goes into a file and comes back, the runs that come with the package, and the claims that read them."""
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from scipy.stats import spearmanr
+
+from marginlens.data.levels import Levels, level_sequences
+from marginlens.embeddings import keep, run
+from marginlens.embeddings.checkpoint import fingerprint_of
+from marginlens.embeddings.keeping import command_without_places, keep_run, kept_runs, read_kept
+from marginlens.embeddings.results import RankCorrelations
+from marginlens.embeddings.sequence_file import write_labelled
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.errors import InputError
+from marginlens.experiments import b_f2, b_f3, b_f14, embedding_points
+from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
+from marginlens.experiments.embedding_points import deciding, is_stated, order, ranks_of, spearman
+from tolerances import KEPT_RANKS, ROUNDING
+
+LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
+SMALL = json.dumps({"d_model": 8, "epochs": 30, "batch": 16, "seed": 5})
+PACKAGED = sorted(one.name for one in (files("marginlens") / "results").iterdir() if one.name.startswith("embeddings-"))
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A data file, and the folder of a run on it."""
+    data = level_sequences(60, 9, 0, LAW)
+    write_labelled(tmp_path / "tiny.npz", data, [f"t{s}" for s in range(14)])
+    common = ["--data", str(tmp_path / "tiny.npz"), "--settings", SMALL]
+    assert run.main([*common, "--out", str(tmp_path / "run"), "--checkpoint", str(tmp_path / "point.npz")]) == 0
+    return tmp_path / "tiny.npz", tmp_path / "run"
+
+
+# ---- files
+
+
+def test_a_kept_run_holds_what_its_figure_shows(trained, tmp_path):
+    encoded, folder = trained
+    found = read_kept(keep_run(folder, "tiny-1", data=encoded, into=tmp_path))
+    data = level_sequences(60, 9, 0, LAW)
+    facts = json.loads((folder / "run.json").read_text())
+    table = np.genfromtxt(folder / "tokens.csv", delimiter=",", skip_header=1, usecols=(2, 3))
+    assert (found.name, found.source, found.finished) == ("tiny-1", "tiny", True)
+    assert found.settings == TrainingSettings(d_model=8, epochs=30, batch=16, seed=5)
+    assert found.names == tuple(f"t{s}" for s in range(14))
+    assert np.allclose(np.column_stack([found.a, found.b]), table, rtol=1e-4, atol=0.0)
+    statistics = token_statistics(data)
+    assert np.array_equal(found.statistics.in_positive, statistics.in_positive)
+    assert np.array_equal(found.statistics.in_negative, statistics.in_negative)
+    assert found.statistics.n_positions == 60 * 9
+    assert (found.loss, found.accuracy) == (facts["loss"], facts["accuracy"])
+    assert found.facts["data"]["sha256"] == fingerprint_of(data)
+    assert str(tmp_path) + "/run" not in found.facts["command"]
+    assert found.facts["versions"] == facts["versions"]
+
+
+def test_curves_are_thinned_and_keep_their_ends(trained, tmp_path):
+    encoded, folder = trained
+    found = read_kept(keep_run(folder, "tiny", data=encoded, into=tmp_path))
+    history = json.loads((folder / "run.json").read_text())["history"]
+    assert found.epochs[:20].tolist() == list(range(1, 21))
+    assert found.epochs[-1] == 30
+    assert len(found.epochs) < 30
+    places = found.epochs.astype(int) - 1
+    assert np.allclose(found.curves["loss"], np.array(history["loss"])[places], rtol=1e-4, atol=0.0)
+
+
+def test_a_stopped_run_says_so(trained, tmp_path):
+    encoded, folder = trained
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "ending": "TIME_LIMIT"}))
+    found = read_kept(keep_run(folder, "tiny", data=encoded, into=tmp_path))
+    assert not found.finished
+    assert "then stopped" in repr(found)
+
+
+def test_k_level_runs_need_no_file(tmp_path, capsys):
+    settings = json.dumps({"d_model": 4, "epochs": 1})
+    assert run.main(["--levels", "40", "--length", "12", "--settings", settings, "--out", str(tmp_path / "run")]) == 0
+    assert keep.main([str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0
+    assert "KeptRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
+    found = read_kept(tmp_path / "embeddings-small.json")
+    assert found.names is None
+    assert np.array_equal(found.statistics.count, token_statistics(level_sequences(40, 12, 0)).count)
+
+
+def test_places_are_left_out_of_a_command():
+    command = "python -m x --data d.npz --out /root/o --settings '{\"layers\": 2}' --checkpoint=/root/c.npz --every 3"
+    assert command_without_places(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
+
+
+def test_what_cannot_be_kept_is_refused_in_one_sentence(trained, tmp_path, capsys):
+    encoded, folder = trained
+    write_labelled(tmp_path / "other.npz", level_sequences(60, 9, 1, LAW))
+    write_labelled(tmp_path / "wider.npz", level_sequences(60, 9, 0))
+    for data, sentence in ((tmp_path / "other.npz", "occurrences of token"), (tmp_path / "wider.npz", "2048 tokens")):
+        with pytest.raises(InputError, match=f"'data' argument must be the sequences that .* {sentence}"):
+            keep_run(folder, "x", data=data, into=tmp_path)
+    with pytest.raises(InputError, match=r"'data' argument must be the file tiny.npz .*; got none instead"):
+        keep_run(folder, "x", into=tmp_path)
+    with pytest.raises(InputError, match="'name' argument must be letters"):
+        keep_run(folder, "../x", data=encoded, into=tmp_path)
+    with pytest.raises(InputError, match="'into' argument must be a file in a folder that exists"):
+        keep_run(folder, "x", data=encoded, into=tmp_path / "nowhere")
+    assert keep.main([str(tmp_path / "none"), "x"]) == 2
+    assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="where something is missing"):
+        keep_run(folder, "x", data=encoded, into=tmp_path)
+    assert not list(tmp_path.glob("embeddings-*"))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"form": "other"}', '{"form": "marginlens kept training run 1"}'])
+def test_a_file_that_is_no_kept_run_is_refused(tmp_path, content):
+    (tmp_path / "embeddings-x.json").write_text(content)
+    with pytest.raises(InputError, match="'path' argument must be a file that keep_run wrote"):
+        read_kept(tmp_path / "embeddings-x.json")
+
+
+# ---- the runs that come with the package
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_runs_are_whole_small_and_free_of_text(name):
+    place = files("marginlens") / "results" / name
+    found = read_kept(str(place))
+    assert len(place.read_bytes()) < 400_000
+    assert int(found.statistics.count.sum()) == found.statistics.n_positions
+    assert np.isfinite(found.a).all()
+    assert np.isfinite(found.b).all()
+    assert found.epochs[-1] == found.facts["epochs_done"] <= found.settings.epochs
+    assert found.finished == (found.epochs[-1] == found.settings.epochs)
+    assert len(found.facts["data"]["sha256"]) == 64
+    assert " /" not in found.facts["command"]
+    assert {"numpy", "torch", "device"} <= set(found.facts["versions"])
+    assert found.names is None or not any(set(one) & set(" \t\n") or len(one) > 20 for one in found.names)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_tables_have_the_correlations_of_their_last_epoch(name):
+    found = read_kept(str(files("marginlens") / "results" / name))
+    ranks = RankCorrelations(found.statistics)(found.a, found.b)
+    recorded = [found.curves[one][-1] for one in ("correlation_v", "correlation_p")]
+    assert np.abs(np.array(ranks) - recorded).max() < KEPT_RANKS
+
+
+def test_packaged_runs_are_found_by_data_and_depth():
+    for source, layers in (("imdb", 1), ("imdb", 2), ("yelp", 1), ("yelp", 2), ("levels", 1)):
+        found = kept_runs(source, layers)
+        assert found
+        assert {(one.source, one.settings.layers) for one in found} == {(source, layers)}
+        rates = [one.settings.learning_rate for one in found]
+        assert rates == sorted(rates, reverse=True)
+    assert kept_runs("imdb", 3) == ()
+
+
+# ---- numbers
+
+
+def test_rank_correlations_agree_with_scipy_also_with_ties():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(6, size=(2, 5, 40)).astype(float)
+    expected = [spearmanr(one, other)[0] for one, other in zip(x, y, strict=True)]
+    assert np.abs(spearman(x, y) - expected).max() < ROUNDING
+    assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    truth = 6.0 / np.pi * np.arcsin(0.5 * 0.6)  # Spearman's correlation of a Gaussian pair with correlation .6
+    covered = []
+    for _ in range(60):
+        d, noise = rng.standard_normal((2, 150))
+        b = 0.6 * d + 0.8 * noise
+        found = ranks_of(d, rng.standard_normal(150), b, np.arange(150), resamples=200)
+        assert found.v[1] < found.v[0] < found.v[2]
+        covered.append(found.v[1] <= truth <= found.v[2])
+    assert 0.8 < np.mean(covered) <= 1.0
+
+
+def test_the_order_of_a_loss_is_its_nearest_power_of_ten():
+    assert [order(loss) for loss in (0.31, 0.32, 0.04, 5.8e-6, 2e-5, 0.0)] == [-1, 0, -1, -5, -5, -300]
+
+
+# ---- claims
+
+
+def fake_run(name, source, layers, **changes):
+    """A run on 300 made-up tokens that follow the posterior difference, at the paper's settings unless `changes` say otherwise."""
+    rng = np.random.default_rng(len(name))
+    positive, negative = rng.integers(150, 900, size=(2, 300))
+    known = TokenStatistics(positive, negative, int(positive.sum() + negative.sum()))
+    d = known.posterior_difference
+    noise = 0.1 * rng.standard_normal((2, 300))
+    base = kept_runs("yelp", 1)[0]
+    curves = {one: np.array([0.5, 0.2]) for one in base.curves}
+    settings = TrainingSettings(layers)
+    names = tuple(f"word{chr(97 + s % 26)}" for s in range(300))
+    made = replace(base, name=name, source=source, settings=settings, names=names, statistics=known, finished=True)
+    return replace(
+        made, a=np.abs(d) + noise[0], b=d + noise[1], epochs=np.array([1.0, 500.0]), curves=curves, **changes
+    )
+
+
+@pytest.fixture
+def shelf(monkeypatch):
+    """A list that stands for the kept runs."""
+    runs = []
+
+    def pick(source, layers):
+        return tuple(one for one in runs if (one.source, one.settings.layers) == (source, layers))
+
+    monkeypatch.setattr(embedding_points, "kept_runs", pick)
+    return runs
+
+
+def judged(module):
+    claim = Claim.of(module)
+    finding = claim.compute(Effort.QUICK, Silence())
+    return claim.judge(finding), finding
+
+
+@pytest.mark.parametrize(("module", "loss"), [(b_f3, 0.12), (b_f14, 9e-6)])
+def test_stated_runs_of_the_papers_order_reproduce(shelf, module, loss):
+    shelf += [fake_run(f"{source}-x", source, module.LAYERS, loss=loss) for source in ("imdb", "yelp")]
+    verdict, finding = judged(module)
+    assert verdict is Verdict.REPRODUCED
+    assert finding.numbers["imdb_loss"] == loss
+    assert finding.numbers["imdb_v_at_least"] < finding.numbers["imdb_v"]
+
+
+def test_a_smaller_rate_that_reaches_the_loss_needs_a_note(shelf):
+    slow = TrainingSettings(2, learning_rate=3e-4)
+    for source in ("imdb", "yelp"):
+        shelf.append(fake_run(f"{source}-stated", source, 2, loss=0.4))
+        shelf.append(replace(fake_run(f"{source}-slow", source, 2, loss=6e-6), settings=slow))
+    verdict, finding = judged(b_f14)
+    assert verdict is Verdict.REPRODUCED_WITH_NOTE
+    assert "At the stated settings IMDB ends at loss 0.400, not near 1e-5; its lowest, 0.200" in finding.note
+    assert "Yelp is judged by the run at rate 0.0003, which reaches it." in finding.note
+    assert set(Claim.of(b_f14).draw(finding)) == {"imdb_stated", "imdb_slow", "yelp_stated", "yelp_slow", "training"}
+
+
+def test_what_is_not_reached_is_not_reproduced(shelf):
+    shelf += [fake_run("imdb-x", "imdb", 1, loss=0.12), fake_run("yelp-x", "yelp", 1, loss=6e-5)]
+    verdict, finding = judged(b_f3)
+    assert verdict is Verdict.NOT_REPRODUCED
+    assert finding.numbers["yelp_loss_order"] == -4
+    shelf[1] = fake_run("yelp-x", "yelp", 1, loss=0.12)
+    shelf[1] = replace(shelf[1], a=-shelf[1].a)
+    verdict, finding = judged(b_f3)
+    assert verdict is Verdict.NOT_REPRODUCED
+    assert finding.numbers["yelp_p_at_least"] < 0.0 < finding.numbers["yelp_v_at_least"]
+
+
+def test_a_stopped_run_is_not_taken_as_the_papers():
+    done = fake_run("x", "imdb", 1, loss=0.3)
+    stopped, short = replace(done, finished=False), replace(done, settings=TrainingSettings(1, epochs=2))
+    seeded = replace(done, settings=TrainingSettings(1, seed=7, device="cuda"))
+    assert [is_stated(one) for one in (done, stopped, short, seeded)] == [True, False, False, True]
+    assert deciding([replace(short, loss=0.1), done], -1) is done
+    assert deciding([replace(short, loss=0.1), replace(done, loss=0.5)], -1).loss == 0.1
+
+
+@pytest.mark.parametrize("module", [b_f3, b_f14])
+def test_claims_on_text_measure_every_packaged_run_and_draw_it(module):
+    verdict, finding = judged(module)
+    numbers, runs = finding.numbers, finding.arrays["runs"]
+    assert {one.source for one in runs} == {"imdb", "yelp"}
+    missed = [name for name, bound in module.EXPECTED.items() if not bound.holds(numbers[name])]
+    assert (verdict is Verdict.NOT_REPRODUCED) == bool(missed)
+    assert not missed or finding.note
+    for one in runs:
+        frequent = one.statistics.count >= 200
+        difference = one.statistics.posterior_difference[frequent]
+        expected = [spearmanr(one.b[frequent], difference)[0], spearmanr(one.a[frequent], np.abs(difference))[0]]
+        found = finding.arrays["ranks"][one.name]
+        assert np.abs(np.array([found.v[0], found.p[0]]) - expected).max() < ROUNDING
+        assert f"loss {embedding_points._loss(one.loss)}" in finding.measured
+    figures = Claim.of(module).draw(finding)
+    assert len(figures) == len(runs) + 1
+    for figure in figures.values():
+        FigureCanvasAgg(figure).draw()
+
+
+def test_claim_on_levels_counts_levels_out_of_order():
+    means = b_f2.level_means(Levels().level * 1.0)
+    assert means.tolist() == list(range(9))
+    assert b_f2.out_of_order(means) == 0
+    assert b_f2.out_of_order(np.array([0.0, 2.0, 1.0, 1.0])) == 2
+
+
+def test_claim_on_levels_reaches_its_bars_with_the_kept_run_and_a_live_one():
+    verdict, finding = judged(b_f2)
+    assert verdict is Verdict.REPRODUCED
+    assert finding.arrays["full"].settings.d_model == 2048
+    assert finding.arrays["live"].settings.d_model == 256
+    assert finding.numbers["full_p_by_law"] < finding.numbers["full_p"]
