@@ -13,10 +13,12 @@ import typer
 
 from marginlens import __version__
 from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
-from marginlens.commands.options import AsJson
 from marginlens.commands.graph import graph
+from marginlens.commands.options import AsJson
 from marginlens.commands.solve import solve
 from marginlens.commands.train import train
+
+_WORKERS = 4  # processes that compute claims side by side, at most
 
 app = typer.Typer(
     help="Predict, train and verify what softmax attention selects.",
@@ -63,6 +65,7 @@ def reproduce(
     from marginlens.experiments.claim import Effort
     from marginlens.report.terminal import Bars, console, ledger_table
     from marginlens.report.wording import tally
+    from marginlens.threads import n_threads
 
     with one_sentence("The earlier report, if there was one, is untouched."):
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
@@ -73,6 +76,7 @@ def reproduce(
                 effort=Effort.QUICK if quick else Effort.PAPER,
                 keep=() if chosen is None else catalogue.claims(),
                 watcher=bars,
+                workers=min(n_threads(), _WORKERS),
             )
     console().print(ledger_table(published.entries))
     verdicts = [entry.result.verdict for entry in published.entries if entry.result]

@@ -88,6 +88,7 @@ class Claim:
     expected: Mapping[str, Bound]
     compute: Callable[[Effort, Progress], Finding]
     draw: Callable[[Finding], dict[str, Figure]]
+    module: str = ""  # where another process finds it; empty for a claim made by hand
 
     @classmethod
     def of(cls, module: ModuleType) -> Claim:
@@ -102,6 +103,7 @@ class Claim:
             expected=module.EXPECTED,
             compute=module.compute,
             draw=in_style(module.draw),
+            module=module.__name__,
         )
 
     @property

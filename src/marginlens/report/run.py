@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import time
-import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +13,11 @@ from typing import Protocol
 
 from marginlens.experiments.claim import Claim, Effort, Progress, Silence, Verdict
 from marginlens.report.entry import Check, Entry, Picture, Result
-from marginlens.report.figures import png, svg
 from marginlens.report.folder import draft
 from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
+from marginlens.report.outcome import Outcome
 from marginlens.report.page import PAGE, write_page
+from marginlens.report.workers import outcomes
 from marginlens.versions import versions
 
 
@@ -70,8 +69,9 @@ def reproduce(
     effort: Effort = Effort.PAPER,
     keep: Sequence[Claim] = (),
     watcher: Watcher | None = None,
+    workers: int = 1,
 ) -> Report:
-    """Run `claims` one after the other and publish the report in `folder`.
+    """Run `claims` and publish the report in `folder`.
 
     Args:
         claims: what to run.
@@ -80,6 +80,7 @@ def reproduce(
         keep: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
         watcher: told when claims begin and end.
+        workers: processes that compute claims side by side; 1 for this process alone.
 
     Returns:
         The report. A claim whose computation or drawing raises is in it as "not reproduced", with the error in its note.
@@ -88,8 +89,7 @@ def reproduce(
     with draft(folder) as new:
         earlier = read_ledger(new.place)
         fresh: dict[str, Entry] = {}
-        for claim in claims:
-            outcome = _run(claim, effort, watching.begin(claim))
+        for claim, outcome in outcomes(claims, effort, watching.begin, workers):
             fresh[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
             watching.finish(fresh[claim.id])
         known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
@@ -102,43 +102,7 @@ def reproduce(
     return Report(new.place, entries, tuple(fresh))
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What running one claim gave, before anything is written."""
-
-    verdict: Verdict
-    measured: str
-    note: str
-    numbers: dict[str, float]
-    drawings: dict[str, tuple[bytes, bytes]]
-    seconds: float
-
-
-def _run(claim: Claim, effort: Effort, progress: Progress) -> _Outcome:
-    """Compute, judge and draw; an error in any of them is a verdict, an interruption is not."""
-    start = time.perf_counter()
-    measured, note = "Nothing: the run stopped before it had a number.", ""
-    numbers: dict[str, float] = {}
-    drawings: dict[str, tuple[bytes, bytes]] = {}
-    try:
-        finding = claim.compute(effort, progress)
-        measured, note = finding.measured, finding.note
-        numbers = {name: float(number) for name, number in finding.numbers.items()}
-        verdict = claim.judge(finding)
-        drawings = {name: (png(figure), svg(figure)) for name, figure in claim.draw(finding).items()}
-    except Exception as error:
-        verdict, note = Verdict.NOT_REPRODUCED, f"{note} {_sentence(error)}".strip()
-    return _Outcome(verdict, measured, note, numbers, drawings, time.perf_counter() - start)
-
-
-def _sentence(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    what = " ".join(str(error).split()) or "no message"
-    return f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
-
-
-def _stored(claim: Claim, outcome: _Outcome, effort: Effort, folder: Path) -> Result:
+def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Result:
     """The result, with its figures written into `folder`."""
     pictures = []
     for name, (dots, curves) in outcome.drawings.items():

@@ -1,0 +1,134 @@
+"""Claims side by side in several processes: the same results, every step told, and nothing left behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fake_claims import fake_claim
+from marginlens.experiments.catalogue import chosen
+from marginlens.experiments.claim import Effort
+from marginlens.report import reproduce
+from marginlens.report.workers import outcomes
+
+SMALL = ("A-K3", "A-F1a", "A-F5")
+
+
+class Watcher:
+    """Remembers what it is told about each claim."""
+
+    def __init__(self):
+        self.total, self.done, self.finished = {}, {}, []
+
+    def begin(self, claim):
+        watcher = self
+        assert claim.id not in self.done
+        self.done[claim.id] = 0
+
+        class Progress:
+            def expect(self, total):
+                watcher.total[claim.id] = total
+
+            def advance(self, units=1):
+                watcher.done[claim.id] += units
+
+        return Progress()
+
+    def finish(self, entry):
+        self.finished.append(entry.id)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A report of small claims and one made by hand, by two processes, and who watched it."""
+    watcher = Watcher()
+    claims = (*chosen(SMALL), fake_claim("Z-1"))
+    folder = tmp_path_factory.mktemp("two") / "report"
+    return reproduce(claims, folder, effort=Effort.QUICK, watcher=watcher, workers=2), watcher
+
+
+def test_processes_find_what_one_process_finds(two, tmp_path):
+    report, _ = two
+    alone = reproduce((*chosen(SMALL), fake_claim("Z-1")), tmp_path / "report", effort=Effort.QUICK)
+    found = {entry.id: entry.result.numbers for entry in alone.entries}
+    assert {entry.id for entry in report.entries} == {*SMALL, "Z-1"}
+    for entry in report.entries:
+        assert entry.result.numbers == pytest.approx(found[entry.id])
+        assert all((report.folder / picture.png).is_file() for picture in entry.result.pictures)
+
+
+def test_every_claim_is_told_from_begin_to_end(two):
+    _, watcher = two
+    assert set(watcher.finished) == {*SMALL, "Z-1"}
+    assert len(watcher.finished) == len(SMALL) + 1
+    assert watcher.done == watcher.total
+    assert min(watcher.total.values()) > 0
+
+
+def test_no_process_is_left_behind(two):
+    assert not multiprocessing.active_children()
+
+
+def test_stopping_early_ends_the_processes():
+    watcher = Watcher()
+    results = outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2)
+    next(results)
+    assert multiprocessing.active_children()
+    results.close()
+    for child in multiprocessing.active_children():
+        child.join(10)
+    assert not multiprocessing.active_children()
+
+
+_SLOW = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from marginlens import cli
+from marginlens.report import workers
+
+pass_on = workers._pass_on
+
+def tell(told, by_id, bars, begin):
+    pass_on(told, by_id, bars, begin)
+    if len(bars) == 2:
+        print("two at work", flush=True)
+
+workers._pass_on = tell
+if __name__ == "__main__":
+    cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_process_and_leaves_nothing(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(_SLOW)
+    command = [sys.executable, script, "reproduce", "--only", "C-L3,A-F9"]
+    environment = {**os.environ, "MARGINLENS_THREADS": "2"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout.readline() == b"two at work\n", process.stderr.read()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert b"interrupted" in errors
+    for _ in range(200):
+        if not alive(process.pid):
+            break
+        time.sleep(0.05)
+    assert not alive(process.pid)
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def alive(group):
+    """Whether a process of this group is still there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
