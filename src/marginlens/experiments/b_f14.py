@@ -22,7 +22,10 @@ PROTOCOL = (
 PAPER_VALUE = "figures; loss of the order of 1e-5"
 LAYERS, EXPONENT = 2, -5
 EXPECTED = text_bounds(EXPONENT)
-EXPLAINED = "The stated rate is large: an AdamW step of .01 is half as long as the entries of an embedding at the start, 1/√2048 = .022."
+EXPLAINED = (
+    "A likely cause, not tested by itself, is the stated rate: an AdamW step of .01 is half as long as the entries of an embedding at "
+    "the start, 1/√2048 = .022."
+)
 
 
 def compute(effort: Effort, progress: Progress) -> Finding:

@@ -30,7 +30,8 @@ PROTOCOL = (
     "sequences: 20,000) and its table of tokens comes with the package. Beside it a reduced run is trained here and now: the same data "
     "with another seed, d = 256, 10 epochs at rate 1e-3. Rank correlations are taken over the 1,084 relevant tokens, with the posterior "
     "difference of Eq. (37) in the sequences; intervals are bootstraps over tokens. The full-size run must reach .9 and .8, the reduced "
-    "one .9 and .5: early in training p leans towards v or away from it, which lifts the tokens of one sign."
+    "one .9 and .5: in a short run p has a part along v or against it, which lifts the tokens of one sign, so that (p) was .82 to .86 "
+    "over four seeds at this reduced size, and .62 to .85 over five with 6,000 sequences and 5 epochs, the quick form."
 )
 PAPER_VALUE = "a figure: clear separation by sign, and larger ⟨E_s, p⟩ for larger importance"
 EXPECTED = {
