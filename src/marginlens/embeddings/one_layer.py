@@ -48,22 +48,24 @@ def scalar_gradients(pairs: Any, samples: Any, products: Any, slopes: Any, outpu
     for n in range(len(samples)):
         i = samples[n]
         first, last = offsets[i], offsets[i + 1]
-        top = -np.inf
+        top, best = -np.inf, 0.0
         for k in range(first, last):
-            top = max(top, a[token[k]])
-        total, mean = 0.0, 0.0
+            if a[token[k]] > top:
+                top, best = a[token[k]], b[token[k]]
+        total, lead = 0.0, 0.0
         for k in range(first, last):
             w = count[k] * math.exp(a[token[k]] - top)
             q[k - first] = w
             total += w
-            mean += w * b[token[k]]
-        f = mean / total
+            lead += w * (best - b[token[k]])
+        lead /= total  # b of the first token less f, which a saturated softmax would make cancel
+        f = best - lead
         outputs[n] = f
         slope = -y[i] / (1.0 + math.exp(y[i] * f)) / total
         for k in range(first, last):
             s = token[k]
             w = slope * q[k - first]
-            by_a[s] += w * (b[s] - f)
+            by_a[s] += w * (b[s] - best + lead)
             by_b[s] += w
 
 
