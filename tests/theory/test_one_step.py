@@ -179,9 +179,11 @@ def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
         pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
         total = sum((moved[i] - moved[j]) * q[i] * q[j] * -(b[i] - b[j]) for i, j in pairs) / (1 + np.exp(-q @ b))
         assert directional_slope(Parameters(E, p, v), direction, [ids], [-1]) == pytest.approx(total, rel=CONDITIONED)
-    gap = directional_slope(Parameters(E, np.array([60.0, 0.0]), v), direction, [ids], [1])
+    p = np.array([60.0, 0.0])
+    gap = directional_slope(Parameters(E, p, v), direction, [ids], [1])
     expected = 2.0 * math.exp(-60.0) * (0.475 - 0.175) * 0.75 / (1.0 + math.exp(0.5))
     assert gap == pytest.approx(expected, rel=CONDITIONED)  # where means of logits would cancel at 1e-16
+    assert -direction @ loss_and_gradients(E, p, v, [ids], [1])[1].p == pytest.approx(expected, rel=CONDITIONED)
 
 
 def test_widths_asked_for_and_representation():
