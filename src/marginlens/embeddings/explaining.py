@@ -1,0 +1,193 @@
+"""Why a text is classified as it is: each token's attention and vote, as a table and as highlighted HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from marginlens.colours import GLOBAL, LOCAL
+from marginlens.data.tokens import FloatArray
+from marginlens.embeddings.classifier_tokens import Place
+
+_SHOWN = 15  # rows of the printed table
+_FULL = 0.25  # share of all contributions at which a word has the full colour
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One distinct token of a text: how often it stands there, and what it does.
+
+    `attention` is its share of the softmax over all its occurrences, `a` = ⟨E_s,p⟩, `b` = ⟨E_s,v⟩, `contribution` = attention · b; the
+    contributions of all tokens add up to f. `alpha` and `posterior_difference` are those of the training texts.
+    """
+
+    token: str
+    count: int
+    attention: float
+    a: float
+    b: float
+    contribution: float
+    alpha: float
+    posterior_difference: float
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Which tokens of a text decide, the most attended first.
+
+    `f` are the log-odds of `classes[1]`, `margin` is by how much the selected token beats every other, `words` are the stretches of the
+    text that have tokens, with what each contributes; all of them together contribute f.
+    """
+
+    text: Any
+    label: Any
+    classes: tuple[Any, Any]
+    f: float
+    margin: float
+    rows: tuple[TokenRow, ...]
+    words: tuple[tuple[Place, float], ...]
+
+    @property
+    def probability(self) -> float:
+        """Of the predicted label."""
+        return float(np.exp(-np.logaddexp(0.0, -abs(self.f))))
+
+    @property
+    def selected(self) -> str | None:
+        """The token with the highest score; None where the text has no known token."""
+        return max(self.rows, key=lambda row: row.a).token if self.rows else None
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if not self.rows:
+            return f"{self.label}: none of the text's words is known, so this is a guess."
+        return f"{self.label} (probability {self.probability:.3f}, f = {self.f:+.3f}); selected token: {self.selected}"
+
+    def table(self, n_rows: int = _SHOWN) -> list[dict[str, str]]:
+        """The tokens with the largest contributions as cells of text."""
+        largest = sorted(self.rows, key=lambda row: -abs(row.contribution))[:n_rows]
+        return [
+            {
+                "token": row.token,
+                "times": str(row.count),
+                "attention": f"{row.attention:.3f}",
+                "contribution": f"{row.contribution:+.4f}",
+                "⟨E,p⟩": f"{row.a:+.2f}",
+                "⟨E,v⟩": f"{row.b:+.2f}",
+                "α": f"{row.alpha:+.1e}",
+                "posterior difference": f"{row.posterior_difference:+.3f}",
+            }
+            for row in largest
+        ]
+
+    def __str__(self) -> str:
+        cells = self.table()
+        if not cells:
+            return self.verdict
+        widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
+        left = "token"
+
+        def line(row: dict[str, str]) -> str:
+            return "  ".join(
+                row[name].ljust(width) if name == left else row[name].rjust(width) for name, width in widths.items()
+            ).rstrip()
+
+        more = len(self.rows) - len(cells)
+        rest = [f"and {more} tokens that contribute less"] if more > 0 else []
+        return "\n".join([self.verdict, line({name: name for name in widths}), *map(line, cells), *rest])
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.verdict})"
+
+    def to_html(self) -> str:
+        """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
+        negative, positive = (escape(str(one)) for one in self.classes)
+        key = f'<span style="{_paint(-1.0)}">{negative}</span> <span style="{_paint(1.0)}">{positive}</span>'
+        head = f'<p style="margin:0 0 .5em"><strong>{escape(self.verdict)}</strong> &nbsp; {key}</p>'
+        body = f'<p style="line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere">{self._highlighted()}</p>'
+        style = "font-family:system-ui,sans-serif;color:#23272B;max-width:60em;margin-bottom:2em"
+        return f'<div style="{style}">{head}{body}{self._html_table()}</div>'
+
+    _repr_html_ = to_html
+
+    def _highlighted(self) -> str:
+        text = self.text if isinstance(self.text, str) else None
+        total = sum(abs(contribution) for _, contribution in self.words) or 1.0
+        parts: list[str] = []
+        at = 0
+        for place, contribution in self.words:
+            word = text[place.start : place.end] if text is not None else str(int(self.text[place.start]))
+            between = text[at : place.start] if text is not None else " " * bool(parts)
+            at = place.end
+            paint = _paint(contribution / total / _FULL)
+            parts.append(
+                f'{escape(between)}<span style="{paint}" title="contributes {contribution:+.4f}">{escape(word)}</span>'
+            )
+        return "".join(parts) + (escape(text[at:]) if text is not None else "")
+
+    def _html_table(self) -> str:
+        cells = self.table()
+        if not cells:
+            return ""
+        cell = 'style="text-align:{};padding:.15em .8em;border-bottom:1px solid #D9DCDF"'
+        sides = ["left" if name == "token" else "right" for name in cells[0]]
+
+        def line(tag: str, values: Any) -> str:
+            return "".join(
+                f"<{tag} {cell.format(side)}>{escape(value)}</{tag}>" for side, value in zip(sides, values, strict=True)
+            )
+
+        rows = "".join(f"<tr>{line('td', row.values())}</tr>" for row in cells)
+        return f'<table style="border-collapse:collapse;font-size:.9em"><tr>{line("th", cells[0])}</tr>{rows}</table>'
+
+
+def html_page(explanations: list[Explanation]) -> str:
+    """A whole page of explanations."""
+    body = "\n".join(one.to_html() for one in explanations)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Which tokens decide</title></head>\n'
+        f'<body style="margin:2em auto;max-width:62em;padding:0 1em">\n{body}\n</body></html>\n'
+    )
+
+
+def explain_sample(model: Any, sample: Any) -> Explanation:
+    """The explanation of one text, or one list of token ids, by a fitted classifier."""
+    places = model.tokens_.places(sample)
+    ids, count = np.unique(model.tokens_.positions([sample])[0], return_counts=True)
+    a, b = model.a_[ids], model.b_[ids]
+    attention = count * np.exp(a - a.max(initial=-np.inf))
+    attention = attention / attention.sum() if len(ids) else attention
+    contribution = attention * b
+    each = dict(zip(ids.tolist(), (contribution / count).tolist(), strict=True))
+    f = float(contribution.sum())
+    words = tuple(
+        (place, sum(share * each[s] for s, share in zip(place.tokens, place.shares, strict=True))) for place in places
+    )
+    known, names = model.statistics_, model.tokens_.names
+    alpha, difference = known.alpha[ids], known.posterior_difference[ids]
+    columns = (attention, a, b, contribution, alpha, difference)
+    rows = [TokenRow(names[s], int(count[k]), *(float(one[k]) for one in columns)) for k, s in enumerate(ids.tolist())]
+    rows.sort(key=lambda row: -row.attention)
+    classes = model.classes_.tolist()
+    first, second = top_two(a)
+    margin = (first - second) / model.norm_p_
+    return Explanation(sample, classes[int(f > 0.0)], (classes[0], classes[1]), f, margin, tuple(rows), words)
+
+
+def top_two(scores: FloatArray) -> tuple[float, float]:
+    """The two highest scores; the second is -∞ where there is one, both are NaN where there is none."""
+    if not len(scores):
+        return float("nan"), float("nan")
+    ranked = np.sort(scores)[::-1]
+    return float(ranked[0]), float(ranked[1]) if len(ranked) > 1 else -np.inf
+
+
+def _paint(strength: float) -> str:
+    """The background of a word: red-brown for the second class, blue for the first, deeper for a larger part."""
+    depth = min(abs(strength), 1.0) ** 0.5
+    red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
+    return f"background:rgba({red},{green},{blue},{0.75 * depth:.2f});border-radius:3px;padding:.1em .15em"
