@@ -165,9 +165,9 @@ def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, Select
             "selection", f"one list of token ids for each of the {len(lists)} sequences", f"{len(chosen)} lists"
         )
     for i, (tokens, ids) in enumerate(zip(lists, chosen, strict=True)):
-        strange = np.setdiff1d(ids, tokens)
-        if len(strange):
-            raise reject(f"selection[{i}]", f"tokens of sequence {i}", f"token {strange[0]}, which is not among them")
+        strange = set(ids.tolist()) - set(tokens.tolist())
+        if strange:
+            raise reject(f"selection[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them")
     return table, selection_pairs(lists, chosen)
 
 
