@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length
@@ -85,9 +86,11 @@ def gradient_flow(
     first = np.zeros((len(batch), data.d_key)) if start is None else np.array(data.point(start, "start"))
     first = first.reshape(len(batch), data.d_key)
     heads = [v] * len(batch) if callable(v) else list(batch.head(v))
-    curves = [
-        _follow(SteepestDescent(batch[j], heads[j], loss), first[j], limits, stops, accuracy) for j in range(len(batch))
-    ]
+    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+        curves = [
+            _follow(SteepestDescent(batch[j], heads[j], loss), first[j], limits, stops, accuracy)
+            for j in range(len(batch))
+        ]
     steps = stops.reached(max(len(curve.kept) for curve in curves))
     points = np.stack([curve.at(len(steps)) for curve in curves])
     reason, taken = (np.array(one) for one in zip(*((c.reason, c.taken) for c in curves), strict=True))
