@@ -93,7 +93,7 @@ def reproduce(
             fresh[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
             watching.finish(fresh[claim.id])
         known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
-        order = dict.fromkeys([*(claim.id for claim in keep), *fresh])
+        order = dict.fromkeys(claim.id for claim in (*keep, *claims))
         entries = tuple(known[name] for name in order if name in known)
         new.carry_over(superseded=_files(earlier) - _files(entries))
         write_ledger(entries, new.folder)
