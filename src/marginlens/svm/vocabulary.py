@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,15 @@ def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
         selection. `kkt_residual()` and `certificate_residual()` check it.
     """
     table, problem = _checked(E, sequences, selection)
-    rows = table[problem.pairs[:, 1]] - table[problem.pairs[:, 2]]
-    equalities = table[problem.ties[:, 0]] - table[problem.ties[:, 1]] if len(problem.ties) else None
-    return least_distance(rows, np.ones(len(rows)), equalities=equalities, pairs=problem.pairs)
+    rows, equalities = _rows(table, problem)
+    basis, narrow = in_their_span(table, problem)
+    short = rows if basis is None else _rows(narrow, problem)[0]
+    tied = equalities if basis is None else _rows(narrow, problem)[1]
+    floor, ties = np.ones(len(rows)), tied if len(tied) else None
+    solution = least_distance(short, floor, equalities=ties, pairs=problem.pairs)
+    if basis is None:
+        return solution
+    return replace(solution, rows=rows, equalities=None if ties is None else equalities, x=solution.x @ basis)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -98,13 +104,14 @@ def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
         A `ClosedForm`; where it is `certified`, `vocabulary_svm` finds the same p, elsewhere it never does.
     """
     table, problem = _checked(E, sequences, selection)
-    rows = table[problem.pairs[:, 1]] - table[problem.pairs[:, 2]]
-    ties = table[problem.ties[:, 0]] - table[problem.ties[:, 1]] if len(problem.ties) else np.zeros((0, table.shape[1]))
-    if not len(rows):
+    if not len(problem.pairs):
         return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
+    outer, short = in_their_span(table, problem)
+    rows, ties = _rows(short, problem)
     every = np.concatenate([rows, ties])
     wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(ties))])
     basis, values, coordinates = np.linalg.svd(every, full_matrices=False)
+    coordinates = coordinates if outer is None else coordinates @ outer
     kept = values > 1e-12 * values[0]
     y = np.where(kept, (basis.T @ wanted) / np.where(kept, values, 1.0), 0.0)  # x in the coordinates of the rows' span
     narrow = basis * np.where(kept, values, 0.0)
@@ -123,6 +130,26 @@ class SelectionPairs:
 
     pairs: IntArray
     ties: IntArray
+
+
+def in_their_span(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray | None, FloatArray]:
+    """Orthonormal rows that span the embeddings of a problem's tokens, and E in their coordinates; None and E where that saves nothing.
+
+    Tokens that the problem does not compare get the coordinates 0.
+    """
+    used = np.unique(np.concatenate([problem.pairs[:, 1:].ravel(), problem.ties.ravel()]))
+    if not 0 < 2 * len(used) <= E.shape[1]:
+        return None, E
+    basis, corner = np.linalg.qr(E[used].T)
+    narrow = np.zeros((len(E), len(used)))
+    narrow[used] = corner.T
+    return basis.T, narrow
+
+
+def _rows(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray, FloatArray]:
+    """Differences of embeddings for every pair and for every tie."""
+    pairs, ties = problem.pairs, problem.ties
+    return E[pairs[:, 1]] - E[pairs[:, 2]], E[ties[:, 0]] - E[ties[:, 1]]
 
 
 def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> SelectionPairs:
