@@ -71,6 +71,7 @@ from marginlens.svm import (
     least_distance,
     relaxed_svm,
     set_svm,
+    vocabulary_svm,
 )
 from marginlens.theory import (
     basin_cone,
@@ -172,6 +173,7 @@ __all__ = [
     "to_networkx",
     "token_optimality",
     "token_statistics",
+    "vocabulary_svm",
 ]
 
 

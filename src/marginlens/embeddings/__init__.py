@@ -1,7 +1,12 @@
 """Papers B and B': token embeddings trained together with attention."""
 
+from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
+from marginlens.embeddings.directional import directional_slope
+from marginlens.embeddings.initial import initial_concentration
 from marginlens.embeddings.one_layer import loss_and_gradients
+from marginlens.embeddings.one_step import FirstStep, first_step, mean_signed_share
 from marginlens.embeddings.parameters import Parameters, initial_parameters
+from marginlens.embeddings.proved import ProvedBound
 from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.embeddings.settings import TrainingSettings
@@ -17,7 +22,9 @@ from marginlens.embeddings.training import train_embeddings
 __all__ = [
     "Ending",
     "EpochRecord",
+    "FirstStep",
     "Parameters",
+    "ProvedBound",
     "RankCorrelations",
     "SingleDecisiveToken",
     "TokenKind",
@@ -25,8 +32,15 @@ __all__ = [
     "TrainingRun",
     "TrainingSettings",
     "check_assumption_4",
+    "directional_slope",
+    "first_step",
+    "first_step_errors",
+    "first_step_loss",
+    "first_step_norms",
+    "initial_concentration",
     "initial_parameters",
     "loss_and_gradients",
+    "mean_signed_share",
     "read_labelled",
     "token_statistics",
     "train_embeddings",

@@ -7,18 +7,22 @@ from marginlens.svm.least_distance import least_distance
 from marginlens.svm.relaxed import relaxed_svm
 from marginlens.svm.sets import SetSolution, Unfinished, set_svm
 from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
 
 __all__ = [
+    "ClosedForm",
     "GraphSolution",
     "MarginSolution",
     "SetSolution",
     "Status",
     "Unfinished",
     "att_svm",
+    "closed_form_candidate",
     "graph_svm",
     "label_svm",
     "least_distance",
     "relaxed_svm",
     "set_svm",
     "token_pairs",
+    "vocabulary_svm",
 ]

@@ -47,6 +47,16 @@ from marginlens.theory.optimality import TokenOptimality, globally_optimal_direc
 from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
 from marginlens.theory.smoothness import Smoothness, smoothness
 from marginlens.theory.verdicts import Verdict
+from marginlens.theory.vocabulary_selections import (
+    FeasibleSelections,
+    LocalOptimality,
+    TokenRanks,
+    equivalent_directions,
+    feasible_selections,
+    local_optimality,
+    selected_tokens,
+    token_ranks,
+)
 
 __all__ = [
     "BasinCone",
@@ -54,12 +64,14 @@ __all__ = [
     "Check",
     "DirectionalMargin",
     "Dominance",
+    "FeasibleSelections",
     "JointPrediction",
     "KeyInequality",
     "LabelMargin",
     "LimitPrediction",
     "LocalGradientBounds",
     "LocalOptima",
+    "LocalOptimality",
     "MixingCheck",
     "MixingConstants",
     "MixingPairs",
@@ -68,6 +80,7 @@ __all__ = [
     "Separator",
     "Smoothness",
     "TokenOptimality",
+    "TokenRanks",
     "Verdict",
     "basin_cone",
     "best_selections",
@@ -85,6 +98,8 @@ __all__ = [
     "directional_margin",
     "distance_to_set",
     "dominance",
+    "equivalent_directions",
+    "feasible_selections",
     "globally_optimal_direction",
     "gradient_ratio",
     "gradient_ratio_radius",
@@ -93,6 +108,7 @@ __all__ = [
     "label_margin",
     "law_deviation",
     "local_gradient_bounds",
+    "local_optimality",
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
@@ -101,6 +117,8 @@ __all__ = [
     "predict_nexttoken_limit",
     "residual_law",
     "sample_cone",
+    "selected_tokens",
     "smoothness",
     "token_optimality",
+    "token_ranks",
 ]
