@@ -37,6 +37,11 @@ IMPORTANCE = np.dtype(
 )
 
 
+def default_pipeline(empty: str = "drop") -> TextPipeline:
+    """Lower-case words without stemming, stop words and negations kept, that occur twice."""
+    return TextPipeline(stop_words=None, min_count=MIN_COUNT, empty=empty)
+
+
 class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     r"""Two classes of texts told apart by a softmax over tokens whose scores and votes are learned.
 
@@ -184,11 +189,9 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         return {"X_types": ["string"], "binary_only": True}
 
     def _choices(self) -> tuple[TextPipeline, TrainingSettings]:
-        pipeline = TextPipeline(stop_words=None, min_count=MIN_COUNT, empty="drop")
-        if self.pipeline is not None:
-            if not isinstance(self.pipeline, TextPipeline):
-                raise reject("pipeline", "a TextPipeline or None", type(self.pipeline).__name__)
-            pipeline = self.pipeline
+        pipeline = default_pipeline() if self.pipeline is None else self.pipeline
+        if not isinstance(pipeline, TextPipeline):
+            raise reject("pipeline", "a TextPipeline or None", type(pipeline).__name__)
         whole_number(self.epochs, "epochs", at_least=1)
         settings = TrainingSettings(
             d_model=self.d_model,

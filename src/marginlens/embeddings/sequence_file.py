@@ -47,8 +47,8 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
     return data.subset(np.flatnonzero(arrays["split"] == split)), names
 
 
-def write_labelled(path: str | Path, data: LabelledSequences, names: Any = None) -> None:
-    """Write sequences so that `read_labelled` gives them back."""
+def write_labelled(path: str | Path, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
+    """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
     arrays: dict[str, Any] = {
         "tokens": data.tokens.astype(np.int32),
         "offsets": data.offsets.astype(np.int64),
@@ -57,6 +57,10 @@ def write_labelled(path: str | Path, data: LabelledSequences, names: Any = None)
     }
     if arrays["names"].shape != (data.n_vocabulary,):
         raise reject("names", f"one for each of {data.n_vocabulary} tokens", f"shape {arrays['names'].shape}")
+    if split is not None:
+        arrays["split"] = np.asarray(split).astype(str)
+        if arrays["split"].shape != (len(data),):
+            raise reject("split", f"one for each of {len(data)} sequences", f"shape {arrays['split'].shape}")
     stream = BytesIO()
     np.savez_compressed(stream, **arrays)
     write_whole(Path(path), stream.getvalue(), "path")

@@ -1,0 +1,265 @@
+"""`marginlens text`: training with its table, explanations, figures, encoding, and how each refuses."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from marginlens.commands.text import app
+from marginlens.embeddings.classifier import AttentionTextClassifier
+from marginlens.embeddings.sequence_file import read_labelled
+from marginlens.text import ReviewTable
+
+GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def numbers(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout, parse_constant=pytest.fail)
+
+
+def write_table(path, n=160, *, columns=("text", "label", "split"), seed=0):
+    rng = np.random.default_rng(seed)
+    with Path(path).open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(columns)
+        for i in range(n):
+            word = rng.choice(GOOD if i % 2 else BAD)
+            text = " ".join(rng.permutation([*rng.choice(FILLER, 6), word]))
+            rows.writerow([text, "pos" if i % 2 else "neg", "test" if i % 4 > 1 else "train"][: len(columns)])
+
+
+@pytest.fixture
+def table(here):
+    write_table("r.csv")
+    return "r.csv"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A saved model, trained by the command."""
+    folder = tmp_path_factory.mktemp("saved")
+    write_table(folder / "r.csv")
+    assert run("train", folder / "r.csv", "--out", folder / "m").exit_code == 0
+    return folder / "m"
+
+
+# ---- train
+
+
+def test_training_prints_accuracies_beside_the_comparison(table):
+    result = run("train", table, "--compare", "--out", "m")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("r.csv: 80 texts to train on, 80 to test on (test); 'neg' against 'pos'\n")
+    for name in (
+        "attention over words and pairs",
+        "TF-IDF of words + logistic regression",
+        "TF-IDF of words and pairs",
+    ):
+        assert name in result.stdout
+    assert "The tokens selected most often" in result.stdout
+    assert "The model is at m" in result.stdout
+    reviews = ReviewTable(table).read()
+    test = [text for text, part in zip(reviews.texts, reviews.split, strict=True) if part == "test"]
+    labels = np.array(["neg", "pos"])[(reviews.y[reviews.split == "test"] > 0).astype(int)]
+    saved = AttentionTextClassifier.load("m")
+    told = json.loads(Path("m/model.json").read_text())["facts"]
+    assert told["models"][0]["test_accuracy"] == saved.score(test, labels)
+    assert saved.score(test, labels) > 0.9
+    assert len(told["models"]) == 3
+    assert str(Path.cwd()) not in Path("m/model.json").read_text()
+
+
+def test_its_json_holds_the_same_numbers(table):
+    told = numbers("train", table)
+    assert (told["trained_on"], told["tested_on"], told["classes"]) == (80, "test", ["neg", "pos"])
+    (row,) = told["models"]
+    assert row["training_accuracy"] > 0.9
+    assert row["tokens"] > 8
+    assert row["cpu_seconds"] > 0.0
+    tokens = {one["token"]: one for one in told["tokens"]}
+    assert tokens["wonderful"]["posterior_difference"] == 1.0
+    assert tokens["dull"]["b"] < 0 < tokens["superb"]["b"]
+    assert told["training"]["steps"] <= 300
+
+
+@pytest.mark.parametrize(
+    ("options", "trained_on", "tested_on"),
+    [
+        (("--train", "test"), 80, None),
+        (("--train", "test", "--test", "train"), 80, "train"),
+        (("--test", "0.25"), 60, "0.25 of them, drawn at random"),
+        (("--test", "other.csv"), 80, "other.csv"),
+    ],
+)
+def test_parts_to_train_and_to_test_on_can_be_chosen(table, options, trained_on, tested_on):
+    write_table("other.csv", 20, seed=1)
+    told = numbers("train", table, *options)
+    assert (told["trained_on"], told["tested_on"]) == (trained_on, tested_on)
+    assert (told["models"][0]["test_accuracy"] is None) == (tested_on is None)
+
+
+def test_columns_can_be_named(here):
+    write_table("r.csv", columns=("said", "stars", "fold"))
+    told = numbers("train", "r.csv", "--text", "said", "--label", "stars", "--split", "fold")
+    assert told["trained_on"] == 80
+    write_table("r.csv", columns=("text", "label"))
+    assert numbers("train", "r.csv")["trained_on"] == 160
+    assert "--test 0.2 would hold out a fifth" in run("train", "r.csv").stdout
+
+
+def test_other_sources_are_read(here):
+    lines = [{"text": f"{w} " * 120, "stars": s} for w, s in (("wonderful", 5), ("atrocious", 1)) for _ in range(6)]
+    lines += [{"text": "short", "stars": 5}, {"text": "so so " * 200, "stars": 3}]
+    Path("y.json").write_text("\n".join(json.dumps(one) for one in lines))
+    told = numbers("train", "y.json")
+    assert told["left_out"] == {"3 stars": 1, "under 1000 characters": 1}
+    assert told["classes"] == ["1 or 2 stars", "4 or 5 stars"]
+    for part in ("train/pos", "train/neg", "test/pos", "test/neg"):
+        folder = Path("aclImdb") / part
+        folder.mkdir(parents=True)
+        for k in range(4):
+            (folder / f"{k}_9.txt").write_text("a superb film" if "pos" in part else "an awful film")
+    told = numbers("train", "aclImdb")
+    assert (told["trained_on"], told["tested_on"], told["models"][0]["test_accuracy"]) == (8, "test", 1.0)
+
+
+def test_texts_without_a_token_are_refused_or_dropped(here):
+    write_table("r.csv", columns=("text", "label"))
+    with Path("r.csv").open("a") as stream:
+        stream.write("?!,pos\n")
+    result = run("train", "r.csv", "--out", "m")
+    assert result.exit_code == 2
+    assert "none in the review at index 160" in result.stderr
+    assert "Use --drop to leave them out." in result.stderr
+    assert not Path("m").exists()
+    assert numbers("train", "r.csv", "--drop")["left_out"] == {"no token left": 1}
+
+
+def test_an_interruption_leaves_nothing(table, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marginlens.embeddings.classifier.learn_products", interrupted)
+    result = run("train", table, "--out", "m")
+    assert result.exit_code == 130
+    assert result.stderr == "marginlens: interrupted. Nothing was written.\n"
+    assert [one.name for one in Path().iterdir()] == [table]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("train", "nothing.csv"), "'nothing.csv', which is not there"),
+        (("train", "empty.csv"), "which is empty"),
+        (("train", "r.csv", "--text", "body"), "'text' argument must be a column of 'r.csv'"),
+        (("train", "r.csv", "--label", "stars"), "'label' argument must be a column"),
+        (("train", "r.csv", "--label", "text"), "labels of exactly two classes"),
+        (("train", "r.csv", "--split", "fold"), "'split' argument must be a column"),
+        (("train", "r.csv", "--train", "dev"), "a part that the texts name ('test', 'train'); got 'dev'"),
+        (("train", "r.csv", "--test", "dev"), "a part ('test', 'train'), a file, or a share between 0 and 1"),
+        (("train", "r.csv", "--test", "1.5"), "a share between 0 and 1; got '1.5'"),
+        (("train", "r.csv", "--train", "test", "--test", "test"), "another part than the one to train on"),
+        (("train", "r.csv", "--test", "stars.csv"), "a file with the classes 'neg' and 'pos'; got '1' and '5'"),
+        (("train", "r.csv", "--seed", "-1"), "'seed' argument must be a whole number of at least 0"),
+        (("train", "r.csv", "--out", "full"), "'full', which holds something else"),
+        (("train", "r.csv", "--out", "no/where"), "a place in a folder that exists"),
+        (("explain", "nothing", "text"), "'nothing' (No such file or directory)"),
+        (("explain", "full", "text"), "a folder that AttentionTextClassifier.save wrote"),
+        (("figure", "nothing", "--plot", "f.png"), "'nothing', which is not there"),
+        (("figure", "full", "--plot", "f.png"), "'full', which is something else"),
+        (("figure", "r.csv", "--plot", "f.txt"), "a name that ends in .png or .svg"),
+        (("encode", "r.csv", "--out", "x.npz", "--pieces", "nothing.txt"), "nothing.txt"),
+        (("encode", "r.csv", "--out", "x.txt", "--pieces", "v.txt"), "a name that ends in .npz"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(table, arguments, sentence):
+    Path("empty.csv").touch()
+    Path("stars.csv").write_text("text,label\na,1\nb,5\n")
+    Path("full").mkdir()
+    Path("full/a.txt").write_text("dear")
+    before = sorted(str(one) for one in Path().rglob("*"))
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.startswith("marginlens: ")
+    assert result.stderr.count("\n") == 1
+    assert sorted(str(one) for one in Path().rglob("*")) == before
+
+
+# ---- explain
+
+
+def test_texts_are_explained_as_a_table_and_as_html(here, model):
+    result = run("explain", model, "The plot was <i>superb</i>", "zebra [bold]", "--html", "e.html")
+    assert result.exit_code == 0, result.output
+    assert "pos (probability" in result.stdout
+    assert "superb" in result.stdout
+    assert "zebra [bold]" in result.stdout
+    assert "none of the text's words is known" in result.stdout
+    page = Path("e.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "&lt;i&gt;" in page
+    assert "<i>" not in page
+
+
+def test_explanations_as_json_are_those_of_the_model(model):
+    told = numbers("explain", model, "the plot was dull", "dull", "zebra")
+    found = AttentionTextClassifier.load(model).explain("the plot was dull")
+    assert told[0]["label"] == "neg"
+    assert told[0]["f"] == found.f
+    assert told[0]["selection_margin"] == found.margin
+    assert [row["token"] for row in told[0]["tokens"]] == [row.token for row in found.rows]
+    assert told[1]["selection_margin"] is None  # infinite: there is no other token
+    assert told[2]["tokens"] == []
+
+
+# ---- figure
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_a_model_is_drawn(here, model, form):
+    result = run("figure", model, "--plot", f"f.{form}")
+    assert result.exit_code == 0, result.output
+    content = Path(f"f.{form}").read_bytes()
+    assert content.startswith(b"\x89PNG") if form == "png" else b"superb" in content
+
+
+def test_a_training_run_is_drawn(here):
+    rows = [(s, f"word{'abcdef'[s]}", 0.1 * s, 0.2 * s, 0.0, 0.3 * s - 0.9, 300 + s) for s in range(6)]
+    head = "id,token,a,b,alpha,posterior_difference,count"
+    Path("run").mkdir()
+    Path("run/tokens.csv").write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]))
+    assert run("figure", "run", "--plot", "f.svg", "--names", "2").exit_code == 0
+    drawn = Path("f.svg").read_text()
+    assert "worda" in drawn
+    Path("run/tokens.csv").write_text("id,token\n1,a\n")
+    result = run("figure", "run", "--plot", "f.svg")
+    assert result.exit_code == 2
+    assert "which cannot be read" in result.stderr
+
+
+# ---- encode
+
+
+def test_encoding_follows_the_paper_and_keeps_the_parts(here):
+    pytest.importorskip("snowballstemmer")
+    write_table("r.csv", 400)
+    Path("v.txt").write_text("\n".join(["[UNK]", "wonder", "superb", "dull", "aw", "film", "plot", "scene"]))
+    told = numbers("encode", "r.csv", "--out", "x.npz", "--pieces", "v.txt", "--drop")
+    data, names = read_labelled("x.npz")
+    assert told["samples"] == len(data)
+    assert told["tokens"] == data.n_vocabulary
+    assert "was" not in names  # a stop word
+    assert set(names) <= {"wonder", "superb", "dull", "aw", "film", "plot", "scene"}  # stems
+    part, _ = read_labelled("x.npz", split="train")
+    assert 0 < len(part) < len(data)
