@@ -83,6 +83,13 @@ def test_a_text_becomes_an_automaton(tmp_path):
     assert nearest < CONDITIONED
 
 
+def test_explain_a_review_shows_which_tokens_decide(tmp_path):
+    output = run("explain_a_review", "page.html", folder=tmp_path)
+    assert numbers(r"([\d.]+)% of 200", output)[0] > 90.0  # a coin flip on the negated ones would give 85
+    assert "selected token: not dull" in output
+    assert "not dull</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     text = path.read_text(encoding="utf-8")
