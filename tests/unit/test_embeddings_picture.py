@@ -1,0 +1,104 @@
+"""The two panels of token products: what is drawn, which tokens are named, that names keep apart, and how it refuses."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+from marginlens.embeddings.picture import TokenPoints, draw_tokens, telling
+from marginlens.errors import InputError
+
+
+def points(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    difference = rng.uniform(-1.0, 1.0, n)
+    names = ["".join(chr(97 + int(d)) for d in f"{s:04d}") for s in range(n)]
+    noise = rng.normal(0.0, 0.3, (2, n))
+    return TokenPoints.of(
+        difference, np.abs(difference) + noise[0], difference + noise[1], rng.integers(1, 5000, n), names
+    )
+
+
+def test_both_panels_show_every_token_that_occurs():
+    found = points()
+    left, right = draw_tokens(found, title="Both").axes
+    for ax, values in ((left, found.a), (right, found.b)):
+        drawn = np.asarray(ax.collections[0].get_offsets())
+        order = np.argsort(found.count, kind="stable")
+        assert np.array_equal(drawn[:, 0], found.posterior_difference[order])
+        assert np.array_equal(drawn[:, 1], values[order])
+        assert ax.get_xlabel() == "posterior difference"
+    unseen = TokenPoints.of([0.5, np.nan], [1.0, 2.0], [1.0, 2.0], [3, 0], ["seen", "unseen"])
+    assert (len(unseen), unseen.names) == (1, ["seen"])
+
+
+def test_colour_tells_the_sign_and_shade_the_frequency():
+    found = TokenPoints.of([0.5, 0.5, -0.5, -0.5], [0.0, 1.0, 2.0, 3.0], [0.0] * 4, [10, 1000, 10, 1000])
+    left = draw_tokens(found).axes[0]
+    marks = left.collections[0]
+    colour = {
+        tuple(xy): rgb for xy, rgb in zip(np.asarray(marks.get_offsets()), marks.get_facecolors()[:, :3], strict=True)
+    }
+    assert colour[0.5, 0.0][0] > colour[0.5, 0.0][2]  # red more than blue
+    assert colour[-0.5, 2.0][2] > colour[-0.5, 2.0][0]
+    assert colour[0.5, 1.0].sum() < colour[0.5, 0.0].sum()  # the frequent one is darker
+    assert colour[-0.5, 3.0].sum() < colour[-0.5, 2.0].sum()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_names_keep_apart_and_inside_their_panel(seed):
+    fig = draw_tokens(points(seed=seed), n_names=12)
+    fig.draw_without_rendering()
+    renderer = fig.canvas.get_renderer()
+    for ax in fig.axes:
+        named = [one for one in ax.texts if isinstance(one, Annotation)]
+        assert len(named) >= 10
+        boxes = [Text.get_window_extent(one, renderer) for one in named]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        panel = ax.get_window_extent(renderer)
+        assert all(panel.x0 <= b.x0 and b.x1 <= panel.x1 and panel.y0 <= b.y0 and b.y1 <= panel.y1 for b in boxes)
+
+
+def test_named_tokens_are_frequent_words_of_both_signs():
+    found = points()
+    chosen = telling(found, found.a, 12, at_least=200)
+    assert len(set(chosen.tolist())) == 12
+    assert (found.count[chosen] >= 200).all()
+    assert np.sum(found.posterior_difference[chosen] > 0) == 6
+    scraps = TokenPoints.of([0.5] * 3, [0.0] * 3, [0.0] * 3, [900] * 3, ["##ing", "42", "word"])
+    assert telling(scraps, scraps.a, 12).tolist() == [2]
+
+
+def test_axes_of_a_larger_figure_can_be_drawn_on():
+    fig = Figure(figsize=(11, 9))
+    axes = fig.subplots(2, 2)
+    assert draw_tokens(points(50), tuple(axes[0]), title="above", n_names=3) is fig
+    draw_tokens(points(50, seed=1), tuple(axes[1]), legend=False, n_names=0)
+    assert axes[0, 0].get_title(loc="left") == "above"
+    assert axes[0, 0].get_legend() is not None
+    assert axes[1, 0].get_legend() is None
+    assert not axes[1, 0].texts
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"count": [0, 0]}, "'count' argument must be"),
+        ({"count": [1.5, 2.0]}, "'count' argument must be"),
+        ({"a": [1.0]}, r"'a' argument must be an array of shape \(2,\)"),
+        ({"b": [1.0, np.inf]}, "'b' argument must be an array of finite numbers"),
+        ({"names": ["one"]}, "'names' argument must be one for each of 2 tokens; got 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(change, sentence):
+    given = {
+        "posterior_difference": [0.1, -0.1],
+        "a": [1.0, 2.0],
+        "b": [1.0, 2.0],
+        "count": [3, 4],
+        "names": ["a", "b"],
+    }
+    with pytest.raises(InputError, match=sentence):
+        TokenPoints.of(**{**given, **change})
