@@ -25,6 +25,7 @@ from marginlens.text import (
     read_pieces,
     review_source,
 )
+from marginlens.versions import versions
 
 _TELLING = 12  # tokens that are shown
 _DROP = 'Use empty="drop" to leave them out.'
@@ -115,6 +116,9 @@ class Training:
         lost = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
         return {
             "file": self.request.file.name,
+            "sha256": self.request.source().digest(),
+            "versions": versions(),
+            "settings": {"min_count": MIN_COUNT, **_settings(model)},
             "size": f"{len(parts.texts):,} texts to train on{tested}",
             "classes": list(parts.reviews.classes),
             "left_out": {**{why: n for why, n in parts.reviews.left_out.items() if n}, **lost},
@@ -127,11 +131,9 @@ class Training:
 
     def save(self, folder: Path) -> None:
         """Write the model with its accuracies."""
-        from marginlens.versions import versions
-
         told = self.told()
-        facts = {name: told[name] for name in ("file", "size", "trained_on", "tested_on", "models")}
-        save_classifier(self.model, folder, {**facts, "versions": versions()})
+        kept = ("file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
+        save_classifier(self.model, folder, {name: told[name] for name in kept})
 
 
 def train(request: Request, compare: bool, bar: Callable[[str], Progress]) -> Training:
@@ -234,6 +236,10 @@ def _baselines(parts: Parts, progress: Progress) -> list[dict[str, Any]]:
         rows.append(_row(f"{name} + logistic regression", model, parts, began, len(vectors.vocabulary_)))
         progress.advance()
     return rows
+
+
+def _settings(model: AttentionTextClassifier) -> dict[str, Any]:
+    return {name: value for name, value in model.get_params().items() if name != "pipeline"}
 
 
 def _plain(value: Any) -> Any:

@@ -59,7 +59,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     Learned: `classes_` (2,), positive outputs speak for `classes_[1]`; `a_`, `b_` (n_tokens,) and `norm_p_` = ‖p‖; `tokens_` with
     `names`; `statistics_` of the training texts; `selected_` (n_tokens,) in how many of them a token has the highest score;
     `left_out_` indices of training texts without a token; `training_` how many steps were taken and which was kept.
-    A text without a known token has f = 0, which is `classes_[0]`.
+    A text without a known token has f = 0, which is `classes_[0]`. f is an average of votes, so a text of few words is judged as surely
+    as its words alone would be: probabilities of texts much shorter than those in training are too extreme.
     """
 
     def __init__(
