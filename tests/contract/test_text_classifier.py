@@ -418,6 +418,7 @@ TWO = (["good good", "bad bad"], [1, 0])
         ({}, "one text", [1], "'X' argument must be a list of texts, or a list of token-id lists; got one string"),
         ({}, 3, [1], "'X' argument must be a list of texts, or a list of token-id lists; got int"),
         ({}, [], [], "'X' argument must be at least one sample; got none"),
+        ({}, (one for one in "ab"), [0, 1], "'X' argument must be a list of texts.*got generator"),
         ({}, ["a a", 3], [0, 1], "'X' argument must be a list of strings.*got int at index 1"),
         ({}, TWO[0], None, "'y' argument must be 2 labels of exactly two classes; got None"),
         ({}, TWO[0], [1], r"'y' argument must be 2 labels, one for each sample of X; got shape \(1,\)"),

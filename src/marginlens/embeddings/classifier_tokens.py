@@ -166,10 +166,10 @@ def are_texts(X: Any) -> bool:
     if isinstance(X, str | bytes):
         raise reject("X", _EXPECTED, "one string", "Put it into a list.")
     try:
-        first = next(iter(X), None)
+        n_samples, first = len(X), next(iter(X), None)
     except TypeError as problem:
         raise reject("X", _EXPECTED, type(X).__name__) from problem
-    if first is None and len(X) == 0:
+    if n_samples == 0:
         raise reject("X", "at least one sample", "none")
     return isinstance(first, str) or first is None or not np.ndim(first)
 
