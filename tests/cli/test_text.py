@@ -76,6 +76,7 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert told["models"][0]["test_accuracy"] == saved.score(test, labels)
     assert saved.score(test, labels) > 0.9
     assert len(told["models"]) == 3
+    assert told["command"] == "marginlens text train r.csv --compare"
     assert str(Path.cwd()) not in Path("m/model.json").read_text()
 
 
@@ -105,6 +106,7 @@ def test_parts_to_train_and_to_test_on_can_be_chosen(table, options, trained_on,
     write_table("other.csv", 20, seed=1)
     told = numbers("train", table, *options)
     assert (told["trained_on"], told["tested_on"]) == (trained_on, tested_on)
+    assert told["command"] == " ".join(("marginlens text train r.csv", *options))
     assert (told["models"][0]["test_accuracy"] is None) == (tested_on is None)
 
 

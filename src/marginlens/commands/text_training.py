@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,16 @@ class Request:
             raise reject("split", "left out unless the texts are in a table", repr(split))
         return ReviewTable(found.path, text, label, split)
 
+    def command(self, compare: bool) -> str:
+        """What to type to get this again, without places of one machine."""
+        text, label, split = self.columns
+        test = self.test if self.test is None or not Path(self.test).exists() else Path(self.test).name
+        given = {"--text": text, "--label": label, "--split": split, "--train": self.part, "--test": test}
+        words = [word for name, value in given.items() if value is not None for word in (name, value)]
+        flags = [name for name, on in (("--drop", self.drop), ("--compare", compare)) if on]
+        seed = ["--seed", str(self.seed)] if self.seed else []
+        return shlex.join(["marginlens", "text", "train", self.file.name, *words, *flags, *seed])
+
     def share(self) -> float | None:
         """The share to test on, where a number was given."""
         try:
@@ -115,6 +126,7 @@ class Training:
         tested = f", {len(parts.test_texts):,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
         lost = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
         return {
+            "command": self.request.command(compare=len(self.rows) > 1),
             "file": self.request.file.name,
             "sha256": self.request.source().digest(),
             "versions": versions(),
@@ -132,7 +144,7 @@ class Training:
     def save(self, folder: Path) -> None:
         """Write the model with its accuracies."""
         told = self.told()
-        kept = ("file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
+        kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
         save_classifier(self.model, folder, {name: told[name] for name in kept})
 
 
