@@ -14,8 +14,7 @@ from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.nexttoken.heads import as_head
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss
-from marginlens.nexttoken.losses import LabelLoss
+from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.model import nexttoken_excess
 from marginlens.nexttoken.path import nexttoken_path
 from marginlens.nexttoken.path_law import path_law

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.special import softmax
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, LabelLoss
+from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, NextTokenLoss
 from marginlens.nexttoken.reduced import ReducedProblem
 
 _CHUNK = 4_000_000  # numbers held at once for the second derivatives of a loss of all outputs

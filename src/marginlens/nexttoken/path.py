@@ -16,8 +16,7 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.graphs.priority import is_acyclic, priority_graphs
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
-from marginlens.nexttoken.losses import LabelLoss
+from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.path_ball import Conditions, smallest_risk, smallest_tail
 from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.papers import implements

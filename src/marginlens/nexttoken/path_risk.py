@@ -12,8 +12,7 @@ from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.nexttoken.losses import LogLoss
-from marginlens.nexttoken.losses import LabelLoss
+from marginlens.nexttoken.losses import LabelLoss, LogLoss
 from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
 from marginlens.papers import implements
 
