@@ -1,4 +1,4 @@
-"""The command line: solve and train problems, rank the tokens of a text, reproduce the papers' claims, list and time them."""
+"""The command line: solve and train problems, rank the tokens of a text, classify texts, reproduce the papers' claims, time them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
 from marginlens.commands.graph import graph
 from marginlens.commands.options import AsJson
 from marginlens.commands.solve import solve
+from marginlens.commands.text import app as text
 from marginlens.commands.train import train
 
 _WORKERS = 4  # processes that compute claims side by side, at most
@@ -30,6 +31,7 @@ bench = typer.Typer(help="Time the library against the best alternatives on this
 app.command()(solve)
 app.command()(train)
 app.command()(graph)
+app.add_typer(text, name="text")
 app.add_typer(bench, name="bench")
 
 

@@ -3,6 +3,7 @@
 from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
 from marginlens.embeddings.directional import directional_slope
 from marginlens.embeddings.initial import initial_concentration
+from marginlens.embeddings.keeping import KeptRun, keep_run, kept_runs, read_kept
 from marginlens.embeddings.one_layer import loss_and_gradients
 from marginlens.embeddings.one_step import FirstStep, first_step, mean_signed_share
 from marginlens.embeddings.parameters import Parameters, initial_parameters
@@ -23,6 +24,7 @@ __all__ = [
     "Ending",
     "EpochRecord",
     "FirstStep",
+    "KeptRun",
     "Parameters",
     "ProvedBound",
     "RankCorrelations",
@@ -39,8 +41,11 @@ __all__ = [
     "first_step_norms",
     "initial_concentration",
     "initial_parameters",
+    "keep_run",
+    "kept_runs",
     "loss_and_gradients",
     "mean_signed_share",
+    "read_kept",
     "read_labelled",
     "token_statistics",
     "train_embeddings",
