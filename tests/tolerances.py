@@ -58,3 +58,5 @@ SLSQP_POINT = 1e-5  # a minimiser by scipy's SLSQP: the root of the tolerance at
 KEPT_RANKS = (
     1e-3  # a rank correlation from products kept to five digits, or from where a run was stopped within the next epoch
 )
+FLOW_IN_TIME = 1e-6  # arc-length flow against the flow in time by another integrator, both far finer
+STIFF_FLOW = 1e-6  # a stiff flow at two tolerances, relative to its norm: what remains of errors that it contracts

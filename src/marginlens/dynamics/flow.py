@@ -116,7 +116,7 @@ class _Stops:
         self.listed: IntArray = np.empty(0, dtype=np.int64)
         if isinstance(record, Record) and not np.isfinite(longest):
             if isinstance(record.steps, int | np.integer):
-                record.resolve(1)  # refuses what is no period
+                steps_to_save(record, 1)  # refuses what cannot be kept
                 self.every = int(record.steps)
                 return
             longest = float(np.max(record.steps, initial=0))

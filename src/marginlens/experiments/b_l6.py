@@ -166,8 +166,8 @@ def draw(finding: Finding) -> dict[str, Figure]:
         here = tilt == c
         right.scatter(m[here] + 0.12 * (k - 1), over[here], s=30, color=colour, label=f"c = {c:g}")
     right.axhline(1.0, color=drawing.INK, ls="--", lw=1.2)
-    right.text(0.8, 0.97, "bound of Lemma 21", va="top")
-    right.set(xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", ylim=(0.0, 1.1))
+    right.text(0.8, 0.9, "bound of Lemma 21", va="top")
+    right.set(xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", yscale="log", ylim=(3e-3, 2.0))
     right.set_xticks([1, 2, 3, 4])
     right.set_title("Lemma 21 holds with room")
     right.legend(loc="center right")
