@@ -71,7 +71,8 @@ def gradient_flow(
         tolerance: local error of one step of the integrator, in p relative to max(1, its entries).
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
-        the flow ends at a zero of the gradient, to rounding. Check it by halving the tolerance, or with `descend` at small steps.
+        the flow ends at a zero of the gradient; or, far out, where the pulls on tokens that tie balance to nine digits, after which
+        double precision does not tell where to go. Check it by halving the tolerance, or with `descend` at small steps.
     """
     loss, limits = as_loss(loss), _limits(until)
     accuracy = positive_number(tolerance, "tolerance")
@@ -176,10 +177,11 @@ def _follow(
         stop = stops[len(kept)]
         solver.max_step = min(left, stop - s)
         solver.step()
-        if solver.status == "failed" or field.is_stationary(solver.y):
-            return _Curve(kept, point(solver.y), STATIONARY, taken)
-        if solver.t - s < _SHORT and (minimum := field.minimum_within(solver.y, _SHORT)) is not None:
-            return _Curve(kept, point(minimum), STATIONARY, taken + 1)
+        lost = solver.status == "failed" or field.is_stationary(solver.y)
+        if lost or solver.t - s < _SHORT:
+            minimum = field.minimum_within(solver.y, _SHORT)
+            if lost or minimum is not None:
+                return _Curve(kept, point(solver.y if minimum is None else minimum), STATIONARY, taken + 1)
         s, taken = float(solver.t), taken + 1
         if stop - s <= _AT * s:
             kept.append(point(solver.y))

@@ -11,7 +11,7 @@ from marginlens.dynamics.landscape import Landscape
 from marginlens.dynamics.weights import pair_weights
 from marginlens.losses import Loss
 
-_LOST = 64.0 * np.finfo(float).eps  # a gradient this small beside its own terms is rounding
+_LOST = 1e-9  # a gradient this small beside its own terms has no direction that an integrator could follow in double precision
 _NEWTON = 8  # steps to a minimum close by
 
 
@@ -49,7 +49,7 @@ class SteepestDescent:
         return weights @ self._keys, float(np.abs(weights) @ self._sizes)
 
     def is_stationary(self, c: FloatArray) -> bool:
-        """Whether the gradient at c is zero as far as its own terms can tell."""
+        """Whether the gradient at c is zero beside its own terms, to nine digits."""
         g, size = self.gradient(c)
         return not float(np.linalg.norm(g)) > _LOST * size
 

@@ -222,7 +222,7 @@ def predict_embedding_limit(
 
 def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution) -> str:
     if run.status is not DescentStatus.COMPLETED:
-        return f"No limit: {run.status.value.rstrip('.')}, at ‖p‖ = {float(run.norm):.4g}."
+        return f"No limit known: the flow is at a zero of the gradient, or as good as, at ‖p‖ = {float(run.norm):.4g}."
     if solution.status is not Status.OPTIMAL:
         return f"No limit: of the selection at ‖p‖ = {float(run.norm):.4g} one must say: {solution.status.value}"
     near = float(correlation(run.final, solution.x))
