@@ -37,7 +37,7 @@ class UntilLength:
 
 @dataclass(frozen=True)
 class UntilNorm:
-    """Follow a flow until ‖p‖ has this value."""
+    """Follow a flow until ‖p‖ has this value; a start of at least that norm is where it ends."""
 
     norm: float
 
