@@ -3,6 +3,8 @@
 from marginlens.dynamics.attention import logits, softmax
 from marginlens.dynamics.cone import Cone
 from marginlens.dynamics.descent import descend
+from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
+from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.dynamics.gradient import ScaledVector, risk_gradient
 from marginlens.dynamics.joint import JointTrajectory, descend_joint, joint_gradient
 from marginlens.dynamics.joint_path import JointPath, joint_path
@@ -26,10 +28,14 @@ __all__ = [
     "Saved",
     "ScaledVector",
     "Trajectory",
+    "UntilLength",
+    "UntilNorm",
     "descend",
     "descend_joint",
     "descend_matrix",
+    "embedding_tokens",
     "excess_risk",
+    "gradient_flow",
     "joint_gradient",
     "joint_path",
     "logits",

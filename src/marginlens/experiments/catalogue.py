@@ -31,6 +31,8 @@ _MODULES: tuple[str, ...] = (
     "b_i",
     "b_l7",
     "b_l3",
+    "b_t5",
+    "b_l6",
     "b_f2",
     "c_g",
     "c_l1",

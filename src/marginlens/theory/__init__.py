@@ -12,6 +12,15 @@ from marginlens.theory.assumptions import (
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.directional import DirectionalMargin, Dominance, directional_margin, dominance
+from marginlens.theory.embedding_limits import (
+    EmbeddingPrediction,
+    all_selecting_directions,
+    check_theorem_5,
+    decisive_margin,
+    decisive_tokens,
+    predict_embedding_limit,
+    tightest_slack,
+)
 from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
 from marginlens.theory.feasibility import Separator, constructive_separator
 from marginlens.theory.general_position import check_general_position
@@ -64,6 +73,7 @@ __all__ = [
     "Check",
     "DirectionalMargin",
     "Dominance",
+    "EmbeddingPrediction",
     "FeasibleSelections",
     "JointPrediction",
     "KeyInequality",
@@ -82,6 +92,7 @@ __all__ = [
     "TokenOptimality",
     "TokenRanks",
     "Verdict",
+    "all_selecting_directions",
     "basin_cone",
     "best_selections",
     "check_assumption_a",
@@ -93,7 +104,10 @@ __all__ = [
     "check_separable",
     "check_step",
     "check_strict_optimum",
+    "check_theorem_5",
     "constructive_separator",
+    "decisive_margin",
+    "decisive_tokens",
     "descent_correlation",
     "directional_margin",
     "distance_to_set",
@@ -112,6 +126,7 @@ __all__ = [
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
+    "predict_embedding_limit",
     "predict_joint_limit",
     "predict_limit",
     "predict_nexttoken_limit",
@@ -119,6 +134,7 @@ __all__ = [
     "sample_cone",
     "selected_tokens",
     "smoothness",
+    "tightest_slack",
     "token_optimality",
     "token_ranks",
 ]
