@@ -124,6 +124,7 @@ def all_selecting_directions(E: Any, sequences: Any, y: Any = None) -> FloatArra
     return wanted @ np.linalg.pinv(table[used]).T
 
 
+@implements("B", "Assumption 4")
 def decisive_tokens(sequences: Any, y: Any = None) -> Selection:
     """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4."""
     data = as_labelled(sequences, y)
