@@ -92,7 +92,7 @@ def test_k_level_runs_need_no_file(tmp_path, capsys):
 
 
 def test_places_are_left_out_of_a_command():
-    command = "python -m x --data d.npz --out /root/o --settings '{\"layers\": 2}' --checkpoint=/root/c.npz --every 3"
+    command = "python -m x --data d.npz --out /elsewhere/o --settings '{\"layers\": 2}' --checkpoint=/elsewhere/c.npz --every 3"
     assert command_without_places(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
 
 
