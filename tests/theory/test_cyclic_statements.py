@@ -41,7 +41,7 @@ class Linear(NextTokenLoss):
 def log_risk(ds: SequenceDataset) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
     """The log-loss over the cyclic subset and its gradient by W, flattened, from the definition."""
     subset = cyclic_subset(ds)
-    assert subset is not None
+    assert len(subset)
 
     def at(flat: np.ndarray) -> tuple[float, np.ndarray]:
         W = flat.reshape(ds.d_model, ds.d_model)

@@ -105,8 +105,8 @@ def test_the_cyclic_subset_drops_what_the_label_dominates(ds: SequenceDataset) -
         if len(np.unique(kept)) > 1:
             expected.append((kept.tolist(), label, int(ds.last[i]), i))
     subset, graphs = cyclic_subset(ds), priority_graphs(ds)
-    assert (subset is None) == (not expected) == is_acyclic(graphs)
-    if subset is not None:
+    assert (len(subset) == 0) == (not expected) == is_acyclic(graphs)
+    if len(subset):
         found = [
             (subset[i][0].tolist(), subset[i][1], int(subset.last[i]), int(subset.samples[i]))
             for i in range(len(subset))
@@ -138,3 +138,12 @@ def test_many_samples_and_few_give_the_same_graphs() -> None:
         np.testing.assert_array_equal(graph.edges, often[last].edges)
         np.testing.assert_array_equal(200 * graph.counts, often[last].counts)
         np.testing.assert_array_equal(graph.component_of, often[last].component_of)
+
+
+def test_the_cyclic_subset_of_acyclic_data_is_a_dataset_without_samples() -> None:
+    ds = SequenceDataset([[0, 1], [1, 2, 0]], [0, 1], np.eye(3))
+    subset = cyclic_subset(ds)
+    assert len(subset) == len(subset.tokens) == len(subset.last) == len(subset.samples) == 0
+    assert repr(subset) == "CyclicSubset(0 sequences × 0 of 3 tokens, d_model=3)"
+    assert len(subset.attention(np.eye(3))) == 0
+    assert priority_graphs(subset) == {}

@@ -100,9 +100,10 @@ class SequenceDataset:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]], int(self.labels[i])
 
     def __repr__(self) -> str:
-        longest, ragged = int(self.lengths.max()), "" if np.ptp(self.lengths) == 0 else "up to "
+        longest, ragged = int(self.lengths.max(initial=0)), "up to " if len(set(self.lengths.tolist())) > 1 else ""
         dropped = f", {len(self.dropped)} unrealizable dropped" if len(self.dropped) else ""
-        return f"SequenceDataset({len(self)} sequences × {ragged}{longest} of {self.n_vocabulary} tokens, d_model={self.d_model}{dropped})"
+        size = f"{len(self)} sequences × {ragged}{longest} of {self.n_vocabulary} tokens"
+        return f"{type(self).__name__}({size}, d_model={self.d_model}{dropped})"
 
     # ---- what the theory reads off the data
 

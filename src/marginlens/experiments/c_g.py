@@ -143,7 +143,7 @@ def _compare_graph(graph: PriorityGraph, brute: Brute, reach: BoolArray) -> dict
 def _compare_subset(ds: SequenceDataset, graphs: dict[int, PriorityGraph], kept: dict[int, list[int]]) -> int:
     """Whether the cyclic subdataset is not exactly the samples and tokens that brute force keeps."""
     subset = cyclic_subset(ds, graphs)
-    if subset is None:
+    if not len(subset):
         return int(bool(kept))
     told = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
     labels = all(subset.labels[place] == ds.labels[i] for place, i in enumerate(subset.samples))
@@ -165,9 +165,9 @@ def figure_2_missed() -> int:
         graphs[0].n_components == 4 and graphs[0].is_acyclic,
         sorted(len(part) for part in graphs[1].components) == [1, 3],
         [part.tolist() for part in graphs[1].components] == [[0, 1, 2], [3]],
-        subset is not None and (subset.samples + 1).tolist() == [4, 5, 6, 7],
-        subset is not None and set(subset.tokens.tolist()) == {0, 1, 2},  # e_4 is removed, and all of the graph of e_1
-        subset is not None and len(set(subset.lengths.tolist())) > 1,  # App. D: inputs of varying lengths
+        (subset.samples + 1).tolist() == [4, 5, 6, 7],
+        set(subset.tokens.tolist()) == {0, 1, 2},  # e_4 is removed, and all of the graph of e_1
+        len(set(subset.lengths.tolist())) > 1,  # App. D: inputs of varying lengths
         (np.flatnonzero(ds.is_label[last]) + 1).tolist() == [3],  # O of the last sequence
         (np.flatnonzero(tied_positions(ds, graphs)[last]) + 1).tolist() == [1, 3],  # R of the last sequence
     )
@@ -258,7 +258,7 @@ def _draw_figure_2() -> Figure:
     subset = cyclic_subset(ds, graphs)
     shown = list(graphs.values())
     headings = [f"Data, last token {SUBSCRIPTS[k]}" for k in graphs]
-    if subset is not None:
+    if len(subset):
         cyclic = priority_graphs(subset)
         shown += cyclic.values()
         headings += [f"Cyclic subdataset, last token {SUBSCRIPTS[k]}" for k in cyclic]

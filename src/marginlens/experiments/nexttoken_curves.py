@@ -176,7 +176,7 @@ def offset_as_coded(runs: Runs, graphs: list[Graphs]) -> FloatArray:
     """(n_trials, n_saved) the distances to corrections trained on the cyclic subsets from zero, taken after as many steps."""
     subsets = [leading_subset(ds, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
     trained = np.zeros_like(runs.points)
-    cyclic = [place for place, one in enumerate(subsets) if one is not None]
+    cyclic = [place for place, one in enumerate(subsets) if len(one)]
     if cyclic:
         kept: list[Any] = [subsets[place] for place in cyclic]
         trained[cyclic] = _descend(runs.recipe, kept, runs.steps, None)

@@ -41,21 +41,19 @@ def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> t
 
 
 @implements("C", "Def 1", "Eq. (5)")
-def cyclic_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset | None:
+def cyclic_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset:
     r"""The cyclic subdataset: samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
 
     A sample stays when it holds two different tokens of its label's component. Its query is still the last token of the whole
     sequence, which need not survive the removal: `queries` holds it and `last` gives it.
 
     Returns:
-        A `CyclicSubset`, or None where the data are acyclic.
+        A `CyclicSubset`, without any sample where the data are acyclic.
     """
     graphs = priority_graphs(as_sequences(ds)) if graphs is None else graphs
     kept = tied_positions(ds, graphs)
     other = kept & ~ds.is_label
     chosen = np.logical_or.reduceat(other, ds.offsets[:-1])
-    if not chosen.any():
-        return None
     kept &= np.repeat(chosen, ds.lengths)
     lengths = np.add.reduceat(kept.astype(np.int64), ds.offsets[:-1])[chosen]
     return CyclicSubset.of_sample(ds, kept, lengths, np.flatnonzero(chosen))

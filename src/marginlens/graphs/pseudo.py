@@ -61,7 +61,7 @@ def pseudo_graphs(ds: SequenceDataset, W: Any, threshold: float) -> dict[int, Pr
 
 
 @implements("C", "§6")
-def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset | None:
+def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset:
     r"""What is left of the data when every sequence keeps only its tokens of highest priority in the given graphs.
 
     For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
@@ -71,7 +71,7 @@ def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> 
     Args:
         graphs: graphs that hold every token of every sequence with the last token it has.
     Returns:
-        A `CyclicSubset`, or None where no sample keeps two different tokens.
+        A `CyclicSubset`, without any sample where none keeps two different tokens.
     """
     table, column = component_table(graphs, as_sequences(ds).n_vocabulary)
     starts, lengths = ds.offsets[:-1], ds.lengths
@@ -92,8 +92,6 @@ def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> 
     lowest = np.minimum.reduceat(np.where(kept, ds.tokens, ds.n_vocabulary), starts)
     highest = np.maximum.reduceat(np.where(kept, ds.tokens, -1), starts)
     chosen = lowest < highest
-    if not chosen.any():
-        return None
     kept &= np.repeat(chosen, lengths)
     left = np.add.reduceat(kept.astype(np.int64), starts)[chosen]
     return CyclicSubset.of_sample(ds, kept, left, np.flatnonzero(chosen))

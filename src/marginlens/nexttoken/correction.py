@@ -78,9 +78,9 @@ def cyclic_correction(
     graphs = priority_graphs(ds) if graphs is None else graphs
     subset, space = leading_subset(ds, graphs), cyclic_subspace(ds.E, graphs)
     nothing = np.zeros((ds.d_model, ds.d_model))
-    if subset is None:
+    if not len(subset):
         reason = "Every component is a single token."
-        return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, None, space)
+        return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space)
     landscape = Landscape(subset, space, scores, loss)
     origin = nothing if at is None else space.project(at)
     first = landscape.at(space.cells(origin))
@@ -126,7 +126,7 @@ class CyclicCorrection:
         risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
         gradient_norm: the norm of the risk's gradient by W at x.
         direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
-        subset: the cyclic subset, or None. subspace: S_cyc. landscape: the risk that was minimised, or None.
+        subset: the cyclic subset. subspace: S_cyc. landscape: the risk that was minimised, or None.
     """
 
     x: FloatArray
@@ -135,7 +135,7 @@ class CyclicCorrection:
     risk: float
     gradient_norm: float
     direction: FloatArray | None
-    subset: CyclicSubset | None
+    subset: CyclicSubset
     subspace: CyclicSubspace
     landscape: Landscape | None = None
 
@@ -159,7 +159,7 @@ class CyclicCorrection:
 
     def residual(self) -> float:
         """The norm of the risk's gradient at x, recomputed from the samples position by position; nan where x is infinite."""
-        if self.subset is None or self.landscape is None:
+        if self.landscape is None:
             return 0.0
         if not np.isfinite(self.x).all():
             return float("nan")
