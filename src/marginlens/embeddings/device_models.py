@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings, check_device
 
 
-class DeviceModel:
+class DeviceModel(ABC):
     """What the two models share: parameters, AdamW and the epochs' layout."""
 
     def __init__(self, pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> None:
@@ -37,17 +38,17 @@ class DeviceModel:
         self.epochs = DeviceEpochs(pairs, device, self.E.dtype, settings.batch, self.shares(device.type))
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
+    @abstractmethod
     def shares(self, device: str) -> tuple[float, ...]:
         """How a minibatch is cut into groups of similar length, on a kind of device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradients(self, batch: DeviceBatch) -> Any:
         """Write the gradients of the mean loss of a minibatch; the outputs f, group after group, come back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, batch: DeviceBatch) -> list[Any]:
         """The outputs f of the groups of a minibatch."""
-        raise NotImplementedError
 
     @property
     def loss(self) -> float:
