@@ -20,7 +20,7 @@ from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, priority_graphs
 from marginlens.graphs.export import to_table
-from marginlens.graphs.order import component_levels, thinned
+from marginlens.graphs.order import component_levels
 from marginlens.svm import Status
 
 _SHOWN = 3  # last tokens that are shown unless chosen
@@ -122,10 +122,10 @@ def _priority(graph: PriorityGraph, names: Sequence[str]) -> str:
 
 
 def _separability(data: SequenceDataset, graphs: dict[int, PriorityGraph]) -> dict[str, Any]:
-    """Whether one W ranks all tokens of all last tokens as the graphs say; solved without implied pairs, checked with all of them."""
+    """Whether one W ranks all tokens of all last tokens as the graphs say."""
     from marginlens.svm.graph import graph_svm
 
-    solution = graph_svm(data.E, {k: thinned(graph) for k, graph in graphs.items()})
+    solution = graph_svm(data.E, graphs)
     infeasible = solution.status is Status.INFEASIBLE
     residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
     return {

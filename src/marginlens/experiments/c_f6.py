@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     Contrast,
-    Recipe,
     contrasts,
     draw_contrasts,
+    local_series,
     mean,
     spread,
 )
@@ -44,11 +43,7 @@ EXPECTED = {
     "undefined": Bound(high=0),
 }
 SEED = 11
-SIZES = (8, 8, 4, 6)  # K, d, n, T
-TEXT = Recipe(random_sequences, SIZES, CrossEntropy(), own_head=True, step=0.1)
-CYCLIC = Recipe(cyclic_sequences, SIZES, CrossEntropy(), own_head=True, step=0.1)
-CODE = Recipe(cyclic_sequences_as_coded, SIZES, CrossEntropy(), own_head=True, step=0.1, random_start=True)
-SERIES = {"any data": TEXT, "cyclic data": CYCLIC, "code's form": CODE}
+SERIES = local_series(CrossEntropy(), CrossEntropy())
 N_STEPS = 4_000
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
@@ -280,6 +281,16 @@ def contrast(runs: Runs, *, as_coded: bool = False) -> Contrast:
         np.array([_same(a, b) for a, b in zip(graphs["global"], graphs["local"], strict=True)]),
         sum(one.undefined for one in aligned.values()),
     )
+
+
+def local_series(text: NextTokenLoss, code: NextTokenLoss) -> dict[str, Recipe]:
+    """The data and losses of C's Figures 5 and 6: the text's form on any and on cyclic data, and the form of the authors' code."""
+    sizes = (8, 8, 4, 6)  # K, d, n, T
+    return {
+        "any data": Recipe(random_sequences, sizes, text, own_head=True, step=0.1),
+        "cyclic data": Recipe(cyclic_sequences, sizes, text, own_head=True, step=0.1),
+        "code's form": Recipe(cyclic_sequences_as_coded, sizes, code, own_head=True, step=0.1, random_start=True),
+    }
 
 
 def contrasts(
