@@ -1,0 +1,109 @@
+"""The combined key-query matrix of one attention head, known by its two factors, and its norms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import positive_number, real_array
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KeyQueryMap:
+    r"""What one head computes from its inputs: the logit of token x for query z, up to a constant per query.
+
+    .. math:: x^\top W z + x^\top w_0, \quad W = c\, W_K W_Q^\top,\ w_0 = c\, W_K b_Q
+
+    The key of x is :math:`W_K^\top x + b_K`; the bias b_K moves all logits of a query alike, changes no attention, and is left
+    out. Nothing else is folded in: a norm that stands before the head has already acted on x and z.
+
+    Attributes:
+        W_K: (d_model, d_head) the key factor. With rotary positions it holds the rotation of one stated offset.
+        W_Q: (d_model, d_head) the query factor.
+        b_Q: (d_head,) the bias of the queries, zeros where the model has none.
+        scale: the factor c of the logits, 1/sqrt(d_head) in most models.
+    """
+
+    W_K: FloatArray
+    W_Q: FloatArray
+    b_Q: FloatArray
+    scale: float
+
+    def __post_init__(self) -> None:
+        W_K = real_array(self.W_K, "W_K", ("d_model", "d_head"))
+        object.__setattr__(self, "W_K", W_K)
+        object.__setattr__(self, "W_Q", real_array(self.W_Q, "W_Q", W_K.shape))
+        object.__setattr__(self, "b_Q", real_array(self.b_Q, "b_Q", W_K.shape[1:]))
+        object.__setattr__(self, "scale", positive_number(self.scale, "scale"))
+
+    def __repr__(self) -> str:
+        return f"KeyQueryMap(d_model={self.d_model}, d_head={self.d_head}, frobenius={self.frobenius:.6g})"
+
+    @property
+    def d_model(self) -> int:
+        """Width of the inputs."""
+        return self.W_K.shape[0]
+
+    @property
+    def d_head(self) -> int:
+        """Width of the head's keys and queries, which bounds the rank of W."""
+        return self.W_K.shape[1]
+
+    # ---- as matrices
+
+    @property
+    def matrix(self) -> FloatArray:
+        """(d_model, d_model) W = scale W_K W_Qᵀ, the first axis for tokens and the second for queries."""
+        return self.scale * (self.W_K @ self.W_Q.T)
+
+    @property
+    def bias_column(self) -> FloatArray:
+        """(d_model,) w_0 = scale W_K b_Q."""
+        return self.scale * (self.W_K @ self.b_Q)
+
+    @property
+    def augmented(self) -> FloatArray:
+        """(d_model, d_model + 1) the matrix [W, w_0], which acts on queries (z, 1)."""
+        return self.scale * (self.W_K @ self.augmented_query_factor.T)
+
+    @property
+    def augmented_query_factor(self) -> FloatArray:
+        """(d_model + 1, d_head) the factor W_Q with b_Q as its last row, so that (z, 1) has the query W_Qᵀ z + b_Q."""
+        return np.concatenate([self.W_Q, self.b_Q[None, :]])
+
+    # ---- norms, from the factors
+
+    @cached_property
+    def singular_values(self) -> FloatArray:
+        """(d_head,) the singular values of W, decreasing; the others are zero. From triangular factors, d_model by d_model never formed."""
+        values: FloatArray = np.linalg.svd(_core(self.W_K, self.W_Q), compute_uv=False).astype(np.float64)
+        return self.scale * values
+
+    @property
+    def frobenius(self) -> float:
+        """‖W‖_F."""
+        return float(np.linalg.norm(self.singular_values))
+
+    @property
+    def spectral(self) -> float:
+        """The largest singular value of W."""
+        return float(self.singular_values.max(initial=0.0))
+
+    @property
+    def nuclear(self) -> float:
+        """The sum of the singular values of W."""
+        return float(self.singular_values.sum())
+
+    @cached_property
+    def augmented_frobenius(self) -> float:
+        """‖[W, w_0]‖_F."""
+        return self.scale * float(np.linalg.norm(_core(self.W_K, self.augmented_query_factor)))
+
+
+def _core(left: FloatArray, right: FloatArray) -> FloatArray:
+    """R_1 R_2ᵀ of the QR factors of both: it has the singular values of left rightᵀ."""
+    first, second = (np.asarray(np.linalg.qr(one, mode="r")) for one in (left, right))
+    return first @ second.T

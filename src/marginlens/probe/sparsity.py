@@ -1,0 +1,79 @@
+"""How sparse an attention map is: soft count of attended tokens, entropy and largest probability."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import reject
+from marginlens.papers import implements
+
+
+@implements("A", "Fig 6", "Fig 7")
+def soft_sparsity(s: Any) -> FloatArray:
+    r"""How many tokens an attention map attends to, as a soft count.
+
+    .. math:: \mathrm{nnz}(s) = \|s\|_1 / \|s\|_2^2
+
+    For probabilities it runs from 1, one token has all, to T, all T tokens have the same.
+
+    Args:
+        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+    Returns:
+        (…) the count along the last axis; nan where the map is zero throughout, as for a padded query.
+    """
+    maps = _maps(s)
+    square = np.einsum("...t,...t->...", maps, maps)
+    return _divided(maps.sum(axis=-1), square)
+
+
+def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
+    r"""The soft count of attended tokens over the number of tokens that could be attended, nnz(s)/T.
+
+    Args:
+        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+        n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens where left out.
+    Returns:
+        (…) between 1/T and 1 for probabilities; nan where nothing is visible.
+    """
+    maps = _maps(s)
+    counts = np.asarray(maps.shape[-1] if n_visible is None else n_visible, dtype=np.float64)
+    return _divided(soft_sparsity(maps), counts)
+
+
+def entropy(s: Any) -> FloatArray:
+    r"""The entropy of an attention map in nats.
+
+    .. math:: -\sum_t s_t \log s_t
+
+    Args:
+        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+    Returns:
+        (…) from 0, one token has all, to log T; nan where the map is zero throughout.
+    """
+    maps = _maps(s)
+    logs = np.log(maps, out=np.zeros_like(maps), where=maps > 0.0)
+    total = -np.einsum("...t,...t->...", maps, logs) + 0.0  # + 0.0: no negative zero
+    return np.asarray(np.where(maps.any(axis=-1), total, np.nan))
+
+
+def top_probability(s: Any) -> FloatArray:
+    """The largest probability of an attention map (…, n_tokens) along the last axis; nan where the map is zero throughout."""
+    largest = _maps(s).max(axis=-1)
+    return np.asarray(np.where(largest > 0.0, largest, np.nan))
+
+
+def _maps(s: Any) -> FloatArray:
+    maps = np.asarray(s, dtype=np.float64)
+    if maps.ndim == 0 or maps.shape[-1] == 0:
+        raise reject("s", "attention maps of shape (…, n_tokens) with at least one token", f"shape {maps.shape}")
+    if not float(maps.min(initial=0.0)) >= 0.0:
+        raise reject("s", "attention probabilities, none of them negative or nan", f"{maps.min()}")
+    return maps
+
+
+def _divided(above: FloatArray, below: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(below > 0.0, above / below, np.nan))
