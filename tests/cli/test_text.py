@@ -261,6 +261,7 @@ def test_encoding_follows_the_paper_and_keeps_the_parts(here):
     data, names = read_labelled("x.npz")
     assert told["samples"] == len(data)
     assert told["tokens"] == data.n_vocabulary
+    assert told["seconds"] > 0.0
     assert "was" not in names  # a stop word
     assert set(names) <= {"wonder", "superb", "dull", "aw", "film", "plot", "scene"}  # stems
     part, _ = read_labelled("x.npz", split="train")

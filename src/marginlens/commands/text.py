@@ -175,7 +175,8 @@ def encode(
         else:
             left_out = "".join(f"; left out {n} ({why})" for why, n in told["left_out"].items())
             sizes = f"{told['samples']:,} texts, {told['positions']:,} positions, {told['tokens']:,} tokens"
-            console().print(f"{sizes}{left_out}\nWritten to {out}", markup=False)
+            speed = f"{told['seconds']:.1f} s, {told['samples'] / told['seconds']:,.0f} texts per second"
+            console().print(f"{sizes}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
 
 
 # ---- the terminal

@@ -164,8 +164,10 @@ def train(request: Request, compare: bool, bar: Callable[[str], Progress]) -> Tr
 def encode(request: Request, pieces: Path, count_in: str | None, out: Path, progress: Progress) -> dict[str, Any]:
     """Encode texts by the paper's preprocessing and write them."""
     pipeline = paper_pipeline(read_pieces(pieces), empty="drop" if request.drop else "refuse")
+    source, began = request.source(), time.perf_counter()
     with _option_for_empty_texts():
-        found = encode_reviews(request.source(), pipeline, count_in=count_in, progress=progress)
+        found = encode_reviews(source, pipeline, count_in=count_in, progress=progress)
+    seconds = time.perf_counter() - began
     write_labelled(out, found.data, found.names, found.split)
     return {
         "file": request.file.name,
@@ -174,6 +176,7 @@ def encode(request: Request, pieces: Path, count_in: str | None, out: Path, prog
         "tokens": len(found.vocabulary),
         "classes": list(found.classes),
         "left_out": {why: n for why, n in found.left_out.items() if n},
+        "seconds": seconds,
         "out": str(out),
     }
 
