@@ -249,15 +249,22 @@ def test_a_smaller_rate_that_reaches_the_loss_needs_a_note(shelf):
 
 
 def test_what_is_not_reached_is_not_reproduced(shelf):
-    shelf += [fake_run("imdb-x", "imdb", 1, loss=0.12), fake_run("yelp-x", "yelp", 1, loss=6e-5)]
+    shelf += [fake_run("imdb-x", "imdb", 1, loss=0.12), fake_run("yelp-x", "yelp", 1, loss=0.6)]
     verdict, finding = judged(b_f3)
     assert verdict is Verdict.NOT_REPRODUCED
-    assert finding.numbers["yelp_loss_order"] == -4
+    assert finding.numbers["yelp_loss_order"] == 0
     shelf[1] = fake_run("yelp-x", "yelp", 1, loss=0.12)
     shelf[1] = replace(shelf[1], a=-shelf[1].a)
     verdict, finding = judged(b_f3)
     assert verdict is Verdict.NOT_REPRODUCED
     assert finding.numbers["yelp_p_at_least"] < 0.0 < finding.numbers["yelp_v_at_least"]
+
+
+def test_a_loss_below_the_papers_is_said(shelf):
+    shelf += [fake_run("imdb-x", "imdb", 1, loss=0.12), fake_run("yelp-x", "yelp", 1, loss=6e-5)]
+    verdict, finding = judged(b_f3)
+    assert verdict is Verdict.REPRODUCED_WITH_NOTE
+    assert "Yelp ends at loss 6.0e-05, below the paper's order 1e-1." in finding.note
 
 
 def test_a_stopped_run_is_not_taken_as_the_papers():

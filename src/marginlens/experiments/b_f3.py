@@ -19,8 +19,8 @@ PROTOCOL = (
     "reviews of 1,000–1,500 characters, as many with 1 or 2 as with 4 or 5 stars. d = 2048, 500 epochs of AdamW, batch 128, rate .01, "
     "decay 1e-8, rate × .1 at epochs 100 and 200, made on a GPU; their tables of tokens come with the package. Rank correlations are "
     "taken over tokens with at least 200 occurrences, with 95% bootstrap intervals over tokens whose lower ends must not be below 0; a "
-    "loss is of the paper's order when 1e-1 is the nearest power of ten. A run at the stated settings decides if its loss is of that "
-    "order, else the kept run with the nearest loss."
+    "loss is of the paper's order or below when the nearest power of ten is 1e-1 or less. A run at the stated settings decides if its "
+    "loss is, else the kept run with the nearest loss."
 )
 PAPER_VALUE = "a figure; loss of the order of 1e-1"
 LAYERS, EXPONENT = 1, -1
