@@ -1,0 +1,54 @@
+"""One small file per family of models, and which one fits a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marginlens.errors import InputError, reject
+from marginlens.probe.adapters.base import Adapter
+from marginlens.probe.adapters.bert import BertAdapter, DistilBertAdapter
+from marginlens.probe.adapters.gpt2 import Gpt2Adapter
+from marginlens.probe.adapters.llama import LlamaAdapter
+from marginlens.probe.adapters.vit import ViTAdapter
+
+ADAPTERS: tuple[type[Adapter], ...] = (BertAdapter, DistilBertAdapter, ViTAdapter, Gpt2Adapter, LlamaAdapter)
+GUIDE = "docs/adapters.md"
+
+_NORMALISED = "it normalises queries and keys, so a logit is not linear in the token"
+_REFUSED = dict.fromkeys(("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2"), _NORMALISED)
+
+
+def supported_families() -> tuple[str, ...]:
+    """The values of config.model_type that have an adapter."""
+    return tuple(family for adapter in ADAPTERS for family in adapter.families)
+
+
+def adapter_for(model: Any) -> Adapter:
+    """The adapter of an already loaded Hugging Face model.
+
+    Args:
+        model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
+    """
+    config = getattr(model, "config", None)
+    family = getattr(config, "model_type", None)
+    if config is None or family is None or not hasattr(model, "base_model"):
+        raise reject("model", "a loaded Hugging Face model", type(model).__name__)
+    adapter = next((one for one in ADAPTERS if family in one.families), None)
+    if adapter is None:
+        why = f" ({_REFUSED[family]})" if family in _REFUSED else ""
+        raise InputError(
+            f"The model family {family!r} has no adapter{why}: there is one for {', '.join(supported_families())}, "
+            f"and {GUIDE} says in five steps how to add another."
+        )
+    implementation = getattr(config, "_attn_implementation", None)
+    if implementation != "eager":
+        raise reject(
+            "model",
+            "a model whose attention can be seen",
+            f"attn_implementation={implementation!r}, which hides it",
+            'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").',
+        )
+    return adapter(model)
+
+
+__all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "supported_families"]

@@ -1,0 +1,210 @@
+"""What every adapter does: find a model's attention layers, read what they computed, and hand out their weights."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import reject, whole_number
+from marginlens.probe.key_query import KeyQueryMap
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What went into one attention layer on one batch, as torch tensors."""
+
+    inputs: Any  # (B, T, d): what the query and key maps read
+    mask: Any  # (1 or B, 1 or H, T, T) that the model adds to the logits, or None
+    real: Any  # (B, T) bool: the token is not padding
+    rotation: Any = None  # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
+
+
+@dataclass(frozen=True)
+class LayerReading:
+    """What one attention layer computed on one batch, as torch tensors in the model's own precision.
+
+    B inputs, H query heads, T tokens, width d, head width d_h. Rows of `logits` and `attention` that belong to padded
+    queries are to be ignored; `visible` is False there.
+    """
+
+    layer: int
+    inputs: Any  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
+    queries: Any  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
+    keys: Any  # (B, H, T, d_h) alike, grouped keys repeated to the query heads
+    logits: Any  # (B, H, T, T) scaled; -inf where the model hides a token from a query
+    attention: Any  # (B, H, T, T) softmax of the logits over the last axis; zeros where a query sees nothing
+    visible: Any  # (B, T, T) bool: query i sees token j, and i is itself a real token
+
+    def __repr__(self) -> str:
+        n_inputs, n_heads, n_tokens, _ = self.attention.shape
+        return f"LayerReading(layer {self.layer}: {n_inputs} inputs, {n_heads} heads, {n_tokens} tokens)"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The query and key maps of a layer as the model stores them: a token x has the query x W_Q + b_Q."""
+
+    W_Q: Any  # (d, H d_h)
+    b_Q: Any  # (H d_h,) or None
+    W_K: Any  # (d, G d_h) for G key heads
+
+
+class Adapter(ABC):
+    """One family of models. `reading.read_attention` runs the model; an adapter says where and how its layers attend.
+
+    Args:
+        model: a loaded Hugging Face model of the family, with attention weights that can be seen ("eager").
+    """
+
+    families: ClassVar[tuple[str, ...]] = ()  # values of config.model_type
+    projections: ClassVar[tuple[str, ...]] = ()  # children that make a module an attention layer
+    softmax_in_single: ClassVar[bool] = False  # the family's own code takes the softmax in float32, whatever the dtype
+    call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.base_model
+        self.config = self.model.config
+        self._modules = [
+            module
+            for name, module in self.model.named_modules()
+            if "crossattention" not in name and all(hasattr(module, one) for one in self.projections)
+        ]
+        if not self._modules:
+            family = getattr(self.config, "model_type", "?")
+            raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self._modules)
+
+    @property
+    def n_heads(self) -> int:
+        return int(self.config.num_attention_heads)
+
+    @property
+    def n_key_heads(self) -> int:
+        """How many heads have keys of their own: all of them, unless queries are grouped."""
+        return self.n_heads
+
+    @property
+    def d_model(self) -> int:
+        return int(self.config.hidden_size)
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.n_heads
+
+    def key_head(self, head: int) -> int:
+        """The key head that a query head reads: with grouped queries, neighbours share one."""
+        return head // (self.n_heads // self.n_key_heads)
+
+    def attention_module(self, layer: int) -> Any:
+        """The module of layer `layer` whose inputs are read."""
+        return self._modules[self.check_layer(layer)]
+
+    def check_layer(self, layer: int) -> int:
+        if whole_number(layer, "layer", at_least=0) >= self.n_layers:
+            raise reject("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
+        return int(layer)
+
+    def check_head(self, head: int) -> int:
+        if whole_number(head, "head", at_least=0) >= self.n_heads:
+            raise reject("head", f"a head from 0 to {self.n_heads - 1}", head)
+        return int(head)
+
+    @abstractmethod
+    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+        """Queries (B, T, H d_h) and keys (B, T, G d_h) of the inputs (B, T, d), by the model's own modules."""
+
+    @abstractmethod
+    def projection(self, layer: int) -> Projection:
+        """The weights behind `project`."""
+
+    def scale(self, layer: int) -> float:
+        """What the products of queries and keys are multiplied with."""
+        return 1.0 / math.sqrt(self.d_head)
+
+    def products(self, layer: int, queries: Any, keys: Any) -> Any:
+        """Logits (B, H, T, T) before the mask."""
+        return queries @ keys.transpose(2, 3) * self.scale(layer)
+
+    def rotate(self, heads: Any, rotation: Any) -> Any:
+        """Queries or keys (B, H, T, d_h) at their positions; unchanged where positions are part of the inputs."""
+        return heads
+
+    def read(self, layer: int, captured: Captured) -> LayerReading:
+        """Queries, keys, logits and attention of a layer, computed from what went into it."""
+        import torch
+
+        n_inputs, n_tokens, _ = captured.inputs.shape
+        queries, keys = (
+            self.rotate(flat.view(n_inputs, n_tokens, -1, self.d_head).transpose(1, 2), captured.rotation)
+            for flat in self.project(layer, captured.inputs)
+        )
+        if self.n_key_heads != self.n_heads:
+            keys = keys[:, [self.key_head(head) for head in range(self.n_heads)]]
+        logits = self.products(layer, queries, keys)
+        seen = captured.real.new_ones((n_inputs, n_tokens, n_tokens))
+        if captured.mask is not None:
+            hidden = hidden_by(captured.mask)
+            logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
+            seen = seen & ~hidden.all(dim=1)
+        single = torch.float32 if self.softmax_in_single else None
+        attention = torch.softmax(logits, dim=-1, dtype=single).to(logits.dtype)
+        if captured.mask is not None:
+            attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
+        visible = seen & captured.real[:, :, None]
+        return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible)
+
+    def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
+        r"""The key-query map of one head: a token x has, for a query z, the logit
+        :math:`x^\top W z + x^\top w_0` up to a constant of the query.
+
+        Args:
+            offset: position of the query minus position of the token; only models with rotary positions need it,
+                and for the others it changes nothing.
+        """
+        W_Q, b_Q, W_K = self._of_head(self.check_layer(layer), self.check_head(head))
+        return KeyQueryMap(W_K=W_K, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
+
+    def _of_head(self, layer: int, head: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        weights = self.projection(layer)
+        own = slice(head * self.d_head, (head + 1) * self.d_head)
+        shared = slice(self.key_head(head) * self.d_head, (self.key_head(head) + 1) * self.d_head)
+        b_Q = np.zeros(self.d_head) if weights.b_Q is None else _numpy(weights.b_Q[own])
+        return _numpy(weights.W_Q[:, own]), b_Q, _numpy(weights.W_K[:, shared])
+
+
+class LinearAdapter(Adapter):
+    """A family whose layers have one linear map for queries and one for keys, named in `projections`."""
+
+    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+        query, key = self._maps(layer)
+        return query(inputs), key(inputs)
+
+    def projection(self, layer: int) -> Projection:
+        query, key = self._maps(layer)
+        return Projection(query.weight.T, query.bias, key.weight.T)
+
+    def _maps(self, layer: int) -> tuple[Any, Any]:
+        module = self.attention_module(layer)
+        query, key = (getattr(module, name) for name in self.projections)
+        return query, key
+
+
+def hidden_by(mask: Any) -> Any:
+    """Where an additive mask hides a token: where it holds about the lowest number of its precision, or of float32."""
+    import torch
+
+    if not mask.is_floating_point():
+        raise reject("batch", "given a mask (B, T) of ones and zeros, or one that is added to logits", f"{mask.dtype}")
+    return mask <= max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
+
+
+def _numpy(tensor: Any) -> FloatArray:
+    return np.asarray(tensor.detach().cpu().double().numpy())

@@ -1,0 +1,27 @@
+"""Encoders of text (BERT and its kin): every token sees every token that is not padding."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from marginlens.errors import reject
+from marginlens.probe.adapters.base import LinearAdapter
+
+
+class BertAdapter(LinearAdapter):
+    """BERT, RoBERTa, XLM-RoBERTa and ELECTRA, with positions that are part of the inputs."""
+
+    families: ClassVar[tuple[str, ...]] = ("bert", "roberta", "xlm-roberta", "electra")
+    projections: ClassVar[tuple[str, ...]] = ("query", "key")
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if any(hasattr(module, "distance_embedding") for module in self._modules):
+            raise reject("model", "a model whose positions are part of its inputs", "one with relative key positions")
+
+
+class DistilBertAdapter(LinearAdapter):
+    """DistilBERT: BERT's layers under other names."""
+
+    families: ClassVar[tuple[str, ...]] = ("distilbert",)
+    projections: ClassVar[tuple[str, ...]] = ("q_lin", "k_lin")

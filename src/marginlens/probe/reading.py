@@ -1,0 +1,133 @@
+"""What every attention layer of a model computes on a batch, read while the model runs once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from marginlens.errors import InputError, reject
+from marginlens.probe.adapters import Adapter, adapter_for
+from marginlens.probe.adapters.base import Captured, LayerReading, hidden_by
+
+_OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
+
+
+def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
+    """Queries, keys, logits and attention of the layers of a model on one batch.
+
+    The model runs once, in evaluation mode and without gradients; what enters each attention layer is kept, and the
+    maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's are held at a time.
+
+    Args:
+        model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
+        batch: what the model is called with: input_ids and attention_mask, or pixel_values; arrays or tensors.
+        layers: which layers, in the order wanted; all of them by default.
+    """
+    import torch
+
+    adapter = adapter_for(model)
+    wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
+    with torch.no_grad():
+        captured = _run(adapter, batch, set(wanted))
+    return _readings(adapter, captured, wanted)
+
+
+def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[int]) -> Iterator[LayerReading]:
+    import torch
+
+    for place, layer in enumerate(layers):
+        _check_finite(captured[layer], layer)
+        again = layer in layers[place + 1 :]
+        with torch.no_grad():  # entered anew for each layer: what the caller does between two readings is its own
+            reading = adapter.read(layer, captured[layer] if again else captured.pop(layer))
+        yield reading
+
+
+def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[int, Captured]:
+    """Run the model once and keep what enters each of the layers."""
+    inputs = _as_model_inputs(adapter.model, batch)
+    kept: dict[int, Captured] = {}
+
+    def keep(layer: int) -> Callable[..., None]:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            named = _named(module, args, kwargs)
+            tokens = named["hidden_states"]
+            real = _real_tokens(inputs.get("attention_mask"), tokens)
+            kept[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
+
+        return hook
+
+    hooks = [
+        adapter.attention_module(layer).register_forward_pre_hook(keep(layer), with_kwargs=True)
+        for layer in sorted(layers)
+    ]
+    try:
+        with _evaluating(adapter.model):
+            adapter.model(**inputs, **adapter.call_options)
+    finally:
+        for one in hooks:
+            one.remove()
+    return kept
+
+
+def _check_finite(captured: Captured, layer: int) -> None:
+    if not bool(captured.inputs[captured.real].isfinite().all()):
+        raise InputError(
+            f"The model itself computes numbers that are not finite before its layer {layer} on this batch; a float64 "
+            "model whose padded tokens see nothing does so, because its mask overflows: give it inputs without "
+            "padding, or float32 weights."
+        )
+
+
+def _named(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a module's forward by name."""
+    names = [name for name in inspect.signature(module.forward).parameters if name != "kwargs"]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch as tensors where the model is, images in its precision."""
+    import torch
+
+    if not isinstance(batch, Mapping) or not any(
+        name in batch for name in ("input_ids", "inputs_embeds", "pixel_values")
+    ):
+        raise reject("batch", "a mapping with input_ids, inputs_embeds or pixel_values", type(batch).__name__)
+    if batch.get("past_key_values") is not None:
+        raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
+    inputs = {}
+    for name, value in batch.items():
+        if name in _OF_THE_HEAD or value is None:
+            continue
+        tensor = torch.as_tensor(value, device=model.device)
+        inputs[name] = tensor.to(model.dtype) if name in ("pixel_values", "inputs_embeds") else tensor
+    return inputs
+
+
+def _real_tokens(attention_mask: Any, tokens: Any) -> Any:
+    """(B, T) bool: which tokens are not padding: the batch's mask says so, or that a token sees itself; else all."""
+    import torch
+
+    if attention_mask is not None and attention_mask.ndim == 2:
+        return attention_mask.to(device=tokens.device, dtype=torch.bool)
+    if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
+        itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
+        return itself.to(tokens.device).expand(tokens.shape[:2])
+    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, and afterwards every module as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+__all__ = ["Captured", "LayerReading", "read_attention"]
