@@ -38,7 +38,6 @@ def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[
     import torch
 
     for place, layer in enumerate(layers):
-        _check_finite(captured[layer], layer)
         again = layer in layers[place + 1 :]
         with torch.no_grad():  # entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, captured[layer] if again else captured.pop(layer))
@@ -69,11 +68,13 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
     finally:
         for one in hooks:
             one.remove()
+    for layer in sorted(kept):
+        _check_finite(kept[layer], layer)
     return kept
 
 
 def _check_finite(captured: Captured, layer: int) -> None:
-    if not bool(captured.inputs[captured.real].isfinite().all()):
+    if not bool(captured.inputs.isfinite().all()):
         raise InputError(
             f"The model itself computes numbers that are not finite before its layer {layer} on this batch; a float64 "
             "model whose padded tokens see nothing does so, because its mask overflows: give it inputs without "
