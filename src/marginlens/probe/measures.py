@@ -1,0 +1,166 @@
+"""What is measured of every head: the arrays by layer and head, and for each one its name and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from marginlens.data.tokens import FloatArray
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number per head: the field that holds it, its short title, the group it stands in, and one sentence of explanation."""
+
+    name: str
+    title: str
+    group: str
+    says: str
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadMeasures:
+    """Arrays of shape (n_layers, n_heads); every average runs over the queries that see at least two tokens, all of equal weight.
+
+    nan stands where there is nothing to measure: a first token that sees only itself, or a matrix W that no single offset gives.
+
+    Attributes:
+        nnz, relative_nnz, entropy, top_probability: means over queries of A's soft count ‖s‖₁/‖s‖₂², of the same over the number of
+            visible tokens, of the entropy in nats and of the largest probability.
+        first_nnz, first_relative_nnz, first_entropy, first_top_probability: the same for the query of the first token alone.
+        frobenius, spectral, nuclear: norms of the combined key-query matrix W.
+        margin_median, margin_low: median and 5% quantile of the logit margin of the selected token over the second best.
+        decisive_share: share of queries whose selected token holds more than half of the attention.
+        self_share, first_share, last_share: share of queries that select themselves, the first or the last token they see.
+    """
+
+    nnz: FloatArray
+    relative_nnz: FloatArray
+    entropy: FloatArray
+    top_probability: FloatArray
+    first_nnz: FloatArray
+    first_relative_nnz: FloatArray
+    first_entropy: FloatArray
+    first_top_probability: FloatArray
+    frobenius: FloatArray
+    spectral: FloatArray
+    nuclear: FloatArray
+    margin_median: FloatArray
+    margin_low: FloatArray
+    decisive_share: FloatArray
+    self_share: FloatArray
+    first_share: FloatArray
+    last_share: FloatArray
+
+    def __iter__(self) -> Iterator[tuple[str, FloatArray]]:
+        """Name and array of every measure."""
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class MaxMarginMeasures:
+    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where the selections of a head cannot be separated at all.
+
+    Attributes:
+        correlation: cosine of the head's [W, w₀] with the solution of ATT-SVM in W-form for the head's own selections.
+        correlation_random_selection: the same where the selections are drawn at random.
+        correlation_random_weights: the cosine of a random matrix of the same factors' shape with the solution for what it selects.
+        margin_ratio, margin_ratio_random_selection, margin_ratio_random_weights: smallest margin over the best one, of the same three.
+        n_constraints: how many rows the problem of the head has.
+    """
+
+    correlation: FloatArray
+    correlation_random_selection: FloatArray
+    correlation_random_weights: FloatArray
+    margin_ratio: FloatArray
+    margin_ratio_random_selection: FloatArray
+    margin_ratio_random_weights: FloatArray
+    n_constraints: FloatArray
+
+    def __iter__(self) -> Iterator[tuple[str, FloatArray]]:
+        """Name and array of every measure."""
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
+
+
+_SPARSITY, _FIRST, _WEIGHTS, _SELECTION, _MARGIN = "Sparsity", "First token", "Weights", "Selection", "Max-margin"
+MEASURES: tuple[Measure, ...] = (
+    Measure(
+        "relative_nnz",
+        "nnz/T",
+        _SPARSITY,
+        "The soft count of attended tokens over the number of tokens that a query sees: 1 is even attention, 1/T is one token.",
+    ),
+    Measure(
+        "nnz", "nnz", _SPARSITY, "The soft count of tokens that a query attends to, ‖s‖₁/‖s‖₂²: 1 when one token has everything."
+    ),
+    Measure("entropy", "entropy", _SPARSITY, "The entropy of the attention in nats: 0 when one token has everything."),
+    Measure("top_probability", "top probability", _SPARSITY, "The attention that the most attended token gets."),
+    Measure(
+        "first_relative_nnz", "first: nnz/T", _FIRST, "nnz/T for the query of the first token (CLS) alone."
+    ),
+    Measure("first_nnz", "first: nnz", _FIRST, "The soft count for the query of the first token (CLS) alone."),
+    Measure("first_entropy", "first: entropy", _FIRST, "The entropy for the first token's query alone."),
+    Measure(
+        "first_top_probability",
+        "first: top probability",
+        _FIRST,
+        "The attention that the most attended token gets from the first token's query.",
+    ),
+    Measure("frobenius", "‖W‖_F", _WEIGHTS, "The Frobenius norm of the combined key-query matrix W."),
+    Measure("spectral", "‖W‖₂", _WEIGHTS, "The largest singular value of W."),
+    Measure("nuclear", "‖W‖_*", _WEIGHTS, "The sum of the singular values of W."),
+    Measure(
+        "margin_median",
+        "median margin",
+        _SELECTION,
+        "By how much the selected token's logit exceeds the second best: the median over queries.",
+    ),
+    Measure(
+        "margin_low", "5% margin", _SELECTION, "The logit margin that 95% of the queries exceed: how sure the least sure ones are."
+    ),
+    Measure(
+        "decisive_share",
+        "decisive",
+        _SELECTION,
+        "The share of queries whose selected token holds more than half of the attention.",
+    ),
+    Measure("self_share", "selects itself", _SELECTION, "The share of queries that select their own token."),
+    Measure("first_share", "selects the first", _SELECTION, "The share of queries that select the first token."),
+    Measure("last_share", "selects the last", _SELECTION, "The share of queries that select the last token they see."),
+    Measure(
+        "correlation",
+        "correlation",
+        _MARGIN,
+        "The cosine of the head's W with the shortest W that makes the same selections with margin 1.",
+    ),
+    Measure(
+        "correlation_random_selection",
+        "correlation, random selections",
+        _MARGIN,
+        "The baseline: the cosine of the head's W with the max-margin solution for selections drawn at random.",
+    ),
+    Measure(
+        "correlation_random_weights",
+        "correlation, random W",
+        _MARGIN,
+        "The baseline: the cosine of a random W with the max-margin solution for what that random W selects.",
+    ),
+    Measure(
+        "margin_ratio",
+        "margin over best",
+        _MARGIN,
+        "The head's smallest margin at unit norm over the largest one that any W reaches for the same selections.",
+    ),
+    Measure(
+        "margin_ratio_random_selection",
+        "margin over best, random selections",
+        _MARGIN,
+        "The baseline: the head's smallest margin for random selections over the best one for these.",
+    ),
+    Measure(
+        "margin_ratio_random_weights",
+        "margin over best, random W",
+        _MARGIN,
+        "The baseline: a random W's smallest margin over the best one for what it selects.",
+    ),
+)

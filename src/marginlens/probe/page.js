@@ -1,0 +1,276 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("probe").textContent);
+  const maps = data.examples.map((one) => Uint8Array.from(atob(one.maps), (letter) => letter.charCodeAt(0)));
+  const state = { measure: 0, layer: null, head: null, example: 0 };
+
+  // ---- making elements: texts only ever enter as text
+  const make = (name, attributes = {}, ...children) => {
+    const element = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  };
+  const draw = (name, attributes = {}, text = null) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== null) element.textContent = text;
+    return element;
+  };
+  const pressable = (label, pressed, act) => {
+    const button = make("button", { type: "button", "aria-pressed": String(pressed) }, label);
+    button.addEventListener("click", act);
+    return button;
+  };
+  const byId = (id) => document.getElementById(id);
+
+  // ---- numbers and colours
+  const shown = (value, percent = false) => {
+    if (value === null || value === undefined) return "–";
+    if (percent) return `${(100 * value).toFixed(value && value < 0.0995 ? 1 : 0)}%`;
+    const size = Math.abs(value);
+    if (size >= 1e4 || (size && size < 1e-3)) return value.toExponential(1).replace("-", "−");
+    return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3).replace("-", "−");
+  };
+  const mix = (stops, share) => {
+    const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+    const low = Math.min(Math.floor(at), stops.length - 2);
+    const channel = (k) => Math.round(stops[low][k] + (at - low) * (stops[low + 1][k] - stops[low][k]));
+    return `rgb(${channel(0)},${channel(1)},${channel(2)})`;
+  };
+  const PALE = [[253, 250, 230], [190, 223, 226], [96, 166, 214]]; // light enough for dark letters throughout
+  const DEEP = [[255, 255, 255], [189, 215, 238], [66, 134, 190], [8, 48, 107]];
+  const gradient = (stops) => `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((one) => mix(stops, one)).join(", ")})`;
+  const attentionColour = (level) => mix(DEEP, Math.sqrt(level / 255)); // the root makes small probabilities visible
+
+  // ---- all heads
+  function showMeasures() {
+    const groups = [...new Set(data.measures.map((one) => one.group))];
+    byId("measures").replaceChildren(...groups.flatMap((group) => [
+      make("span", {}, group),
+      make("div", {}, ...data.measures.flatMap((one, k) => one.group !== group ? [] : [
+        pressable(one.title, k === state.measure, () => { state.measure = k; showMeasures(); showHeat(); }),
+      ])),
+    ]));
+    const again = byId("measures").querySelector('[aria-pressed="true"]');
+    if (document.activeElement === document.body && state.touched && again) again.focus();
+    state.touched = true;
+  }
+
+  function showHeat() {
+    const measure = data.measures[state.measure];
+    const [low, high] = measure.range;
+    byId("says").textContent = measure.says;
+    const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
+      ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
+    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, String(layer)),
+      ...row.map((value, head) => {
+        const chosen = layer === state.layer && head === state.head;
+        const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
+        cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
+        cell.id = `cell-${layer}-${head}`;
+        cell.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
+        cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
+        return make("td", {}, cell);
+      })));
+    byId("heat").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
+    const bar = make("i");
+    bar.style.background = gradient(PALE);
+    byId("legend").replaceChildren(shown(low, measure.percent), bar, shown(high, measure.percent), ` ${measure.title}`);
+  }
+
+  byId("heat").addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const at = /^cell-(\d+)-(\d+)$/.exec(event.target.id);
+    if (!step || !at) return;
+    const next = byId(`cell-${Number(at[1]) + step[0]}-${Number(at[2]) + step[1]}`);
+    if (!next) return;
+    event.preventDefault();
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+
+  // ---- one head
+  function showHead() {
+    const panel = byId("head");
+    if (state.layer === null) {
+      panel.replaceChildren();
+      return;
+    }
+    const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin(), ...preferences())), numbers()];
+    panel.replaceChildren(...parts.flat());
+  }
+
+  function title() {
+    const index = state.layer * data.heads + state.head;
+    const link = (words, k) => {
+      if (k < 0 || k >= data.layers * data.heads) return [];
+      const name = `L${Math.floor(k / data.heads)}H${k % data.heads}`;
+      return [make("a", { href: `#${name}` }, `${words} ${name}`)];
+    };
+    return make("div", { class: "title" }, make("h2", {}, `Layer ${state.layer}, head ${state.head}`),
+      make("p", { class: "facts" }, ...link("←", index - 1), make("a", { href: "#heads-title" }, "all heads"), ...link("→", index + 1)));
+  }
+
+  function attention() {
+    if (!data.examples.length) return [];
+    const example = data.examples[state.example];
+    const choices = make("div", { class: "choices", role: "group", "aria-label": "Example" },
+      ...data.examples.map((one, k) => pressable(one.name, k === state.example, () => {
+        state.example = k;
+        showHead();
+        byId("head").querySelectorAll(".choices button")[k].focus();
+      })));
+    const size = [data.heads, example.queries.length, example.tokens.length];
+    const start = (state.layer * size[0] + state.head) * size[1] * size[2];
+    const levels = maps[state.example].subarray(start, start + size[1] * size[2]);
+    const scale = make("i");
+    scale.style.background = `linear-gradient(90deg, ${[0, 0.0625, 0.25, 0.5625, 1].map((one) => `${attentionColour(255 * one)} ${100 * one}%`).join(", ")})`;
+    const picture = example.grid ? patches(example, levels) : squares(example, levels);
+    return [
+      make("h3", {}, "Attention"), choices,
+      make("div", { class: "columns" },
+        make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, "1", make("span", { class: "mark" }, example.grid ? "" : "□"), example.grid ? "" : "selected")),
+        make("div", {}, selections(example, levels))),
+    ];
+  }
+
+  function squares(example, levels) {
+    const cell = 22, n = example.tokens.length;
+    const letters = Math.max(...example.tokens.map((one) => one.length));
+    const left = Math.max(70, 7.4 * letters + 30), above = 7.4 * letters * 0.75 + 34;
+    const chosen = example.selected[state.layer][state.head];
+    const width = left + n * cell + 0.75 * 7.4 * letters + 8, height = above + example.queries.length * cell + 8;
+    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention map; the table beside it lists what each query selects" });
+    picture.append(draw("text", { x: left, y: 15, class: "axis" }, "token attended to"));
+    const side = draw("text", { x: 14, y: above + 4, class: "axis", transform: `rotate(-90 14 ${above + 4})`, "text-anchor": "end" }, "query");
+    picture.append(side);
+    example.tokens.forEach((token, t) => {
+      const x = left + (t + 0.5) * cell + 3, y = above - 6;
+      picture.append(draw("text", { x, y, transform: `rotate(-48 ${x} ${y})` }, token));
+    });
+    example.queries.forEach((query, q) => {
+      picture.append(draw("text", { x: left - 7, y: above + (q + 0.5) * cell + 4, "text-anchor": "end" }, example.tokens[query]));
+      for (let t = 0; t < n; t += 1) {
+        const level = levels[q * n + t];
+        const box = draw("rect", { x: left + t * cell, y: above + q * cell, width: cell - 1, height: cell - 1, fill: attentionColour(level) });
+        box.append(draw("title", {}, `${example.tokens[query]} → ${example.tokens[t]}: ${(level / 255).toFixed(2)}`));
+        picture.append(box);
+      }
+      if (chosen[q] >= 0) {
+        picture.append(draw("rect", { x: left + chosen[q] * cell + 0.5, y: above + q * cell + 0.5, width: cell - 2, height: cell - 2, fill: "none", stroke: "#c4420f", "stroke-width": 2 }));
+      }
+    });
+    return picture;
+  }
+
+  function patches(example, levels) {
+    const [rows, columns] = example.grid, cell = Math.max(8, Math.floor(320 / columns));
+    const most = Math.max(...levels.subarray(1), 1);
+    const width = columns * cell, height = rows * cell + 22;
+    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention of the first token over the patches of the image" });
+    picture.append(draw("text", { x: 4, y: 15, class: "axis" }, `first token → patches; darkest ${(most / 255).toFixed(3)}`));
+    for (let k = 0; k < rows * columns; k += 1) {
+      const level = levels[k + 1];
+      const box = draw("rect", { x: (k % columns) * cell, y: 22 + Math.floor(k / columns) * cell, width: cell - 0.5, height: cell - 0.5, fill: mix(DEEP, level / most) });
+      box.append(draw("title", {}, `${example.tokens[k + 1]}: ${(level / 255).toFixed(3)}`));
+      picture.append(box);
+    }
+    return picture;
+  }
+
+  const table = (names, rows) => make("div", { class: "scroll" }, make("table", { class: "rows" },
+    make("thead", {}, make("tr", {}, ...names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((one, k) => make("td", { class: names[k][1] }, one)))))));
+
+  function selections(example, levels) {
+    const n = example.tokens.length;
+    const rows = example.queries.flatMap((query, q) => {
+      const chosen = example.selected[state.layer][state.head][q];
+      if (chosen < 0) return [];
+      return [[example.tokens[query], example.tokens[chosen], (levels[q * n + chosen] / 255).toFixed(2), shown(example.margins[state.layer][state.head][q])]];
+    });
+    return table([["query", "token"], ["selects", "token"], ["attention", "number"], ["logit margin", "number"]], rows);
+  }
+
+  function margins() {
+    const { edges, counts } = data.margins, bars = counts[state.layer][state.head];
+    const total = bars.reduce((sum, one) => sum + one, 0);
+    if (!total) return [];
+    const most = Math.max(...bars), width = 440, height = 150, bottom = 34, left = 18;
+    const logs = edges.map(Math.log10), span = logs[logs.length - 1] - logs[0];
+    const x = (log) => left + ((log - logs[0]) / span) * (width - left - 22);
+    const picture = draw("svg", { class: "map", width, height: height + bottom, viewBox: `0 0 ${width} ${height + bottom}`, role: "img", "aria-label": "Histogram of logit margins" });
+    bars.forEach((count, k) => {
+      if (!count) return;
+      const tall = (count / most) * (height - 18);
+      const box = draw("rect", { x: x(logs[k]), y: height - tall, width: Math.max(x(logs[k + 1]) - x(logs[k]) - 0.6, 0.8), height: tall, fill: "#4286be" });
+      box.append(draw("title", {}, `${shown(edges[k])} to ${shown(edges[k + 1])}: ${count} queries`));
+      picture.append(box);
+    });
+    for (let power = Math.ceil(logs[0]); power <= logs[logs.length - 1] + 1e-9; power += 1) {
+      picture.append(draw("line", { x1: x(power), x2: x(power), y1: height, y2: height + 5, stroke: "#55514a" }));
+      const label = power < -3 || power > 3 ? `1e${power}`.replace("-", "−") : String(10 ** power);
+      picture.append(draw("text", { x: x(power), y: height + 17, class: "axis", "text-anchor": "middle" }, label));
+    }
+    picture.append(draw("line", { x1: 0, x2: width, y1: height, y2: height, stroke: "#55514a" }));
+    picture.append(draw("text", { x: width - 8, y: height + 31, class: "axis", "text-anchor": "end" }, "logit margin of the selected token over the second best"));
+    const value = (name) => (data.measures.find((one) => one.name === name) || { values: [] }).values[state.layer]?.[state.head] ?? null;
+    [["margin_low", "5%"], ["margin_median", "median"]].forEach(([name, words], k) => {
+      const at = value(name);
+      if (!at) return;
+      picture.append(draw("line", { x1: x(Math.log10(at)), x2: x(Math.log10(at)), y1: 4, y2: height, stroke: "#c4420f", "stroke-width": 1.5, "stroke-dasharray": k ? "none" : "4 3" }));
+      picture.append(draw("text", { x: x(Math.log10(at)) + (k ? 4 : -4), y: 13, class: "axis", "text-anchor": k ? "start" : "end" }, `${words} ${shown(at)}`));
+    });
+    return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), picture];
+  }
+
+  function maxMargin() {
+    const value = (name) => (data.measures.find((one) => one.name === name) || { values: [] }).values[state.layer]?.[state.head] ?? null;
+    const kinds = [["correlation with the max-margin W", "correlation"], ["smallest margin over the best", "margin_ratio"]];
+    if (!data.measures.some((one) => one.name === "correlation")) return [];
+    return [make("h3", {}, "How max-margin it is"), table(
+      [["", ""], ["this head", "number"], ["random selections", "number"], ["random W", "number"]],
+      kinds.map(([words, name]) => [words, shown(value(name)), shown(value(`${name}_random_selection`)), shown(value(`${name}_random_weights`))]))];
+  }
+
+  function preferences() {
+    const rows = data.preferences[`${state.layer}.${state.head}`] || [];
+    if (!rows.length) return [];
+    return [make("h3", {}, "What it prefers over what"), table(
+      [["prefers", "token"], ["over", "token"], ["times", "number"], ["of", "number"]],
+      rows.map(([preferred, over, times, met]) => [preferred, over, String(times), String(met)]))];
+  }
+
+  function numbers() {
+    const rows = data.measures.map((one) => {
+      const all = one.values.flat().filter((value) => value !== null), own = one.values[state.layer][state.head];
+      const mean = all.reduce((sum, value) => sum + value, 0) / all.length;
+      const rank = own === null ? "–" : `${all.filter((value) => value > own).length + 1} of ${all.length}`;
+      return [one.title, shown(own, one.percent), rank, shown(mean, one.percent)];
+    });
+    return [make("h3", {}, "All its numbers"), table([["measure", ""], ["this head", "number"], ["rank, largest first", "number"], ["mean of all heads", "number"]], rows)];
+  }
+
+  // ---- where the address points
+  function go(place) {
+    if (location.hash === place) follow();
+    else location.hash = place;
+  }
+
+  function follow() {
+    const at = /^#L(\d+)H(\d+)$/.exec(location.hash);
+    const known = at && Number(at[1]) < data.layers && Number(at[2]) < data.heads;
+    if (!known && location.hash && state.layer !== null) return; // an anchor elsewhere on the page
+    const before = document.activeElement && document.activeElement.id;
+    [state.layer, state.head] = known ? [Number(at[1]), Number(at[2])] : [null, null];
+    showHeat();
+    showHead();
+    if (before && before.startsWith("cell-")) byId(before).focus({ preventScroll: true });
+    if (known) byId("head").scrollIntoView();
+  }
+  window.addEventListener("hashchange", follow);
+  showMeasures();
+  follow();
+})();

@@ -1,0 +1,135 @@
+"""A probe as one HTML page that needs nothing else: a heat map over layers and heads for every measure, and each head close up."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.probe.measures import Measure
+from marginlens.probe.page_words import findings
+from marginlens.probe.result import Example, ProbeResult, plain
+
+_SHARED = ("correlation", "margin_ratio")  # measures whose baselines are shown on the same scale
+
+
+def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
+    """The page's text.
+
+    Args:
+        introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
+        back: address of the page that this one belongs to, linked at the top.
+    """
+    own = files("marginlens.probe")
+    style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    title = f"What the attention heads of {result.model} select"
+    home = f'<a href="{escape(back, quote=True)}">marginlens</a>' if back else "marginlens"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>marginlens: {escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f'<header>\n<p class="brand">{home}</p>\n<h1>{escape(title)}</h1>\n'
+        f'<p class="facts">{escape(" · ".join(_facts(result)))}</p>\n</header>\n'
+        f"{_paragraphs(introduction)}{_seen(result)}{_BODY}"
+        f'</main>\n<script type="application/json" id="probe">{_embedded(page_data(result))}</script>\n'
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def page_data(result: ProbeResult) -> dict[str, Any]:
+    """Everything that the page draws, as plain values; attention maps as bytes from 0 to 255 in base64."""
+    edges, counts = result.margins.histogram()
+    return {
+        "model": result.model,
+        "layers": result.n_layers,
+        "heads": result.n_heads,
+        "measures": [_measure(result, one) for one in result.measures],
+        "margins": {"edges": plain(edges), "counts": counts.tolist()},
+        "examples": [_example(one) for one in result.examples],
+        "preferences": {
+            f"{layer}.{head}": [[one.preferred, one.over, one.times, one.met] for one in rows]
+            for (layer, head), rows in result.preferences.items()
+        },
+    }
+
+
+def _measure(result: ProbeResult, measure: Measure) -> dict[str, Any]:
+    values = result.measure(measure.name)
+    return {
+        "name": measure.name,
+        "title": measure.title,
+        "group": measure.group,
+        "says": measure.says,
+        "percent": measure.name.endswith("_share"),
+        "range": list(_range(result, measure.name, values)),
+        "values": plain(values),
+    }
+
+
+def _range(result: ProbeResult, name: str, values: FloatArray) -> tuple[float, float]:
+    """The ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
+    family = next((one for one in _SHARED if name.startswith(one)), None)
+    shown = [result.measure(one.name) for one in result.measures if family and one.name.startswith(family)] or [values]
+    together = np.concatenate([one.ravel() for one in shown])
+    low, high = (float(np.nanquantile(together, share)) for share in (0.0, 1.0))
+    return float(f"{low:.6g}"), float(f"{high:.6g}")
+
+
+def _example(example: Example) -> dict[str, Any]:
+    levels = np.clip(np.rint(255.0 * example.attention), 0, 255).astype(np.uint8)
+    return {
+        "name": example.name,
+        "tokens": list(example.tokens),
+        "queries": example.queries.tolist(),
+        "grid": None if example.grid is None else list(example.grid),
+        "maps": b64encode(levels.tobytes()).decode("ascii"),
+        "selected": example.selected.tolist(),
+        "margins": [[[None if one is None else float(f"{one:.3g}") for one in row] for row in layer]
+                    for layer in plain(example.margins)],
+    }  # fmt: skip
+
+
+def _embedded(data: Any) -> str:
+    """JSON that no text in it can end, and no browser reads as markup."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _facts(result: ProbeResult) -> list[str]:
+    facts = [
+        f"{result.n_layers} layers of {result.n_heads} heads",
+        f"{result.n_inputs:,} inputs, {result.n_queries:,} queries",
+        f"{result.mean_tokens:.1f} visible tokens on average",
+    ]
+    return [*facts, f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else facts
+
+
+def _paragraphs(texts: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(text)}</p>\n" for text in texts)
+
+
+def _seen(result: ProbeResult) -> str:
+    items = "".join(f"<li>{escape(one)}</li>\n" for one in findings(result))
+    notes = "".join(f'<p class="note">{escape(one)}</p>\n' for one in result.notes)
+    return f'<section class="seen">\n<h2>What one sees</h2>\n<ul>\n{items}</ul>\n{notes}</section>\n'
+
+
+_BODY = """<noscript><p class="note">The maps of this page are drawn by a script inside it, which this browser does not run.</p></noscript>
+<section class="heads" aria-labelledby="heads-title">
+<h2 id="heads-title">All heads</h2>
+<p>Choose a measure; choose a head to see its attention, its selections and its margins. Layers and heads are counted from 0.
+The arrow keys go from head to head.</p>
+<div id="measures" role="group" aria-label="Measure"></div>
+<p id="says"></p>
+<div class="scroll"><table id="heat"></table></div>
+<div id="legend"></div>
+</section>
+<section id="head" aria-live="polite" tabindex="-1"></section>
+"""

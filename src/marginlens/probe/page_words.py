@@ -1,0 +1,114 @@
+"""What the numbers of a probe say, in sentences; every number in them is computed from the result."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from marginlens.data.tokens import FloatArray
+from marginlens.probe.measures import MaxMarginMeasures
+from marginlens.probe.result import ProbeResult
+
+_MOST = 0.5  # share of the queries from which on a head is said to select something
+
+
+def findings(result: ProbeResult) -> tuple[str, ...]:
+    """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
+    said = [_sparsity(result), _by_layer(result), _weights(result), _selections(result)]
+    if result.max_margin is not None:
+        said += [_correlation(result.max_margin), _margins(result.max_margin)]
+    return tuple(one for one in said if one)
+
+
+def head_name(layer: int, head: int) -> str:
+    """A head as the page and the terminal call it: L3H5."""
+    return f"L{layer}H{head}"
+
+
+def place_of(values: FloatArray, *, largest: bool) -> tuple[int, int]:
+    """Layer and head of the largest or smallest number."""
+    flat = int(np.nanargmax(values) if largest else np.nanargmin(values))
+    return flat // values.shape[1], flat % values.shape[1]
+
+
+def _sparsity(result: ProbeResult) -> str:
+    count, share = result.heads.nnz, result.heads.relative_nnz
+    sparsest, evenest = (place_of(share, largest=one) for one in (False, True))
+    return (
+        f"A query sees {result.mean_tokens:.1f} tokens on average and attends to {np.nanmean(count):.1f} of them (soft count, mean over "
+        f"heads). The sparsest head is {head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
+        f"{head_name(*evenest)} with {share[evenest]:.2f}."
+    )
+
+
+def _by_layer(result: ProbeResult) -> str:
+    if result.n_layers < 2:
+        return ""
+    means = ", ".join(f"{one:.2f}" for one in np.nanmean(result.heads.relative_nnz, axis=1))
+    return f"From the first layer to the last, the mean nnz/T of the heads is {means}."
+
+
+def _weights(result: ProbeResult) -> str:
+    norms, share = result.heads.frobenius.ravel(), result.heads.relative_nnz.ravel()
+    known = np.isfinite(norms) & np.isfinite(share)
+    if known.sum() < 3 or np.ptp(norms[known]) == 0.0 or np.ptp(share[known]) == 0.0:
+        return ""
+    rank = float(spearmanr(norms[known], share[known]).statistic)
+    relation = "sparser" if rank < 0.0 else "less sparse"
+    return (
+        f"Over all heads, the rank correlation of ‖W‖_F with nnz/T is {_signed(rank)}: heads with larger key-query weights are "
+        f"{'on the whole' if abs(rank) > 0.3 else 'only slightly'} {relation}."
+    )
+
+
+def _selections(result: ProbeResult) -> str:
+    heads = result.heads
+    kinds = {"their own token": heads.self_share, "the first token": heads.first_share, "the last token": heads.last_share}
+    counted = [f"{int(np.sum(np.nan_to_num(share) > _MOST))} select {name}" for name, share in kinds.items()]
+    decisive = np.nanmean(heads.decisive_share)
+    return (
+        f"Of {result.n_layers * result.n_heads} heads, {', '.join(counted[:-1])} and {counted[-1]} in more than half of their queries. "
+        f"On average {decisive:.0%} of a head's selections are decisive: the selected token holds more than half of the attention."
+    )
+
+
+def _correlation(found: MaxMarginMeasures) -> str:
+    own = found.correlation
+    if not np.isfinite(own).any():
+        return "The selections of no head can be separated by any W, so that none has a max-margin solution to compare with."
+    best = place_of(own, largest=True)
+    return (
+        f"The correlation of a head's W with the max-margin solution for its own selections has median {_median(own)} over heads "
+        f"({_ends(own)}); for random selections it is {_median(found.correlation_random_selection)}, and a random W reaches "
+        f"{_median(found.correlation_random_weights)} with the solution for what it selects. "
+        f"{_above(own, found.correlation_random_selection, found.correlation_random_weights)} "
+        f"The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
+    )
+
+
+def _margins(found: MaxMarginMeasures) -> str:
+    own = found.margin_ratio
+    if not np.isfinite(own).any():
+        return ""
+    return (
+        f"The smallest margin of a head, at unit norm, is {_median(own)} of the best possible one (median over heads, {_ends(own)}); "
+        f"a random W reaches {_median(found.margin_ratio_random_weights)} of the best one for its own selections."
+    )
+
+
+def _above(own: FloatArray, selection: FloatArray, weights: FloatArray) -> str:
+    known = np.isfinite(own) & np.isfinite(weights)
+    over = int(np.sum(known & (own > weights) & ~(own <= selection)))
+    return f"It exceeds both baselines in {over} of {int(known.sum())} heads."
+
+
+def _median(values: FloatArray) -> str:
+    return _signed(float(np.nanmedian(values))) if np.isfinite(values).any() else "unknown"
+
+
+def _ends(values: FloatArray) -> str:
+    return f"from {_signed(float(np.nanmin(values)))} to {_signed(float(np.nanmax(values)))}"
+
+
+def _signed(number: float) -> str:
+    return f"{number:.3f}".replace("-", "−")
