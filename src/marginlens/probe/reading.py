@@ -5,13 +5,32 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from marginlens.data.tokens import IntArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.adapters import Adapter, adapter_for
 from marginlens.probe.adapters.base import Captured, LayerReading, hidden_by
 
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
+
+
+_TOKENS, _PAIRS = 4096, 2**19  # of one batch: bounds what a model holds, and the maps of one layer
+
+
+@dataclass(frozen=True, eq=False)
+class InputBatch:
+    """Some of a user's inputs as a model reads them."""
+
+    index: IntArray  # (B,) places of these inputs among all of them
+    inputs: Mapping[str, Any]  # what the model is called with, as NumPy arrays
+    tokens: tuple[tuple[str, ...], ...]  # names of the real tokens of each input
+
+
+def batch_size(n_tokens: int) -> int:
+    """How many inputs of so many tokens go into one batch, so that it fits into memory whatever the length."""
+    return max(1, min(_TOKENS // n_tokens, _PAIRS // n_tokens**2))
 
 
 def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
@@ -131,4 +150,4 @@ def _evaluating(model: Any) -> Iterator[None]:
             module.training = True
 
 
-__all__ = ["Captured", "LayerReading", "read_attention"]
+__all__ = ["Captured", "InputBatch", "LayerReading", "batch_size", "read_attention"]

@@ -23,16 +23,9 @@ def supported_families() -> tuple[str, ...]:
     return tuple(family for adapter in ADAPTERS for family in adapter.families)
 
 
-def adapter_for(model: Any) -> Adapter:
-    """The adapter of an already loaded Hugging Face model.
-
-    Args:
-        model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
-    """
-    config = getattr(model, "config", None)
+def check_family(config: Any) -> type[Adapter]:
+    """The adapter of the family that a model's configuration names."""
     family = getattr(config, "model_type", None)
-    if config is None or family is None or not hasattr(model, "base_model"):
-        raise reject("model", "a loaded Hugging Face model", type(model).__name__)
     adapter = next((one for one in ADAPTERS if family in one.families), None)
     if adapter is None:
         why = f" ({_REFUSED[family]})" if family in _REFUSED else ""
@@ -40,6 +33,19 @@ def adapter_for(model: Any) -> Adapter:
             f"The model family {family!r} has no adapter{why}: there is one for {', '.join(supported_families())}, "
             f"and {GUIDE} says in five steps how to add another."
         )
+    return adapter
+
+
+def adapter_for(model: Any) -> Adapter:
+    """The adapter of an already loaded Hugging Face model.
+
+    Args:
+        model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
+    """
+    config = getattr(model, "config", None)
+    if not hasattr(config, "model_type") or not hasattr(model, "base_model"):
+        raise reject("model", "a loaded Hugging Face model", type(model).__name__)
+    adapter = check_family(config)
     implementation = getattr(config, "_attn_implementation", None)
     if implementation != "eager":
         raise reject(
@@ -51,4 +57,4 @@ def adapter_for(model: Any) -> Adapter:
     return adapter(model)
 
 
-__all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "supported_families"]
+__all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "supported_families"]

