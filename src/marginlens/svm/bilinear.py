@@ -1,0 +1,125 @@
+"""The W-form of ATT-SVM: the shortest matrix W whose logits rank one token above others, query by query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
+from marginlens.errors import real_array, reject
+from marginlens.svm.bilinear_pivot import solve_pivot
+from marginlens.svm.bilinear_rows import BilinearRows
+from marginlens.svm.graph_groups import FORMED
+from marginlens.svm.graph_large import solve_large
+from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, TIGHT
+from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solution import MarginSolution, Status
+
+PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
+CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BilinearSolution(MarginSolution):
+    """A `MarginSolution` whose `x` is a matrix W (d_tokens, d_queries); `pairs` (n_rows, 3) holds (k, i, j) of every row."""
+
+    rows: BilinearRows  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shape = f"{len(self.floor)} rows, {self.x.shape[0]} by {self.x.shape[1]}"
+        return f"BilinearSolution({self.status.name}, margin={self.margin:.6g}, {shape})"
+
+    def margin_bounds(self) -> tuple[float, float]:
+        """What the stored W and multipliers prove of the best margin, whatever the status: it lies between these two.
+
+        The lower one is W's own margin, zero where W misses a row; the upper one comes from the multipliers, by weak duality.
+        """
+        if not np.isfinite(self.x).all():
+            return 0.0, 0.0 if self.status is Status.INFEASIBLE else np.inf
+        W, size = self.x.reshape(-1), float(length(self.x.reshape(-1)))
+        lower = max(0.0, float(self.rows.apply(W).min(initial=np.inf))) / size if size > 0.0 else 0.0
+        pushes = np.maximum(self.multipliers, 0.0)
+        total = float(pushes @ self.floor)
+        return lower, float(length(self.rows.combine(pushes))) / total if total > 0.0 else np.inf
+
+
+def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> BilinearSolution:
+    r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
+
+    .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_i - x_j)^\top W q_k \ge 1
+
+    Args:
+        X: tokens (n_tokens, d_tokens).
+        Q: queries (n_queries, d_queries).
+        triples: (n_rows, 3) whole numbers: query k, token i, token j.
+        formed: the most entries that all rows may have together to be formed for the exact solver; with 0 they never are.
+    Returns:
+        A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
+        `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it.
+    """
+    tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
+    named = _triples(triples, len(queries), len(tokens))
+    blank = _blank(BilinearRows(tokens, queries, named))
+    if not len(named):
+        return blank
+    sizes = blank.rows.sizes
+    if not sizes.all():  # no W tells tokens apart that look the same
+        return _infeasible(blank, (np.arange(len(named)) == np.argmin(sizes)).astype(np.float64))
+    if blank.rows.shape[0] * blank.rows.shape[1] <= formed:
+        found = least_distance(np.asarray(blank.rows), blank.floor)
+        if found.status is Status.INFEASIBLE:
+            return _infeasible(blank, found.certificate)
+        if found.status is Status.OPTIMAL:
+            return _judged(blank, found.multipliers)
+    products = blank.rows.scaled()
+    guess = solve_pivot(products, 1.0 / sizes)
+    solved = _judged(blank, guess.weights / sizes)
+    if solved.status is Status.OPTIMAL:
+        return solved
+    outcome = solve_large(products, 1.0 / sizes, np.zeros(len(sizes), dtype=bool))
+    if outcome.impossible:
+        return _infeasible(blank, outcome.weights / sizes)
+    return _judged(blank, outcome.weights / sizes)
+
+
+def _blank(rows: BilinearRows) -> BilinearSolution:
+    """W = 0, which is the solution where there is no row."""
+    n, W = len(rows), np.zeros((rows.X.shape[1], rows.Q.shape[1]))
+    idle = np.zeros(n, dtype=bool)
+    return BilinearSolution(rows, np.ones(n), None, W, Status.TRIVIAL, np.zeros(n), None, idle, None, rows.triples)
+
+
+def _infeasible(blank: BilinearSolution, y: FloatArray | None) -> BilinearSolution:
+    nothing = np.full_like(blank.x, np.nan), np.full_like(blank.floor, np.nan)
+    claimed = replace(blank, x=nothing[0], status=Status.INFEASIBLE, multipliers=nothing[1], certificate=y)
+    proved = claimed.certificate_residual() <= CONTRADICTION
+    return claimed if proved else replace(claimed, status=Status.INACCURATE)
+
+
+def _judged(blank: BilinearSolution, weights: FloatArray) -> BilinearSolution:
+    """W of these multipliers with its tight rows; optimal when its own residual says so."""
+    W = blank.rows.combine(weights)
+    slack = blank.rows.apply(W) - 1.0
+    tight = (slack <= TIGHT + NOTHING * float(length(W)) * blank.rows.sizes) | (weights > 0.0)
+    solved = replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, active=tight, status=Status.INACCURATE)
+    allowed = min(max(PROMISED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
+    return replace(solved, status=Status.OPTIMAL) if solved.kkt_residual() <= allowed else solved
+
+
+def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:
+    """Checked, and ordered by query."""
+    array = np.asarray(triples)
+    if array.size == 0:
+        return np.empty((0, 3), dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
+        expected = "whole numbers of shape (n_rows, 3): query, higher token, lower token"
+        raise reject("triples", expected, f"shape {array.shape} with dtype {array.dtype}")
+    limits = np.array([n_queries, n_tokens, n_tokens])
+    outside = (array < 0) | (array >= limits)
+    if outside.any():
+        row = int(np.argmax(outside.any(axis=1)))
+        raise reject("triples", f"below {n_queries}, {n_tokens}, {n_tokens} and not negative", f"{array[row]} in row {row}")
+    return array[np.argsort(array[:, 0], kind="stable")].astype(np.int64)

@@ -1,0 +1,179 @@
+"""Few tight rows among many: solve for a working set by one Cholesky factor, let go what pulls, take in what is missed.
+
+The Gram matrix of rows (x_i - x_j) q_kᵀ is the elementwise product of two small Gram matrices, so a set of m rows costs m² d operations to
+set up whatever the number of unknowns is, and m³/3 to solve. Every accepted round raises the dual value, so no set returns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpotrf
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.svm.graph_products import GraphProducts
+
+_EPS = 2.0**-52
+_ENOUGH = 1e-13  # distance to a halfspace, relative to ‖W‖, that counts as none
+_PER_QUERY = 3  # rows of one query that enter at a time
+_WORTHWHILE = 0.1  # of the largest violation, what a row must be missed by to enter
+_DEPENDENT = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
+_ROUNDS = 200
+_FACTORS = 600
+
+
+class Guess(NamedTuple):
+    """Multipliers of rows of norm one, and whether every row was satisfied at the end."""
+
+    weights: FloatArray
+    finished: bool
+
+
+class _Set(NamedTuple):
+    """Rows that are made tight: which, their differences of norm one, their Gram matrix and their multipliers."""
+
+    rows: IntArray  # (m,)
+    differences: FloatArray  # (m, d_tokens)
+    gram: FloatArray  # (m, m)
+    held: FloatArray  # (m,)
+    factor: FloatArray | None
+
+    def some(self, kept: IntArray) -> _Set:
+        """The members `kept`, whose multipliers are still to be found."""
+        return _Set(self.rows[kept], self.differences[kept], self.gram[np.ix_(kept, kept)], self.held[kept], None)
+
+
+def solve_pivot(products: GraphProducts, floor: FloatArray) -> Guess:
+    """Multipliers of the shortest W with A W >= floor for rows A of norm one.
+
+    Args:
+        floor: (n_rows,) positive.
+    """
+    return _Pivots(products, floor / float(floor.max())).run(float(floor.max()))
+
+
+class _Pivots:
+    """The rows, and how sets of them are extended and solved."""
+
+    def __init__(self, products: GraphProducts, floor: FloatArray) -> None:
+        self._products, self._floor = products, floor
+        norms = np.linalg.norm(products.Q, axis=1)
+        units = products.Q / norms[:, None]
+        self._norms, self._cosines = norms, units @ units.T  # of the queries
+        self._n_factors = 0
+
+    def run(self, scale: float) -> Guess:
+        """Rounds until no row is missed, or until nothing is gained any more."""
+        d, nothing = self._products.terms.E.shape[1], np.empty(0)
+        now = _Set(np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty((0, 0)), nothing, None)
+        slack, value, finished = -self._floor, 0.0, False
+        for _ in range(_ROUNDS):
+            finished = self._satisfied(slack, now)
+            if finished or self._n_factors > _FACTORS:
+                break
+            new = self._missed(slack, now)
+            then = self._settled(self._extended(now, new))
+            if not self._value(then) > value:
+                then = self._careful(now, new[:1])
+            if not self._value(then) > value:
+                break
+            now, value = then, self._value(then)
+            now, slack = self._refined(now)
+        weights = np.zeros(len(self._floor))
+        weights[now.rows] = scale * now.held
+        return Guess(weights, finished)
+
+    def _satisfied(self, slack: FloatArray, now: _Set) -> bool:
+        total = float(now.held.sum())
+        norm = (2.0 * self._value(now)) ** 0.5 if total > 0.0 else 0.0
+        return total > 0.0 and float(slack.min()) >= -max(_ENOUGH * norm, 16 * _EPS * total)
+
+    def _value(self, now: _Set) -> float:
+        """The dual value of a set whose rows are tight, ‖W‖²/2."""
+        return 0.5 * float(self._floor[now.rows] @ now.held)
+
+    def _missed(self, slack: FloatArray, now: _Set) -> IntArray:
+        """The rows missed by most, a few of each query, worst first."""
+        outside = np.ones(len(slack), dtype=bool)
+        outside[now.rows] = False
+        worst = -float(slack[outside].min(initial=0.0))
+        some = np.flatnonzero(outside & (slack < -_WORTHWHILE * worst))
+        k = self._products.terms.k[some]
+        order = np.lexsort((slack[some], k))
+        place = np.arange(len(some)) - np.searchsorted(k[order], k[order])
+        new = some[order[place < _PER_QUERY]]
+        return new[np.argsort(slack[new], kind="stable")]
+
+    def _extended(self, now: _Set, new: IntArray) -> _Set:
+        E, k, i, j, scale = self._products.terms
+        m, n = len(now.rows), len(now.rows) + len(new)
+        rows = np.concatenate([now.rows, new])
+        added = (E[i[new]] - E[j[new]]) * (scale[new] * self._norms[k[new]])[:, None]
+        differences = np.concatenate([now.differences, added])
+        gram = np.empty((n, n))
+        gram[:m, :m] = now.gram
+        gram[m:] = (added @ differences.T) * self._cosines[np.ix_(k[new], k[rows])]
+        gram[:m, m:] = gram[m:, :m].T
+        return _Set(rows, differences, gram, np.concatenate([now.held, np.zeros(len(new))]), None)
+
+    def _settled(self, now: _Set) -> _Set:
+        """Without what pulls, all at once, again and again until nothing does."""
+        while True:
+            now = self._tight(now)
+            if not (now.held <= 0.0).any():
+                return now
+            now = now.some(np.flatnonzero(now.held > 0.0))
+
+    def _careful(self, now: _Set, new: IntArray) -> _Set:
+        """One row enters; others leave one by one where the straight way to the tight solution meets zero, so the value only grows."""
+        now = self._extended(now, new)
+        while True:
+            then = self._tight(now)
+            if len(then.rows) < len(now.rows):  # dependent rows: the straight way does not exist
+                return then if (then.held > 0.0).all() else now._replace(held=np.zeros(len(now.rows)))
+            pulling = then.held <= 0.0
+            if not pulling.any():
+                return then
+            fall = np.where(pulling, now.held - then.held, np.inf)
+            share = np.where(pulling, now.held, np.inf) / np.where(fall > 0.0, fall, 1.0)
+            step = min(1.0, float(share.min()))
+            moved = np.maximum(now.held + step * (then.held - now.held), 0.0)
+            moved[np.argmin(share)] = 0.0
+            now = now._replace(held=moved).some(np.flatnonzero(moved > 0.0))
+
+    def _tight(self, now: _Set) -> _Set:
+        """The multipliers that make all members tight; members that depend on others are left out."""
+        while True:
+            self._n_factors += 1
+            factor = _cholesky(now.gram)
+            if isinstance(factor, int):
+                now = now.some(np.delete(np.arange(len(now.rows)), factor))
+                continue
+            held = cho_solve((factor, True), self._floor[now.rows], check_finite=False)
+            return now._replace(held=held, factor=factor)
+
+    def _refined(self, now: _Set) -> tuple[_Set, FloatArray]:
+        """The multipliers corrected once on the rows themselves, and the slack of all rows."""
+        slack = self._slack(now)
+        if now.factor is not None:
+            held = now.held - cho_solve((now.factor, True), slack[now.rows], check_finite=False)
+            if (held > 0.0).all():
+                now = now._replace(held=held)
+                slack = self._slack(now)
+        return now, slack
+
+    def _slack(self, now: _Set) -> FloatArray:
+        return self._products.apply(self._products.combine(now.held, now.rows)) - self._floor
+
+
+def _cholesky(gram: FloatArray) -> FloatArray | int:
+    """The lower factor, or the place of the first row that depends on those before it."""
+    try:
+        factor: FloatArray = np.linalg.cholesky(gram).astype(np.float64, copy=False)  # releases the interpreter lock
+    except np.linalg.LinAlgError:
+        _, failed = dpotrf(gram, lower=1)
+        return max(0, int(failed) - 1)
+    weakest = int(np.argmin(np.diagonal(factor))) if len(factor) else 0
+    return weakest if len(factor) and factor[weakest, weakest] ** 2 < _DEPENDENT else factor
