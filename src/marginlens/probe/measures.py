@@ -17,6 +17,11 @@ class Measure:
     group: str
     says: str
 
+    @property
+    def label(self) -> str:
+        """The title inside its group."""
+        return self.title.split(": ")[-1]
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadMeasures:
@@ -59,52 +64,58 @@ class HeadMeasures:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MaxMarginMeasures:
-    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where the selections of a head cannot be separated at all.
+    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where no W makes the selections in question.
+
+    Three numbers, each for the head at its own selections and for three baselines, which are means over a few draws.
 
     Attributes:
-        correlation: cosine of the head's [W, w₀] with the solution of ATT-SVM in W-form for the head's own selections.
-        correlation_random_selection: the same where the selections are drawn at random.
-        correlation_random_weights: the cosine of a random matrix of the same factors' shape with the solution for what it selects.
-        margin_ratio, margin_ratio_random_selection, margin_ratio_random_weights: smallest margin over the best one, of the same three.
-        n_constraints: how many rows the problem of the head has.
+        correlation: cosine of [W, w₀] with the solution of ATT-SVM in W-form.
+        margin_ratio: smallest margin at unit norm over the best one. low_ratio: the same for the margin that 95% of the constraints exceed.
+        …_random_selections: the head's W at selections drawn at random.
+        …_random_matrix: random weights, of factors of the same shapes, at the head's selections.
+        …_random_head: such random weights at the selections that they make themselves.
+        n_constraints: how many rows the problem of the head has. residual: KKT residual of its solution.
     """
 
     correlation: FloatArray
-    correlation_random_selection: FloatArray
-    correlation_random_weights: FloatArray
+    correlation_random_selections: FloatArray
+    correlation_random_matrix: FloatArray
+    correlation_random_head: FloatArray
     margin_ratio: FloatArray
-    margin_ratio_random_selection: FloatArray
-    margin_ratio_random_weights: FloatArray
+    margin_ratio_random_selections: FloatArray
+    margin_ratio_random_matrix: FloatArray
+    margin_ratio_random_head: FloatArray
+    low_ratio: FloatArray
+    low_ratio_random_selections: FloatArray
+    low_ratio_random_matrix: FloatArray
+    low_ratio_random_head: FloatArray
     n_constraints: FloatArray
+    residual: FloatArray
 
     def __iter__(self) -> Iterator[tuple[str, FloatArray]]:
         """Name and array of every measure."""
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
 
-_SPARSITY, _FIRST, _WEIGHTS, _SELECTION, _MARGIN = "Sparsity", "First token", "Weights", "Selection", "Max-margin"
-MEASURES: tuple[Measure, ...] = (
+_SPARSITY, _FIRST, _WEIGHTS, _SELECTION = "Sparsity", "First token", "Weights", "Selection"
+_OWN: tuple[Measure, ...] = (
     Measure(
         "relative_nnz",
         "nnz/T",
         _SPARSITY,
         "The soft count of attended tokens over the number of tokens that a query sees: 1 is even attention, 1/T is one token.",
     ),
-    Measure(
-        "nnz", "nnz", _SPARSITY, "The soft count of tokens that a query attends to, ‖s‖₁/‖s‖₂²: 1 when one token has everything."
-    ),
+    Measure("nnz", "nnz", _SPARSITY, "The soft count ‖s‖₁/‖s‖₂² of the tokens that a query attends to: 1 when one has everything."),
     Measure("entropy", "entropy", _SPARSITY, "The entropy of the attention in nats: 0 when one token has everything."),
     Measure("top_probability", "top probability", _SPARSITY, "The attention that the most attended token gets."),
-    Measure(
-        "first_relative_nnz", "first: nnz/T", _FIRST, "nnz/T for the query of the first token (CLS) alone."
-    ),
+    Measure("first_relative_nnz", "first: nnz/T", _FIRST, "nnz/T for the query of the first token (CLS) alone."),
     Measure("first_nnz", "first: nnz", _FIRST, "The soft count for the query of the first token (CLS) alone."),
-    Measure("first_entropy", "first: entropy", _FIRST, "The entropy for the first token's query alone."),
+    Measure("first_entropy", "first: entropy", _FIRST, "The entropy for the query of the first token (CLS) alone."),
     Measure(
         "first_top_probability",
         "first: top probability",
         _FIRST,
-        "The attention that the most attended token gets from the first token's query.",
+        "The attention that the most attended token gets from the query of the first token (CLS).",
     ),
     Measure("frobenius", "‖W‖_F", _WEIGHTS, "The Frobenius norm of the combined key-query matrix W."),
     Measure("spectral", "‖W‖₂", _WEIGHTS, "The largest singular value of W."),
@@ -115,9 +126,7 @@ MEASURES: tuple[Measure, ...] = (
         _SELECTION,
         "By how much the selected token's logit exceeds the second best: the median over queries.",
     ),
-    Measure(
-        "margin_low", "5% margin", _SELECTION, "The logit margin that 95% of the queries exceed: how sure the least sure ones are."
-    ),
+    Measure("margin_low", "5% margin", _SELECTION, "The logit margin that 95% of the queries exceed."),
     Measure(
         "decisive_share",
         "decisive",
@@ -127,40 +136,23 @@ MEASURES: tuple[Measure, ...] = (
     Measure("self_share", "selects itself", _SELECTION, "The share of queries that select their own token."),
     Measure("first_share", "selects the first", _SELECTION, "The share of queries that select the first token."),
     Measure("last_share", "selects the last", _SELECTION, "The share of queries that select the last token they see."),
-    Measure(
-        "correlation",
-        "correlation",
-        _MARGIN,
-        "The cosine of the head's W with the shortest W that makes the same selections with margin 1.",
-    ),
-    Measure(
-        "correlation_random_selection",
-        "correlation, random selections",
-        _MARGIN,
-        "The baseline: the cosine of the head's W with the max-margin solution for selections drawn at random.",
-    ),
-    Measure(
-        "correlation_random_weights",
-        "correlation, random W",
-        _MARGIN,
-        "The baseline: the cosine of a random W with the max-margin solution for what that random W selects.",
-    ),
-    Measure(
-        "margin_ratio",
-        "margin over best",
-        _MARGIN,
-        "The head's smallest margin at unit norm over the largest one that any W reaches for the same selections.",
-    ),
-    Measure(
-        "margin_ratio_random_selection",
-        "margin over best, random selections",
-        _MARGIN,
-        "The baseline: the head's smallest margin for random selections over the best one for these.",
-    ),
-    Measure(
-        "margin_ratio_random_weights",
-        "margin over best, random W",
-        _MARGIN,
-        "The baseline: a random W's smallest margin over the best one for what it selects.",
+)
+QUANTITIES = {  # name → group, and what it says of the head at its own selections
+    "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),
+    "margin_ratio": ("Margin over best", "the smallest margin, at unit norm, over the largest one that any W reaches"),
+    "low_ratio": ("5% margin over best", "the margin, at unit norm, that 95% of the constraints exceed, over the best one"),
+}
+SETTINGS = {  # ending of the name → title, and whose W stands beside which selections
+    "": ("this head", "For this head at its own selections"),
+    "_random_selections": ("random selections", "Baseline: for this head at selections drawn at random"),
+    "_random_matrix": ("random W", "Baseline: for random weights at the selections of this head"),
+    "_random_head": ("random head", "Baseline: for random weights at the selections that they make themselves"),
+}
+MEASURES: tuple[Measure, ...] = (
+    *_OWN,
+    *(
+        Measure(f"{name}{ending}", f"{group.lower()}: {title}", group, f"{whose}: {what}.")
+        for name, (group, what) in QUANTITIES.items()
+        for ending, (title, whose) in SETTINGS.items()
     ),
 )

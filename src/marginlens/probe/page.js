@@ -49,7 +49,7 @@
     byId("measures").replaceChildren(...groups.flatMap((group) => [
       make("span", {}, group),
       make("div", {}, ...data.measures.flatMap((one, k) => one.group !== group ? [] : [
-        pressable(one.title, k === state.measure, () => { state.measure = k; showMeasures(); showHeat(); }),
+        pressable(one.label, k === state.measure, () => { state.measure = k; showMeasures(); showHeat(); }),
       ])),
     ]));
     const again = byId("measures").querySelector('[aria-pressed="true"]');
@@ -92,6 +92,8 @@
   });
 
   // ---- one head
+  const value = (name) => data.measures.find((one) => one.name === name)?.values[state.layer][state.head] ?? null;
+
   function showHead() {
     const panel = byId("head");
     if (state.layer === null) {
@@ -216,7 +218,6 @@
     }
     picture.append(draw("line", { x1: 0, x2: width, y1: height, y2: height, stroke: "#55514a" }));
     picture.append(draw("text", { x: width - 8, y: height + 31, class: "axis", "text-anchor": "end" }, "logit margin of the selected token over the second best"));
-    const value = (name) => (data.measures.find((one) => one.name === name) || { values: [] }).values[state.layer]?.[state.head] ?? null;
     [["margin_low", "5%"], ["margin_median", "median"]].forEach(([name, words], k) => {
       const at = value(name);
       if (!at) return;
@@ -227,12 +228,12 @@
   }
 
   function maxMargin() {
-    const value = (name) => (data.measures.find((one) => one.name === name) || { values: [] }).values[state.layer]?.[state.head] ?? null;
-    const kinds = [["correlation with the max-margin W", "correlation"], ["smallest margin over the best", "margin_ratio"]];
     if (!data.measures.some((one) => one.name === "correlation")) return [];
+    const kinds = { correlation: "correlation with the max-margin W", margin_ratio: "smallest margin over the best", low_ratio: "5% margin over the best" };
+    const beside = { "": "this head", _random_selections: "random selections", _random_matrix: "random W", _random_head: "random head" };
     return [make("h3", {}, "How max-margin it is"), table(
-      [["", ""], ["this head", "number"], ["random selections", "number"], ["random W", "number"]],
-      kinds.map(([words, name]) => [words, shown(value(name)), shown(value(`${name}_random_selection`)), shown(value(`${name}_random_weights`))]))];
+      [["", ""], ...Object.values(beside).map((words) => [words, "number"])],
+      Object.entries(kinds).map(([name, words]) => [words, ...Object.keys(beside).map((ending) => shown(value(name + ending)))]))];
   }
 
   function preferences() {

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
-from marginlens.probe.measures import Measure
+from marginlens.probe.measures import QUANTITIES, Measure
 from marginlens.probe.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
-
-_SHARED = ("correlation", "margin_ratio")  # measures whose baselines are shown on the same scale
 
 
 def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
@@ -65,6 +63,7 @@ def _measure(result: ProbeResult, measure: Measure) -> dict[str, Any]:
     return {
         "name": measure.name,
         "title": measure.title,
+        "label": measure.label,
         "group": measure.group,
         "says": measure.says,
         "percent": measure.name.endswith("_share"),
@@ -75,7 +74,7 @@ def _measure(result: ProbeResult, measure: Measure) -> dict[str, Any]:
 
 def _range(result: ProbeResult, name: str, values: FloatArray) -> tuple[float, float]:
     """The ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
-    family = next((one for one in _SHARED if name.startswith(one)), None)
+    family = next((one for one in QUANTITIES if name.startswith(one)), None)
     shown = [result.measure(one.name) for one in result.measures if family and one.name.startswith(family)] or [values]
     together = np.concatenate([one.ravel() for one in shown])
     low, high = (float(np.nanquantile(together, share)) for share in (0.0, 1.0))

@@ -75,13 +75,14 @@ def _selections(result: ProbeResult) -> str:
 def _correlation(found: MaxMarginMeasures) -> str:
     own = found.correlation
     if not np.isfinite(own).any():
-        return "The selections of no head can be separated by any W, so that none has a max-margin solution to compare with."
+        return "No W makes the selections of any head, so that none has a max-margin solution to compare with."
     best = place_of(own, largest=True)
     return (
         f"The correlation of a head's W with the max-margin solution for its own selections has median {_median(own)} over heads "
-        f"({_ends(own)}); for random selections it is {_median(found.correlation_random_selection)}, and a random W reaches "
-        f"{_median(found.correlation_random_weights)} with the solution for what it selects. "
-        f"{_above(own, found.correlation_random_selection, found.correlation_random_weights)} "
+        f"({_ends(own)}). The baselines: {_median(found.correlation_random_selections)} at random selections, "
+        f"{_median(found.correlation_random_matrix)} for a random W at the head's selections, "
+        f"{_median(found.correlation_random_head)} for a random W at the selections it makes itself. "
+        f"{_above(own, found.correlation_random_selections, 'random selections')} and {_above(own, found.correlation_random_head, 'a random W at its own selections', again=True)} "
         f"The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
     )
 
@@ -91,15 +92,16 @@ def _margins(found: MaxMarginMeasures) -> str:
     if not np.isfinite(own).any():
         return ""
     return (
-        f"The smallest margin of a head, at unit norm, is {_median(own)} of the best possible one (median over heads, {_ends(own)}); "
-        f"a random W reaches {_median(found.margin_ratio_random_weights)} of the best one for its own selections."
+        f"The smallest margin of a head, at unit norm, is {_median(own)} of the best possible one (median over heads, {_ends(own)}), "
+        f"against {_median(found.margin_ratio_random_head)} for a random W at the selections it makes itself; the margin that 95% of the "
+        f"constraints exceed is {_median(found.low_ratio)} of the best, against {_median(found.low_ratio_random_head)}."
     )
 
 
-def _above(own: FloatArray, selection: FloatArray, weights: FloatArray) -> str:
-    known = np.isfinite(own) & np.isfinite(weights)
-    over = int(np.sum(known & (own > weights) & ~(own <= selection)))
-    return f"It exceeds both baselines in {over} of {int(known.sum())} heads."
+def _above(own: FloatArray, baseline: FloatArray, name: str, *, again: bool = False) -> str:
+    known = np.isfinite(own) & np.isfinite(baseline)
+    count = f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
+    return f"that of {name} in {count}." if again else f"It exceeds that of {name} in {count} heads"
 
 
 def _median(values: FloatArray) -> str:

@@ -1,0 +1,230 @@
+"""What `marginlens probe` does between its options and its ending: inputs, the probe, the folder and the tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from marginlens.errors import reject
+from marginlens.probe.checkpoint_curves import CheckpointCurves
+from marginlens.probe.inputs import Inputs
+from marginlens.probe.loading import LoadedModel, load_model
+from marginlens.probe.page_words import head_name
+from marginlens.probe.result import ProbeResult
+from marginlens.probe.settings import ProbeSettings
+from marginlens.progress import Progress
+
+FOLDER = "probe-report"
+PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
+_HEADS = 6  # heads that each table of the terminal names
+_LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
+_CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "‖W‖_F", "median margin", "decisive")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for: the model, its inputs, and whether to trust pickles and to download."""
+
+    model: str
+    text: Path | None
+    images: Path | None
+    limit: int | None
+    trusted: tuple[bool, bool] = (False, False)
+
+    def __post_init__(self) -> None:
+        if self.text is not None and self.images is not None:
+            raise reject("images", "left out when --text is given", repr(str(self.images)))
+
+    def load(self) -> LoadedModel:
+        """The model."""
+        return load_model(self.model, trust_pickle=self.trusted[0], download=self.trusted[1])
+
+    def inputs(self, loaded: LoadedModel) -> Inputs:
+        """The inputs as this model reads them."""
+        from marginlens.probe.image_inputs import ImageInputs, read_images
+        from marginlens.probe.sentences import own_sentences
+        from marginlens.probe.text_inputs import encode_texts, read_texts
+
+        if loaded.images is not None:
+            if self.images is None:
+                raise reject("images", "a file of images for this model, which reads images", repr(_given(self.text)))
+            found = read_images(self.images, loaded.images)
+            return ImageInputs(found.pixel_values[: self.limit], found.settings)
+        if self.images is not None:
+            raise reject("images", "left out for this model, which reads texts", repr(str(self.images)), "Use --text.")
+        texts = own_sentences() if self.text is None else read_texts(self.text)
+        return encode_texts(list(texts)[: self.limit], loaded.tokenizer, loaded.model.config)
+
+
+def probed(request: Request, settings: ProbeSettings, progress: Progress) -> ProbeResult:
+    """Load the model and the inputs, and probe."""
+    from marginlens.probe.run import probe_model
+
+    loaded = request.load()
+    return probe_model(loaded, request.inputs(loaded), settings, progress=progress)
+
+
+def curves(request: Request, settings: ProbeSettings, progress: Progress) -> CheckpointCurves:
+    """Probe every checkpoint in the folder that was named as the model."""
+    from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
+
+    folders = checkpoint_folders(request.model)
+    trust = request.trusted[0]
+    loaded = load_model(folders[0], trust_pickle=trust)
+    return probe_checkpoints(folders, request.inputs(loaded), settings, trust_pickle=trust, progress=progress)
+
+
+# ---- the folder
+
+
+def check_folder(folder: Path | None) -> Path | None:
+    """A place where the page can be written: nothing there yet, or an earlier probe, in a folder that is there."""
+    if folder is None:
+        return None
+    final = folder.expanduser().resolve()
+    expected = "a new folder, or one that an earlier probe wrote"
+    if final.exists() and not final.is_dir():
+        raise reject("out", expected, f"the file {str(folder)!r}")
+    if final.is_dir() and any(final.iterdir()) and not any((final / one).is_file() for one in (NUMBERS, CURVES)):
+        raise reject("out", expected, f"{str(folder)!r}, which holds something else")
+    if not final.parent.is_dir():
+        raise reject("out", "a folder inside one that exists", repr(str(folder)))
+    return folder
+
+
+def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
+    """Write the files beside their place and move the folder into it, so that it appears whole or not at all."""
+    final = folder.expanduser().resolve()
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
+            made, earlier = Path(workshop) / "new", Path(workshop) / "earlier"
+            made.mkdir()
+            for name, content in _files(found).items():
+                (made / name).write_bytes(content)
+            if final.exists():
+                final.rename(earlier)
+            try:
+                shutil.move(made, final)
+            except BaseException:
+                if earlier.exists():
+                    earlier.rename(final)
+                raise
+    except OSError as problem:
+        got = f"{str(folder)!r} ({problem.strerror or problem})"
+        raise reject("out", "a place that can be written", got) from problem
+
+
+def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
+    numbers = json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False, indent=1).encode()
+    if isinstance(found, ProbeResult):
+        from marginlens.probe.page import probe_page
+
+        return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
+    from marginlens.report.figures import png, svg
+
+    figure = found.draw()
+    return {"curves.png": png(figure), "curves.svg": svg(figure), CURVES: numbers}
+
+
+# ---- the terminal
+
+
+def show(out: Console, found: ProbeResult | CheckpointCurves, folder: Path | None) -> None:
+    """The tables, and where the rest is."""
+    if isinstance(found, ProbeResult):
+        _show_heads(out, found)
+        where = "The page is at {}"
+        file = PAGE
+    else:
+        _show_curves(out, found)
+        where, file = "The curves are at {}", "curves.png"
+    if folder is not None:
+        out.print(where.format(folder / file), markup=False, soft_wrap=True)
+
+
+def _show_heads(out: Console, found: ProbeResult) -> None:
+    from marginlens.report.terminal import rows_table
+
+    size = f"{found.n_layers} layers of {found.n_heads} heads; {found.n_inputs:,} inputs, {found.n_queries:,} queries"
+    out.print(f"{found.model}: {size}", markup=False)
+    shown = [one for one in found.measures if one.name in (*_LAYER_COLUMNS, *dict(found.max_margin or ()))]
+    layers = [
+        {"layer": layer, **{one.title: _mean(found.measure(one.name)[layer]) for one in shown}}
+        for layer in range(found.n_layers)
+    ]
+    out.print(rows_table("Layers, means over heads", layers))
+    out.print(rows_table("The sparsest heads", _heads(found, "relative_nnz", largest=False)))
+    if found.max_margin is not None and np.isfinite(found.max_margin.correlation).any():
+        out.print(rows_table("The most max-margin heads", _max_margin_heads(found)))
+    for note in found.notes:
+        out.print(note, markup=False)
+
+
+def _heads(found: ProbeResult, name: str, *, largest: bool) -> list[dict[str, Any]]:
+    heads = found.heads
+    rows = []
+    for layer, head in _order(found.measure(name), largest=largest):
+        at = (layer, head)
+        rows.append(
+            {
+                "head": head_name(layer, head),
+                "nnz/T": _number(heads.relative_nnz[at]),
+                "top probability": _number(heads.top_probability[at]),
+                "‖W‖_F": _number(heads.frobenius[at]),
+                "median margin": _number(heads.margin_median[at]),
+                "selects itself": f"{heads.self_share[at]:.0%}",
+                "the first": f"{heads.first_share[at]:.0%}",
+                "the last": f"{heads.last_share[at]:.0%}",
+            }
+        )
+    return rows
+
+
+def _max_margin_heads(found: ProbeResult) -> list[dict[str, Any]]:
+    told = found.max_margin
+    assert told is not None  # its caller looked
+    names = [one for one in found.measures if one.group == "Max-margin"]
+    return [
+        {"head": head_name(*at), **{one.title: _number(found.measure(one.name)[at]) for one in names}}
+        for at in _order(told.correlation, largest=True)
+    ]
+
+
+def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
+    """Layer and head of the first few, those without a number left out."""
+    flat = np.argsort(-values.ravel() if largest else values.ravel(), kind="stable")
+    flat = flat[np.isfinite(values.ravel()[flat])][:_HEADS]
+    return [(int(one) // values.shape[1], int(one) % values.shape[1]) for one in flat]
+
+
+def _show_curves(out: Console, found: CheckpointCurves) -> None:
+    from marginlens.report.terminal import rows_table
+
+    out.print(f"{found!r}", markup=False)
+    rows = [
+        {name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()
+    ]
+    out.print(rows_table("The last layer, means over heads", rows))
+    trends = {name: found.trend(name)[-1] for name in ("relative_nnz", "frobenius")}
+    said = [f"{name} {_number(one):.3f}" for name, one in trends.items() if np.isfinite(one)]
+    if said:
+        out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
+
+
+def _mean(values: Any) -> float | None:
+    return _number(np.mean(values))
+
+
+def _number(value: Any) -> Any:
+    return float(value) if np.isfinite(value) else None
+
+
+def _given(path: Path | None) -> str:
+    return "nothing" if path is None else f"--text {path}"

@@ -1,0 +1,65 @@
+"""A few inputs whose attention is kept while all of them are run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.probe.image_inputs import ImageInputs
+from marginlens.probe.inputs import Inputs, example_name, example_places
+from marginlens.probe.reading import InputBatch
+from marginlens.probe.result import Example
+from marginlens.probe.selection import Selection
+from marginlens.probe.settings import ProbeSettings
+
+
+class ExampleMaps:
+    """Attention, selections and margins of the chosen inputs, layer after layer."""
+
+    def __init__(self, inputs: Inputs, settings: ProbeSettings) -> None:
+        self._inputs, self._longest = inputs, settings.longest_example
+        self._places = {int(one) for one in example_places(inputs, settings.examples, settings.longest_example)}
+        self._tokens: dict[int, tuple[str, ...]] = {}
+        self._layers: dict[int, list[tuple[Any, IntArray, FloatArray]]] = {}
+
+    def add(self, layer: int, batch: InputBatch, attention: FloatArray, chosen: Selection) -> None:
+        """Keep what belongs to chosen inputs: attention (n_inputs, n_heads, n_tokens, n_tokens) and what its queries select."""
+        for row, place in enumerate(batch.index.tolist()):
+            if place not in self._places:
+                continue
+            tokens = batch.tokens[row]
+            rows = self._rows(len(tokens))
+            self._tokens[place] = tokens
+            self._layers.setdefault(place, []).append(
+                (
+                    attention[row, :, :rows, : len(tokens)].astype(np.float32),
+                    chosen.selected[row, :, :rows].copy(),
+                    chosen.margin[row, :, :rows].copy(),
+                )
+            )
+
+    def finished(self) -> tuple[Example, ...]:
+        """The examples, in the order of the inputs."""
+        grid = self._inputs.settings.grid if isinstance(self._inputs, ImageInputs) else None
+        made = []
+        for place in sorted(self._layers):
+            attention, selected, margins = (np.stack(one) for one in zip(*self._layers[place], strict=True))
+            alone = ~np.isfinite(margins)  # a query that sees one token, or none
+            made.append(
+                Example(
+                    name=example_name(self._inputs, place),
+                    tokens=self._tokens[place],
+                    queries=np.arange(attention.shape[2]),
+                    attention=attention,
+                    selected=np.where(alone, -1, selected),
+                    margins=np.where(alone, np.nan, margins),
+                    grid=grid if attention.shape[2] == 1 else None,
+                )
+            )
+        return tuple(made)
+
+    def _rows(self, n_tokens: int) -> int:
+        """How many queries are kept: all of a short text, the first one of anything else."""
+        return n_tokens if n_tokens <= self._longest and not isinstance(self._inputs, ImageInputs) else 1

@@ -1,0 +1,111 @@
+"""Probe a model: run it over a user's inputs once, and measure every attention head on the way."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import InputError, reject
+from marginlens.probe.adapters import Adapter, adapter_for
+from marginlens.probe.example_maps import ExampleMaps
+from marginlens.probe.inputs import Inputs, as_inputs, as_loaded
+from marginlens.probe.run_margins import probe_margins
+from marginlens.probe.reading import InputBatch, LayerReading, read_attention
+from marginlens.probe.result import ProbeResult
+from marginlens.probe.running import RunningMeasures
+from marginlens.probe.selection import select_tokens
+from marginlens.probe.settings import ProbeSettings
+from marginlens.probe.text_inputs import TextInputs
+from marginlens.progress import Progress, Silence
+
+_NORMS = ("frobenius", "spectral", "nuclear")
+
+
+def probe_model(
+    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: Progress | None = None
+) -> ProbeResult:
+    """Measure every attention head of a model on a set of inputs.
+
+    The model runs batch by batch, and of each batch only sums are kept, so that memory does not grow with the number of inputs.
+
+    Args:
+        model: a loaded Hugging Face model with attn_implementation="eager", or what `load_model` gave.
+        inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
+        settings: see `ProbeSettings`.
+        progress: told how far it is.
+    Returns:
+        Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
+        `soft_sparsity` and the others the numbers of these.
+    """
+    asked, watch = settings or ProbeSettings(), progress or Silence()
+    loaded = as_loaded(model)
+    adapter, given = adapter_for(loaded.model), as_inputs(loaded, inputs)
+    began = time.perf_counter()
+    n_more = adapter.n_layers * adapter.n_heads if asked.max_margin else 0
+    watch.expect(len(given) + n_more)
+    sums, examples = RunningMeasures(adapter.n_layers, adapter.n_heads), ExampleMaps(given, asked)
+    for batch in given.batches():
+        for reading in read_attention(loaded.model, batch.inputs):
+            _measure(reading, batch, sums, examples)
+        watch.advance(len(batch.index))
+    if not sums.n_queries.any():
+        raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
+    norms, notes = head_norms(adapter, asked.offset)
+    found = None
+    if asked.max_margin:
+        found, more = probe_margins(loaded.model, given, asked, watch)
+        notes += more
+    if isinstance(given, TextInputs) and given.n_truncated:
+        notes += (f"{given.n_truncated} texts were cut to the {given.max_tokens} tokens that the model can read.",)
+    return ProbeResult(
+        model=loaded.name,
+        family=str(loaded.model.config.model_type),
+        n_inputs=len(given),
+        n_queries=int(sums.n_queries[0]),
+        mean_tokens=float(sums.n_seen[0] / sums.n_queries[0]),
+        heads=sums.finished(norms),
+        margins=sums.margins,
+        settings=asked,
+        max_margin=found,
+        examples=examples.finished(),
+        notes=notes,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
+    """Frobenius, spectral and nuclear norm of every head's W, (n_layers, n_heads) each, and what there is to say about them.
+
+    nan where positions are rotary and no `offset` is given at which to take W.
+    """
+    norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in _NORMS}
+    try:
+        adapter.key_query(0, 0)
+        notes: tuple[str, ...] = ()
+    except InputError:
+        if offset is None:
+            return norms, (
+                "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
+                "that is free of positions. State an offset to have W measured there.",
+            )
+        notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
+    for layer in range(adapter.n_layers):
+        for head in range(adapter.n_heads):
+            one = adapter.key_query(layer, head, offset)
+            for name in _NORMS:
+                norms[name][layer, head] = getattr(one, name)
+    return norms, notes
+
+
+def _measure(reading: LayerReading, batch: InputBatch, sums: RunningMeasures, examples: ExampleMaps) -> None:
+    attention, logits = (one.detach().cpu().double().numpy() for one in (reading.attention, reading.logits))
+    visible = reading.visible.cpu().numpy()
+    chosen = select_tokens(logits, visible)
+    sums.add(reading.layer, attention, visible, chosen)
+    examples.add(reading.layer, batch, attention, chosen)
+
+
+__all__ = ["Inputs", "head_norms", "probe_model"]

@@ -1,0 +1,81 @@
+"""How max-margin every head of a model is, layer after layer, so that only one layer's tokens are held at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import InputError
+from marginlens.probe.adapters import adapter_for
+from marginlens.probe.image_inputs import ImageInputs
+from marginlens.probe.inputs import Inputs
+from marginlens.probe.max_margin import HeadMargin, MarginMatch, layer_margins
+from marginlens.probe.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
+from marginlens.probe.measures import QUANTITIES, MaxMarginMeasures
+from marginlens.probe.reading import read_attention
+from marginlens.probe.settings import ProbeSettings
+from marginlens.progress import Progress
+
+_BASELINES = ("random_selections", "random_matrix", "random_head")
+
+
+def probe_margins(
+    model: Any, inputs: Inputs, settings: ProbeSettings, progress: Progress
+) -> tuple[MaxMarginMeasures | None, tuple[str, ...]]:
+    """The max-margin numbers of all heads on the first `settings.max_margin_inputs` inputs, and what there is to say about them.
+
+    None where positions are rotary: logits are then not x^T W z for any one W.
+    """
+    adapter = adapter_for(model)
+    try:
+        adapter.key_query(0, 0)
+    except InputError:
+        progress.advance(adapter.n_layers * adapter.n_heads)
+        return None, ("There is no max-margin part: with rotary positions no single W gives all the logits of a query.",)
+    asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed)
+    some = first_inputs(inputs, settings.max_margin_inputs)
+    arrays = {
+        field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)
+    }
+    n_asked = 0
+    for layer in range(adapter.n_layers):
+        sample = layer_sample(model, some, layer, asked)
+        heads = [adapter.key_query(layer, head) for head in range(adapter.n_heads)]
+        for head, found in enumerate(layer_margins(sample, heads, asked)):
+            for name, number in _numbers(found).items():
+                arrays[name][layer, head] = number
+        n_asked = max(n_asked, len(sample))
+        progress.advance(adapter.n_heads)
+    note = f"The max-margin part asks each head about up to {n_asked} queries of {len(some)} inputs."
+    return MaxMarginMeasures(**arrays), (note,)
+
+
+def layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSettings) -> QuerySample:
+    """Queries drawn from what one layer reads on all the inputs, in the inputs' own order."""
+    tokens: dict[int, Any] = {}
+    for batch in inputs.batches():
+        (reading,) = read_attention(model, batch.inputs, layers=[layer])
+        read, seen = real_tokens(reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy())
+        tokens |= dict(zip(batch.index.tolist(), zip(read, seen, strict=True), strict=True))
+    ordered = [tokens[place] for place in sorted(tokens)]
+    return sample_queries([one for one, _ in ordered], [one for _, one in ordered], settings)
+
+
+def first_inputs(inputs: Inputs, count: int) -> Inputs:
+    """The first `count` inputs."""
+    if isinstance(inputs, ImageInputs):
+        return replace(inputs, pixel_values=inputs.pixel_values[:count])
+    return replace(inputs, texts=inputs.texts[:count], ids=inputs.ids[:count], tokens=inputs.tokens[:count])
+
+
+def _numbers(found: HeadMargin) -> dict[str, float]:
+    numbers = {name: float(getattr(found.own, name)) for name in (*QUANTITIES, "n_constraints", "residual")}
+    for baseline in _BASELINES:
+        draws: Sequence[MarginMatch] = getattr(found, baseline)
+        for name in QUANTITIES:
+            known = [number for number in (getattr(one, name) for one in draws) if np.isfinite(number)]
+            numbers[f"{name}_{baseline}"] = float(np.mean(known)) if known else float("nan")
+    return numbers
