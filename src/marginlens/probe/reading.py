@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 from marginlens.data.tokens import IntArray
@@ -36,8 +37,9 @@ def batch_size(n_tokens: int) -> int:
 def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
     """Queries, keys, logits and attention of the layers of a model on one batch.
 
-    The model runs once, in evaluation mode and without gradients; what enters each attention layer is kept, and the
-    maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's are held at a time.
+    The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
+    attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
+    are held at a time. A model in evaluation mode may be read from several threads at once.
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
@@ -63,17 +65,26 @@ def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[
         yield reading
 
 
+class _Enough(Exception):
+    """The last layer that was asked for has its inputs; what the model would compute from there on is not needed."""
+
+
 def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[int, Captured]:
-    """Run the model once and keep what enters each of the layers."""
+    """Run the model once, up to the last of the layers, and keep what enters each of them."""
     inputs = _as_model_inputs(adapter.model, batch)
     kept: dict[int, Captured] = {}
+    own, last = get_ident(), max(layers, default=-1)
 
     def keep(layer: int) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if get_ident() != own:  # the same model may be read from several threads, each with its own batch
+                return
             named = _named(module, args, kwargs)
             tokens = named["hidden_states"]
             real = _real_tokens(inputs.get("attention_mask"), tokens)
             kept[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
+            if layer == last:
+                raise _Enough
 
         return hook
 
@@ -82,7 +93,7 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
         for layer in sorted(layers)
     ]
     try:
-        with _evaluating(adapter.model):
+        with _evaluating(adapter.model), suppress(_Enough):
             adapter.model(**inputs, **adapter.call_options)
     finally:
         for one in hooks:
