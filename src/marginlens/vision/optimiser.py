@@ -1,0 +1,52 @@
+"""The optimisers of a vision transformer, and their state by the names of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.vision.settings import MOMENTUM, VisionSettings
+
+_WEIGHT, _STATE = "weight/", "moment/"
+
+
+def optimiser_for(model: Any, settings: VisionSettings) -> Any:
+    """Gradient descent with momentum, or AdamW; weight decay acts on matrices alone."""
+    import torch
+
+    matrices = [p for p in model.parameters() if p.ndim in (2, 4)]
+    others = [p for p in model.parameters() if p.ndim not in (2, 4)]  # biases, norms, the CLS token and positions
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    fused = {"fused": True} if next(model.parameters()).is_cuda else {}
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=MOMENTUM, **fused)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, **fused)
+
+
+def state_arrays(model: Any, optimiser: Any) -> dict[str, Any]:
+    """Weights and moments as NumPy arrays by name."""
+    arrays = {}
+    for name, parameter in model.named_parameters():
+        arrays[_WEIGHT + name] = parameter.detach().cpu().numpy()
+        for kind, value in optimiser.state.get(parameter, {}).items():
+            if value is not None:
+                arrays[f"{_STATE}{kind}/{name}"] = (
+                    value.detach().cpu().numpy() if hasattr(value, "cpu") else np.array(value)
+                )
+    return arrays
+
+
+def restore_arrays(model: Any, optimiser: Any, arrays: dict[str, Any]) -> None:
+    """Put weights and moments back; KeyError or RuntimeError where they are another model's."""
+    import torch
+
+    by_name = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in by_name.items():
+            parameter.copy_(torch.from_numpy(arrays[_WEIGHT + name]))
+    for key, value in arrays.items():
+        if key.startswith(_STATE):
+            kind, name = key.removeprefix(_STATE).split("/", 1)
+            parameter = by_name[name]
+            optimiser.state[parameter][kind] = torch.from_numpy(np.array(value)).to(parameter.device)

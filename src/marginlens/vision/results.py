@@ -1,0 +1,166 @@
+"""What a training run leaves: curves of sparsity and norms over epochs, accuracies, and maps of a few images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.files import write_whole
+from marginlens.data.tokens import FloatArray
+from marginlens.vision.settings import VisionSettings
+
+FACTS = "run.json"
+FORM = "marginlens vision run 1"
+SCALARS = ("loss", "train_accuracy", "test_accuracy", "seconds")
+BY_LAYER = ("sparsity", "head_sparsity", "own_share", "norm", "norm_of_sum")
+_DIGITS = 6  # significant digits of curves
+_MAP_DIGITS = 4
+
+
+class Ending(Enum):
+    """Why training stopped."""
+
+    FINISHED = "All epochs are done."
+    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint holds where to go on."
+    DIVERGED = (
+        "The loss is no longer a finite number, so training stopped; a smaller rate, a warm-up or clipping may help."
+    )
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch, from 0 before any step: mean loss and accuracy while it ran, test accuracy at its end, and what every layer had then.
+
+    `sparsity`, `head_sparsity` and `own_share` are those of `ClsAttention`, `norm` and `norm_of_sum` those of `key_query_norms`.
+    """
+
+    epoch: int
+    loss: float
+    train_accuracy: float
+    test_accuracy: float
+    seconds: float
+    sparsity: tuple[float, ...]
+    head_sparsity: tuple[float, ...]
+    own_share: tuple[float, ...]
+    norm: tuple[float, ...]
+    norm_of_sum: tuple[float, ...]
+
+    def __str__(self) -> str:
+        trained = f"loss {self.loss:.4f}, accuracy {self.train_accuracy:.3f}, " if self.epoch else ""
+        measured = f"last layer nnz/T {self.sparsity[-1]:.3f} and ‖W‖_F {self.norm[-1]:.4g}"
+        return f"epoch {self.epoch}: {trained}test accuracy {self.test_accuracy:.3f}, {measured}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class VisionCurves:
+    """The history of a run by name.
+
+    Attributes:
+        epochs: (n_epochs + 1,) from 0. scalars: name → (n_epochs + 1,), nan where an epoch has none.
+        by_layer: name → (n_epochs + 1, n_layers).
+        map_epochs: epochs with maps. maps: (n_map_epochs, n_chosen, n_patches), each summing to one. labels: (n_chosen,) of the images.
+    """
+
+    epochs: FloatArray
+    scalars: Mapping[str, FloatArray]
+    by_layer: Mapping[str, FloatArray]
+    map_epochs: tuple[int, ...]
+    maps: FloatArray
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class VisionRun:
+    """A trained vision transformer and how it got there; `accuracy` is that of all test images at the end."""
+
+    settings: VisionSettings
+    model: Any
+    curves: VisionCurves
+    accuracy: float
+    ending: Ending
+
+    def __repr__(self) -> str:
+        last = self.curves.by_layer["sparsity"][-1, -1]
+        size = f"{self.settings.layers} layers, width {self.settings.width}"
+        return f"VisionRun({size}, {int(self.curves.epochs[-1])} epochs, last layer nnz/T {last:.3f})"
+
+    def told(self) -> dict[str, Any]:
+        """Everything but the model, in plain values."""
+        return {
+            "form": FORM,
+            "settings": self.settings.told(),
+            "ending": self.ending.name,
+            "epochs_done": int(self.curves.epochs[-1]),
+            "accuracy": rounded(self.accuracy, _DIGITS),
+            **told_curves(self.curves),
+        }
+
+    def write(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
+        """Write one JSON file with settings, curves and maps, and `facts` beside them; no image is in it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / FACTS, lines_of({**self.told(), **(facts or {})}), "out")
+
+
+def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]) -> VisionCurves:
+    """Records of epochs as arrays by name."""
+    return VisionCurves(
+        np.array([one.epoch for one in records], dtype=np.float64),
+        {name: np.array([getattr(one, name) for one in records], dtype=np.float64) for name in SCALARS},
+        {name: np.array([getattr(one, name) for one in records], dtype=np.float64) for name in BY_LAYER},
+        tuple(sorted(maps)),
+        np.array([maps[epoch] for epoch in sorted(maps)], dtype=np.float64),
+        labels,
+    )
+
+
+def told_curves(curves: VisionCurves) -> dict[str, Any]:
+    """Curves in plain values, to as many digits as a figure shows."""
+    return {
+        "epochs": curves.epochs.astype(int).tolist(),
+        "curves": {name: rounded(values, _DIGITS) for name, values in curves.scalars.items()},
+        "layers": {name: rounded(values, _DIGITS) for name, values in curves.by_layer.items()},
+        "maps": {
+            "epochs": list(curves.map_epochs),
+            "labels": list(curves.labels),
+            "values": rounded(curves.maps, _MAP_DIGITS),
+        },
+    }
+
+
+def curves_from(told: Mapping[str, Any]) -> VisionCurves:
+    """Curves from what `told_curves` gave; KeyError or ValueError where it is something else."""
+    epochs, maps = np.array(told["epochs"], dtype=np.float64), told["maps"]
+    by_layer = {name: _numbers(told["layers"][name]) for name in BY_LAYER}
+    values = _numbers(maps["values"])
+    if any(one.ndim != 2 or len(one) != len(epochs) for one in by_layer.values()) or len(epochs) == 0:
+        raise ValueError("curves of different lengths")
+    if values.ndim != 3 or values.shape[:2] != (len(maps["epochs"]), len(maps["labels"])):
+        raise ValueError("maps of another shape")
+    scalars = {name: _numbers(told["curves"][name]) for name in SCALARS}
+    return VisionCurves(epochs, scalars, by_layer, tuple(maps["epochs"]), values, tuple(maps["labels"]))
+
+
+def lines_of(told: Mapping[str, Any]) -> bytes:
+    """A JSON object with one line for each name."""
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        for name, value in told.items()
+    )
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def rounded(values: Any, digits: int) -> Any:
+    """Numbers as nested lists with so many significant digits; null for what is not finite."""
+    if np.ndim(values):
+        return [rounded(one, digits) for one in values]
+    return float(f"{float(values):.{digits}g}") if np.isfinite(values) else None
+
+
+def _numbers(values: Any) -> FloatArray:
+    return np.array(values, dtype=np.float64)  # None becomes nan

@@ -1,0 +1,267 @@
+"""Training a vision transformer while its CLS attention is measured, in epochs that can stop anywhere and go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.files import check_place
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.embeddings.settings import check_device
+from marginlens.embeddings.training import _held_interrupts
+from marginlens.errors import positive_number, reject, whole_number
+from marginlens.papers import implements
+from marginlens.vision.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from marginlens.vision.images import LabelledImages
+from marginlens.vision.measuring import cls_attention, key_query_norms
+from marginlens.vision.model import save_model, vision_transformer
+from marginlens.vision.optimiser import optimiser_for, restore_arrays, state_arrays
+from marginlens.vision.pixels import DevicePixels
+from marginlens.vision.results import Ending, EpochRecord, VisionRun, curves_of
+from marginlens.vision.settings import VisionSettings
+
+CHOSEN = 6  # images whose maps are kept: the first of the test images in each of the first six classes
+_MAP_STEPS = (1, 2, 5)  # maps are kept at epoch 0, and at 1, 2 and 5 times each power of ten
+_TESTED_AT_ONCE = 500
+Watcher = Callable[[EpochRecord], None]
+
+
+@implements("A", "Fig 6", "Fig 7")
+def train_vision(
+    data: LabelledImages,
+    settings: VisionSettings | None = None,
+    *,
+    checkpoint: str | Path | None = None,
+    every: int = 10,
+    time_limit: float | None = None,
+    save_models: tuple[Path, int] | None = None,
+    watch: Watcher | None = None,
+) -> VisionRun:
+    r"""Train a ViT by minibatches on the cross-entropy, and measure the CLS maps and key-query matrices of all layers after every epoch.
+
+    Args:
+        data: images and labels. settings: ViT-base at the paper's rate by default.
+        checkpoint: a file; where it is there already the run goes on from it, else it appears: every `every` epochs, at the time limit,
+            at Ctrl-C and at the end. Going on gives the same bits as never having stopped, on the same processor with one thread.
+        time_limit: seconds after which to stop in good order.
+        save_models: a folder and every how many epochs the model is written into it, as epoch-NNN for `from_pretrained`.
+        watch: told of every epoch as it ends, and of epoch 0 before the first step.
+    Returns:
+        The model and its curves; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
+    """
+    place = None if checkpoint is None else Path(checkpoint)
+    if place is not None:
+        check_place(place, "checkpoint")
+    limit = None if time_limit is None else positive_number(time_limit, "time_limit")
+    whole_number(every, "every", at_least=1)
+    if save_models is not None:
+        whole_number(save_models[1], "save_every", at_least=1)
+    run = _Run(data, settings or VisionSettings(), place, save_models)
+    with _held_interrupts() as interrupted, _quick_products(run.device):
+        ending = run.go(every, limit, watch or (lambda record: None), interrupted)
+        return run.result(ending)
+
+
+def chosen_images(data: LabelledImages) -> IntArray:
+    """(n_chosen,) the test images whose maps are kept: the first of each of the first classes."""
+    first = [np.flatnonzero(data.y_test == k)[:1] for k in range(len(data.classes))]
+    return np.concatenate(first)[:CHOSEN].astype(np.int64)
+
+
+def map_epochs(epochs: int) -> set[int]:
+    """The epochs at which maps are kept: 0, 1, 2, 5, 10, 20, 50, … and the last."""
+    decades = 10 ** np.arange(1 + int(np.log10(max(epochs, 1))))
+    return {0, epochs, *(int(k * ten) for ten in decades for k in _MAP_STEPS if k * ten <= epochs)}
+
+
+class _Run:
+    """A run in progress: the model, its optimiser, and how far it is."""
+
+    def __init__(
+        self, data: LabelledImages, settings: VisionSettings, place: Path | None, saved: tuple[Path, int] | None
+    ) -> None:
+        self.data, self.settings, self.file, self.saved_models = data, settings, place, saved
+        self.fingerprint = "" if place is None else data.fingerprint
+        found = None
+        if place is not None and place.exists():
+            found = read_checkpoint(place)
+            found.check(settings, self.fingerprint, place)
+        self.device = check_device(settings.device)
+        self.model = vision_transformer(settings, data).to(self.device)
+        self.optimiser = optimiser_for(self.model, settings)
+        self.images = DevicePixels(data, settings, self.device)
+        self.chosen = chosen_images(data)
+        self.epoch, self.place, self.before = 0, 0, 0.0
+        self.history: list[EpochRecord] = []
+        self.maps: dict[int, FloatArray] = {}
+        self._sums(0.0, 0.0)
+        if found is not None:
+            self._go_on_from(found)
+        self.forward = self._compiled() if settings.compiled else self._outputs
+        self.began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.began
+
+    @property
+    def steps(self) -> int:
+        return -(-len(self.data.x_train) // self.settings.batch)
+
+    # ---- the loop
+
+    def go(self, every: int, limit: float | None, watch: Watcher, interrupted: Callable[[], bool]) -> Ending:
+        if not self.history:
+            self._measure(float("nan"), float("nan"))
+            watch(self.history[0])
+        while self.epoch < self.settings.epochs:
+            order = self.images.order(self.epoch)
+            self.model.train()
+            while self.place < self.steps:
+                self._step(order)
+                if interrupted():
+                    self.save()
+                    raise KeyboardInterrupt
+                late = limit is not None and time.perf_counter() - self.began > limit
+                if late and self.place < self.steps:
+                    self.save()
+                    return Ending.TIME_LIMIT
+            if not self._close_epoch():
+                return Ending.DIVERGED
+            try:
+                watch(self.history[-1])
+            except KeyboardInterrupt:
+                self.save()
+                raise
+            if self.epoch == self.settings.epochs or self.epoch % every == 0:
+                self.save()
+        return Ending.FINISHED
+
+    def _step(self, order: Any) -> None:
+        """One minibatch; nothing here waits for the device."""
+        import torch
+
+        first = self.place * self.settings.batch
+        pixels, labels = self.images.training(order[first : first + self.settings.batch], self.epoch, self.place)
+        logits = self.forward(pixels)
+        loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.settings.rate(self.epoch * self.steps + self.place)
+        self.optimiser.step()
+        self.loss += loss.detach().double() * len(labels)
+        self.right += (logits.detach().argmax(dim=1) == labels).sum()
+        self.place += 1
+
+    def _close_epoch(self) -> bool:
+        """Measure the model at the end of an epoch; False where its loss is no number."""
+        n = len(self.data.x_train)
+        loss, right = float(self.loss), float(self.right)
+        if not np.isfinite(loss):
+            return False
+        self.epoch, self.place = self.epoch + 1, 0
+        self._sums(0.0, 0.0)
+        self._measure(loss / n, right / n)
+        if self.saved_models is not None and self.epoch % self.saved_models[1] == 0:
+            self._save_model(self.saved_models[0])
+        return True
+
+    def _measure(self, loss: float, train_accuracy: float) -> None:
+        settings = self.settings
+        tested = self.images.x_test[: settings.measured]
+        found = cls_attention(self.model, self.images.scaled(tested))
+        norm, norm_of_sum = key_query_norms(self.model)
+        kept = map_epochs(settings.epochs)
+        if self.epoch in kept:
+            some = self.images.scaled(self.images.x_test[self.chosen])
+            self.maps[self.epoch] = cls_attention(self.model, some, len(self.chosen)).maps
+        accuracy = self.accuracy(settings.tested)
+        by_layer = (found.sparsity, found.head_sparsity, found.own_share, norm, norm_of_sum)
+        values = (tuple(map(float, one)) for one in by_layer)
+        if self.epoch == 0 and self.saved_models is not None:
+            self._save_model(self.saved_models[0])
+        self.history.append(EpochRecord(self.epoch, loss, train_accuracy, accuracy, self.seconds, *values))
+
+    # ---- the model
+
+    def _outputs(self, pixels: Any) -> Any:
+        import torch
+
+        low = self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16) if low else nullcontext():
+            return self.model(pixel_values=pixels).logits
+
+    def _compiled(self) -> Any:
+        import torch
+
+        return torch.compile(self._outputs)
+
+    def accuracy(self, n_images: int) -> float:
+        """Share of the first test images that the model names rightly."""
+        import torch
+
+        x, y = self.images.x_test[:n_images], self.images.y_test[:n_images]
+        self.model.eval()
+        with torch.no_grad():
+            right = [
+                (self._outputs(self.images.scaled(x[k : k + _TESTED_AT_ONCE])).argmax(1) == y[k : k + _TESTED_AT_ONCE])
+                for k in range(0, len(x), _TESTED_AT_ONCE)
+            ]
+        return float(torch.cat(right).double().mean())
+
+    def _save_model(self, folder: Path) -> None:
+        save_model(self.model, self.data, folder / f"epoch-{self.epoch:03d}")
+
+    # ---- on disk
+
+    def _sums(self, loss: float, right: float) -> None:
+        """What the unfinished epoch has so far, on the device."""
+        import torch
+
+        self.loss = torch.tensor(loss, dtype=torch.float64, device=self.device)
+        self.right = torch.tensor(int(right), device=self.device)
+
+    def _go_on_from(self, found: Checkpoint) -> None:
+        try:
+            restore_arrays(self.model, self.optimiser, found.arrays)
+        except (KeyError, RuntimeError) as problem:
+            raise reject("checkpoint", "one of the same model", f"{str(self.file)!r} with other weights") from problem
+        self.epoch, self.place, self.before = found.epoch, found.place, found.seconds
+        self.history, self.maps = list(found.history), dict(found.maps)
+        self._sums(found.loss, found.right)
+
+    def save(self) -> None:
+        if self.file is None:
+            return
+        arrays = state_arrays(self.model, self.optimiser)
+        at = (self.epoch, self.place, float(self.loss), float(self.right), self.seconds)
+        write_checkpoint(self.file, Checkpoint(self.settings, self.fingerprint, arrays, *at, self.history, self.maps))
+
+    def result(self, ending: Ending) -> VisionRun:
+        labels = tuple(self.data.classes[k] for k in self.data.y_test[self.chosen])
+        curves = curves_of(self.history, self.maps, labels)
+        return VisionRun(self.settings, self.model, curves, self.accuracy(len(self.data.x_test)), ending)
+
+
+@contextmanager
+def _quick_products(device: Any) -> Iterator[None]:
+    """Products of float32 matrices by tensor cores while the run lasts, on a GPU that has them."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+        return
+    usual = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = usual
