@@ -212,8 +212,8 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
         {name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()
     ]
     out.print(rows_table("The last layer, means over heads", rows))
-    trends = {name: found.trend(name)[-1] for name in ("relative_nnz", "frobenius")}
-    said = [f"{name} {_number(one):.3f}" for name, one in trends.items() if np.isfinite(one)]
+    trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("‖W‖_F", "frobenius"))}
+    said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]
     if said:
         out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
 

@@ -1,0 +1,173 @@
+"""`marginlens probe`: its tables, its page, its JSON, curves over checkpoints, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from marginlens.commands import probe_work
+from marginlens.commands.probe import probe
+from tiny_transformers import TEXTS, save, tiny_bert, tiny_llama, tiny_vit
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(probe)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def numbers(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout, parse_constant=pytest.fail)
+
+
+def refused(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("marginlens: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save(tiny_bert(), tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    return save(tiny_vit(), tmp_path_factory.mktemp("models") / "vit")
+
+
+@pytest.fixture
+def text(here):
+    Path("texts.txt").write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
+    return "texts.txt"
+
+
+# ---- answers
+
+
+def test_tables_and_a_page(bert, text):
+    result = run(bert, "--text", text)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("bert: 2 layers of 2 heads; 6 inputs, ")
+    for title in ("Layers, means over heads", "The sparsest heads", "The most max-margin heads"):
+        assert title in result.stdout
+    assert "The page is at probe-report/index.html" in result.stdout
+    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
+    page = Path("probe-report/index.html").read_text(encoding="utf-8")
+    assert TEXTS[0] in page
+    told = json.loads(Path("probe-report/probe.json").read_text(encoding="utf-8"))
+    assert np.isfinite(told["measures"]["nnz"]).all()
+    assert sorted(path.name for path in Path().iterdir()) == ["probe-report", "texts.txt"]
+    again = run(bert, "--text", text, "--no-max-margin")  # over its own folder
+    assert again.exit_code == 0, again.output
+    assert "max-margin" not in again.stdout
+
+
+def test_json_alone_writes_nothing(bert, text):
+    told = numbers(bert, "--text", text, "--limit", 3, "--queries", 2)
+    assert told["inputs"] == 3
+    assert told["settings"]["queries"] == 2
+    assert np.shape(told["max_margin"]["correlation_random_matrix"]) == (2, 2)
+    assert [path.name for path in Path().iterdir()] == ["texts.txt"]
+    numbers(bert, "--text", text, "--no-max-margin", "--out", "here")
+    assert Path("here/index.html").is_file()
+
+
+def test_without_a_text_it_reads_the_sentences_of_the_project(bert, here):
+    assert numbers(bert, "--no-max-margin")["inputs"] == 200
+
+
+def test_images(vit, here):
+    images = np.random.default_rng(0).integers(0, 256, size=(7, 6, 6), dtype=np.uint8)
+    np.savez("images.npz", images=images)
+    result = run(vit, "--images", "images.npz", "--limit", 5, "--no-max-margin")
+    assert result.exit_code == 0, result.output
+    assert "vit: 2 layers of 2 heads; 5 inputs, 50 queries" in result.stdout
+    assert '"grid":[3,3]' in Path("probe-report/index.html").read_text(encoding="utf-8")
+
+
+def test_rotary_models_take_an_offset(text, tmp_path):
+    place = save(tiny_llama(), tmp_path / "llama")
+    result = run(place, "--text", text)
+    assert result.exit_code == 0, result.output
+    assert "State an offset to have W measured there" in " ".join(result.stdout.split())
+    told = numbers(place, "--text", text, "--offset", 2)
+    assert np.isfinite(told["measures"]["frobenius"]).all()
+    assert told["max_margin"] is None
+
+
+def test_checkpoints_give_curves(text):
+    for epoch, sharpness in enumerate((0.2, 1.0, 4.0)):
+        save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
+    result = run("run", "--checkpoints", "--text", text, "--out", "curves")
+    assert result.exit_code == 0, result.output
+    assert "epoch-2" in result.stdout
+    assert "Rank correlation with the order of training: nnz/T −1.000, ‖W‖_F 1.000" in result.stdout
+    assert "The curves are at curves/curves.png" in result.stdout
+    assert sorted(path.name for path in Path("curves").iterdir()) == ["checkpoints.json", "curves.png", "curves.svg"]
+    assert numbers("run", "--checkpoints", "--text", text)["steps"] == [0.0, 1.0, 2.0]
+
+
+# ---- refusals
+
+
+def test_unusable_inputs_are_refused_in_one_sentence(bert, vit, here):
+    Path("empty.txt").write_text("\n \n", encoding="utf-8")
+    np.save("wrong.npy", np.zeros((2, 5, 5), dtype=np.uint8))
+    assert "'empty.txt', which is empty" in refused(bert, "--text", "empty.txt")
+    assert "'nowhere.txt', which is not there" in refused(bert, "--text", "nowhere.txt")
+    assert "bytes of shape (n_images, 6, 6, 1)" in refused(vit, "--images", "wrong.npy")
+    assert "a file of images for this model" in refused(vit, "--text", "empty.txt")
+    assert "a file of images for this model" in refused(vit)
+    assert "left out for this model, which reads texts" in refused(bert, "--images", "wrong.npy")
+    assert "left out when --text is given" in refused(bert, "--images", "wrong.npy", "--text", "empty.txt")
+    assert "not a folder on this machine" in refused("someone/some-model")
+    assert "at least two checkpoints" in refused(here, "--checkpoints")
+    assert not list(Path().glob("*report*"))
+
+
+def test_unusable_models_are_refused_in_one_sentence(bert, text):
+    import torch
+
+    Path("t5").mkdir()
+    Path("t5/config.json").write_text('{"model_type": "t5"}')
+    Path("t5/model.safetensors").write_bytes(b"")
+    told = refused("t5", "--text", text)
+    assert "'t5' has no adapter" in told
+    assert "five steps" in told
+    Path("pickled").mkdir()
+    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+        Path("pickled", name).write_bytes((bert / name).read_bytes())
+    torch.save(tiny_bert().state_dict(), "pickled/pytorch_model.bin")
+    assert "--trust-pickle" in refused("pickled", "--text", text)
+    assert numbers("pickled", "--text", text, "--trust-pickle", "--no-max-margin")["layers"] == 2
+
+
+def test_folders_with_something_else_are_left_alone(bert, text):
+    Path("report").mkdir()
+    Path("report/ledger.json").write_text("[]")
+    assert "which holds something else" in refused(bert, "--text", text, "--out", "report")
+    assert "a folder inside one that exists" in refused(bert, "--text", text, "--out", "no/where")
+    assert "the file 'texts.txt'" in refused(bert, "--text", text, "--out", "texts.txt")
+
+
+def test_an_interruption_leaves_nothing(bert, text, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probe_work, "write", interrupted)
+    result = run(bert, "--text", text, "--no-max-margin")
+    assert result.exit_code == 130
+    assert result.stderr == "marginlens: interrupted. Nothing was written.\n"
+    assert [path.name for path in Path().iterdir()] == ["texts.txt"]

@@ -1,0 +1,90 @@
+"""Probing the checkpoints of a training run: their order, the curves, the figure, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+
+from marginlens.errors import InputError
+from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
+from marginlens.probe.loading import load_model
+from marginlens.probe.run import probe_model
+from tiny_transformers import TEXTS, save, tiny_bert, tiny_vit
+
+EXACT = 1e-12  # a rank correlation of two or three numbers, to rounding
+SHARPNESS = {"epoch-1": 0.2, "epoch-2": 1.0, "epoch-10": 5.0}  # by name epoch-10 comes second
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training")
+    for name, sharpness in SHARPNESS.items():
+        save(tiny_bert(sharpness=sharpness), folder / name)
+    (folder / "logs").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def curves(run):
+    return probe_checkpoints(run, list(TEXTS))
+
+
+def test_sparsity_falls_while_norms_grow(run, curves):
+    assert curves.names == tuple(SHARPNESS)
+    assert curves.steps.tolist() == [1.0, 2.0, 10.0]
+    assert np.allclose(curves.trend("relative_nnz"), -1.0, atol=EXACT)
+    assert np.allclose(curves.trend("frobenius"), 1.0, atol=EXACT)
+    growth = curves.measures["frobenius"] / curves.measures["frobenius"][0]
+    # the keys of one model, multiplied; the weights are stored in float64 and loaded so
+    assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6)
+    alone = probe_model(load_model(run / "epoch-10"), list(TEXTS))
+    for name, values in alone.heads:
+        assert np.array_equal(curves.measures[name][2], values, equal_nan=True), name
+
+
+def test_curves_are_also_rows_json_and_a_picture(curves):
+    rows = curves.rows()
+    assert [row["checkpoint"] for row in rows] == list(SHARPNESS)
+    assert rows[1]["nnz/T"] == curves.measures["relative_nnz"][1, -1].mean()
+    assert curves.rows(0)[1]["nnz/T"] == curves.measures["relative_nnz"][1, 0].mean()
+    told = json.loads(json.dumps(curves.to_json(), allow_nan=False))
+    assert np.shape(told["measures"]["entropy"]) == (3, 2, 2)
+    assert told["trends"]["frobenius"] == [1.0, 1.0]
+    figure = curves.draw()
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["nnz/T", "first: nnz/T", "‖W‖_F", "median margin"]
+    line = figure.axes[0].lines[1]
+    assert np.array_equal(line.get_ydata(), curves.by_layer("relative_nnz")[:, 1])
+    assert np.array_equal(line.get_color(), colormaps["viridis"](0.86))
+    assert repr(curves) == "CheckpointCurves(bert, 2 layers of 2 heads: 3 checkpoints, 2 layers, 6 inputs)"
+
+
+def test_a_list_keeps_its_order(run):
+    backward = probe_checkpoints([run / "epoch-2", run / "epoch-1"], list(TEXTS))
+    assert backward.names == ("epoch-2", "epoch-1")
+    assert backward.steps.tolist() == [0.0, 1.0]
+    assert np.allclose(backward.trend("relative_nnz"), 1.0, atol=EXACT)
+
+
+def test_image_models_have_curves_too(tmp_path):
+    for epoch, sharpness in enumerate((0.3, 3.0)):
+        save(tiny_vit(sharpness=sharpness), tmp_path / f"epoch-{epoch:03d}")
+    images = np.random.default_rng(0).integers(0, 256, size=(4, 6, 6), dtype=np.uint8)
+    curves = probe_checkpoints(tmp_path, images)
+    assert curves.n_inputs == 4
+    assert np.allclose(curves.trend("first_relative_nnz"), -1.0, atol=EXACT)
+
+
+def test_what_is_no_run_is_refused(run, tmp_path):
+    with pytest.raises(InputError, match="at least two checkpoints.*which is no folder"):
+        checkpoint_folders(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="at least two checkpoints.*got none in"):
+        checkpoint_folders(tmp_path)
+    with pytest.raises(InputError, match="at least two checkpoints.*got 1 of them"):
+        probe_checkpoints([run / "epoch-1"], list(TEXTS))
+
+
+def test_unknown_measures_are_refused(curves):
+    with pytest.raises(InputError, match="The 'name' argument must be one of nnz"):
+        curves.by_layer("loss")

@@ -1,0 +1,143 @@
+"""The page of a probe: it holds the numbers of the result, needs no other file, and no text of a user becomes markup."""
+
+import base64
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from marginlens.probe.margins import MarginCounts
+from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
+from marginlens.probe.page import page_data, probe_page
+from marginlens.probe.page_words import findings
+from marginlens.probe.result import Example, Preference, ProbeResult
+from marginlens.probe.settings import ProbeSettings
+
+EVIL = '</script><script>alert("1")</script>&amp;<b>'
+LAYERS, HEADS = 3, 4
+
+
+def made_up(seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    counts = MarginCounts.empty(LAYERS, HEADS)
+    for layer in range(LAYERS):
+        counts.add(layer, rng.lognormal(size=(HEADS, 200)))
+    tokens = ("[CLS]", EVIL, "two", "[SEP]")
+    attention = rng.dirichlet(np.ones(4), size=(LAYERS, HEADS, 4)).astype(np.float32)
+    example = Example(
+        EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), rng.random((LAYERS, HEADS, 4))
+    )
+    heads = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(HeadMeasures)}
+    margin = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(MaxMarginMeasures)}
+    known = {
+        "model": EVIL,
+        "family": "bert",
+        "n_inputs": 7,
+        "n_queries": 90,
+        "mean_tokens": 12.0,
+        "heads": HeadMeasures(**heads),
+        "margins": counts,
+        "settings": ProbeSettings(max_margin=True),
+        "max_margin": MaxMarginMeasures(**margin),
+        "examples": (example,),
+        "preferences": {(1, 2): (Preference(EVIL, "two", 5, 6),)},
+        "notes": (EVIL,),
+        "seconds": 3.0,
+    }
+    return ProbeResult(**{**known, **changes})
+
+
+def embedded(page):
+    (text,) = re.findall(r'<script type="application/json" id="probe">(.*?)</script>', page, flags=re.S)
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_page_holds_every_measure():
+    result = made_up()
+    data = embedded(probe_page(result))
+    assert [one["name"] for one in data["measures"]] == [one.name for one in MEASURES]
+    for one in data["measures"]:
+        assert np.allclose(one["values"], result.measure(one["name"]), rtol=1e-5)  # six digits
+    assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 6]]}
+    assert np.sum(data["margins"]["counts"]) == LAYERS * HEADS * 200
+
+
+def test_maps_are_kept_to_the_nearest_of_256_levels():
+    result = made_up()
+    (example,) = page_data(result)["examples"]
+    levels = np.frombuffer(base64.b64decode(example["maps"]), dtype=np.uint8).reshape(LAYERS, HEADS, 4, 4)
+    assert np.abs(levels / 255.0 - result.examples[0].attention).max() <= 0.5 / 255.0 + 1e-7  # float32
+    assert example["selected"] == result.examples[0].selected.tolist()
+
+
+def test_no_text_of_a_user_becomes_markup():
+    page = probe_page(made_up(), introduction=[EVIL])
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<b>" not in page
+    assert embedded(page)["examples"][0]["tokens"][1] == EVIL
+    script = page.rsplit("<script>", 1)[1]
+    assert "innerHTML" not in script  # texts enter as text
+
+
+def test_the_page_needs_nothing_else():
+    page = probe_page(made_up())
+    addresses = set(re.findall(r"https?://[^\"' <]*", page))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, which no browser fetches
+    assert not re.search(r"<(link|img|iframe)|src=|@import|url\(", page)
+    assert '<a href="index.html">' in probe_page(made_up(), back="index.html")
+    assert page.count('<html lang="en">') == 1
+
+
+def test_what_has_no_number_is_left_out_or_null():
+    result = made_up()
+    frobenius = result.heads.frobenius.copy()
+    frobenius[0, 1] = np.nan
+    heads = dataclasses.replace(result.heads, frobenius=frobenius, first_nnz=np.full((LAYERS, HEADS), np.nan))
+    data = embedded(probe_page(made_up(heads=heads, max_margin=None, seconds=float("nan"))))
+    shown = {one["name"]: one["values"] for one in data["measures"]}
+    assert shown["frobenius"][0][1] is None
+    assert "first_nnz" not in shown
+    assert "correlation" not in shown
+
+
+def test_a_head_and_its_baselines_share_one_scale():
+    result = made_up()
+    shown = {one["name"]: one["range"] for one in page_data(result)["measures"]}
+    together = [values for name, values in result.max_margin if name.startswith("correlation")]
+    assert shown["correlation"] == shown["correlation_random_head"]
+    assert shown["correlation"] == pytest.approx([np.min(together), np.max(together)], rel=1e-5)
+    assert shown["nnz"] == pytest.approx([result.heads.nnz.min(), result.heads.nnz.max()], rel=1e-5)
+
+
+def test_the_sentences_follow_the_numbers():
+    flat = np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
+    heads = dataclasses.replace(
+        made_up().heads, relative_nnz=flat, frobenius=10.0 - flat, first_share=np.where(flat > 0.5, 0.8, 0.2)
+    )
+    margin = dataclasses.replace(
+        made_up().max_margin,
+        correlation=flat,
+        correlation_random_selections=np.full((LAYERS, HEADS), -0.25),
+        correlation_random_head=np.full((LAYERS, HEADS), 0.5),
+    )
+    sparsity, layers, weights, selections, correlation, _ = findings(made_up(heads=heads, max_margin=margin))
+    assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
+    assert layers.endswith("is 0.21, 0.50, 0.79.")
+    assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
+    assert "6 select the first token" in selections
+    assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
+    assert "−0.250 at random selections" in correlation
+    assert "that of random selections in 12 of 12 heads" in correlation
+    assert "that of a random W at its own selections in 6 of 12." in correlation
+    assert "that of L2H3, 0.900" in correlation
+
+
+def test_sentences_go_without_what_was_not_measured():
+    nothing = np.full((LAYERS, HEADS), np.nan)
+    heads = dataclasses.replace(made_up().heads, frobenius=nothing)
+    said = findings(made_up(heads=heads, max_margin=None))
+    assert len(said) == 3
+    margin = MaxMarginMeasures(**{name: nothing for name, _ in made_up().max_margin})
+    assert findings(made_up(max_margin=margin))[-1].startswith("No W makes the selections of any head")

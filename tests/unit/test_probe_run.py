@@ -1,0 +1,252 @@
+"""The probe against loops over single inputs: sums over batches, quantiles of margins, examples, and what is said instead of a number."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe.image_inputs import ImageInputs, ImageSettings
+from marginlens.probe.loading import LoadedModel
+from marginlens.probe.margins import MarginCounts
+from marginlens.probe.max_margin import layer_margins
+from marginlens.probe.max_margin_sample import MaxMarginSettings
+from marginlens.probe.reading import read_attention
+from marginlens.probe.run import probe_model
+from marginlens.probe.run_margins import layer_sample
+from marginlens.probe.sentences import KINDS, own_sentences
+from marginlens.probe.settings import ProbeSettings
+from marginlens.progress import Silence
+from tiny_transformers import TEXTS, encoded, tiny_bert, tiny_llama, tiny_vit
+
+EXACT = 1e-12  # float64 sums of a few dozen terms in another order
+BIN = 10.0 ** (0.5 / 400) - 1.0  # half the width of a bin of margins
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return tiny_bert()
+
+
+@pytest.fixture(scope="module")
+def found(bert):
+    return probe_model(bert, encoded(bert))
+
+
+def by_hand(model, texts=TEXTS):
+    """Every query of every text on its own, from the model's own attention: (layer, head) → rows of numbers."""
+    import torch
+
+    rows = {}
+    inputs = encoded(model, texts)
+    for ids in inputs.ids:
+        with torch.no_grad():
+            maps = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        for layer, one in enumerate(maps):
+            for head, attention in enumerate(one[0].numpy()):
+                for query, row in enumerate(attention):
+                    seen = row[: query + 1] if model.config.model_type == "llama" else row
+                    if len(seen) < 2:
+                        continue
+                    order = np.sort(np.log(seen))
+                    chosen = int(np.argmax(seen))
+                    numbers = {
+                        "nnz": 1.0 / np.sum(seen**2),
+                        "relative_nnz": 1.0 / np.sum(seen**2) / len(seen),
+                        "entropy": -np.sum(seen * np.log(seen)),
+                        "top_probability": seen.max(),
+                        "decisive_share": seen.max() > 0.5,
+                        "self_share": chosen == query,
+                        "first_share": chosen == 0,
+                        "last_share": chosen == len(seen) - 1,
+                    }
+                    rows.setdefault((layer, head), []).append((query, order[-1] - order[-2], numbers))
+    return rows
+
+
+def test_batches_give_the_averages_of_single_inputs(bert, found):
+    for (layer, head), rows in by_hand(bert).items():
+        for name in rows[0][2]:
+            mean = np.mean([numbers[name] for _, _, numbers in rows])
+            assert abs(found.measure(name)[layer, head] - mean) < EXACT, name
+        first = [numbers for query, _, numbers in rows if query == 0]
+        for name in ("nnz", "relative_nnz", "entropy", "top_probability"):
+            assert abs(found.measure(f"first_{name}")[layer, head] - np.mean([one[name] for one in first])) < EXACT, name
+
+
+def test_margins_have_the_quantiles_of_all_margins(bert, found):
+    for (layer, head), rows in by_hand(bert).items():
+        margins = np.sort([margin for _, margin, _ in rows])
+        for name, share in (("margin_median", 0.5), ("margin_low", 0.05)):
+            exact = np.quantile(margins, share, method="inverted_cdf")
+            assert found.measure(name)[layer, head] == pytest.approx(exact, rel=1.01 * BIN)
+        assert found.margins.counts[layer, head].sum() == len(margins) == found.n_queries
+
+
+def test_sizes_are_those_of_the_inputs(found):
+    lengths = np.array([len(text.split()) + 2 for text in TEXTS])
+    assert found.n_inputs == len(TEXTS)
+    assert found.n_queries == lengths.sum()
+    assert found.mean_tokens == pytest.approx(np.sum(lengths**2) / lengths.sum())
+    assert repr(found).startswith("ProbeResult(BertModel: 2 layers of 2 heads on 6 inputs, mean nnz/T 0.")
+
+
+def test_norms_are_those_of_the_combined_matrix(bert, found):
+    query = bert.encoder.layer[1].attention.self.query.weight.detach().numpy()[8:]
+    key = bert.encoder.layer[1].attention.self.key.weight.detach().numpy()[8:]
+    values = np.linalg.svd(key.T @ query / np.sqrt(8.0), compute_uv=False)
+    assert found.heads.frobenius[1, 1] == pytest.approx(np.sqrt(np.sum(values**2)), rel=EXACT)
+    assert found.heads.spectral[1, 1] == pytest.approx(values[0], rel=EXACT)
+    assert found.heads.nuclear[1, 1] == pytest.approx(values.sum(), rel=EXACT)
+
+
+def test_the_order_of_inputs_does_not_matter(bert, found):
+    turned = probe_model(bert, encoded(bert, TEXTS[::-1]))
+    for name, values in found.heads:
+        assert np.allclose(turned.measure(name), values, rtol=EXACT, atol=EXACT), name
+
+
+def test_examples_hold_the_attention_of_their_input(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(examples=3, longest_example=9))
+    assert [one.name for one in result.examples] == [TEXTS[0], TEXTS[3], TEXTS[5]]
+    for example in result.examples:
+        batch = next(encoded(bert, [example.name]).batches())
+        for reading in read_attention(bert, batch.inputs):
+            attention = reading.attention[0].numpy()
+            assert np.allclose(example.attention[reading.layer], attention, rtol=1e-6)  # kept in float32
+            assert np.array_equal(example.selected[reading.layer], attention.argmax(axis=-1))
+            order = np.sort(reading.logits[0].numpy(), axis=-1)
+            assert np.allclose(example.margins[reading.layer], order[..., -1] - order[..., -2], atol=1e-10)
+
+
+def test_of_a_long_text_only_the_first_query_is_kept(bert):
+    result = probe_model(bert, encoded(bert, [TEXTS[4]]), ProbeSettings(longest_example=5))
+    (example,) = result.examples
+    assert example.attention.shape == (2, 2, 1, 14)
+    assert example.grid is None
+
+
+def test_causal_models_leave_out_the_query_that_sees_itself():
+    model = tiny_llama()
+    result = probe_model(model, encoded(model))
+    for (layer, head), rows in by_hand(model).items():
+        for name in rows[0][2]:
+            mean = np.mean([numbers[name] for _, _, numbers in rows])
+            # the family takes its softmax in float32
+            assert result.measure(name)[layer, head] == pytest.approx(mean, abs=1e-6), name
+    assert np.isnan(result.heads.first_nnz).all()
+    assert "first_nnz" not in [one.name for one in result.measures]
+    assert all(one.selected[0, 0, 0] == -1 for one in result.examples)
+
+
+def test_rotary_models_say_why_w_is_missing_and_take_an_offset():
+    model = tiny_llama()
+    without = probe_model(model, encoded(model), ProbeSettings(max_margin=True))
+    assert np.isnan(without.heads.frobenius).all()
+    assert without.max_margin is None
+    assert [note.split(":")[0] for note in without.notes] == [
+        "W has no norms here",
+        "There is no max-margin part",
+    ]
+    stated = probe_model(model, encoded(model), ProbeSettings(offset=1))
+    assert np.isfinite(stated.heads.frobenius).all()
+    assert stated.notes == ("W and its norms are those at offset 1, query position minus key position.",)
+    assert np.array_equal(stated.heads.nnz, without.heads.nnz)
+
+
+def test_images_are_probed_with_the_map_of_the_first_token():
+    settings = ImageSettings(1, 6, 6, (2, 2))
+    images = ImageInputs(np.random.default_rng(0).normal(size=(5, 1, 6, 6)).astype(np.float32), settings)
+    result = probe_model(tiny_vit(), images, ProbeSettings(examples=2))
+    assert (result.n_inputs, result.n_queries, result.mean_tokens) == (5, 50, 10.0)
+    assert [one.grid for one in result.examples] == [(3, 3)] * 2
+    assert result.examples[1].name == "image 1"
+    assert result.examples[0].attention.shape == (2, 2, 1, 10)
+    assert np.isfinite(result.heads.first_nnz).all()
+
+
+def test_max_margin_numbers_are_those_of_each_layer(bert):
+    from marginlens.probe.adapters import adapter_for
+
+    asked = ProbeSettings(max_margin=True, max_margin_inputs=4, queries=2, seed=3)
+    result = probe_model(bert, encoded(bert), asked)
+    told = MaxMarginSettings(queries_per_input=2, seed=3)
+    sample = layer_sample(bert, encoded(bert, TEXTS[:4]), 1, told)
+    maps = [adapter_for(bert).key_query(1, head) for head in range(2)]
+    assert result.max_margin is not None
+    for head, expected in enumerate(layer_margins(sample, maps, told)):
+        assert result.max_margin.correlation[1, head] == expected.own.correlation
+        assert result.max_margin.margin_ratio[1, head] == expected.own.margin_ratio
+        assert result.max_margin.n_constraints[1, head] == expected.own.n_constraints
+        draws = [one.correlation for one in expected.random_head]
+        assert result.max_margin.correlation_random_head[1, head] == np.mean(draws)
+    assert np.nanmax(result.max_margin.margin_ratio) <= 1.0 + 1e-6  # the best margin is the best, to the solver's accuracy
+    assert result.notes[-1].startswith("The max-margin part asks each head about up to 8 queries of 4 inputs")
+
+
+def test_json_is_plain_and_finite(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
+    told = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert np.allclose(told["measures"]["nnz"], result.heads.nnz, rtol=1e-5)  # six digits
+    assert np.shape(told["max_margin"]["correlation"]) == (2, 2)
+    assert told["examples"][0]["tokens"][0] == "[CLS]"
+    assert told["settings"]["max_margin"] is True
+    assert set(told["measures"]) == {name for name, _ in result.heads}
+
+
+def test_progress_reaches_what_it_promised(bert):
+    class Counter(Silence):
+        total = done = 0
+
+        def expect(self, total):
+            self.total = total
+
+        def advance(self, units=1):
+            self.done += units
+
+    counter = Counter()
+    probe_model(bert, encoded(bert), ProbeSettings(max_margin=True), progress=counter)
+    assert counter.done == counter.total == len(TEXTS) + 4
+
+
+def test_texts_need_a_tokenizer(bert):
+    with pytest.raises(InputError, match="The 'inputs' argument must be TextInputs, ImageInputs, or texts together"):
+        probe_model(bert, ["the cat"])
+    with pytest.raises(InputError, match="inputs with at least two tokens"):
+        one = dataclasses.replace(encoded(bert, ["ran"]), ids=((5,),), tokens=(("the",),))
+        probe_model(LoadedModel(bert, None, None, "tiny"), one)
+
+
+def test_truncated_texts_are_mentioned(bert):
+    cut = dataclasses.replace(encoded(bert), n_truncated=2)
+    assert "2 texts were cut to the 16 tokens that the model can read." in probe_model(bert, cut).notes
+
+
+@pytest.mark.parametrize(("name", "value"), [("queries", 0), ("max_margin", 1), ("offset", -1), ("longest_example", 1)])
+def test_settings_refuse_what_cannot_be(name, value):
+    with pytest.raises(InputError, match=f"The '{name}' argument must be"):
+        ProbeSettings(**{name: value})
+
+
+def test_unknown_measures_are_refused(found):
+    with pytest.raises(InputError, match="The 'name' argument must be one of nnz, relative_nnz"):
+        found.measure("sparsity")
+
+
+def test_margin_counts_keep_ties_and_leave_out_what_is_not_finite():
+    counts = MarginCounts.empty(1, 2)
+    counts.add(0, np.array([[0.0, 1.0, np.inf, 2.0], [np.nan, 3.0, 3.0, 1e9]]))
+    assert counts.counts[0].sum(axis=-1).tolist() == [3, 3]
+    assert counts.quantile(0.0)[0, 0] == 0.0
+    assert counts.quantile(1.0)[0, 0] == pytest.approx(2.0, rel=BIN)
+    edges, bars = counts.histogram()
+    assert bars.shape == (1, 2, len(edges) - 1)
+    assert bars.sum() == 6
+    assert np.isnan(MarginCounts.empty(1, 1).quantile(0.5)).all()
+
+
+def test_the_sentences_are_two_hundred_different_ones():
+    own = own_sentences()
+    assert len(own) == len(set(own)) == 20 * len(KINDS) == 200
+    assert all(5 <= len(one.split()) <= 25 for one in own)
