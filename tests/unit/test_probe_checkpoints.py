@@ -77,11 +77,11 @@ def test_image_models_have_curves_too(tmp_path):
 
 
 def test_what_is_no_run_is_refused(run, tmp_path):
-    with pytest.raises(InputError, match="at least two checkpoints.*which is no folder"):
+    with pytest.raises(InputError, match=r"at least two checkpoints.*which is no folder"):
         checkpoint_folders(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="at least two checkpoints.*got none in"):
+    with pytest.raises(InputError, match=r"at least two checkpoints.*got none in"):
         checkpoint_folders(tmp_path)
-    with pytest.raises(InputError, match="at least two checkpoints.*got 1 of them"):
+    with pytest.raises(InputError, match=r"at least two checkpoints.*got 1 of them"):
         probe_checkpoints([run / "epoch-1"], list(TEXTS))
 
 

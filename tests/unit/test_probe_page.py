@@ -26,9 +26,7 @@ def made_up(seed=0, **changes):
         counts.add(layer, rng.lognormal(size=(HEADS, 200)))
     tokens = ("[CLS]", EVIL, "two", "[SEP]")
     attention = rng.dirichlet(np.ones(4), size=(LAYERS, HEADS, 4)).astype(np.float32)
-    example = Example(
-        EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), rng.random((LAYERS, HEADS, 4))
-    )
+    example = Example(EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), rng.random((LAYERS, HEADS, 4)))
     heads = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(HeadMeasures)}
     margin = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(MaxMarginMeasures)}
     known = {

@@ -72,7 +72,9 @@ def test_batches_give_the_averages_of_single_inputs(bert, found):
             assert abs(found.measure(name)[layer, head] - mean) < EXACT, name
         first = [numbers for query, _, numbers in rows if query == 0]
         for name in ("nnz", "relative_nnz", "entropy", "top_probability"):
-            assert abs(found.measure(f"first_{name}")[layer, head] - np.mean([one[name] for one in first])) < EXACT, name
+            assert abs(found.measure(f"first_{name}")[layer, head] - np.mean([one[name] for one in first])) < EXACT, (
+                name
+            )
 
 
 def test_margins_have_the_quantiles_of_all_margins(bert, found):
@@ -181,7 +183,9 @@ def test_max_margin_numbers_are_those_of_each_layer(bert):
         assert result.max_margin.n_constraints[1, head] == expected.own.n_constraints
         draws = [one.correlation for one in expected.random_head]
         assert result.max_margin.correlation_random_head[1, head] == np.mean(draws)
-    assert np.nanmax(result.max_margin.margin_ratio) <= 1.0 + 1e-6  # the best margin is the best, to the solver's accuracy
+    assert (
+        np.nanmax(result.max_margin.margin_ratio) <= 1.0 + 1e-6
+    )  # the best margin is the best, to the solver's accuracy
     assert result.notes[-1].startswith("The max-margin part asks each head about up to 8 queries of 4 inputs")
 
 
@@ -213,8 +217,8 @@ def test_progress_reaches_what_it_promised(bert):
 def test_texts_need_a_tokenizer(bert):
     with pytest.raises(InputError, match="The 'inputs' argument must be TextInputs, ImageInputs, or texts together"):
         probe_model(bert, ["the cat"])
+    one = dataclasses.replace(encoded(bert, ["ran"]), ids=((5,),), tokens=(("the",),))
     with pytest.raises(InputError, match="inputs with at least two tokens"):
-        one = dataclasses.replace(encoded(bert, ["ran"]), ids=((5,),), tokens=(("the",),))
         probe_model(LoadedModel(bert, None, None, "tiny"), one)
 
 

@@ -208,9 +208,7 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
     from marginlens.report.terminal import rows_table
 
     out.print(f"{found!r}", markup=False)
-    rows = [
-        {name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()
-    ]
+    rows = [{name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()]
     out.print(rows_table("The last layer, means over heads", rows))
     trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("‖W‖_F", "frobenius"))}
     said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]

@@ -57,7 +57,10 @@ class CheckpointCurves:
         shown = [one for one in MEASURES if one.name in self.measures]
         means = {one.title: self.by_layer(one.name)[:, layer] for one in shown}
         return [
-            {"checkpoint": name, **{title: float(values[k]) for title, values in means.items() if np.isfinite(values).any()}}
+            {
+                "checkpoint": name,
+                **{title: float(values[k]) for title, values in means.items() if np.isfinite(values).any()},
+            }
             for k, name in enumerate(self.names)
         ]
 
@@ -77,14 +80,18 @@ class CheckpointCurves:
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
-        drawn = [one for one in MEASURES if one.name in _DRAWN and np.isfinite(self.measures.get(one.name, np.nan)).any()]
+        drawn = [
+            one for one in MEASURES if one.name in _DRAWN and np.isfinite(self.measures.get(one.name, np.nan)).any()
+        ]
         with mpl.rc_context(STYLE):
             figure = Figure(figsize=(4.4 * len(drawn), 4.1), layout="constrained")
             colours = mpl.colormaps[SEQUENCE](np.linspace(0.0, 0.86, self.n_layers))
             for k, one in enumerate(drawn):
                 axes = figure.add_subplot(1, len(drawn), k + 1)
                 for layer, curve in enumerate(self.by_layer(one.name).T):
-                    axes.plot(self.steps, curve, color=colours[layer], marker="o", markersize=3.5, label=f"layer {layer}")
+                    axes.plot(
+                        self.steps, curve, color=colours[layer], marker="o", markersize=3.5, label=f"layer {layer}"
+                    )
                 trend = self.trend(one.name)[-1]
                 axes.set(xlabel="checkpoint", title=one.title, ylim=(0.0, None))
                 axes.text(

@@ -105,7 +105,12 @@ _OWN: tuple[Measure, ...] = (
         _SPARSITY,
         "The soft count of attended tokens over the number of tokens that a query sees: 1 is even attention, 1/T is one token.",
     ),
-    Measure("nnz", "nnz", _SPARSITY, "The soft count ‖s‖₁/‖s‖₂² of the tokens that a query attends to: 1 when one has everything."),
+    Measure(
+        "nnz",
+        "nnz",
+        _SPARSITY,
+        "The soft count ‖s‖₁/‖s‖₂² of the tokens that a query attends to: 1 when one has everything.",
+    ),
     Measure("entropy", "entropy", _SPARSITY, "The entropy of the attention in nats: 0 when one token has everything."),
     Measure("top_probability", "top probability", _SPARSITY, "The attention that the most attended token gets."),
     Measure("first_relative_nnz", "first: nnz/T", _FIRST, "nnz/T for the query of the first token (CLS) alone."),
@@ -140,7 +145,10 @@ _OWN: tuple[Measure, ...] = (
 QUANTITIES = {  # name → group, and what it says of the head at its own selections
     "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),
     "margin_ratio": ("Margin over best", "the smallest margin, at unit norm, over the largest one that any W reaches"),
-    "low_ratio": ("5% margin over best", "the margin, at unit norm, that 95% of the constraints exceed, over the best one"),
+    "low_ratio": (
+        "5% margin over best",
+        "the margin, at unit norm, that 95% of the constraints exceed, over the best one",
+    ),
 }
 SETTINGS = {  # ending of the name → title, and whose W stands beside which selections
     "": ("this head", "For this head at its own selections"),

@@ -63,7 +63,11 @@ def _weights(result: ProbeResult) -> str:
 
 def _selections(result: ProbeResult) -> str:
     heads = result.heads
-    kinds = {"their own token": heads.self_share, "the first token": heads.first_share, "the last token": heads.last_share}
+    kinds = {
+        "their own token": heads.self_share,
+        "the first token": heads.first_share,
+        "the last token": heads.last_share,
+    }
     counted = [f"{int(np.sum(np.nan_to_num(share) > _MOST))} select {name}" for name, share in kinds.items()]
     decisive = np.nanmean(heads.decisive_share)
     return (
@@ -82,7 +86,8 @@ def _correlation(found: MaxMarginMeasures) -> str:
         f"({_ends(own)}). The baselines: {_median(found.correlation_random_selections)} at random selections, "
         f"{_median(found.correlation_random_matrix)} for a random W at the head's selections, "
         f"{_median(found.correlation_random_head)} for a random W at the selections it makes itself. "
-        f"{_above(own, found.correlation_random_selections, 'random selections')} and {_above(own, found.correlation_random_head, 'a random W at its own selections', again=True)} "
+        f"It exceeds that of random selections in {_above(own, found.correlation_random_selections)} heads and that of a random W at its "
+        f"own selections in {_above(own, found.correlation_random_head)}. "
         f"The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
     )
 
@@ -98,10 +103,9 @@ def _margins(found: MaxMarginMeasures) -> str:
     )
 
 
-def _above(own: FloatArray, baseline: FloatArray, name: str, *, again: bool = False) -> str:
+def _above(own: FloatArray, baseline: FloatArray) -> str:
     known = np.isfinite(own) & np.isfinite(baseline)
-    count = f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
-    return f"that of {name} in {count}." if again else f"It exceeds that of {name} in {count} heads"
+    return f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
 
 
 def _median(values: FloatArray) -> str:

@@ -12,9 +12,9 @@ from marginlens.errors import InputError, reject
 from marginlens.probe.adapters import Adapter, adapter_for
 from marginlens.probe.example_maps import ExampleMaps
 from marginlens.probe.inputs import Inputs, as_inputs, as_loaded
-from marginlens.probe.run_margins import probe_margins
 from marginlens.probe.reading import InputBatch, LayerReading, read_attention
 from marginlens.probe.result import ProbeResult
+from marginlens.probe.run_margins import probe_margins
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.selection import select_tokens
 from marginlens.probe.settings import ProbeSettings

@@ -34,12 +34,12 @@ def probe_margins(
         adapter.key_query(0, 0)
     except InputError:
         progress.advance(adapter.n_layers * adapter.n_heads)
-        return None, ("There is no max-margin part: with rotary positions no single W gives all the logits of a query.",)
+        return None, (
+            "There is no max-margin part: with rotary positions no single W gives all the logits of a query.",
+        )
     asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed)
     some = first_inputs(inputs, settings.max_margin_inputs)
-    arrays = {
-        field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)
-    }
+    arrays = {field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)}
     n_asked = 0
     for layer in range(adapter.n_layers):
         sample = layer_sample(model, some, layer, asked)

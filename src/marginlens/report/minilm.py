@@ -76,8 +76,8 @@ def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
     introduction = [
         "all-MiniLM-L6-v2 is a BERT-type model that turns sentences into vectors. It was trained by others, with no thought of max-margin "
         "selection; this page asks what its attention heads do, with the measures of the papers.",
-        f"The inputs are {result.n_inputs} English sentences that the project wrote for it: facts, questions, stories, negations, dialogue, "
-        "numbers, ambiguous pronouns, agreement across clauses, misleading sentences and other constructions.",
+        f"The inputs are {result.n_inputs} English sentences that the project wrote for it: facts, questions, stories, negations, "
+        "dialogue, numbers, ambiguous pronouns, agreement across clauses, misleading sentences and other constructions.",
     ]
     if not whole:
         introduction.append("This run at reduced sizes leaves out the max-margin part.")
