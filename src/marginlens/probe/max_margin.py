@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import correlation
+from marginlens.errors import reject
 from marginlens.probe.key_query import KeyQueryMap
-from marginlens.probe.max_margin_sample import MaxMarginSettings, QuerySample
+from marginlens.probe.max_margin_sample import SAME, MaxMarginSettings, QuerySample
+from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.solution import Status
+from marginlens.threads import n_threads
+
+LOW = 0.05  # the quantile of the constraints' margins that stands beside their minimum
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -58,5 +71,130 @@ class HeadMargin:
 def layer_margins(
     sample: QuerySample, heads: Sequence[KeyQueryMap], settings: MaxMarginSettings | None = None
 ) -> tuple[HeadMargin, ...]:
-    """`HeadMargin` of every head of one layer; the baselines are drawn and solved once for all of them."""
-    raise NotImplementedError
+    r"""How max-margin every head of one layer is; the baselines are drawn and solved once for all of them.
+
+    .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_{\alpha_q} - x_t)^\top W z_q \ge 1 \quad (t \ne \alpha_q \text{ visible to } q)
+
+    for the sampled queries q, where α is what the head itself selects: the visible token of the largest logit. Where any head of the
+    layer has a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints
+    after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart.
+
+    Args:
+        sample: the tokens and queries of the layer, from `sample_queries`.
+        heads: the key-query maps of its heads, all of one shape. With rotary positions they hold at one offset, and selections are
+            those of the map at that offset.
+        settings: `n_draws` and `seed` of the baselines.
+    Returns:
+        One `HeadMargin` per head. Heads are spread over threads, which changes no number.
+    """
+    asked = settings or MaxMarginSettings()
+    problem = _Layer(sample, heads)
+    rng = np.random.default_rng([asked.seed, 1])
+    drawn = [_random_selection(sample, rng) for _ in range(asked.n_draws)]
+    strangers = [problem.random_head(rng) for _ in range(asked.n_draws)]
+    owners = [*heads, *strangers]
+    chosen = drawn + [selected_tokens(sample, head) for head in owners]
+    with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
+        solved = _side_by_side(problem.solve, chosen)
+    random, own, own_random = solved[: len(drawn)], solved[len(drawn) : -len(strangers)], solved[-len(strangers) :]
+    at_chance = tuple(problem.match(head, one) for head, one in zip(strangers, own_random, strict=True))
+    return tuple(
+        HeadMargin(
+            problem.match(head, one),
+            tuple(problem.match(head, other) for other in random),
+            at_chance,
+            tuple(problem.match(stranger, one) for stranger in strangers),
+        )
+        for head, one in zip(heads, own, strict=True)
+    )
+
+
+def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:
+    """`layer_margins` of a single head."""
+    return layer_margins(sample, [head], settings)[0]
+
+
+def selected_tokens(sample: QuerySample, head: KeyQueryMap) -> IntArray:
+    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit, the first of equals."""
+    queries = sample.tokens[sample.queries] @ head.W_Q + head.b_Q  # (n_queries, d_head)
+    keys = (sample.tokens @ head.W_K)[sample.seen]  # (n_seen, d_head)
+    sizes = np.diff(sample.offsets)
+    logits = np.einsum("sh,sh->s", keys, np.repeat(queries, sizes, axis=0))
+    best = logits == np.repeat(np.maximum.reduceat(logits, sample.offsets[:-1]), sizes)
+    places = np.flatnonzero(best)
+    first = places[np.searchsorted(places, sample.offsets[:-1])]
+    return sample.seen[first]
+
+
+def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
+    """(n_rows, 3) the query, its selected token and another visible token, for all others that differ from the selected one."""
+    query = np.repeat(np.arange(len(sample)), np.diff(sample.offsets))
+    triples = np.column_stack([query, selected[query], sample.seen])
+    triples = triples[triples[:, 1] != triples[:, 2]]
+    X = sample.tokens
+    gap = np.linalg.norm(X[triples[:, 1]] - X[triples[:, 2]], axis=1)
+    return triples[gap > SAME * np.linalg.norm(X, axis=1)[triples[:, 1]]]
+
+
+class _Layer:
+    """The queries of one layer, with a constant coordinate where its heads have query biases."""
+
+    def __init__(self, sample: QuerySample, heads: Sequence[KeyQueryMap]) -> None:
+        if not heads:
+            raise reject("heads", "at least one key-query map", "none")
+        self._shape = heads[0].W_K.shape
+        for i, head in enumerate(heads):
+            if head.W_K.shape != self._shape or self._shape[0] != sample.tokens.shape[1]:
+                expected = f"a map of shape ({sample.tokens.shape[1]}, {self._shape[1]})"
+                raise reject(f"heads[{i}]", expected, f"shape {head.W_K.shape}")
+        self._sample = sample
+        self._biased = any(head.b_Q.any() for head in heads)
+        self._queries = sample.augmented if self._biased else sample.tokens[sample.queries]
+
+    def solve(self, selected: IntArray) -> BilinearSolution:
+        """The SVM of one selection."""
+        return bilinear_svm(self._sample.tokens, self._queries, selection_constraints(self._sample, selected))
+
+    def random_head(self, rng: np.random.Generator) -> KeyQueryMap:
+        """Standard normal factors, with a bias where the heads have one."""
+        W_K, W_Q = rng.standard_normal((2, *self._shape))
+        b_Q = rng.standard_normal((self._shape[1],))
+        return KeyQueryMap(W_K, W_Q, b_Q if self._biased else np.zeros_like(b_Q), 1.0)
+
+    def match(self, head: KeyQueryMap, solution: BilinearSolution) -> MarginMatch:
+        """One head beside one solution."""
+        W = head.augmented if self._biased else head.matrix
+        gaps = _gaps_at_norm_one(W, solution)
+        solved = solution.status is Status.OPTIMAL
+        best = solution.margin if solved else np.nan
+        return MarginMatch(
+            correlation(W, solution.x, axes=2) if solved else np.nan,
+            float(gaps.min(initial=np.inf)) / best,
+            float(np.quantile(gaps, LOW)) / best if len(gaps) else np.nan,
+            float(np.mean(gaps > 0.0)) if len(gaps) else np.nan,
+            float(np.mean(solution.active)) if solved else np.nan,
+            0.0 if solution.status is Status.INFEASIBLE else best,
+            len(gaps),
+            solution.status,
+            float(solution.kkt_residual()),
+        )
+
+
+def _gaps_at_norm_one(W: FloatArray, solution: BilinearSolution) -> FloatArray:
+    """(n_rows,) how far W/‖W‖ ranks each selected token above each other one."""
+    norm = float(np.linalg.norm(W))
+    gaps: FloatArray = solution.rows.apply(W)
+    return gaps / norm if norm > 0.0 else gaps
+
+
+def _random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
+    """(n_queries,) one of the tokens that each query sees, all with the same chance."""
+    return sample.seen[rng.integers(sample.offsets[:-1], sample.offsets[1:])]
+
+
+def _side_by_side(work: Callable[[IntArray], Result], items: Sequence[IntArray]) -> list[Result]:
+    pool = ThreadPoolExecutor(n_threads())
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interruption waits for the running problems only

@@ -20,13 +20,13 @@ class MaxMarginSettings:
 
     Attributes:
         queries_per_input: queries sampled of each input, among those that see two different tokens or more.
-        most_constraints: queries are left out at random, input after input, once there are more constraints than this.
+        most_constraints: queries are left out at random where there would be more constraints than this.
         n_draws: how many random selections, and how many random heads, the baselines average over.
         seed: of the sample and of the baselines.
     """
 
-    queries_per_input: int = 1
-    most_constraints: int = 6000
+    queries_per_input: int = 2
+    most_constraints: int = 10_000
     n_draws: int = 2
     seed: int = 0
 
@@ -100,7 +100,72 @@ def sample_queries(
         settings: see `MaxMarginSettings`.
     """
     asked = settings or MaxMarginSettings()
-    arrays = [real_array(x, f"inputs[{i}]", ("n_tokens", "d_model")) for i, x in enumerate(inputs)]
+    arrays = _arrays(inputs)
+    masks = _masks(visible, arrays)
+    rng = np.random.default_rng(asked.seed)
+    drawn = np.empty((asked.queries_per_input * len(arrays), arrays[0].shape[1]))
+    places: list[tuple[int, int]] = []
+    for i, (X, sees) in enumerate(zip(arrays, masks, strict=True)):
+        taken = 0
+        for position in rng.permutation(len(X)).tolist():
+            if taken < asked.queries_per_input and _asks(X, sees[position]):
+                z = X[position]
+                if not _same(drawn[: len(places)], z).any():
+                    drawn[len(places)] = z
+                    places.append((i, position))
+                    taken += 1
+    if not places:
+        raise reject("inputs", "inputs with a query that sees two different tokens or more", "none of them")
+    return _sample(arrays, masks, _few_enough(np.array(places), masks, asked.most_constraints, rng))
+
+
+def _sample(arrays: list[FloatArray], masks: list[BoolArray], places: IntArray) -> QuerySample:
+    starts = np.concatenate([[0], np.cumsum([len(X) for X in arrays])]).astype(np.int64)
+    seen = [starts[i] + np.flatnonzero(masks[i][position]) for i, position in places.tolist()]
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in seen])]).astype(np.int64)
+    return QuerySample(
+        np.concatenate(arrays), places, starts[places[:, 0]] + places[:, 1], np.concatenate(seen).astype(np.int64), offsets
+    )
+
+
+def _few_enough(places: IntArray, masks: list[BoolArray], most: int, rng: np.random.Generator) -> IntArray:
+    """The queries, or as many of them at random as have no more than `most` constraints, and one at least."""
+    sizes = np.array([int(masks[i][position].sum()) - 1 for i, position in places.tolist()])
+    if sizes.sum() <= most:
+        return places
+    order = rng.permutation(len(places))
+    kept = order[np.cumsum(sizes[order]) <= most]
+    return places[np.sort(kept if len(kept) else order[:1])]
+
+
+def _asks(X: FloatArray, sees: BoolArray) -> bool:
+    """Whether a query sees two tokens that differ."""
+    tokens = X[sees]
+    return len(tokens) > 1 and not bool(_same(tokens[1:], tokens[0]).all())
+
+
+def _same(tokens: FloatArray, x: FloatArray) -> BoolArray:
+    """(n,) which tokens (n, d_model) equal x up to `SAME`."""
+    return np.asarray(np.linalg.norm(tokens - x, axis=1) <= SAME * float(np.linalg.norm(x)))
+
+
+def _arrays(inputs: Sequence[Any]) -> list[FloatArray]:
+    arrays: list[FloatArray] = []
+    for i, one in enumerate(inputs):
+        width = arrays[0].shape[1] if arrays else "d_model"
+        arrays.append(real_array(one, f"inputs[{i}]", ("n_tokens", width)))
     if not arrays:
         raise reject("inputs", "at least one input", "none")
-    raise NotImplementedError
+    return arrays
+
+
+def _masks(visible: Sequence[Any] | None, arrays: list[FloatArray]) -> list[BoolArray]:
+    if visible is None:
+        return [np.ones((len(X), len(X)), dtype=bool) for X in arrays]
+    masks = [np.asarray(one, dtype=bool) for one in visible]
+    if len(masks) != len(arrays):
+        raise reject("visible", f"one mask for each of {len(arrays)} inputs", f"{len(masks)}")
+    for i, (mask, X) in enumerate(zip(masks, arrays, strict=True)):
+        if mask.shape != (len(X), len(X)):
+            raise reject(f"visible[{i}]", f"of shape ({len(X)}, {len(X)})", f"shape {mask.shape}")
+    return masks

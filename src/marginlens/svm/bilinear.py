@@ -13,12 +13,12 @@ from marginlens.errors import real_array, reject
 from marginlens.svm.bilinear_pivot import solve_pivot
 from marginlens.svm.bilinear_rows import BilinearRows
 from marginlens.svm.graph_groups import FORMED
-from marginlens.svm.graph_large import solve_large
 from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, TIGHT
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import MarginSolution, Status
 
 PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
+FORMED_FOR_A_PROOF = 4_000_000  # up to so many entries, rows that seem to contradict each other are formed to prove it
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
@@ -58,7 +58,8 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
         formed: the most entries that all rows may have together to be formed for the exact solver; with 0 they never are.
     Returns:
         A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
-        `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it.
+        `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it. Impossible problems with many unknowns end
+        as INACCURATE, and `margin_bounds()` says how small any margin must be.
     """
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     named = _triples(triples, len(queries), len(tokens))
@@ -74,15 +75,21 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
             return _infeasible(blank, found.certificate)
         if found.status is Status.OPTIMAL:
             return _judged(blank, found.multipliers)
-    products = blank.rows.scaled()
-    guess = solve_pivot(products, 1.0 / sizes)
-    solved = _judged(blank, guess.weights / sizes)
-    if solved.status is Status.OPTIMAL:
-        return solved
-    outcome = solve_large(products, 1.0 / sizes, np.zeros(len(sizes), dtype=bool))
-    if outcome.impossible:
-        return _infeasible(blank, outcome.weights / sizes)
-    return _judged(blank, outcome.weights / sizes)
+    guess = solve_pivot(blank.rows.scaled(), 1.0 / sizes)
+    return _contradiction(blank, guess.open) or _judged(blank, guess.weights / sizes)
+
+
+def _contradiction(blank: BilinearSolution, some: IntArray) -> BilinearSolution | None:
+    """The proof that the rows `some` contradict each other, and so all do; or None."""
+    if not 0 < len(some) * blank.rows.shape[1] <= FORMED_FOR_A_PROOF:
+        return None
+    part = BilinearRows(blank.rows.X, blank.rows.Q, blank.rows.triples[some])
+    found = least_distance(np.asarray(part), blank.floor[some])
+    if found.status is not Status.INFEASIBLE or found.certificate is None:
+        return None
+    y = np.zeros(len(blank.floor))
+    y[some] = found.certificate
+    return _infeasible(blank, y)
 
 
 def _blank(rows: BilinearRows) -> BilinearSolution:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpstrf
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.svm.graph_products import GraphProducts
@@ -20,15 +20,19 @@ _ENOUGH = 1e-13  # distance to a halfspace, relative to ‖W‖, that counts as 
 _PER_QUERY = 3  # rows of one query that enter at a time
 _WORTHWHILE = 0.1  # of the largest violation, what a row must be missed by to enter
 _DEPENDENT = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
-_ROUNDS = 200
-_FACTORS = 600
+_FACTORS = 1000  # how often a set is factored before giving up
 
 
 class Guess(NamedTuple):
-    """Multipliers of rows of norm one, and whether every row was satisfied at the end."""
+    """Multipliers of rows of norm one, and what was left to do: nothing, where every row was satisfied at the end."""
 
-    weights: FloatArray
-    finished: bool
+    weights: FloatArray  # (n_rows,)
+    open: IntArray  # the tight rows and the row that could not be made tight beside them; such rows may contradict each other
+
+    @property
+    def finished(self) -> bool:
+        """Whether no row is missed."""
+        return len(self.open) == 0
 
 
 class _Set(NamedTuple):
@@ -62,28 +66,37 @@ class _Pivots:
         norms = np.linalg.norm(products.Q, axis=1)
         units = products.Q / norms[:, None]
         self._norms, self._cosines = norms, units @ units.T  # of the queries
+        self._n_unknowns = products.terms.E.shape[1] * products.Q.shape[1]  # more rows than that depend on each other
         self._n_factors = 0
 
     def run(self, scale: float) -> Guess:
         """Rounds until no row is missed, or until nothing is gained any more."""
         d, nothing = self._products.terms.E.shape[1], np.empty(0)
         now = _Set(np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty((0, 0)), nothing, None)
-        slack, value, finished = -self._floor, 0.0, False
-        for _ in range(_ROUNDS):
-            finished = self._satisfied(slack, now)
-            if finished or self._n_factors > _FACTORS:
+        slack, value, many = -self._floor, 0.0, len(self._floor)
+        left = np.arange(len(self._floor))
+        while self._n_factors <= _FACTORS:
+            if self._satisfied(slack, now):
+                left = left[:0]
                 break
-            new = self._missed(slack, now)
-            then = self._settled(self._extended(now, new))
-            if not self._value(then) > value:
-                then = self._careful(now, new[:1])
-            if not self._value(then) > value:
+            new = self._missed(slack, now)[: min(many, max(1, self._n_unknowns - len(now.rows)))]
+            then: _Set | None = self._settled(self._extended(now, new)) if many > 1 else None
+            if then is not None and self._value(then) > value:
+                many *= 2
+            elif many > 1:
+                many = max(1, len(new) // 4)
+                continue
+            else:
+                then = self._careful(now, new[:1], float(slack[new[0]]))
+                many = 2
+            if then is None or not self._value(then) > value:
+                left = np.sort(np.append(now.rows, new[0]))
                 break
-            now, value = then, self._value(then)
-            now, slack = self._refined(now)
+            now, slack = self._refined(then)
+            value = self._value(now)
         weights = np.zeros(len(self._floor))
         weights[now.rows] = scale * now.held
-        return Guess(weights, finished)
+        return Guess(weights, left)
 
     def _satisfied(self, slack: FloatArray, now: _Set) -> bool:
         total = float(now.held.sum())
@@ -126,30 +139,40 @@ class _Pivots:
                 return now
             now = now.some(np.flatnonzero(now.held > 0.0))
 
-    def _careful(self, now: _Set, new: IntArray) -> _Set:
-        """One row enters; others leave one by one where the straight way to the tight solution meets zero, so the value only grows."""
-        now = self._extended(now, new)
+    def _careful(self, now: _Set, new: IntArray, slack: float) -> _Set | None:
+        """One row of this slack enters and others leave one by one when their multiplier meets zero, so the value only grows.
+
+        None where nothing meets zero though the row depends on the members: these rows contradict each other.
+        """
+        entering = 0.0
         while True:
-            then = self._tight(now)
-            if len(then.rows) < len(now.rows):  # dependent rows: the straight way does not exist
-                return then if (then.held > 0.0).all() else now._replace(held=np.zeros(len(now.rows)))
-            pulling = then.held <= 0.0
-            if not pulling.any():
-                return then
-            fall = np.where(pulling, now.held - then.held, np.inf)
-            share = np.where(pulling, now.held, np.inf) / np.where(fall > 0.0, fall, 1.0)
-            step = min(1.0, float(share.min()))
-            moved = np.maximum(now.held + step * (then.held - now.held), 0.0)
-            moved[np.argmin(share)] = 0.0
-            now = now._replace(held=moved).some(np.flatnonzero(moved > 0.0))
+            whole = self._extended(now, new)
+            factor = self._factor(now.gram)
+            if factor is None:
+                return None
+            beside = whole.gram[-1, :-1]  # the new row with the members
+            turn = cho_solve((factor, True), beside, check_finite=False)
+            square = 1.0 - float(beside @ turn)
+            step = -slack / square if square > _DEPENDENT else np.inf
+            with np.errstate(divide="ignore"):
+                limits = np.where(turn > 0.0, now.held / np.abs(turn), np.inf)
+            leaving = int(np.argmin(limits)) if len(limits) else -1
+            if leaving < 0 or limits[leaving] >= step:
+                if step == np.inf:
+                    return None
+                return whole._replace(held=np.append(now.held - step * turn, entering + step))
+            step = float(limits[leaving])
+            slack += step * max(square, 0.0)
+            entering += step
+            moved = np.maximum(now.held - step * turn, 0.0)
+            now = now._replace(held=moved).some(np.delete(np.arange(len(moved)), leaving))
 
     def _tight(self, now: _Set) -> _Set:
         """The multipliers that make all members tight; members that depend on others are left out."""
         while True:
-            self._n_factors += 1
-            factor = _cholesky(now.gram)
-            if isinstance(factor, int):
-                now = now.some(np.delete(np.arange(len(now.rows)), factor))
+            factor = self._factor(now.gram)
+            if factor is None:
+                now = now.some(_independent(now.gram))
                 continue
             held = cho_solve((factor, True), self._floor[now.rows], check_finite=False)
             return now._replace(held=held, factor=factor)
@@ -167,13 +190,17 @@ class _Pivots:
     def _slack(self, now: _Set) -> FloatArray:
         return self._products.apply(self._products.combine(now.held, now.rows)) - self._floor
 
+    def _factor(self, gram: FloatArray) -> FloatArray | None:
+        """The lower Cholesky factor, or None where a row depends on others."""
+        self._n_factors += 1
+        try:
+            factor: FloatArray = np.linalg.cholesky(gram).astype(np.float64, copy=False)  # releases the interpreter lock
+        except np.linalg.LinAlgError:
+            return None
+        return factor if float(np.diagonal(factor).min(initial=1.0)) ** 2 > _DEPENDENT else None
 
-def _cholesky(gram: FloatArray) -> FloatArray | int:
-    """The lower factor, or the place of the first row that depends on those before it."""
-    try:
-        factor: FloatArray = np.linalg.cholesky(gram).astype(np.float64, copy=False)  # releases the interpreter lock
-    except np.linalg.LinAlgError:
-        _, failed = dpotrf(gram, lower=1)
-        return max(0, int(failed) - 1)
-    weakest = int(np.argmin(np.diagonal(factor))) if len(factor) else 0
-    return weakest if len(factor) and factor[weakest, weakest] ** 2 < _DEPENDENT else factor
+
+def _independent(gram: FloatArray) -> IntArray:
+    """Places of rows that do not depend on each other, increasing: those of the largest pivots, and at least one less than all."""
+    _, order, rank, _ = dpstrf(gram, tol=_DEPENDENT, lower=1)
+    return np.sort(order[: min(int(rank), len(gram) - 1)].astype(np.int64) - 1)
