@@ -1,7 +1,7 @@
 """Few tight rows among many: solve for a working set by one Cholesky factor, let go what pulls, take in what is missed.
 
 The Gram matrix of rows (x_i - x_j) q_kᵀ is the elementwise product of two small Gram matrices, so a set of m rows costs m² d operations to
-set up whatever the number of unknowns is, and m³/3 to solve. Every accepted round raises the dual value, so no set returns.
+set up whatever the number of unknowns is, and m³/3 to solve. A round counts only when the dual value does not fall.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _ENOUGH = 1e-13  # distance to a halfspace, relative to ‖W‖, that counts as 
 _PER_QUERY = 3  # rows of one query that enter at a time
 _WORTHWHILE = 0.1  # of the largest violation, what a row must be missed by to enter
 _DEPENDENT = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
+_ROUNDING = 64 * _EPS
 _FACTORS = 1000  # how often a set is factored before giving up
 
 
@@ -73,15 +74,16 @@ class _Pivots:
         """Rounds until no row is missed, or until nothing is gained any more."""
         d, nothing = self._products.terms.E.shape[1], np.empty(0)
         now = _Set(np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty((0, 0)), nothing, None)
-        slack, value, many = -self._floor, 0.0, len(self._floor)
+        slack, value, many = -self._floor, 0.0, max(2, len(self._norms))
         left = np.arange(len(self._floor))
         while self._n_factors <= _FACTORS:
             if self._satisfied(slack, now):
                 left = left[:0]
                 break
+            floor = value - _ROUNDING * value  # a last row may gain less than a sum of products shows
             new = self._missed(slack, now)[: min(many, max(1, self._n_unknowns - len(now.rows)))]
             then: _Set | None = self._settled(self._extended(now, new)) if many > 1 else None
-            if then is not None and self._value(then) > value:
+            if then is not None and self._value(then) > floor:
                 many *= 2
             elif many > 1:
                 many = max(1, len(new) // 4)
@@ -89,7 +91,7 @@ class _Pivots:
             else:
                 then = self._careful(now, new[:1], float(slack[new[0]]))
                 many = 2
-            if then is None or not self._value(then) > value:
+            if then is None or not self._value(then) > floor:
                 left = np.sort(np.append(now.rows, new[0]))
                 break
             now, slack = self._refined(then)
@@ -178,9 +180,10 @@ class _Pivots:
             return now._replace(held=held, factor=factor)
 
     def _refined(self, now: _Set) -> tuple[_Set, FloatArray]:
-        """The multipliers corrected once on the rows themselves, and the slack of all rows."""
+        """The multipliers corrected on the rows themselves where these are not tight, and the slack of all rows."""
         slack = self._slack(now)
-        if now.factor is not None:
+        off = float(np.abs(slack[now.rows]).max(initial=0.0))
+        if now.factor is not None and off > _EPS * float(now.held.sum()):
             held = now.held - cho_solve((now.factor, True), slack[now.rows], check_finite=False)
             if (held > 0.0).all():
                 now = now._replace(held=held)
