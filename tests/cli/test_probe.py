@@ -113,7 +113,7 @@ def test_checkpoints_give_curves(text):
     result = run("run", "--checkpoints", "--text", text, "--out", "curves")
     assert result.exit_code == 0, result.output
     assert "epoch-2" in result.stdout
-    assert "Rank correlation with the order of training: nnz/T −1.000, ‖W‖_F 1.000" in result.stdout
+    assert "Rank correlation with the order of training: nnz/T −1.000, norm of W 1.000" in result.stdout
     assert "The curves are at curves/curves.png" in result.stdout
     assert sorted(path.name for path in Path("curves").iterdir()) == ["checkpoints.json", "curves.png", "curves.svg"]
     assert numbers("run", "--checkpoints", "--text", text)["steps"] == [0.0, 1.0, 2.0]

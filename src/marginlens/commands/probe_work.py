@@ -16,6 +16,7 @@ from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.inputs import Inputs
 from marginlens.probe.loading import LoadedModel, load_model
+from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
 from marginlens.probe.page_words import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
@@ -25,7 +26,7 @@ FOLDER = "probe-report"
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 _HEADS = 6  # heads that each table of the terminal names
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
-_CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "‖W‖_F", "median margin", "decisive")
+_CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "Frobenius norm", "median margin", "decisive")
 
 
 @dataclass(frozen=True)
@@ -154,47 +155,45 @@ def _show_heads(out: Console, found: ProbeResult) -> None:
 
     size = f"{found.n_layers} layers of {found.n_heads} heads; {found.n_inputs:,} inputs, {found.n_queries:,} queries"
     out.print(f"{found.model}: {size}", markup=False)
-    shown = [one for one in found.measures if one.name in (*_LAYER_COLUMNS, *dict(found.max_margin or ()))]
-    layers = [
-        {"layer": layer, **{one.title: _mean(found.measure(one.name)[layer]) for one in shown}}
-        for layer in range(found.n_layers)
-    ]
-    out.print(rows_table("Layers, means over heads", layers))
-    out.print(rows_table("The sparsest heads", _heads(found, "relative_nnz", largest=False)))
+    out.print(rows_table("Layers, means over heads", [_layer(found, layer) for layer in range(found.n_layers)]))
+    sparsest = _order(found.heads.relative_nnz, largest=False)
+    out.print(rows_table("The sparsest heads", [_head(found, at) for at in sparsest]))
     if found.max_margin is not None and np.isfinite(found.max_margin.correlation).any():
-        out.print(rows_table("The most max-margin heads", _max_margin_heads(found)))
+        told = found.max_margin
+        layers = [{"layer": k, **_correlations(told, k)} for k in range(found.n_layers)]
+        out.print(rows_table("Correlation with the max-margin W, means over heads", layers))
+        best = [{"head": head_name(*at), **_correlations(told, at)} for at in _order(told.correlation, largest=True)]
+        out.print(rows_table("The most max-margin heads", best))
     for note in found.notes:
         out.print(note, markup=False)
 
 
-def _heads(found: ProbeResult, name: str, *, largest: bool) -> list[dict[str, Any]]:
+def _layer(found: ProbeResult, layer: int) -> dict[str, Any]:
+    shown = [one for one in found.measures if one.name in _LAYER_COLUMNS]
+    means = {one.title: _mean(found.measure(one.name)[layer]) for one in shown}
+    return {"layer": layer, **means, "decisive": _share(found.heads.decisive_share[layer])}
+
+
+def _head(found: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
     heads = found.heads
-    rows = []
-    for layer, head in _order(found.measure(name), largest=largest):
-        at = (layer, head)
-        rows.append(
-            {
-                "head": head_name(layer, head),
-                "nnz/T": _number(heads.relative_nnz[at]),
-                "top probability": _number(heads.top_probability[at]),
-                "‖W‖_F": _number(heads.frobenius[at]),
-                "median margin": _number(heads.margin_median[at]),
-                "selects itself": f"{heads.self_share[at]:.0%}",
-                "the first": f"{heads.first_share[at]:.0%}",
-                "the last": f"{heads.last_share[at]:.0%}",
-            }
-        )
-    return rows
+    return {
+        "head": head_name(*at),
+        "nnz/T": _mean(heads.relative_nnz[at]),
+        "top probability": _mean(heads.top_probability[at]),
+        "Frobenius norm": _mean(heads.frobenius[at]),
+        "median margin": _mean(heads.margin_median[at]),
+        "selects itself": _share(heads.self_share[at]),
+        "the first": _share(heads.first_share[at]),
+        "the last": _share(heads.last_share[at]),
+    }
 
 
-def _max_margin_heads(found: ProbeResult) -> list[dict[str, Any]]:
-    told = found.max_margin
-    assert told is not None  # its caller looked
-    names = [one for one in found.measures if one.group == "Max-margin"]
-    return [
-        {"head": head_name(*at), **{one.title: _number(found.measure(one.name)[at]) for one in names}}
-        for at in _order(told.correlation, largest=True)
-    ]
+def _correlations(told: MaxMarginMeasures, at: Any) -> dict[str, Any]:
+    """The correlation beside its baselines, and the margin over the best one beside that of random heads."""
+    arrays = dict(told)
+    beside = {title: _mean(arrays[f"correlation{ending}"][at]) for ending, (title, _) in SETTINGS.items()}
+    margins = {"margin over best": told.margin_ratio, "of random heads": told.margin_ratio_random_head}
+    return {**beside, **{title: _mean(values[at]) for title, values in margins.items()}}
 
 
 def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
@@ -210,18 +209,21 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
     out.print(f"{found!r}", markup=False)
     rows = [{name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()]
     out.print(rows_table("The last layer, means over heads", rows))
-    trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("‖W‖_F", "frobenius"))}
+    trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("norm of W", "frobenius"))}
     said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]
     if said:
         out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
 
 
 def _mean(values: Any) -> float | None:
-    return _number(np.mean(values))
+    """The mean of what is known; None where nothing is."""
+    known = np.asarray(values)[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
 
 
-def _number(value: Any) -> Any:
-    return float(value) if np.isfinite(value) else None
+def _share(values: Any) -> str:
+    mean = _mean(values)
+    return "–" if mean is None else f"{mean:.0%}"
 
 
 def _given(path: Path | None) -> str:

@@ -122,9 +122,9 @@ _OWN: tuple[Measure, ...] = (
         _FIRST,
         "The attention that the most attended token gets from the query of the first token (CLS).",
     ),
-    Measure("frobenius", "‖W‖_F", _WEIGHTS, "The Frobenius norm of the combined key-query matrix W."),
-    Measure("spectral", "‖W‖₂", _WEIGHTS, "The largest singular value of W."),
-    Measure("nuclear", "‖W‖_*", _WEIGHTS, "The sum of the singular values of W."),
+    Measure("frobenius", "Frobenius norm", _WEIGHTS, "The Frobenius norm of the combined key-query matrix W."),
+    Measure("spectral", "spectral norm", _WEIGHTS, "The largest singular value of W."),
+    Measure("nuclear", "nuclear norm", _WEIGHTS, "The sum of the singular values of W."),
     Measure(
         "margin_median",
         "median margin",

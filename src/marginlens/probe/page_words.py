@@ -56,8 +56,8 @@ def _weights(result: ProbeResult) -> str:
     rank = float(spearmanr(norms[known], share[known]).statistic)
     relation = "sparser" if rank < 0.0 else "less sparse"
     return (
-        f"Over all heads, the rank correlation of ‖W‖_F with nnz/T is {_signed(rank)}: heads with larger key-query weights are "
-        f"{'on the whole' if abs(rank) > 0.3 else 'only slightly'} {relation}."
+        f"Over all heads, the rank correlation of the Frobenius norm of W with nnz/T is {_signed(rank)}: heads with larger key-query "
+        f"weights are {'on the whole' if abs(rank) > 0.3 else 'only slightly'} {relation}."
     )
 
 
@@ -117,4 +117,5 @@ def _ends(values: FloatArray) -> str:
 
 
 def _signed(number: float) -> str:
-    return f"{number:.3f}".replace("-", "−")
+    """Three decimals, or two digits of a small number."""
+    return (f"{number:.3f}" if abs(number) >= 0.1 or number == 0.0 else f"{number:.2g}").replace("-", "−")
