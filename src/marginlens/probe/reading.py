@@ -17,7 +17,7 @@ from marginlens.probe.adapters.base import Captured, LayerReading, hidden_by
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 
 
-_TOKENS, _PAIRS = 4096, 2**19  # of one batch: bounds what a model holds, and the maps of one layer
+_TOKENS, _PAIRS = 1024, 2**19  # of one batch: little padding, and maps of one layer that fit into memory
 
 
 @dataclass(frozen=True, eq=False)

