@@ -254,3 +254,27 @@ def test_the_sentences_are_two_hundred_different_ones():
     own = own_sentences()
     assert len(own) == len(set(own)) == 20 * len(KINDS) == 200
     assert all(5 <= len(one.split()) <= 25 for one in own)
+
+
+def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
+    from marginlens.benchmarks import probe as bench
+
+    class Tokenizer:
+        """Words of the tiny model, whatever the text."""
+
+        pad_token_id = 0
+
+        def __call__(self, texts, **options):
+            return {"input_ids": [[2, *(5 + len(word) % 9 for word in text.split()[:12]), 3] for text in texts]}
+
+        def convert_ids_to_tokens(self, ids):
+            return [str(one) for one in ids]
+
+    monkeypatch.setattr(bench, "load_model", lambda name: LoadedModel(bert, Tokenizer(), None, name))
+    monkeypatch.setattr(bench, "SENTENCES", 230)
+    monkeypatch.setattr(bench, "SEPARATED", 5)
+    alone, plain, separated, summary = bench.bench_probe()
+    assert [row["sentences"] for row in (alone, plain, separated)] == [230, 230, 5]
+    assert summary["over_the_model_alone"] == plain["seconds"] / alone["seconds"]
+    assert 0.0 < alone["peak_gigabytes"] <= separated["peak_gigabytes"]
+    assert len(set(bench._sentences(1000))) == 1000

@@ -128,12 +128,12 @@
     const start = (state.layer * size[0] + state.head) * size[1] * size[2];
     const levels = maps[state.example].subarray(start, start + size[1] * size[2]);
     const scale = make("i");
-    scale.style.background = `linear-gradient(90deg, ${[0, 0.0625, 0.25, 0.5625, 1].map((one) => `${attentionColour(255 * one)} ${100 * one}%`).join(", ")})`;
+    scale.style.background = example.grid ? gradient(DEEP) : `linear-gradient(90deg, ${[0, 0.0625, 0.25, 0.5625, 1].map((one) => `${attentionColour(255 * one)} ${100 * one}%`).join(", ")})`;
     const picture = example.grid ? patches(example, levels) : squares(example, levels);
     return [
       make("h3", {}, "Attention"), choices,
       make("div", { class: "columns" },
-        make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, "1", make("span", { class: "mark" }, example.grid ? "" : "□"), example.grid ? "" : "selected")),
+        make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1", make("span", { class: "mark" }, example.grid ? "" : "□"), example.grid ? "" : "selected")),
         make("div", {}, selections(example, levels))),
     ];
   }
@@ -167,16 +167,19 @@
     return picture;
   }
 
+  const before = (example) => example.tokens.length - example.grid[0] * example.grid[1]; // tokens that are no patches
+  const most = (example, levels) => Math.max(...levels.subarray(before(example)), 1) / 255;
+
   function patches(example, levels) {
     const [rows, columns] = example.grid, cell = Math.max(8, Math.floor(320 / columns));
-    const most = Math.max(...levels.subarray(1), 1);
+    const darkest = 255 * most(example, levels), first = before(example);
     const width = columns * cell, height = rows * cell + 22;
     const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention of the first token over the patches of the image" });
-    picture.append(draw("text", { x: 4, y: 15, class: "axis" }, `first token → patches; darkest ${(most / 255).toFixed(3)}`));
+    picture.append(draw("text", { x: 4, y: 15, class: "axis" }, "first token → patches"));
     for (let k = 0; k < rows * columns; k += 1) {
-      const level = levels[k + 1];
-      const box = draw("rect", { x: (k % columns) * cell, y: 22 + Math.floor(k / columns) * cell, width: cell - 0.5, height: cell - 0.5, fill: mix(DEEP, level / most) });
-      box.append(draw("title", {}, `${example.tokens[k + 1]}: ${(level / 255).toFixed(3)}`));
+      const level = levels[k + first];
+      const box = draw("rect", { x: (k % columns) * cell, y: 22 + Math.floor(k / columns) * cell, width: cell - 0.5, height: cell - 0.5, fill: mix(DEEP, level / darkest) });
+      box.append(draw("title", {}, `${example.tokens[k + first]}: ${(level / 255).toFixed(3)}`));
       picture.append(box);
     }
     return picture;
@@ -200,13 +203,13 @@
     const { edges, counts } = data.margins, bars = counts[state.layer][state.head];
     const total = bars.reduce((sum, one) => sum + one, 0);
     if (!total) return [];
-    const most = Math.max(...bars), width = 440, height = 150, bottom = 34, left = 18;
+    const highest = Math.max(...bars), width = 440, height = 150, bottom = 34, left = 18;
     const logs = edges.map(Math.log10), span = logs[logs.length - 1] - logs[0];
     const x = (log) => left + ((log - logs[0]) / span) * (width - left - 22);
     const picture = draw("svg", { class: "map", width, height: height + bottom, viewBox: `0 0 ${width} ${height + bottom}`, role: "img", "aria-label": "Histogram of logit margins" });
     bars.forEach((count, k) => {
       if (!count) return;
-      const tall = (count / most) * (height - 18);
+      const tall = (count / highest) * (height - 34);
       const box = draw("rect", { x: x(logs[k]), y: height - tall, width: Math.max(x(logs[k + 1]) - x(logs[k]) - 0.6, 0.8), height: tall, fill: "#4286be" });
       box.append(draw("title", {}, `${shown(edges[k])} to ${shown(edges[k + 1])}: ${count} queries`));
       picture.append(box);
@@ -222,7 +225,8 @@
       const at = value(name);
       if (!at) return;
       picture.append(draw("line", { x1: x(Math.log10(at)), x2: x(Math.log10(at)), y1: 4, y2: height, stroke: "#c4420f", "stroke-width": 1.5, "stroke-dasharray": k ? "none" : "4 3" }));
-      picture.append(draw("text", { x: x(Math.log10(at)) + (k ? 4 : -4), y: 13, class: "axis", "text-anchor": k ? "start" : "end" }, `${words} ${shown(at)}`));
+      const right = k ? x(Math.log10(at)) < width - 120 : x(Math.log10(at)) < 90; // on which side of its line a label has room
+      picture.append(draw("text", { x: x(Math.log10(at)) + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end" }, `${words} ${shown(at)}`));
     });
     return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), picture];
   }
