@@ -80,6 +80,12 @@ def test_batches_hold_every_text_once_with_little_padding() -> None:
     assert cells <= 1.05 * inputs.n_tokens
 
 
+def test_a_long_text_does_not_pad_a_short_one() -> None:
+    inputs = encode_texts(["a", "b" * 10, "cc", "d" * 9], Letters(), BERT)
+    batches = [(batch.index.tolist(), batch.inputs["input_ids"].shape[1]) for batch in inputs.batches()]
+    assert batches == [([0, 2], 4), ([3, 1], 12)]
+
+
 def test_long_texts_are_truncated_and_counted() -> None:
     inputs = encode_texts(["abc", "a" * 30, "b" * 10, "c" * 11], Letters(), BERT)
     assert inputs.n_truncated == 2

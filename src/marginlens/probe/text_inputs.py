@@ -14,6 +14,7 @@ from marginlens.errors import InputError, reject
 from marginlens.probe.reading import InputBatch, batch_size
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta")  # positions count from pad_token_id + 1
+_STRETCH, _SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens
 _NO_LIMIT = 10**9  # tokenizers without a limit of their own name one far beyond this
 
 
@@ -43,13 +44,13 @@ class TextInputs:
     def batches(self) -> Iterator[InputBatch]:
         """Batches from the shortest texts to the longest, padded on the right to their own longest text."""
         order = sorted(range(len(self)), key=lambda place: len(self.ids[place]))  # stable: ties in their own order
+        lengths = [len(self.ids[place]) for place in order]
         start = 0
-        while start < len(order):
-            stop = start + 1
-            while stop < len(order) and stop - start < batch_size(len(self.ids[order[stop]])):
-                stop += 1
-            yield self._batch(order[start:stop])
-            start = stop
+        for stop in range(1, len(order) + 1):
+            ends = stop == len(order) or lengths[stop] > _STRETCH * lengths[start] + _SLACK
+            if ends or stop - start >= batch_size(lengths[stop]):
+                yield self._batch(order[start:stop])
+                start = stop
 
     def _batch(self, places: list[int]) -> InputBatch:
         longest = len(self.ids[places[-1]])
