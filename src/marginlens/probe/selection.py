@@ -1,0 +1,86 @@
+"""What attention selects: the token of the largest logit for each query, and by how much it beats the second best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import positive_number, reject
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Selection:
+    """The selected token of every query.
+
+    Attributes:
+        selected: (…) the position of the visible token of the largest logit, the first of equals; -1 where a query sees nothing.
+        margin: (…) its logit minus the second largest: 0 in a tie, infinite where a query sees one token, nan where it sees nothing.
+        n_tied: (…) how many visible tokens share the largest logit: 1 where the selection is unique, 0 where a query sees nothing.
+    """
+
+    selected: IntArray
+    margin: FloatArray
+    n_tied: IntArray
+
+    def __repr__(self) -> str:
+        return f"Selection({self.n_choices} choices, {self.n_ties} tied)"
+
+    @property
+    def n_choices(self) -> int:
+        """Queries that see two tokens or more."""
+        return int(np.isfinite(self.margin).sum())
+
+    @property
+    def n_ties(self) -> int:
+        """Queries whose largest logit belongs to two tokens or more."""
+        return int((self.n_tied > 1).sum())
+
+    def share_above(self, threshold: float) -> float:
+        """Share of the queries with a choice whose margin is above `threshold`; nan where none has a choice.
+
+        With a margin m the selected token has at least exp(m) times the attention of any other.
+        """
+        positive_number(threshold, "threshold")
+        margins = self.margin[np.isfinite(self.margin)]
+        return float(np.mean(margins > threshold)) if len(margins) else float("nan")
+
+    @property
+    def share_tied(self) -> float:
+        """Share of the queries with a choice whose largest logit is tied; nan where none has a choice."""
+        return self.n_ties / self.n_choices if self.n_choices else float("nan")
+
+
+def select_tokens(logits: Any, visible: Any = None) -> Selection:
+    """The selected token of every query among those it sees, and its margin.
+
+    Args:
+        logits: (…, n_queries, n_tokens), minus infinity where a token is not visible.
+        visible: whether a query sees a token, in the shape of the logits or without their axis of heads: (n_inputs, n_queries,
+            n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). Where left out, tokens of finite logit are visible.
+    Returns:
+        A `Selection` with arrays of the logits' shape without the last axis.
+    """
+    values = np.asarray(logits, dtype=np.float64)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise reject("logits", "of shape (…, n_queries, n_tokens) with at least one token", f"shape {values.shape}")
+    sees = np.isfinite(values) if visible is None else np.asarray(visible, dtype=bool)
+    if sees.ndim == values.ndim - 1 and sees.ndim >= 2:
+        sees = np.expand_dims(sees, -3)
+    if sees.ndim != values.ndim or any(a not in (1, b) for a, b in zip(sees.shape, values.shape, strict=True)):
+        raise reject("visible", f"a mask for logits of shape {values.shape}", f"shape {np.shape(visible)}")
+    if bool((np.isnan(values) & sees).any()):
+        raise reject("logits", "numbers where a token is visible", "nan")
+    hidden = np.where(sees, values, -np.inf)
+    selected = np.argmax(hidden, axis=-1)
+    best = np.take_along_axis(hidden, selected[..., None], axis=-1)
+    n_tied = ((hidden == best) & sees).sum(axis=-1)
+    np.put_along_axis(hidden, selected[..., None], -np.inf, axis=-1)
+    nothing = ~np.broadcast_to(sees, values.shape).any(axis=-1)
+    with np.errstate(invalid="ignore"):
+        margin = best[..., 0] - hidden.max(axis=-1)  # infinite where nothing is second
+    return Selection(
+        np.where(nothing, -1, selected).astype(np.int64), np.where(nothing, np.nan, margin), n_tied.astype(np.int64)
+    )
