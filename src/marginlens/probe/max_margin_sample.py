@@ -55,7 +55,7 @@ class QuerySample:
     offsets: IntArray
 
     def __repr__(self) -> str:
-        return f"QuerySample({len(self.queries)} queries, {len(self.seen)} visible tokens, d_model={self.tokens.shape[1]})"
+        return f"QuerySample({len(self)} queries, {len(self.seen)} visible tokens, d_model={self.tokens.shape[1]})"
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -80,7 +80,7 @@ def real_tokens(inputs: Any, visible: Any) -> tuple[list[FloatArray], list[BoolA
     sees = np.asarray(visible, dtype=bool)
     if sees.shape != (*X.shape[:2], X.shape[1]):
         raise reject("visible", f"of shape {(*X.shape[:2], X.shape[1])}", f"shape {sees.shape}")
-    real = sees.any(axis=2)
+    real: BoolArray = np.asarray(sees.any(axis=2))
     return [X[b][real[b]] for b in range(len(X))], [sees[b][np.ix_(real[b], real[b])] for b in range(len(X))]
 
 
@@ -123,9 +123,8 @@ def _sample(arrays: list[FloatArray], masks: list[BoolArray], places: IntArray) 
     starts = np.concatenate([[0], np.cumsum([len(X) for X in arrays])]).astype(np.int64)
     seen = [starts[i] + np.flatnonzero(masks[i][position]) for i, position in places.tolist()]
     offsets = np.concatenate([[0], np.cumsum([len(one) for one in seen])]).astype(np.int64)
-    return QuerySample(
-        np.concatenate(arrays), places, starts[places[:, 0]] + places[:, 1], np.concatenate(seen).astype(np.int64), offsets
-    )
+    queries, tokens = starts[places[:, 0]] + places[:, 1], np.concatenate(arrays)
+    return QuerySample(tokens, places, queries, np.concatenate(seen).astype(np.int64), offsets)
 
 
 def _few_enough(places: IntArray, masks: list[BoolArray], most: int, rng: np.random.Generator) -> IntArray:

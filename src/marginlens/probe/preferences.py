@@ -161,7 +161,7 @@ def head_preferences(
         rule: when a preference counts as one.
     """
     asked = rule or PreferenceRule()
-    winner = _selected_types(seen, selected)[seen.pair_query]  # (n_pairs,) what each query selected, beside all that it saw
+    winner = _selected_types(seen, selected)[seen.pair_query]  # (n_pairs,) beside all that a query saw
     choice = (winner >= 0) & (winner != seen.pair_type)
     query, head, tail = seen.query_type[seen.pair_query[choice]], winner[choice], seen.pair_type[choice]
     pooled, counts, reverse = _counted(np.zeros_like(query), head, tail, len(seen.types))

@@ -128,5 +128,6 @@ def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:
     outside = (array < 0) | (array >= limits)
     if outside.any():
         row = int(np.argmax(outside.any(axis=1)))
-        raise reject("triples", f"below {n_queries}, {n_tokens}, {n_tokens} and not negative", f"{array[row]} in row {row}")
+        expected = f"not negative and below {n_queries}, {n_tokens} and {n_tokens}"
+        raise reject("triples", expected, f"{array[row]} in row {row}")
     return array[np.argsort(array[:, 0], kind="stable")].astype(np.int64)

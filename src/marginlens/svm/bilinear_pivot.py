@@ -77,11 +77,12 @@ class _Pivots:
         slack, value, many = -self._floor, 0.0, max(2, len(self._norms))
         left = np.arange(len(self._floor))
         while self._n_factors <= _FACTORS:
-            if self._satisfied(slack, now):
+            missed = self._missed(slack, now)
+            if self._satisfied(slack, now) or not len(missed):
                 left = left[:0]
                 break
             floor = value - _ROUNDING * value  # a last row may gain less than a sum of products shows
-            new = self._missed(slack, now)[: min(many, max(1, self._n_unknowns - len(now.rows)))]
+            new = missed[: min(many, max(1, self._n_unknowns - len(now.rows)))]
             then: _Set | None = self._settled(self._extended(now, new)) if many > 1 else None
             if then is not None and self._value(then) > floor:
                 many *= 2
@@ -153,7 +154,7 @@ class _Pivots:
             if factor is None:
                 return None
             beside = whole.gram[-1, :-1]  # the new row with the members
-            turn = cho_solve((factor, True), beside, check_finite=False)
+            turn = cho_solve((factor, True), beside, check_finite=False) if len(beside) else beside
             square = 1.0 - float(beside @ turn)
             step = -slack / square if square > _DEPENDENT else np.inf
             with np.errstate(divide="ignore"):
@@ -197,7 +198,7 @@ class _Pivots:
         """The lower Cholesky factor, or None where a row depends on others."""
         self._n_factors += 1
         try:
-            factor: FloatArray = np.linalg.cholesky(gram).astype(np.float64, copy=False)  # releases the interpreter lock
+            factor = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)  # releases the interpreter lock
         except np.linalg.LinAlgError:
             return None
         return factor if float(np.diagonal(factor).min(initial=1.0)) ** 2 > _DEPENDENT else None

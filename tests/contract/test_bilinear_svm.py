@@ -1,0 +1,159 @@
+"""The W-form of ATT-SVM against exact solvers on formed rows: the same W, the same verdicts, and certificates that bracket."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import quadprog
+
+import tolerances
+from marginlens.errors import InputError
+from marginlens.svm import Status, least_distance
+from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
+from marginlens.svm.bilinear_pivot import solve_pivot
+from marginlens.svm.bilinear_rows import BilinearRows
+
+SAME_POINT = 1e-8  # two exact solvers whose rows differ in the order of roundings, relative to the solution
+Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def random_problem(rng: np.random.Generator, n_queries: int, shape: tuple[int, int], feasible: bool) -> Problem:
+    """Queries that each rank one of a few tokens above the others, by one common W or at random."""
+    n_tokens = int(rng.integers(2, 8))
+    X = rng.normal(size=(n_queries * n_tokens, shape[0])) + 0.5 * rng.normal(size=shape[0])
+    Q = rng.normal(size=(n_queries, shape[1])) + 0.5 * rng.normal(size=shape[1])
+    places = np.arange(n_queries * n_tokens).reshape(n_queries, n_tokens)
+    logits = np.einsum("qtd,qd->qt", X[places], Q @ rng.normal(size=shape).T)
+    selected = logits.argmax(axis=1) if feasible else rng.integers(n_tokens, size=n_queries)
+    triples = [(q, places[q, selected[q]], t) for q in range(n_queries) for t in places[q] if t != places[q, selected[q]]]
+    return X, Q, np.array(triples)
+
+
+def all_rows(X: np.ndarray, Q: np.ndarray, triples: np.ndarray) -> np.ndarray:
+    """The rows straight from the definition."""
+    return np.array([np.outer(X[i] - X[j], Q[k]).reshape(-1) for k, i, j in triples])
+
+
+def check(solution: BilinearSolution) -> None:
+    """What every optimal solution promises, from its own numbers."""
+    assert solution.status is Status.OPTIMAL
+    assert solution.kkt_residual() <= tolerances.SVM_KKT
+    lower, upper = solution.margin_bounds()
+    assert lower <= solution.margin * (1 + tolerances.SVM_KKT)
+    assert solution.margin <= upper * (1 + tolerances.SVM_KKT)
+    assert upper - lower <= tolerances.SVM_KKT * upper
+    assert solution.active[solution.multipliers > 0.0].all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_working_sets_find_the_w_of_two_exact_solvers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(2, 9)), int(rng.integers(2, 9)))
+    X, Q, triples = random_problem(rng, int(rng.integers(1, 25)), shape, feasible=True)
+    solution = bilinear_svm(X, Q, triples, formed=0)
+    check(solution)
+    rows = all_rows(X, Q, triples)
+    house = least_distance(rows, np.ones(len(rows)))
+    other = quadprog.solve_qp(np.eye(rows.shape[1]), np.zeros(rows.shape[1]), rows.T, np.ones(len(rows)))[0]
+    for W in (house.x, other):
+        assert np.linalg.norm(solution.x.reshape(-1) - W) <= SAME_POINT * np.linalg.norm(W)
+    assert bilinear_svm(X, Q, triples).margin == pytest.approx(solution.margin, rel=SAME_POINT)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_verdicts_at_random_selections_are_those_of_the_formed_rows(seed: int) -> None:
+    rng = np.random.default_rng([seed, 1])
+    X, Q, triples = random_problem(rng, 12, (3, 3), feasible=False)
+    solution = bilinear_svm(X, Q, triples, formed=0)
+    house = least_distance(all_rows(X, Q, triples), np.ones(len(triples)))
+    assert solution.status is house.status
+    if house.status is Status.INFEASIBLE:
+        assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+        assert solution.margin == 0.0 and solution.margin_bounds() == (0.0, 0.0)
+    else:
+        check(solution)
+
+
+def test_both_verdicts_occur_at_random_selections() -> None:
+    statuses = set()
+    for seed in range(8):
+        X, Q, triples = random_problem(np.random.default_rng([seed, 1]), 12, (3, 3), feasible=False)
+        statuses.add(bilinear_svm(X, Q, triples, formed=0).status)
+    assert {Status.OPTIMAL, Status.INFEASIBLE} <= statuses
+
+
+def test_more_rows_than_unknowns_and_many_unknowns_are_solved_exactly() -> None:
+    rng = np.random.default_rng(5)
+    for n_queries, shape in ((150, (8, 9)), (60, (60, 61))):
+        check(bilinear_svm(*random_problem(rng, n_queries, shape, feasible=True), formed=0))
+
+
+def test_products_are_those_of_the_formed_rows() -> None:
+    rng = np.random.default_rng(0)
+    X, Q, triples = random_problem(rng, 6, (4, 5), feasible=True)
+    rows, formed = BilinearRows(X, Q, triples), all_rows(X, Q, triples)
+    W, weights = rng.normal(size=20), rng.normal(size=len(triples))
+    np.testing.assert_allclose(np.asarray(rows), formed, rtol=0, atol=tolerances.ROUNDING)
+    np.testing.assert_allclose(rows.apply(W), formed @ W, rtol=0, atol=tolerances.ROUNDING)
+    np.testing.assert_allclose(rows.combine(weights), weights @ formed, rtol=0, atol=10 * tolerances.ROUNDING)
+    np.testing.assert_allclose(rows.sizes, np.linalg.norm(formed, axis=1), rtol=tolerances.ROUNDING)
+    few = BilinearRows(X, Q[:3], triples[triples[:, 0] < 3])  # fewer queries than coordinates
+    gram = few.scaled().gram(np.ones(len(few)), np.arange(len(few)))
+    units = np.asarray(few) / few.sizes[:, None]
+    np.testing.assert_allclose(gram, units @ (units.T @ np.ones(len(few))), rtol=0, atol=10 * tolerances.ROUNDING)
+
+
+def test_dependent_rows_do_no_harm() -> None:
+    rng = np.random.default_rng(1)
+    X, Q, triples = random_problem(rng, 10, (5, 6), feasible=True)
+    once = bilinear_svm(X, Q, triples, formed=0)
+    twice = bilinear_svm(X, np.concatenate([Q, Q]), np.concatenate([triples, triples + [[len(Q), 0, 0]]]), formed=0)
+    check(twice)
+    assert twice.margin == pytest.approx(once.margin, rel=SAME_POINT)
+
+
+def test_order_of_rows_queries_and_tokens_changes_nothing() -> None:
+    rng = np.random.default_rng(2)
+    X, Q, triples = random_problem(rng, 20, (6, 7), feasible=True)
+    tokens, queries = rng.permutation(len(X)), rng.permutation(len(Q))
+    moved = np.column_stack([np.argsort(queries)[triples[:, 0]], np.argsort(tokens)[triples[:, 1:]]])
+    first = bilinear_svm(X, Q, triples, formed=0)
+    second = bilinear_svm(X[tokens], Q[queries], rng.permutation(moved), formed=0)
+    np.testing.assert_allclose(second.x, first.x, rtol=0, atol=SAME_POINT * np.linalg.norm(first.x))
+    assert (np.diff(second.pairs[:, 0]) >= 0).all()
+
+
+def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    X, Q, triples = random_problem(rng, 40, (10, 11), feasible=True)
+    best = bilinear_svm(X, Q, triples, formed=0).margin
+    monkeypatch.setattr("marginlens.svm.bilinear_pivot._FACTORS", 3)
+    monkeypatch.setattr("marginlens.svm.bilinear.FORMED_FOR_A_PROOF", 0)
+    stopped = bilinear_svm(X, Q, triples, formed=0)
+    lower, upper = stopped.margin_bounds()
+    assert stopped.status is Status.INACCURATE
+    assert lower <= best <= upper < np.inf
+    assert stopped.kkt_residual() > tolerances.SVM_KKT
+
+
+def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None:
+    X, Q = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.eye(2)
+    same = bilinear_svm(X, Q, [[0, 2, 1], [1, 0, 1]])
+    assert same.status is Status.INFEASIBLE and same.certificate_residual() == 0.0
+    assert bilinear_svm(X, Q, np.empty((0, 3), dtype=int)).status is Status.TRIVIAL
+
+
+def test_a_single_row_has_the_solution_of_the_formula() -> None:
+    X, Q = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 0.5]])
+    for formed in (0, 1000):
+        np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]], formed=formed).x, [[0.0, 1.0], [0.0, 0.0]], atol=1e-15)
+    guess = solve_pivot(BilinearRows(X, Q, np.array([[0, 0, 1]])).scaled(), np.ones(1))
+    assert guess.finished and guess.weights.tolist() == [1.0]
+
+
+def test_wrong_triples_are_named() -> None:
+    X, Q = np.eye(3), np.eye(2)
+    with pytest.raises(InputError, match=r"'triples' argument must be not negative and below 2, 3 and 3; got \[2 0 1\] in row 0"):
+        bilinear_svm(X, Q, [[2, 0, 1]])
+    with pytest.raises(InputError, match=r"whole numbers of shape \(n_rows, 3\)"):
+        bilinear_svm(X, Q, [[0.5, 0.0, 1.0]])
