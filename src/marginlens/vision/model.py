@@ -36,6 +36,7 @@ def vision_transformer(settings: VisionSettings, data: LabelledImages) -> Any:
         image_size=height,
         patch_size=settings.patch,
         num_channels=channels,
+        initializer_range=float(settings.spread),
         encoder_stride=settings.patch,
         id2label=names,
         label2id={name: k for k, name in names.items()},

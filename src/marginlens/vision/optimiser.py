@@ -18,10 +18,9 @@ def optimiser_for(model: Any, settings: VisionSettings) -> Any:
     matrices = [p for p in model.parameters() if p.ndim in (2, 4)]
     others = [p for p in model.parameters() if p.ndim not in (2, 4)]  # biases, norms, the CLS token and positions
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    fused = {"fused": True} if next(model.parameters()).is_cuda else {}
     if settings.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=MOMENTUM, **fused)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, **fused)
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=MOMENTUM, fused=True)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
 def state_arrays(model: Any, optimiser: Any) -> dict[str, Any]:

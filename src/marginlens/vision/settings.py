@@ -34,7 +34,8 @@ class VisionSettings:
 
     Args:
         width, layers, heads, mlp: size of the model: numbers per token, attention layers, heads of each, hidden units of each MLP.
-        patch: pixels along an edge of a patch. epochs, batch: passes over the images, and images in a step.
+        patch: pixels along an edge of a patch. spread: standard deviation of the initial weights.
+        epochs, batch: passes over the images, and images in a step.
         learning_rate: fixed, but for the first `warmup` steps, over which it grows in proportion to the step.
         optimiser: "sgd", with momentum .9, or "adamw". The paper does not state its own.
         weight_decay: of matrices; biases, norms, the CLS token and positions have none. clip: largest norm of a gradient, 0 for any.
@@ -50,6 +51,7 @@ class VisionSettings:
     heads: int = 12
     mlp: int = 3072
     patch: int = 2
+    spread: float = 0.02
     epochs: int = 400
     batch: int = 250
     learning_rate: float = 3e-3
@@ -72,6 +74,7 @@ class VisionSettings:
         if self.width % self.heads:
             raise reject("heads", f"a divisor of the width {self.width}", self.heads)
         positive_number(self.learning_rate, "learning_rate")
+        positive_number(self.spread, "spread")
         for name in ("weight_decay", "clip"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):

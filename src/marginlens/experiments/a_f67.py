@@ -1,0 +1,202 @@
+"""A Figs 6, 7: while a vision transformer trains, its CLS attention gets sparser and its key-query weights grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.experiments.vision_figures import curve_figure, map_figure
+from marginlens.vision.images import digit_images
+from marginlens.vision.keeping import KeptVisionRun, kept_run
+from marginlens.vision.results import Ending, VisionCurves
+from marginlens.vision.settings import VisionSettings
+from marginlens.vision.training import chosen_images, train_vision
+
+ID = "A-F67"
+LABELS = ("A Fig 6", "A Fig 7")
+TITLE = "While a vision transformer trains, CLS attention gets sparser and ‖W‖_F grows"
+STATEMENT = (
+    "Trained from scratch on CIFAR-10, a ViT's CLS token attends densely and at random at first, and to ever fewer patches later: "
+    "nnz(s)/T of the last layer's attention map, nnz(s) = ‖s‖₁/‖s‖₂², falls while the Frobenius norm of its key-query matrix grows."
+)
+DIGITS = VisionSettings(
+    width=32,
+    layers=2,
+    heads=2,
+    mlp=64,
+    patch=2,
+    spread=0.07,
+    epochs=16,
+    batch=32,
+    learning_rate=2e-3,
+    optimiser="adamw",
+    measured=256,
+    tested=360,
+)
+SEEDS = range(5)
+QUICK_EPOCHS = 8
+CIFAR10 = "cifar10"
+PROTOCOL = (
+    "s is the mean over heads of the attention of CLS in a layer, without CLS → CLS and scaled to sum 1, so that T is the number of "
+    "patches; nnz(s)/T is averaged over 256 fixed test images, before the first epoch and after each. ‖W‖_F is the norm of all heads' "
+    "W_h = W_K,h W_Q,hᵀ/√d_h side by side. CIFAR-10: ViT-base (12 layers, 12 heads, width 768) with 2 × 2 patches, T = 256, trained once "
+    "on a GPU on 18,000 images; its curves and maps come with the package. Digits, trained here and now: scikit-learn's 8 × 8 digits, "
+    f"2 × 2 patches, T = 16, {DIGITS.layers} layers, {DIGITS.heads} heads, width {DIGITS.width}, {DIGITS.epochs} epochs of AdamW, "
+    f"batch {DIGITS.batch}, fixed rate {DIGITS.learning_rate:g}, initial weights of spread {DIGITS.spread:g}, five seeds, of which the "
+    f"worst decides; the quick form has one seed and {QUICK_EPOCHS} epochs. In both the last layer must end at .6 of its first nnz/T or "
+    "below, with a rank correlation with the epoch of at most −.7 for nnz/T and at least .95 for ‖W‖_F."
+)
+PAPER_VALUE = "two figures, of 400 epochs at a fixed rate of 3e-3"
+
+
+def _bounds(name: str) -> dict[str, Bound]:
+    return {
+        f"{name}_share_of_first": Bound(high=0.6),
+        f"{name}_sparsity_rank": Bound(high=-0.7),
+        f"{name}_norm_rank": Bound(low=0.95),
+    }
+
+
+EXPECTED = {**_bounds("digits"), **(_bounds(CIFAR10) if kept_run(CIFAR10) is not None else {})}
+
+
+@dataclass(frozen=True)
+class Trends:
+    """The last layer of one run: its last nnz/T over its first, and both rank correlations with the epoch."""
+
+    share_of_first: float
+    sparsity_rank: float
+    norm_rank: float
+
+
+def trends(curves: VisionCurves, layer: int = -1) -> Trends:
+    """What Figure 7 shows, in three numbers."""
+    from scipy.stats import spearmanr
+
+    sparsity, norm = (curves.by_layer[name][:, layer] for name in ("sparsity", "norm"))
+    ranks = [float(spearmanr(curves.epochs, one).statistic) for one in (sparsity, norm)]
+    return Trends(float(sparsity[-1] / sparsity[0]), *ranks)
+
+
+def compute(effort: Effort, progress: Progress) -> Finding:
+    """Train on digits with every seed, and measure these runs and the kept one alike."""
+    paper = effort is Effort.PAPER
+    seeds = SEEDS if paper else SEEDS[:1]
+    settings = DIGITS if paper else replace(DIGITS, epochs=QUICK_EPOCHS)
+    progress.expect(len(seeds) * (settings.epochs + 1))
+    data = digit_images()
+    with _one_thread():
+        runs = [
+            train_vision(data, replace(settings, seed=seed), watch=lambda record: progress.advance()) for seed in seeds
+        ]
+    live = [run.curves for run in runs]
+    found = [trends(one) for one in live]
+    numbers = {
+        "digits_share_of_first": max(one.share_of_first for one in found),
+        "digits_sparsity_rank": max(one.sparsity_rank for one in found),
+        "digits_norm_rank": min(one.norm_rank for one in found),
+        "digits_accuracy": float(np.mean([run.accuracy for run in runs])),
+    }
+    kept = kept_run(CIFAR10)
+    words = [_told_digits(found, numbers["digits_accuracy"], settings.epochs)]
+    note = "The run on CIFAR-10 does not come with this copy of the package, so the digits alone decide."
+    if kept is not None:
+        numbers |= _numbers_of(kept)
+        words.insert(0, _told_kept(kept, numbers))
+        note = _note(kept)
+    arrays: dict[str, Any] = {"digits": live, "kept": kept, "images": data.x_test[chosen_images(data)]}
+    return Finding(" ".join(words), numbers, arrays, note)
+
+
+def draw(finding: Finding) -> dict[str, Figure]:
+    """Figure 6, maps of a few images over epochs, and Figure 7, the curves, for both sets of images."""
+    digits, kept, images = (finding.arrays[name] for name in ("digits", "kept", "images"))
+    figures = {}
+    if kept is not None:
+        size = f"CIFAR-10, ViT-base, {int(kept.curves.epochs[-1])} epochs"
+        figures["maps-cifar10"] = map_figure(kept.curves, f"{size}: attention of CLS in the last layer")
+        figures["curves-cifar10"] = curve_figure([kept.curves], size)
+    size = f"Digits, {DIGITS.layers} layers"
+    figures["maps-digits"] = map_figure(digits[0], f"{size}, seed 0: attention of CLS in the last layer", images)
+    seeds = f", {len(digits)} seeds" if len(digits) > 1 else ""
+    figures["curves-digits"] = curve_figure(digits, f"{size}{seeds}")
+    return figures
+
+
+# ---- words
+
+
+def _numbers_of(kept: KeptVisionRun) -> dict[str, float]:
+    last = trends(kept.curves)
+    layers = [trends(kept.curves, layer) for layer in range(kept.settings.layers)]
+    return {
+        f"{CIFAR10}_share_of_first": last.share_of_first,
+        f"{CIFAR10}_sparsity_rank": last.sparsity_rank,
+        f"{CIFAR10}_norm_rank": last.norm_rank,
+        f"{CIFAR10}_accuracy": kept.accuracy,
+        f"{CIFAR10}_layers_sparser": float(sum(one.share_of_first < 1.0 for one in layers)),
+    }
+
+
+def _told_kept(kept: KeptVisionRun, numbers: dict[str, float]) -> str:
+    sparsity, norm = (kept.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
+    return (
+        f"CIFAR-10, {int(kept.curves.epochs[-1])} epochs: nnz/T of the last layer {sparsity[0]:.3f} → {sparsity[-1]:.3f} "
+        f"({numbers[f'{CIFAR10}_share_of_first']:.2f} of the first), rank correlation with the epoch "
+        f"{numbers[f'{CIFAR10}_sparsity_rank']:.3f}; ‖W‖_F {norm[0]:.3g} → {norm[-1]:.3g}, rank correlation "
+        f"{numbers[f'{CIFAR10}_norm_rank']:.3f}; {int(numbers[f'{CIFAR10}_layers_sparser'])} of {kept.settings.layers} layers end "
+        f"sparser than they began; test accuracy {kept.accuracy:.3f}."
+    )
+
+
+def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
+    def span(values: list[float], digits: int) -> str:
+        low, high = (f"{one:.{digits}f}" for one in (min(values), max(values)))
+        return low if low == high else f"{low} to {high}"
+
+    shares = span([one.share_of_first for one in found], 2)
+    ranks = (span([getattr(one, name) for one in found], 3) for name in ("sparsity_rank", "norm_rank"))
+    seeds = f"{len(found)} seeds" if len(found) > 1 else "one seed"
+    return (
+        f"Digits, {epochs} epochs, {seeds}: last nnz/T over first {shares}, rank correlation with the epoch {next(ranks)}, of ‖W‖_F "
+        f"{next(ranks)}; mean test accuracy {accuracy:.3f}."
+    )
+
+
+def _note(kept: KeptVisionRun) -> str:
+    settings, data = kept.settings, kept.facts["data"]
+    optimiser = "AdamW" if settings.optimiser == "adamw" else "gradient descent with momentum .9"
+    extras = [
+        f"{settings.warmup} steps of warm-up" if settings.warmup else "",
+        f"gradients cut to norm {settings.clip:g}" if settings.clip else "",
+        "shifted and mirrored images" if settings.crop and settings.flip else "",
+        f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
+    ]
+    added = ", ".join(one for one in extras if one)
+    stopped = "" if kept.ending is Ending.FINISHED else f" {kept.ending.value}"
+    return (
+        f"The paper trained for 400 epochs on 50,000 images and does not state its optimiser; here {int(kept.curves.epochs[-1])} epochs on "
+        f"{data['train']:,} images, {optimiser} at rate {settings.learning_rate:g}, batch {settings.batch}"
+        + (f", {added}" if added else "")
+        + f".{stopped}"
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch on one thread and without oneDNN, whose preparations take longer than products of this size; as it was afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,36 @@
+"""`python -m marginlens.vision.keep`: put a training run into one small file, from which reports draw it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from marginlens.embeddings.keep import EXIT_UNUSABLE
+from marginlens.errors import InputError
+from marginlens.vision.keeping import keep_run, read_kept
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Keep a run that `python -m marginlens.vision.run` wrote, and say where."""
+    options = _parser().parse_args(None if arguments is None else list(arguments))
+    try:
+        place = keep_run(options.folder, options.name, into=options.into)
+    except (InputError, OSError) as problem:
+        print(f"marginlens: {problem}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    print(f"{read_kept(place)!r} is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m marginlens.vision.keep", description=main.__doc__)
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the run's --out")
+    parser.add_argument("name", metavar="NAME", help="what the run is called")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to put it (the package's own results)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

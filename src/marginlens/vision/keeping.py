@@ -1,0 +1,118 @@
+"""A training run of a vision transformer as one small file that comes with the package, and reading it back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from marginlens.data.files import write_whole
+from marginlens.embeddings.keeping import command_without_places
+from marginlens.errors import InputError, reject
+from marginlens.vision.results import FACTS, FORM, Ending, VisionCurves, curves_from, lines_of, told_curves
+from marginlens.vision.settings import VisionSettings
+
+PREFIX = "vision-"
+_EXPECTED = f"a folder with {FACTS}, which marginlens.vision.run wrote"
+_LEFT_OUT = ("--save-models",)  # options that name places of one machine, beside those of every training command
+_BY_NAME = ("--data", "--settings")  # options whose files keep their name, without the folder
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KeptVisionRun:
+    """A kept run: its curves and maps, the settings, and the `accuracy` of all test images at the end.
+
+    `facts` has the data's name, counts and SHA-256, the command and the versions. A run with another `ending` than FINISHED stopped
+    after its last epoch.
+    """
+
+    name: str
+    settings: VisionSettings
+    curves: VisionCurves
+    accuracy: float
+    ending: Ending
+    facts: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        stopped = "" if self.ending is Ending.FINISHED else f" of {self.settings.epochs}, then stopped"
+        return (
+            f"KeptVisionRun({self.name}: {int(self.curves.epochs[-1])} epochs{stopped}, accuracy {self.accuracy:.3f})"
+        )
+
+
+def keep_run(folder: str | Path, name: str, *, into: str | Path | None = None) -> Path:
+    """Put what `marginlens.vision.run` wrote into a file of the package.
+
+    Args:
+        folder: the run's `--out`. name: what the run is called, in letters, digits, dots and dashes.
+        into: where the file goes; by default among the results that come with the package.
+    Returns:
+        The file.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
+        raise reject("name", "letters, digits, dots and dashes", repr(name))
+    told, curves = _read(Path(folder) / FACTS, "folder", _EXPECTED)
+    told = {**told, **told_curves(curves), "command": _without_places(told["command"])}
+    target = (Path(str(files("marginlens") / "results")) if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    write_whole(target, lines_of(told), "into")
+    return target
+
+
+def read_kept(path: str | Path) -> KeptVisionRun:
+    """The run in a file that `keep_run` wrote."""
+    place = Path(path)
+    told, curves = _read(place, "path", "a file that keep_run wrote")
+    known = ("form", "settings", "epochs", "curves", "layers", "maps", "accuracy", "ending")
+    return KeptVisionRun(
+        place.stem.removeprefix(PREFIX),
+        VisionSettings.of(told["settings"]),
+        curves,
+        float(told["accuracy"]),
+        Ending[told["ending"]],
+        {name: value for name, value in told.items() if name not in known},
+    )
+
+
+def kept_run(name: str) -> KeptVisionRun | None:
+    """The run of this name that comes with the package, or None."""
+    place = Path(str(files("marginlens") / "results")) / f"{PREFIX}{name}.json"
+    return read_kept(place) if place.is_file() else None
+
+
+# ---- parts
+
+
+def _read(place: Path, argument: str, expected: str) -> tuple[dict[str, Any], VisionCurves]:
+    try:
+        told = json.loads(place.read_text(encoding="utf-8"))
+        if told["form"] != FORM:
+            raise reject(argument, expected, f"{str(place)!r}, of another form")
+        missing = {"settings", "ending", "accuracy", "data", "command", "versions"} - set(told)
+        if missing:
+            raise reject(argument, expected, f"{str(place)!r} without {' and '.join(sorted(missing))}")
+        return told, curves_from(told)
+    except OSError as problem:
+        raise reject(argument, expected, f"{str(place)!r} ({problem.strerror or problem})") from problem
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise reject(argument, expected, f"{str(place)!r}, which cannot be read") from problem
+
+
+def _without_places(command: str) -> str:
+    """A command without folders of one machine; files that it reads keep their names."""
+    words, kept = iter(shlex.split(command_without_places(command))), []
+    for word in words:
+        option, given, value = word.partition("=")
+        if option not in _LEFT_OUT + _BY_NAME:
+            kept.append(word)
+            continue
+        value = value if given else next(words, "")
+        if option in _BY_NAME:
+            kept += [option, value if value.lstrip().startswith("{") else Path(value).name]
+    return shlex.join(kept)
