@@ -25,7 +25,9 @@ def random_problem(rng: np.random.Generator, n_queries: int, shape: tuple[int, i
     places = np.arange(n_queries * n_tokens).reshape(n_queries, n_tokens)
     logits = np.einsum("qtd,qd->qt", X[places], Q @ rng.normal(size=shape).T)
     selected = logits.argmax(axis=1) if feasible else rng.integers(n_tokens, size=n_queries)
-    triples = [(q, places[q, selected[q]], t) for q in range(n_queries) for t in places[q] if t != places[q, selected[q]]]
+    triples = [
+        (q, places[q, selected[q]], t) for q in range(n_queries) for t in places[q] if t != places[q, selected[q]]
+    ]
     return X, Q, np.array(triples)
 
 
@@ -69,7 +71,8 @@ def test_verdicts_at_random_selections_are_those_of_the_formed_rows(seed: int) -
     assert solution.status is house.status
     if house.status is Status.INFEASIBLE:
         assert solution.certificate_residual() <= tolerances.SVM_FARKAS
-        assert solution.margin == 0.0 and solution.margin_bounds() == (0.0, 0.0)
+        assert solution.margin == 0.0
+        assert solution.margin_bounds() == (0.0, 0.0)
     else:
         check(solution)
 
@@ -107,7 +110,8 @@ def test_dependent_rows_do_no_harm() -> None:
     rng = np.random.default_rng(1)
     X, Q, triples = random_problem(rng, 10, (5, 6), feasible=True)
     once = bilinear_svm(X, Q, triples, formed=0)
-    twice = bilinear_svm(X, np.concatenate([Q, Q]), np.concatenate([triples, triples + [[len(Q), 0, 0]]]), formed=0)
+    again = triples + np.array([len(Q), 0, 0])
+    twice = bilinear_svm(X, np.concatenate([Q, Q]), np.concatenate([triples, again]), formed=0)
     check(twice)
     assert twice.margin == pytest.approx(once.margin, rel=SAME_POINT)
 
@@ -139,21 +143,27 @@ def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: 
 def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None:
     X, Q = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.eye(2)
     same = bilinear_svm(X, Q, [[0, 2, 1], [1, 0, 1]])
-    assert same.status is Status.INFEASIBLE and same.certificate_residual() == 0.0
+    assert same.status is Status.INFEASIBLE
+    assert same.certificate_residual() == 0.0
     assert bilinear_svm(X, Q, np.empty((0, 3), dtype=int)).status is Status.TRIVIAL
 
 
 def test_a_single_row_has_the_solution_of_the_formula() -> None:
     X, Q = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 0.5]])
     for formed in (0, 1000):
-        np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]], formed=formed).x, [[0.0, 1.0], [0.0, 0.0]], atol=1e-15)
+        np.testing.assert_allclose(
+            bilinear_svm(X, Q, [[0, 0, 1]], formed=formed).x, [[0.0, 1.0], [0.0, 0.0]], atol=1e-15
+        )
     guess = solve_pivot(BilinearRows(X, Q, np.array([[0, 0, 1]])).scaled(), np.ones(1))
-    assert guess.finished and guess.weights.tolist() == [1.0]
+    assert guess.finished
+    assert guess.weights.tolist() == [1.0]
 
 
 def test_wrong_triples_are_named() -> None:
     X, Q = np.eye(3), np.eye(2)
-    with pytest.raises(InputError, match=r"'triples' argument must be not negative and below 2, 3 and 3; got \[2 0 1\] in row 0"):
+    with pytest.raises(
+        InputError, match=r"'triples' argument must be not negative and below 2, 3 and 3; got \[2 0 1\] in row 0"
+    ):
         bilinear_svm(X, Q, [[2, 0, 1]])
     with pytest.raises(InputError, match=r"whole numbers of shape \(n_rows, 3\)"):
         bilinear_svm(X, Q, [[0.5, 0.0, 1.0]])
