@@ -10,6 +10,7 @@ from marginlens.errors import InputError
 from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
 from marginlens.probe.loading import load_model
 from marginlens.probe.run import probe_model
+from marginlens.probe.settings import ProbeSettings
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_vit
 
 EXACT = 1e-12  # a rank correlation of two or three numbers, to rounding
@@ -38,7 +39,7 @@ def test_sparsity_falls_while_norms_grow(run, curves):
     growth = curves.measures["frobenius"] / curves.measures["frobenius"][0]
     # the keys of one model, multiplied; the weights are stored in float64 and loaded so
     assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6)
-    alone = probe_model(load_model(run / "epoch-10"), list(TEXTS))
+    alone = probe_model(load_model(run / "epoch-10"), list(TEXTS), ProbeSettings(preferences=0))
     for name, values in alone.heads:
         assert np.array_equal(curves.measures[name][2], values, equal_nan=True), name
 

@@ -12,7 +12,7 @@ from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
 from marginlens.probe.page import page_data, probe_page
 from marginlens.probe.page_words import findings
-from marginlens.probe.result import Example, Preference, ProbeResult
+from marginlens.probe.result import Example, NamedPreference, ProbeResult
 from marginlens.probe.settings import ProbeSettings
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'
@@ -40,7 +40,7 @@ def made_up(seed=0, **changes):
         "settings": ProbeSettings(max_margin=True),
         "max_margin": MaxMarginMeasures(**margin),
         "examples": (example,),
-        "preferences": {(1, 2): (Preference(EVIL, "two", 5, 6),)},
+        "preferences": {(1, 2): (NamedPreference(EVIL, "two", 5, 1, 8),)},
         "notes": (EVIL,),
         "seconds": 3.0,
     }
@@ -58,7 +58,7 @@ def test_the_page_holds_every_measure():
     assert [one["name"] for one in data["measures"]] == [one.name for one in MEASURES]
     for one in data["measures"]:
         assert np.allclose(one["values"], result.measure(one["name"]), rtol=1e-5)  # six digits
-    assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 6]]}
+    assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 1, 8]]}
     assert np.sum(data["margins"]["counts"]) == LAYERS * HEADS * 200
 
 
@@ -120,11 +120,14 @@ def test_the_sentences_follow_the_numbers():
         correlation_random_selections=np.full((LAYERS, HEADS), -0.25),
         correlation_random_head=np.full((LAYERS, HEADS), 0.5),
     )
-    sparsity, layers, weights, selections, correlation, _ = findings(made_up(heads=heads, max_margin=margin))
+    sparsity, layers, weights, selections, preferences, correlation, _ = findings(
+        made_up(heads=heads, max_margin=margin)
+    )
     assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
     assert layers.endswith("is 0.21, 0.50, 0.79.")
     assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
     assert "6 select the first token" in selections
+    assert preferences.startswith(f"A head decides {heads.contested_share.mean():.0%} of the pairs")
     assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
     assert "−0.250 at random selections" in correlation
     assert "that of random selections in 12 of 12 heads" in correlation
@@ -136,6 +139,6 @@ def test_sentences_go_without_what_was_not_measured():
     nothing = np.full((LAYERS, HEADS), np.nan)
     heads = dataclasses.replace(made_up().heads, frobenius=nothing)
     said = findings(made_up(heads=heads, max_margin=None))
-    assert len(said) == 3
+    assert len(said) == 4
     margin = MaxMarginMeasures(**{name: nothing for name, _ in made_up().max_margin})
     assert findings(made_up(max_margin=margin))[-1].startswith("No W makes the selections of any head")

@@ -277,4 +277,30 @@ def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
     assert [row["sentences"] for row in (alone, plain, separated)] == [230, 230, 5]
     assert summary["over_the_model_alone"] == plain["seconds"] / alone["seconds"]
     assert 0.0 < alone["peak_gigabytes"] <= separated["peak_gigabytes"]
-    assert len(set(bench._sentences(1000))) == 1000
+    assert bench._sentences(201)[-1] == own_sentences()[0]
+
+
+def test_preferences_count_who_was_selected_over_whom(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(preferences=3))
+    wins, met = {}, {}
+    for text in TEXTS:
+        inputs = encoded(bert, [text])
+        for reading in read_attention(bert, next(inputs.batches()).inputs, layers=[1]):
+            tokens = inputs.tokens[0]
+            for chosen in reading.attention[0, 0].numpy().argmax(axis=-1):
+                for other in set(tokens):
+                    for one in set(tokens) - {other}:
+                        met[one, other] = met.get((one, other), 0) + 1
+                    if other != tokens[chosen]:
+                        wins[tokens[chosen], other] = wins.get((tokens[chosen], other), 0) + 1
+    assert len(result.preferences[1, 0]) == 3
+    for row in result.preferences[1, 0]:
+        assert row.wins == wins[row.preferred, row.over]
+        assert row.losses == wins.get((row.over, row.preferred), 0)
+        assert row.met == met[row.preferred, row.over]
+    contested = sum((b, a) in wins for a, b in wins) / 2
+    decided = len({frozenset(pair) for pair in wins})
+    assert result.heads.contested_share[1, 0] == pytest.approx(contested / decided)
+    none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
+    assert none.preferences == {}
+    assert np.isnan(none.heads.strict_share).all()

@@ -37,6 +37,8 @@ class HeadMeasures:
         margin_median, margin_low: median and 5% quantile of the logit margin of the selected token over the second best.
         decisive_share: share of queries whose selected token holds more than half of the attention.
         self_share, first_share, last_share: share of queries that select themselves, the first or the last token they see.
+        contested_share: share of the pairs of tokens decided both ways, among those that some query chose between.
+        strict_share: share of the head's preferences that are in no cycle of its priority graph.
     """
 
     nnz: FloatArray
@@ -56,6 +58,8 @@ class HeadMeasures:
     self_share: FloatArray
     first_share: FloatArray
     last_share: FloatArray
+    contested_share: FloatArray
+    strict_share: FloatArray
 
     def __iter__(self) -> Iterator[tuple[str, FloatArray]]:
         """Name and array of every measure."""
@@ -97,7 +101,8 @@ class MaxMarginMeasures:
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
 
-_SPARSITY, _FIRST, _WEIGHTS, _SELECTION = "Sparsity", "First token", "Weights", "Selection"
+_SPARSITY, _FIRST, _WEIGHTS = "Sparsity", "First token", "Weights"
+_SELECTION, _PREFERENCES = "Selection", "Preferences"
 _OWN: tuple[Measure, ...] = (
     Measure(
         "relative_nnz",
@@ -141,6 +146,18 @@ _OWN: tuple[Measure, ...] = (
     Measure("self_share", "selects itself", _SELECTION, "The share of queries that select their own token."),
     Measure("first_share", "selects the first", _SELECTION, "The share of queries that select the first token."),
     Measure("last_share", "selects the last", _SELECTION, "The share of queries that select the last token they see."),
+    Measure(
+        "contested_share",
+        "contested",
+        _PREFERENCES,
+        "Of all pairs of tokens that some query chose between, the share that was decided both ways.",
+    ),
+    Measure(
+        "strict_share",
+        "in no cycle",
+        _PREFERENCES,
+        "The share of the head's preferences, token over token in at least 9 of 10 choices, that are in no cycle of its priority graph.",
+    ),
 )
 QUANTITIES = {  # name → group, and what it says of the head at its own selections
     "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),

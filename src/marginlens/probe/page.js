@@ -244,8 +244,8 @@
     const rows = data.preferences[`${state.layer}.${state.head}`] || [];
     if (!rows.length) return [];
     return [make("h3", {}, "What it prefers over what"), table(
-      [["prefers", "token"], ["over", "token"], ["times", "number"], ["of", "number"]],
-      rows.map(([preferred, over, times, met]) => [preferred, over, String(times), String(met)]))];
+      [["prefers", "token"], ["over", "token"], ["queries", "number"], ["the reverse", "number"], ["saw both", "number"]],
+      rows.map(([preferred, over, ...counts]) => [preferred, over, ...counts.map(String)]))];
   }
 
   function numbers() {

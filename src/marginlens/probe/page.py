@@ -52,7 +52,7 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
         "margins": {"edges": plain(edges), "counts": counts.tolist()},
         "examples": [_example(one) for one in result.examples],
         "preferences": {
-            f"{layer}.{head}": [[one.preferred, one.over, one.times, one.met] for one in rows]
+            f"{layer}.{head}": [[one.preferred, one.over, one.wins, one.losses, one.met] for one in rows]
             for (layer, head), rows in result.preferences.items()
         },
     }

@@ -14,7 +14,7 @@ _MOST = 0.5  # share of the queries from which on a head is said to select somet
 
 def findings(result: ProbeResult) -> tuple[str, ...]:
     """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
-    said = [_sparsity(result), _by_layer(result), _weights(result), _selections(result)]
+    said = [_sparsity(result), _by_layer(result), _weights(result), _selections(result), _preferences(result)]
     if result.max_margin is not None:
         said += [_correlation(result.max_margin), _margins(result.max_margin)]
     return tuple(one for one in said if one)
@@ -73,6 +73,16 @@ def _selections(result: ProbeResult) -> str:
     return (
         f"Of {result.n_layers * result.n_heads} heads, {', '.join(counted[:-1])} and {counted[-1]} in more than half of their queries. "
         f"On average {decisive:.0%} of a head's selections are decisive: the selected token holds more than half of the attention."
+    )
+
+
+def _preferences(result: ProbeResult) -> str:
+    contested, strict = result.heads.contested_share, result.heads.strict_share
+    if not np.isfinite(contested).any() or not np.isfinite(strict).any():
+        return ""
+    return (
+        f"A head decides {np.nanmean(contested):.0%} of the pairs of tokens it chooses between now one way, now the other (mean over "
+        f"heads); of its clear preferences, {np.nanmean(strict):.0%} are in no cycle."
     )
 
 

@@ -54,12 +54,13 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Preference:
-    """A token that a head prefers over another: in `times` inputs of `met` in which both were to be seen."""
+class NamedPreference:
+    """Token `preferred` was selected over `over` by `wins` queries, the reverse by `losses`, of `met` queries that saw both."""
 
     preferred: str
     over: str
-    times: int
+    wins: int
+    losses: int
     met: int
 
 
@@ -87,7 +88,7 @@ class ProbeResult:
     settings: ProbeSettings
     max_margin: MaxMarginMeasures | None = None
     examples: tuple[Example, ...] = ()
-    preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict)
+    preferences: Mapping[tuple[int, int], tuple[NamedPreference, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = float("nan")
 

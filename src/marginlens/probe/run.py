@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import InputError, reject
@@ -15,6 +16,7 @@ from marginlens.probe.inputs import Inputs, as_inputs, as_loaded
 from marginlens.probe.reading import InputBatch, LayerReading, read_attention
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.run_margins import probe_margins
+from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.selection import select_tokens
 from marginlens.probe.settings import ProbeSettings
@@ -46,14 +48,18 @@ def probe_model(
     began = time.perf_counter()
     n_more = adapter.n_layers * adapter.n_heads if asked.max_margin else 0
     watch.expect(len(given) + n_more)
-    sums, examples = RunningMeasures(adapter.n_layers, adapter.n_heads), ExampleMaps(given, asked)
+    size = (adapter.n_layers, adapter.n_heads)
+    sums, examples, kept = RunningMeasures(*size), ExampleMaps(given, asked), KeptSelections(given, *size)
     for batch in given.batches():
         for reading in read_attention(loaded.model, batch.inputs):
-            _measure(reading, batch, sums, examples)
+            _measure(reading, batch, (sums, examples, kept))
         watch.advance(len(batch.index))
     if not sums.n_queries.any():
         raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
     norms, notes = head_norms(adapter, asked.offset)
+    preferences, shares = kept.finished(asked.preferences)
+    if preferences and kept.count < len(given):
+        notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
     found = None
     if asked.max_margin:
         found, more = probe_margins(loaded.model, given, asked, watch)
@@ -66,11 +72,12 @@ def probe_model(
         n_inputs=len(given),
         n_queries=int(sums.n_queries[0]),
         mean_tokens=float(sums.n_seen[0] / sums.n_queries[0]),
-        heads=sums.finished(norms),
+        heads=sums.finished({**norms, **shares}),
         margins=sums.margins,
         settings=asked,
         max_margin=found,
         examples=examples.finished(),
+        preferences=preferences,
         notes=notes,
         seconds=time.perf_counter() - began,
     )
@@ -92,20 +99,27 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
                 "that is free of positions. State an offset to have W measured there.",
             )
         notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
-    for layer in range(adapter.n_layers):
-        for head in range(adapter.n_heads):
-            one = adapter.key_query(layer, head, offset)
-            for name in _NORMS:
-                norms[name][layer, head] = getattr(one, name)
+    with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
+        for layer in range(adapter.n_layers):
+            for head in range(adapter.n_heads):
+                one = adapter.key_query(layer, head, offset)
+                for name in _NORMS:
+                    norms[name][layer, head] = getattr(one, name)
     return norms, notes
 
 
-def _measure(reading: LayerReading, batch: InputBatch, sums: RunningMeasures, examples: ExampleMaps) -> None:
+Parts = tuple[RunningMeasures, ExampleMaps, KeptSelections]
+
+
+def _measure(reading: LayerReading, batch: InputBatch, parts: Parts) -> None:
+    """Hand what one layer computed on one batch to everything that is kept of it."""
+    sums, examples, kept = parts
     attention, logits = (one.detach().cpu().double().numpy() for one in (reading.attention, reading.logits))
     visible = reading.visible.cpu().numpy()
     chosen = select_tokens(logits, visible)
     sums.add(reading.layer, attention, visible, chosen)
     examples.add(reading.layer, batch, attention, chosen)
+    kept.add(reading.layer, batch, visible, chosen)
 
 
 __all__ = ["Inputs", "head_norms", "probe_model"]

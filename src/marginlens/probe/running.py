@@ -58,10 +58,10 @@ class RunningMeasures:
         last = n_tokens - 1 - np.argmax(visible[:, ::-1], axis=-1)
         return dict(zip(_SHARES, (top > 0.5, selected == own, selected == first, selected == last), strict=True))
 
-    def finished(self, norms: dict[str, FloatArray]) -> HeadMeasures:
-        """The averages, with the `norms` of W beside them."""
+    def finished(self, others: dict[str, FloatArray]) -> HeadMeasures:
+        """The averages, with the measures that are no averages over queries beside them."""
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {name: total / self.n_queries[:, None] for name, total in self.sums.items()}
             first = {f"first_{name}": total / self.n_first[:, None] for name, total in self.first.items()}
         margins = {"margin_median": self.margins.quantile(0.5), "margin_low": self.margins.quantile(_LOW)}
-        return HeadMeasures(**means, **first, **margins, **norms)
+        return HeadMeasures(**means, **first, **margins, **others)

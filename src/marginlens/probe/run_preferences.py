@@ -1,0 +1,73 @@
+"""What every head of a model prefers over what, from the selections of the first inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.probe.image_inputs import ImageInputs
+from marginlens.probe.inputs import Inputs
+from marginlens.probe.preferences import head_preferences, visible_types
+from marginlens.probe.reading import InputBatch
+from marginlens.probe.result import NamedPreference
+from marginlens.probe.selection import Selection
+
+_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are kept
+
+Preferences = dict[tuple[int, int], tuple[NamedPreference, ...]]
+
+
+class KeptSelections:
+    """The selections of the first inputs, as many as stay below a fixed number of pairs of query and token."""
+
+    def __init__(self, inputs: Inputs, n_layers: int, n_heads: int) -> None:
+        lengths = np.array([_length(inputs, place) for place in range(len(inputs))])
+        self.count = int(np.searchsorted(np.cumsum(lengths**2), _PAIRS, side="right"))
+        self._inputs, self._shape = inputs, (n_layers, n_heads)
+        self._selected = [np.zeros((n_layers, n_heads, n), dtype=np.int32) for n in lengths[: self.count].tolist()]
+        self._visible: list[BoolArray] = [np.zeros((n, n), dtype=bool) for n in lengths[: self.count].tolist()]
+
+    def add(self, layer: int, batch: InputBatch, visible: BoolArray, chosen: Selection) -> None:
+        """Keep what belongs to the first inputs; what a query sees is taken from the last layer."""
+        for row, place in enumerate(batch.index.tolist()):
+            if place < self.count:
+                n_tokens = len(batch.tokens[row])
+                self._selected[place][layer] = chosen.selected[row, :, :n_tokens]
+                self._visible[place][:] = visible[row, :n_tokens, :n_tokens]
+
+    def finished(self, n_rows: int) -> tuple[Preferences, dict[str, FloatArray]]:
+        """The `n_rows` strongest preferences of every head, and (n_layers, n_heads) how many are contested or in no cycle."""
+        shares = {name: np.full(self._shape, np.nan) for name in ("contested_share", "strict_share")}
+        rows: Preferences = {}
+        if n_rows == 0 or self.count < 2:
+            return rows, shares
+        names = self._names()
+        seen = visible_types([_ids(self._inputs, place) for place in range(self.count)], self._visible)
+        for layer in range(self._shape[0]):
+            for head in range(self._shape[1]):
+                found = head_preferences(seen, [one[layer, head] for one in self._selected])
+                shares["contested_share"][layer, head] = found.contested_share
+                shares["strict_share"][layer, head] = found.strict_share
+                rows[layer, head] = tuple(
+                    NamedPreference(names[one.preferred], names[one.over], one.wins, one.losses, one.met)
+                    for one in found.strongest(n_rows)
+                )
+        return rows, shares
+
+    def _names(self) -> dict[int, str]:
+        """What each token id is called."""
+        if isinstance(self._inputs, ImageInputs):
+            return dict(enumerate(self._inputs.settings.tokens))
+        pairs = zip(self._inputs.ids[: self.count], self._inputs.tokens[: self.count], strict=True)
+        return {one: name for ids, tokens in pairs for one, name in zip(ids, tokens, strict=True)}
+
+
+def _length(inputs: Inputs, place: int) -> int:
+    return inputs.settings.n_tokens if isinstance(inputs, ImageInputs) else len(inputs.ids[place])
+
+
+def _ids(inputs: Inputs, place: int) -> IntArray:
+    """The ids of an input's tokens: for an image the positions."""
+    if isinstance(inputs, ImageInputs):
+        return np.arange(inputs.settings.n_tokens, dtype=np.int64)
+    return np.asarray(inputs.ids[place], dtype=np.int64)
