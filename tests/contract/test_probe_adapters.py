@@ -31,7 +31,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_p
 
 MODELS: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertModel(_eager(transformers.BertConfig(**SMALL, **TEXT))),
-    "bert decoder": lambda: transformers.BertModel(_eager(transformers.BertConfig(**SMALL, **TEXT, is_decoder=True))),
+    "bert decoder": lambda: transformers.BertModel(
+        _eager(transformers.BertConfig(**SMALL, **TEXT, is_decoder=True, add_cross_attention=True))
+    ),
     "roberta": lambda: transformers.RobertaModel(_eager(transformers.RobertaConfig(**SMALL, **TEXT))),
     "xlm-roberta": lambda: transformers.XLMRobertaModel(_eager(transformers.XLMRobertaConfig(**SMALL, **TEXT))),
     "electra": lambda: transformers.ElectraModel(
@@ -47,7 +49,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     "gpt2 scaled by layer": lambda: transformers.GPT2Model(
         _eager(transformers.GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True))
     ),
-    "gpt2 unscaled": lambda: transformers.GPT2Model(_eager(transformers.GPT2Config(**GPT2, scale_attn_weights=False))),
+    "gpt2 unscaled": lambda: transformers.GPT2Model(
+        _eager(transformers.GPT2Config(**GPT2, scale_attn_weights=False, add_cross_attention=True))
+    ),
     "llama": lambda: transformers.LlamaForCausalLM(
         _eager(transformers.LlamaConfig(**SMALL, **TEXT, num_key_value_heads=2))
     ),
@@ -160,6 +164,13 @@ def test_visible_is_what_a_real_token_may_see(name: str, padding: str) -> None:
         hidden = ~reading.visible[:, None].expand(reading.logits.shape) & reading.visible.any(-1)[:, None, :, None]
         assert bool((reading.logits[hidden] == -math.inf).all())
         assert bool((reading.attention[hidden] == 0).all())
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_query_that_sees_nothing_attends_to_nothing(name: str) -> None:
+    for reading in read_attention(small_model(name, torch.float32), batch_for(name, torch.float32, "left")):
+        assert bool((reading.attention[1, :, :6] == 0).all())
+        assert bool(reading.attention.isfinite().all())
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
 from marginlens.data.tokens import IntArray
@@ -17,6 +17,7 @@ from marginlens.probe.adapters.base import Captured, LayerReading, hidden_by
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 
 
+_REGISTERING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
 _TOKENS, _PAIRS = 1024, 2**19  # of one batch: little padding, and maps of one layer that fit into memory
 
 
@@ -76,10 +77,10 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
     own, last = get_ident(), max(layers, default=-1)
 
     def keep(layer: int) -> Callable[..., None]:
-        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if get_ident() != own:  # the same model may be read from several threads, each with its own batch
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if get_ident() != own:  # a thread with another batch, which may find this hook half registered or removed
                 return
-            named = _named(module, args, kwargs)
+            named = _named(module, args, kwargs or {})
             tokens = named["hidden_states"]
             real = _real_tokens(inputs.get("attention_mask"), tokens)
             kept[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
@@ -88,11 +89,12 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
 
         return hook
 
-    hooks = [
-        adapter.attention_module(layer).register_forward_pre_hook(keep(layer), with_kwargs=True)
-        for layer in sorted(layers)
-    ]
+    hooks = []
     try:
+        for layer in sorted(layers):
+            with _REGISTERING:
+                module = adapter.attention_module(layer)
+                hooks.append(module.register_forward_pre_hook(keep(layer), with_kwargs=True))
         with _evaluating(adapter.model), suppress(_Enough):
             adapter.model(**inputs, **adapter.call_options)
     finally:
