@@ -85,6 +85,23 @@ def test_both_verdicts_occur_at_random_selections() -> None:
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= statuses
 
 
+def test_verdicts_hold_where_many_tokens_and_queries_are_alike() -> None:
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 2])
+        n_queries, n_tokens, d = (int(rng.integers(low, high)) for low, high in ((1, 20), (2, 7), (1, 6)))
+        X, Q = (rng.integers(-2, 3, size=(n, d)).astype(float) for n in (n_queries * n_tokens, n_queries))
+        places = np.arange(len(X)).reshape(n_queries, n_tokens)
+        triples = np.array([(q, row[0], t) for q, row in enumerate(places) for t in row[1:]])
+        rows = all_rows(X, Q, triples)
+        kept = rows.any(axis=1)
+        house = least_distance(rows[kept], np.ones(int(kept.sum())))
+        solution = bilinear_svm(X, Q, triples[kept], formed=0)
+        assert solution.status is house.status
+        if house.status is Status.OPTIMAL:
+            check(solution)
+            assert solution.margin == pytest.approx(house.margin, rel=SAME_POINT)
+
+
 def test_more_rows_than_unknowns_and_many_unknowns_are_solved_exactly() -> None:
     rng = np.random.default_rng(5)
     for n_queries, shape in ((150, (8, 9)), (60, (60, 61))):
@@ -132,7 +149,7 @@ def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: 
     X, Q, triples = random_problem(rng, 40, (10, 11), feasible=True)
     best = bilinear_svm(X, Q, triples, formed=0).margin
     monkeypatch.setattr("marginlens.svm.bilinear_pivot._FACTORS", 3)
-    monkeypatch.setattr("marginlens.svm.bilinear.FORMED_FOR_A_PROOF", 0)
+    monkeypatch.setattr("marginlens.svm.bilinear.FORMED_IN_DOUBT", 0)
     stopped = bilinear_svm(X, Q, triples, formed=0)
     lower, upper = stopped.margin_bounds()
     assert stopped.status is Status.INACCURATE

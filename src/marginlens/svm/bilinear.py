@@ -18,7 +18,9 @@ from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import MarginSolution, Status
 
 PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
-FORMED_FOR_A_PROOF = 4_000_000  # up to so many entries, rows that seem to contradict each other are formed to prove it
+FORMED_IN_DOUBT = (
+    4_000_000  # up to so many entries, rows that could not be made tight together are formed for the exact solver
+)
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
@@ -76,20 +78,26 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
         if found.status is Status.OPTIMAL:
             return _judged(blank, found.multipliers)
     guess = solve_pivot(blank.rows.scaled(), 1.0 / sizes)
-    return _contradiction(blank, guess.open) or _judged(blank, guess.weights / sizes)
+    solved = _judged(blank, guess.weights / sizes)
+    if solved.status is Status.OPTIMAL:
+        return solved
+    return _exactly(blank, guess.open if len(guess.open) else np.flatnonzero(guess.weights)) or solved
 
 
-def _contradiction(blank: BilinearSolution, some: IntArray) -> BilinearSolution | None:
-    """The proof that the rows `some` contradict each other, and so all do; or None."""
-    if not 0 < len(some) * blank.rows.shape[1] <= FORMED_FOR_A_PROOF:
+def _exactly(blank: BilinearSolution, some: IntArray) -> BilinearSolution | None:
+    """What the exact solver says of the rows `some` where that settles all: they contradict each other, or their W satisfies the others."""
+    if not 0 < len(some) * blank.rows.shape[1] <= FORMED_IN_DOUBT:
         return None
     part = BilinearRows(blank.rows.X, blank.rows.Q, blank.rows.triples[some])
     found = least_distance(np.asarray(part), blank.floor[some])
-    if found.status is not Status.INFEASIBLE or found.certificate is None:
-        return None
-    y = np.zeros(len(blank.floor))
-    y[some] = found.certificate
-    return _infeasible(blank, y)
+    weights = np.zeros(len(blank.floor))
+    if found.status is Status.INFEASIBLE:
+        weights[some] = found.certificate
+        claimed = _infeasible(blank, weights)
+        return claimed if claimed.status is Status.INFEASIBLE else None
+    weights[some] = found.multipliers
+    solved = _judged(blank, weights)
+    return solved if solved.status is Status.OPTIMAL else None
 
 
 def _blank(rows: BilinearRows) -> BilinearSolution:

@@ -65,7 +65,7 @@ class _Pivots:
     def __init__(self, products: GraphProducts, floor: FloatArray) -> None:
         self._products, self._floor = products, floor
         norms = np.linalg.norm(products.Q, axis=1)
-        units = products.Q / norms[:, None]
+        units = products.Q / np.where(norms == 0.0, 1.0, norms)[:, None]
         self._norms, self._cosines = norms, units @ units.T  # of the queries
         self._n_unknowns = products.terms.E.shape[1] * products.Q.shape[1]  # more rows than that depend on each other
         self._n_factors = 0
@@ -81,10 +81,9 @@ class _Pivots:
             if self._satisfied(slack, now) or not len(missed):
                 left = left[:0]
                 break
-            floor = value - _ROUNDING * value  # a last row may gain less than a sum of products shows
             new = missed[: min(many, max(1, self._n_unknowns - len(now.rows)))]
             then: _Set | None = self._settled(self._extended(now, new)) if many > 1 else None
-            if then is not None and self._value(then) > floor:
+            if then is not None and self._value(then) > value * (1.0 + _ROUNDING):
                 many *= 2
             elif many > 1:
                 many = max(1, len(new) // 4)
@@ -92,7 +91,7 @@ class _Pivots:
             else:
                 then = self._careful(now, new[:1], float(slack[new[0]]))
                 many = 2
-            if then is None or not self._value(then) > floor:
+            if then is None or not self._value(then) > value * (1.0 - _ROUNDING):  # a last row may gain less than shows
                 left = np.sort(np.append(now.rows, new[0]))
                 break
             now, slack = self._refined(then)
