@@ -9,6 +9,7 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 
 _LOW, _HIGH, _PER_DECADE = -6, 4, 400  # decades of margins; a bin is 0.6% wide
+_FEW = 0.002  # share of all margins that a histogram's first bar may gather
 _BINS = (_HIGH - _LOW) * _PER_DECADE
 
 
@@ -41,13 +42,16 @@ class MarginCounts:
         return np.where(total > 0, np.where(place == 0, 0.0, value), np.nan)
 
     def histogram(self, per_decade: int = 10) -> tuple[FloatArray, IntArray]:
-        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars, from the first to the last that any head uses."""
+        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the few smallest margins of all are in the first bar."""
         wide = _PER_DECADE // per_decade
         bars = self.counts.reshape(*self.counts.shape[:-1], -1, wide).sum(axis=-1)
-        used = np.flatnonzero(bars.reshape(-1, bars.shape[-1]).any(axis=0))
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
-        edges = 10.0 ** (_LOW + np.arange(first, last + 1) / per_decade)
-        return edges, bars[..., first:last]
+        reached = np.cumsum(bars.reshape(-1, bars.shape[-1]).sum(axis=0))
+        if reached[-1] == 0:
+            return 10.0 ** (_LOW + np.arange(2) / per_decade), bars[..., :1]
+        first, last = (int(np.argmax(reached >= share * reached[-1])) for share in (_FEW, 1.0))
+        shown = bars[..., first : last + 1].copy()
+        shown[..., 0] += bars[..., :first].sum(axis=-1)
+        return 10.0 ** (_LOW + np.arange(first, last + 2) / per_decade), shown
 
     def __repr__(self) -> str:
         return f"MarginCounts({int(self.counts.sum())} margins)"

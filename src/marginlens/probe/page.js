@@ -211,7 +211,7 @@
       if (!count) return;
       const tall = (count / highest) * (height - 34);
       const box = draw("rect", { x: x(logs[k]), y: height - tall, width: Math.max(x(logs[k + 1]) - x(logs[k]) - 0.6, 0.8), height: tall, fill: "#4286be" });
-      box.append(draw("title", {}, `${shown(edges[k])} to ${shown(edges[k + 1])}: ${count} queries`));
+      box.append(draw("title", {}, `${k ? `${shown(edges[k])} to` : "up to"} ${shown(edges[k + 1])}: ${count} queries`));
       picture.append(box);
     });
     for (let power = Math.ceil(logs[0]); power <= logs[logs.length - 1] + 1e-9; power += 1) {

@@ -9,6 +9,7 @@ from marginlens.data.tokens import FloatArray
 from marginlens.probe.measures import MaxMarginMeasures
 from marginlens.probe.result import ProbeResult
 
+_CLEARLY = 1.25  # ratio of two medians from which on one is said to be larger
 _MOST = 0.5  # share of the queries from which on a head is said to select something
 
 
@@ -97,7 +98,8 @@ def _correlation(found: MaxMarginMeasures) -> str:
         f"{_median(found.correlation_random_matrix)} for a random W at the head's selections, "
         f"{_median(found.correlation_random_head)} for a random W at the selections it makes itself. "
         f"It exceeds that of random selections in {_above(own, found.correlation_random_selections)} heads and that of a random W at its "
-        f"own selections in {_above(own, found.correlation_random_head)}. "
+        f"own selections in {_above(own, found.correlation_random_head)}: by this measure the typical head is "
+        f"{_compared(own, found.correlation_random_head)} max-margin {_than(own, found.correlation_random_head)} a random one. "
         f"The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
     )
 
@@ -116,6 +118,21 @@ def _margins(found: MaxMarginMeasures) -> str:
 def _above(own: FloatArray, baseline: FloatArray) -> str:
     known = np.isfinite(own) & np.isfinite(baseline)
     return f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
+
+
+def _compared(own: FloatArray, chance: FloatArray) -> str:
+    ratio = _ratio(own, chance)
+    return "more" if ratio > _CLEARLY else "less" if ratio < 1.0 / _CLEARLY else "about as"
+
+
+def _than(own: FloatArray, chance: FloatArray) -> str:
+    return "as" if _compared(own, chance) == "about as" else "than"
+
+
+def _ratio(own: FloatArray, chance: FloatArray) -> float:
+    """Of the medians; 1 where there is nothing to compare with."""
+    known = np.isfinite(own).any() and np.isfinite(chance).any() and np.nanmedian(chance) > 0.0
+    return float(np.nanmedian(own) / np.nanmedian(chance)) if known else 1.0
 
 
 def _median(values: FloatArray) -> str:

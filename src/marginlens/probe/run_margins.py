@@ -25,7 +25,7 @@ _BASELINES = ("random_selections", "random_matrix", "random_head")
 def probe_margins(
     model: Any, inputs: Inputs, settings: ProbeSettings, progress: Progress
 ) -> tuple[MaxMarginMeasures | None, tuple[str, ...]]:
-    """The max-margin numbers of all heads on the first `settings.max_margin_inputs` inputs, and what there is to say about them.
+    """The max-margin numbers of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
 
     None where positions are rotary: logits are then not x^T W z for any one W.
     """
@@ -38,7 +38,7 @@ def probe_margins(
             "There is no max-margin part: with rotary positions no single W gives all the logits of a query.",
         )
     asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed)
-    some = first_inputs(inputs, settings.max_margin_inputs)
+    some = spread_inputs(inputs, settings.max_margin_inputs)
     arrays = {field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)}
     n_asked = 0
     for layer in range(adapter.n_layers):
@@ -64,11 +64,13 @@ def layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSett
     return sample_queries([one for one, _ in ordered], [one for _, one in ordered], settings)
 
 
-def first_inputs(inputs: Inputs, count: int) -> Inputs:
-    """The first `count` inputs."""
+def spread_inputs(inputs: Inputs, count: int) -> Inputs:
+    """At most `count` inputs, evenly spread over all of them."""
+    places = np.arange(min(count, len(inputs))) * len(inputs) // min(count, len(inputs))
     if isinstance(inputs, ImageInputs):
-        return replace(inputs, pixel_values=inputs.pixel_values[:count])
-    return replace(inputs, texts=inputs.texts[:count], ids=inputs.ids[:count], tokens=inputs.tokens[:count])
+        return replace(inputs, pixel_values=inputs.pixel_values[places])
+    texts, ids, tokens = (tuple(one[place] for place in places) for one in (inputs.texts, inputs.ids, inputs.tokens))
+    return replace(inputs, texts=texts, ids=ids, tokens=tokens)
 
 
 def _numbers(found: HeadMargin) -> dict[str, float]:

@@ -16,7 +16,7 @@ class ProbeSettings:
     Args:
         max_margin: whether to ask how max-margin each head is, by far the most expensive question.
         queries: queries of each input, drawn at random, whose selections the max-margin problem has to make.
-        max_margin_inputs: inputs that the max-margin part uses, the first ones; the other measures use all.
+        max_margin_inputs: inputs that the max-margin part uses, evenly spread over all; the other measures use all.
         offset: for models with rotary positions, query position minus key position at which W is taken; without it they have no norms
             of W and no max-margin part.
         examples: inputs whose attention maps are kept.
