@@ -193,10 +193,11 @@ def _one_thread() -> Iterator[None]:
     """Torch on one thread and without oneDNN, whose preparations take longer than products of this size; as it was afterwards."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, prepared = torch.get_num_threads(), torch.backends.mkldnn.enabled
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False
     try:
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
+        yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = prepared

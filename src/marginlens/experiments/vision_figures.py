@@ -14,7 +14,7 @@ from marginlens.experiments.drawing import figure, shades
 from marginlens.probe.sparsity import relative_sparsity
 from marginlens.vision.results import VisionCurves
 
-COLUMNS = 7  # epochs shown side by side, at most
+COLUMNS = 8  # epochs shown side by side, at most
 _CELL = 1.15  # inches
 
 
@@ -45,7 +45,7 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
     for ax in axes.ravel():
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
-    fig.suptitle(title, fontsize=12)
+    fig.suptitle(f"{title}\neach map from 0 (dark) to its own largest entry (bright)", fontsize=12)
     return fig
 
 

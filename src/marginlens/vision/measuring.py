@@ -52,7 +52,9 @@ def cls_attention(model: Any, pixels: Any, n_chosen: int = 0) -> ClsAttention:
         for first in range(0, len(pixels), _IMAGES_AT_ONCE):
             some = pixels[first : first + _IMAGES_AT_ONCE]
             for reading in read_attention(model, {"pixel_values": some}):
-                logits = reading.logits[:, :, 0, :].double()  # in float32 a CLS token that sees only itself leaves the patches nothing
+                logits = reading.logits[
+                    :, :, 0, :
+                ].double()  # in float32 a CLS token that sees only itself leaves the patches nothing
                 rows = logits.softmax(-1).cpu().numpy()  # (images, heads, 1 + patches)
                 mean = rows.mean(axis=1)
                 s = _over_patches(mean)

@@ -87,7 +87,7 @@ class VisionRun:
 
     def __repr__(self) -> str:
         last = self.curves.by_layer["sparsity"][-1, -1]
-        size = f"{self.settings.layers} layers, width {self.settings.width}"
+        size = f"depth {self.settings.layers}, width {self.settings.width}"
         return f"VisionRun({size}, {int(self.curves.epochs[-1])} epochs, last layer nnz/T {last:.3f})"
 
     def told(self) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Training a vision transformer as a command, keeping its run, and what both say of bad input."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from marginlens.vision.keep import main as keep
+from marginlens.vision.keeping import kept_run, read_kept
+from marginlens.vision.run import main as run
+
+SMALL = {
+    "width": 8,
+    "layers": 1,
+    "heads": 2,
+    "mlp": 8,
+    "epochs": 2,
+    "batch": 32,
+    "measured": 4,
+    "tested": 4,
+    "patch": 8,
+}
+
+
+@pytest.fixture
+def file(here):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    np.savez("c.npz", x_train=x, y_train=np.arange(40) % 10, x_test=x[:20], y_test=np.arange(20) % 10)
+    return "c.npz"
+
+
+def words(*more, **changes):
+    return ["--data", "c.npz", "--out", "out", "--settings", json.dumps({**SMALL, **changes}), *more]
+
+
+def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
+    assert run(words()) == 0
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert "40 images to train on and 20 to test" in lines[0]
+    assert [line.split(":")[0] for line in lines[1:4]] == ["epoch 0", "epoch 1", "epoch 2"]
+    assert "All epochs are done. The curves are in out." in lines[-1]
+    assert [one.name for one in (here / "out").iterdir()] == ["run.json"]
+    facts = json.loads((here / "out" / "run.json").read_text())
+    assert facts["epochs"] == [0, 1, 2]
+    assert np.shape(facts["layers"]["sparsity"]) == (3, 1)
+    assert facts["data"]["file"] == "c.npz"
+    assert facts["settings"]["seed"] == 0
+    assert "transformers" in facts["versions"]
+    assert facts["maps"]["labels"] == ["airplane", "automobile", "bird", "cat", "deer", "dog"]
+
+
+def test_the_same_command_goes_on_after_a_time_limit(file, here, capsys):
+    line = words("--checkpoint", "run.npz")
+    assert run([*line, "--time-limit", "1e-9"]) == 0
+    assert "The time limit came" in capsys.readouterr().out
+    assert json.loads((here / "out" / "run.json").read_text())["ending"] == "TIME_LIMIT"
+    assert run(line) == 0
+    assert "epoch 0" not in capsys.readouterr().out
+    assert json.loads((here / "out" / "run.json").read_text())["ending"] == "FINISHED"
+    assert run(words("--time-limit", "1e-9")) == 1  # nothing holds where to go on
+
+
+def test_rich_is_not_needed(file, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert run(words(epochs=1)) == 0
+    assert "epoch 1" in capsys.readouterr().out
+
+
+def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
+    assert run(words("--checkpoint", str(here / "run.npz"), "--save-models", str(here / "m"), "--save-every", "2")) == 0
+    assert (here / "m" / "epoch-002" / "model.safetensors").is_file()
+    capsys.readouterr()
+    assert keep(["out", "tiny", "--into", "."]) == 0
+    assert "KeptVisionRun(tiny: 2 epochs" in capsys.readouterr().out
+    kept = read_kept("vision-tiny.json")
+    assert kept.settings.told() | SMALL == kept.settings.told()
+    assert str(here) not in (here / "vision-tiny.json").read_text()
+    assert kept.facts["command"].startswith("python -m marginlens.vision.run --data c.npz --settings")
+    assert kept.curves.by_layer["norm"].shape == (3, 1)
+    assert kept_run("there-is-none") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["--data", "none.npz", "--out", "o"], "'data' argument must be a .npz with x_train"),
+        (["--data", "c.npz", "--out", "o", "--settings", "{"], "'settings' argument must be a JSON object"),
+        (["--data", "c.npz", "--out", "o", "--settings", '{"patch": 5}'], "'patch' argument must be a divisor"),
+        (["--data", "c.npz", "--out", "o", "--settings", '{"device": "cuda:99"}'], "'device' argument must be"),
+        (["--data", "c.npz", "--out", "o", "--save-models", "m"], "'save_models' argument must be named together"),
+        (["--data", "c.npz", "--out", "o", "--checkpoint", "no/such/file"], "'checkpoint' argument must be a file in"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(file, here, capsys, line, sentence):
+    assert run(line) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("marginlens: The ")
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert not (here / "o").exists()
+
+
+def test_what_cannot_be_kept_is_one_sentence_and_code_2(file, here, capsys):
+    assert keep(["out", "tiny"]) == 2
+    assert "must be a folder with run.json" in capsys.readouterr().err
+    (here / "out").mkdir()
+    (here / "out" / "run.json").write_text('{"form": "marginlens vision run 1"}')
+    assert keep(["out", "tiny"]) == 2
+    assert "without accuracy and command" in capsys.readouterr().err
+    assert keep(["out", "../tiny"]) == 2
+    assert "'name' argument must be letters" in capsys.readouterr().err

@@ -1,0 +1,241 @@
+"""Training a vision transformer: going on where it stopped, what cannot be used, and how images are altered."""
+
+import numpy as np
+import pytest
+import torch
+
+from marginlens.errors import InputError
+from marginlens.vision import training
+from marginlens.vision.checkpoint import read_checkpoint
+from marginlens.vision.images import LabelledImages
+from marginlens.vision.pixels import DevicePixels
+from marginlens.vision.results import Ending, curves_from, told_curves
+from marginlens.vision.settings import VisionSettings
+from marginlens.vision.training import chosen_images, map_epochs, train_vision
+
+TINY = {"width": 8, "layers": 2, "heads": 2, "mlp": 8, "patch": 4, "batch": 16, "measured": 8, "tested": 8}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def images():
+    """Images of three classes that differ in their brightest quarter."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = rng.integers(0, 60, (60, 8, 8, 1), dtype=np.uint8)
+    for k, (row, column) in enumerate(((0, 0), (0, 4), (4, 0))):
+        x[y == k, row : row + 4, column : column + 4] += 150
+    return LabelledImages("quarters", x[:50], y[:50], x[50:], y[50:], ("a", "b", "c"))
+
+
+def settings(**changes):
+    return VisionSettings(**{**TINY, "epochs": 3, "optimiser": "adamw", "crop": 1, "flip": True, **changes})
+
+
+def same_run(one, other):
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+    for name in ("sparsity", "norm"):
+        assert np.array_equal(one.curves.by_layer[name], other.curves.by_layer[name])
+    for name in ("loss", "train_accuracy", "test_accuracy"):
+        assert np.array_equal(one.curves.scalars[name], other.curves.scalars[name], equal_nan=True)
+    assert one.curves.map_epochs == other.curves.map_epochs
+    assert np.array_equal(one.curves.maps, other.curves.maps)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+def test_a_run_goes_on_from_any_step_with_the_same_bits(images, tmp_path, monkeypatch, optimiser):
+    chosen = settings(optimiser=optimiser, warmup=5, clip=0.5)
+    whole = train_vision(images, chosen)
+    assert whole.ending is Ending.FINISHED
+    file = tmp_path / "run.npz"
+    steps = []
+    usual = training._Run._step
+
+    def step(run, order):
+        usual(run, order)
+        steps.append(run.place)
+        if len(steps) == 6:  # two steps into the second epoch of four
+            raise_interrupt[0] = True
+
+    raise_interrupt = [False]
+    monkeypatch.setattr(training._Run, "_step", step)
+    monkeypatch.setattr(training, "_held_interrupts", lambda: _Held(raise_interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train_vision(images, chosen, checkpoint=file)
+    saved = read_checkpoint(file)
+    assert (saved.epoch, saved.place, len(saved.history)) == (1, 2, 2)
+    assert saved.loss > 0.0
+    raise_interrupt[0] = False
+    same_run(train_vision(images, chosen, checkpoint=file), whole)
+    longer = train_vision(images, settings(optimiser=optimiser, warmup=5, clip=0.5, epochs=4), checkpoint=file)
+    assert len(longer.curves.epochs) == 5
+    assert np.array_equal(longer.curves.by_layer["norm"][:4], whole.curves.by_layer["norm"])
+
+
+class _Held:
+    def __init__(self, flag):
+        self.flag = flag
+
+    def __enter__(self):
+        return lambda: self.flag[0]
+
+    def __exit__(self, *problem):
+        return False
+
+
+def test_a_time_limit_stops_in_good_order(images, tmp_path):
+    file = tmp_path / "run.npz"
+    first = train_vision(images, settings(), checkpoint=file, time_limit=1e-9)
+    assert first.ending is Ending.TIME_LIMIT
+    assert first.curves.epochs.tolist() == [0.0]
+    same_run(train_vision(images, settings(), checkpoint=file), train_vision(images, settings()))
+
+
+def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
+    file = tmp_path / "run.npz"
+    train_vision(images, settings(epochs=1), checkpoint=file)
+    with pytest.raises(InputError, match="same settings; got .* with learning_rate 0.003 there, 0.01 here"):
+        train_vision(images, settings(learning_rate=0.01), checkpoint=file)
+    other = LabelledImages("o", images.x_train[::-1], images.y_train, images.x_test, images.y_test, images.classes)
+    with pytest.raises(InputError, match="one of the same data"):
+        train_vision(other, settings(), checkpoint=file)
+    file.write_bytes(b"PK damaged")
+    with pytest.raises(InputError, match="which cannot be read"):
+        train_vision(images, settings(), checkpoint=file)
+    np.savez(file, facts=np.array([{}], dtype=object))
+    with pytest.raises(InputError, match="which cannot be read"):
+        train_vision(images, settings(), checkpoint=file)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(images):
+    run = train_vision(images, settings(optimiser="sgd", learning_rate=1e30, epochs=5))
+    assert run.ending is Ending.DIVERGED
+    assert len(run.curves.epochs) < 6
+
+
+def test_learning_shows_in_loss_and_accuracy(images):
+    run = train_vision(images, settings(epochs=12, learning_rate=0.02, crop=0, flip=False, spread=0.2))
+    loss = run.curves.scalars["loss"]
+    assert np.isnan(loss[0])
+    assert loss[-1] < 0.5 * loss[1]
+    assert run.accuracy > 0.7
+
+
+def test_curves_come_back_from_what_is_told_of_them(images):
+    run = train_vision(images, settings())
+    told = told_curves(run.curves)
+    found = curves_from(told)
+    assert told_curves(found) == told
+    assert found.maps.shape == (len(map_epochs(3)), 3, 4)
+    assert np.abs(found.maps.sum(axis=-1) - 1.0).max() < 1e-3
+    with pytest.raises(ValueError, match="different lengths"):
+        curves_from({**told, "epochs": [0, 1]})
+
+
+def test_maps_are_kept_at_epochs_of_a_ladder_and_for_the_first_image_of_each_class(images):
+    assert map_epochs(100) == {0, 1, 2, 5, 10, 20, 50, 100}
+    assert map_epochs(16) == {0, 1, 2, 5, 10, 16}
+    assert map_epochs(0) == {0}
+    chosen = chosen_images(images)
+    assert images.y_test[chosen].tolist() == [0, 1, 2]
+    assert all(k not in images.y_test[: chosen[k]] for k in range(3))
+
+
+def test_models_are_saved_as_transformers_reads_them(images, tmp_path):
+    from transformers import ViTForImageClassification
+
+    run = train_vision(images, settings(), save_models=(tmp_path, 3))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["epoch-000", "epoch-003"]
+    found = ViTForImageClassification.from_pretrained(tmp_path / "epoch-003", local_files_only=True)
+    mine, theirs = run.model.state_dict(), found.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert found.config.id2label == {0: "a", 1: "b", 2: "c"}
+    assert (tmp_path / "epoch-003" / "preprocessor_config.json").is_file()
+
+
+# ---- images on the device
+
+
+def pixels_of(images, **changes):
+    return DevicePixels(images, settings(**changes), torch.device("cpu"))
+
+
+def test_an_epoch_takes_every_image_once_in_an_order_of_its_own(images):
+    pixels = pixels_of(images)
+    first, second = pixels.order(0), pixels.order(1)
+    assert sorted(first.tolist()) == list(range(50))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, pixels_of(images).order(0))
+    assert not torch.equal(first, pixels_of(images, seed=1).order(0))
+
+
+def test_images_are_shifted_by_whole_pixels_with_zeros_around_and_mirrored_half_the_time(images):
+    pixels = pixels_of(images, crop=2, flip=True)
+    chosen = torch.arange(50)
+    plain, _ = pixels_of(images, crop=0, flip=False).training(chosen, 0, 0)
+    altered, labels = pixels.training(chosen, 0, 0)
+    again, _ = pixels.training(chosen, 0, 0)
+    other, _ = pixels.training(chosen, 0, 1)
+    assert torch.equal(altered, again)
+    assert not torch.equal(altered, other)
+    assert labels.tolist() == images.y_train.tolist()
+    around = torch.nn.functional.pad(plain, (2, 2, 2, 2))
+    shifts, mirrors = set(), 0
+    for one, base in zip(altered, around, strict=True):
+        found = [
+            (row, column, mirror)
+            for mirror in (False, True)
+            for row in range(5)
+            for column in range(5)
+            if torch.equal(one, _cut(base, row, column, mirror))
+        ]
+        assert len(found) == 1
+        shifts.add(found[0][:2])
+        mirrors += found[0][2]
+    assert len(shifts) > 12  # of 25
+    assert 10 < mirrors < 40
+
+
+def _cut(base, row, column, mirror):
+    part = base[:, row : row + 8, column : column + 8]
+    return part.flip(-1) if mirror else part
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"heads": 5}, "'heads' argument must be a divisor of the width 768; got 5"),
+        ({"optimiser": "adam"}, "'optimiser' argument must be sgd or adamw"),
+        ({"precision": "float16"}, "'precision' argument must be float32 or bfloat16"),
+        ({"precision": "bfloat16"}, "float32 on a processor"),
+        ({"clip": -1.0}, "'clip' argument must be a number of at least 0"),
+        ({"flip": 1}, "'flip' argument must be true or false"),
+        ({"epochs": 1.5}, "'epochs' argument must be a whole number of at least 0"),
+        ({"spread": 0.0}, "'spread' argument must be a positive number"),
+        ({"depth": 3}, "'settings' argument must be some of .*; got depth"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        VisionSettings.of(change)
+
+
+def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():
+    chosen = VisionSettings(warmup=4, learning_rate=1.0)
+    assert [chosen.rate(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert VisionSettings().rate(0) == 3e-3
+
+
+def test_patches_must_tile_the_image(images):
+    with pytest.raises(InputError, match="'patch' argument must be a divisor of both edges of images of 8 × 8"):
+        train_vision(images, settings(patch=3))
