@@ -247,6 +247,12 @@ def test_margin_counts_keep_ties_and_leave_out_what_is_not_finite():
     edges, bars = counts.histogram()
     assert bars.shape == (1, 2, len(edges) - 1)
     assert bars.sum() == 6
+    many = MarginCounts.empty(1, 1)
+    many.add(0, np.concatenate([np.full(999, 1.5), [1e-5]])[None])
+    edges, bars = many.histogram()
+    assert bars.tolist() == [[[1000]]]
+    assert edges[0] < 1.5 < edges[1]
+    assert MarginCounts.empty(1, 1).histogram()[1].tolist() == [[[0]]]
     assert np.isnan(MarginCounts.empty(1, 1).quantile(0.5)).all()
 
 

@@ -69,8 +69,12 @@ def spread_inputs(inputs: Inputs, count: int) -> Inputs:
     places = np.arange(min(count, len(inputs))) * len(inputs) // min(count, len(inputs))
     if isinstance(inputs, ImageInputs):
         return replace(inputs, pixel_values=inputs.pixel_values[places])
-    texts, ids, tokens = (tuple(one[place] for place in places) for one in (inputs.texts, inputs.ids, inputs.tokens))
-    return replace(inputs, texts=texts, ids=ids, tokens=tokens)
+    return replace(
+        inputs,
+        texts=tuple(inputs.texts[place] for place in places),
+        ids=tuple(inputs.ids[place] for place in places),
+        tokens=tuple(inputs.tokens[place] for place in places),
+    )
 
 
 def _numbers(found: HeadMargin) -> dict[str, float]:
