@@ -133,6 +133,19 @@ def test_minilm_reads_long_and_short_texts() -> None:
         assert reading.attention.shape[-1] == len(batch.tokens[0])
 
 
+def test_tokens_of_bytes_are_shown_as_the_letters_they_spell(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import ByteLevelBPETokenizer
+
+    bytes_ = ByteLevelBPETokenizer()
+    bytes_.train_from_iterator(["a café by the river"] * 3, vocab_size=300, show_progress=False)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bytes_._tokenizer)
+    config = SimpleNamespace(model_type="gpt2", vocab_size=300, max_position_embeddings=9)
+    inputs = encode_texts(["a café ö"], tokenizer, config)
+    assert inputs.tokens[0] == ("a", " café", " ", "Ã", "¶"), "half a letter stays as it is stored"
+    assert inputs.pad_id == 0
+
+
 # ---- images
 
 VIT = SimpleNamespace(model_type="vit", image_size=4, patch_size=2, num_channels=3)

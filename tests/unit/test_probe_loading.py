@@ -153,6 +153,43 @@ def test_a_name_of_the_hub_is_not_fetched(tmp_path: Path, monkeypatch: pytest.Mo
         load_model("bert-base-uncased")
 
 
+@pytest.mark.parametrize("trust_pickle", [False, True])
+def test_what_is_asked_of_transformers_when_a_download_is_allowed(
+    trust_pickle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, asked = saved_bert(tmp_path / "other").bert, []
+
+    def answer(what: Any) -> Any:
+        def from_pretrained(place: str, **options: Any) -> Any:
+            asked.append((place, options["local_files_only"], options["trust_remote_code"]))
+            if isinstance(what, tuple):
+                assert options["use_safetensors"] is (None if trust_pickle else True)
+            return what
+
+        return from_pretrained
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", answer(model.config))
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", answer((model, {"missing_keys": set()})))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", answer("tokenizer"))
+    loaded = load_model("some/name", trust_pickle=trust_pickle, download=True)
+    assert asked == [("some/name", False, False)] * 3
+    assert (loaded.name, loaded.tokenizer) == ("some/name", "tokenizer")
+
+
+def test_a_folder_is_never_asked_for_on_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_bert(tmp_path)
+    asked, own = [], transformers.AutoConfig.from_pretrained
+
+    def from_pretrained(place: str, **options: Any) -> Any:
+        asked.append(options["local_files_only"])
+        return own(place, **options)
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_pretrained)
+    load_model(tmp_path, download=True)
+    assert asked == [True]
+
+
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"which has no config\.json"):
         load_model(tmp_path)
@@ -164,6 +201,19 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         load_model(tmp_path)
     with pytest.raises(InputError, match="which is a file"):
         load_model(tmp_path / "config.json")
+
+
+def test_weights_that_are_not_all_there(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    saved_bert(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["bert.encoder.layer.1.attention.self.key.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        InputError, match=r"which lacks 1 weights, encoder\.layer\.1\.attention\.self\.key\.weight among"
+    ):
+        load_model(tmp_path)
 
 
 def test_broken_weights_are_one_sentence(tmp_path: Path) -> None:

@@ -58,19 +58,20 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     with _quiet(transformers):
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         check_family(config)
-        model = _attempt(
-            path,
-            lambda: transformers.AutoModel.from_pretrained(
-                place, attn_implementation="eager", use_safetensors=safe, **options
-            ),
+        options_of_model = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
+        model, told = _attempt(
+            path, lambda: transformers.AutoModel.from_pretrained(place, **options, **options_of_model)
         )
         images = hasattr(config, "image_size")
         tokenizer = None
         if not images and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
+    missing = sorted(one for one in told["missing_keys"] if not one.startswith("pooler."))  # heads save no pooler
+    if missing:  # transformers would leave random numbers there
+        raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
     if model.dtype.itemsize < 4:
         model = model.float()
-    settings = ImageSettings.of(config, _preprocessor(local)) if images else None
+    settings = ImageSettings.of(config, _preprocessor(place)) if images else None
     return LoadedModel(model.eval(), tokenizer, settings, name)
 
 
@@ -125,15 +126,30 @@ def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
-def _preprocessor(folder: Path) -> dict[str, Any] | None:
-    file = folder / "preprocessor_config.json"
-    if not file.is_file():
+def _preprocessor(place: str) -> dict[str, Any] | None:
+    """The contents of a model's preprocessor_config.json; None where it has none."""
+    name = "preprocessor_config.json"
+    file = Path(place) / name if Path(place).is_dir() else _fetched(place, name)
+    if file is None or not file.is_file():
         return None
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise reject("path", _EXPECTED, f"{str(folder)!r} with an unreadable {file.name}") from problem
+        raise reject("path", _EXPECTED, f"{place!r} with an unreadable {name}") from problem
     return facts if isinstance(facts, dict) else None
+
+
+def _fetched(name: str, file: str) -> Path | None:
+    """A file of a model on the Hub, which `download=True` asked for; None where the model has none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return Path(_attempt(name, lambda: hf_hub_download(name, file)))
+    except InputError as problem:
+        if isinstance(problem.__cause__, EntryNotFoundError):
+            return None
+        raise
 
 
 def _transformers() -> Any:

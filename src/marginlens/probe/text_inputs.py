@@ -138,11 +138,13 @@ def _ids(tokenizer: Any, texts: list[str], **options: Any) -> list[list[int]]:
 
 
 def _strings(tokenizer: Any, ids: list[list[int]]) -> dict[int, str]:
-    """Each token as a reader would write it; what marks the start of a word in byte-level vocabularies is a space."""
+    """Each token as a reader would write it: the letters that its bytes spell, and a space where a word begins."""
     distinct = sorted({token for one in ids for token in one})
-    written = tokenizer.convert_ids_to_tokens(distinct)
-    return {token: _shown(str(text)) for token, text in zip(distinct, written, strict=True)}
-
-
-def _shown(token: str) -> str:
-    return token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n") or token
+    written = [str(one) for one in tokenizer.convert_ids_to_tokens(distinct)]
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if type(decoder).__name__ == "ByteLevel":
+        spelled = [tokenizer.convert_tokens_to_string([one]) for one in written]
+        shown = [text if "\ufffd" not in text else raw for text, raw in zip(spelled, written, strict=True)]
+    else:
+        shown = [one.replace("▁", " ") for one in written]
+    return dict(zip(distinct, shown, strict=True))
