@@ -54,7 +54,12 @@ def test_curves_are_also_rows_json_and_a_picture(curves):
     assert told["trends"]["frobenius"] == [1.0, 1.0]
     figure = curves.draw()
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == ["nnz/T", "first: nnz/T", "Frobenius norm", "median margin"]
+    assert titles == [
+        "nnz/T, all queries",
+        "nnz/T, query of the first token",
+        "Frobenius norm of W",
+        "median logit margin of the selection",
+    ]
     line = figure.axes[0].lines[1]
     assert np.array_equal(line.get_ydata(), curves.by_layer("relative_nnz")[:, 1])
     assert np.array_equal(line.get_color(), colormaps["viridis"](0.86))

@@ -18,7 +18,12 @@ from marginlens.probe.result import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DRAWN = ("relative_nnz", "first_relative_nnz", "frobenius", "margin_median")
+_DRAWN = {
+    "relative_nnz": "nnz/T, all queries",
+    "first_relative_nnz": "nnz/T, query of the first token",
+    "frobenius": "Frobenius norm of W",
+    "margin_median": "median logit margin of the selection",
+}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -80,30 +85,21 @@ class CheckpointCurves:
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
-        drawn = [
-            one for one in MEASURES if one.name in _DRAWN and np.isfinite(self.measures.get(one.name, np.nan)).any()
-        ]
+        drawn = {name: words for name, words in _DRAWN.items() if np.isfinite(self.measures.get(name, np.nan)).any()}
+        n_rows = (len(drawn) + 1) // 2
         with mpl.rc_context(STYLE):
-            figure = Figure(figsize=(4.4 * len(drawn), 4.1), layout="constrained")
+            figure = Figure(figsize=(10.4, 3.6 * n_rows + 0.7), layout="constrained")
             colours = mpl.colormaps[SEQUENCE](np.linspace(0.0, 0.86, self.n_layers))
-            for k, one in enumerate(drawn):
-                axes = figure.add_subplot(1, len(drawn), k + 1)
-                for layer, curve in enumerate(self.by_layer(one.name).T):
-                    axes.plot(
-                        self.steps, curve, color=colours[layer], marker="o", markersize=3.5, label=f"layer {layer}"
-                    )
-                trend = self.trend(one.name)[-1]
-                axes.set(xlabel="checkpoint", title=one.title, ylim=(0.0, None))
-                axes.text(
-                    0.97,
-                    0.03,
-                    f"last layer: rank correlation {trend:.2f}".replace("-", "−"),
-                    transform=axes.transAxes,
-                    ha="right",
-                    color=INK,
-                    fontsize=9,
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
-                )
+            for k, (name, words) in enumerate(drawn.items()):
+                axes = figure.add_subplot(n_rows, 2, k + 1)
+                for layer, curve in enumerate(self.by_layer(name).T):
+                    look: dict[str, Any] = {"color": colours[layer], "marker": "o", "markersize": 3.5}
+                    axes.plot(self.steps, curve, label=f"layer {layer}", **look)
+                said = f"last layer: rank correlation {self.trend(name)[-1]:.2f}".replace("-", "−")
+                axes.set(xlabel="checkpoint", title=words, ylim=(0.0, None))
+                ground: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
+                place: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+                axes.text(0.97, 0.03, said, color=INK, fontsize=9, bbox=ground, **place)
             handles, labels = figure.axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=min(self.n_layers, 8))
         return figure
