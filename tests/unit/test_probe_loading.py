@@ -187,7 +187,7 @@ def test_a_folder_is_never_asked_for_on_the_network(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_pretrained)
     load_model(tmp_path, download=True)
-    assert asked == [True]
+    assert set(asked) == {True}
 
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
