@@ -34,6 +34,8 @@ _MODULES: tuple[str, ...] = (
     "b_t5",
     "b_l6",
     "b_f2",
+    "b_f3",
+    "b_f14",
     "c_g",
     "c_l1",
     "c_l2",
