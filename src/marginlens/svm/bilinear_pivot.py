@@ -153,7 +153,7 @@ class _Pivots:
             if factor is None:
                 return None
             beside = whole.gram[-1, :-1]  # the new row with the members
-            turn = cho_solve((factor, True), beside, check_finite=False) if len(beside) else beside
+            turn = cho_solve((factor.T, False), beside, check_finite=False) if len(beside) else beside
             square = 1.0 - float(beside @ turn)
             step = -slack / square if square > _DEPENDENT else np.inf
             with np.errstate(divide="ignore"):
@@ -176,7 +176,7 @@ class _Pivots:
             if factor is None:
                 now = now.some(_independent(now.gram))
                 continue
-            held = cho_solve((factor, True), self._floor[now.rows], check_finite=False)
+            held = cho_solve((factor.T, False), self._floor[now.rows], check_finite=False)
             return now._replace(held=held, factor=factor)
 
     def _refined(self, now: _Set) -> tuple[_Set, FloatArray]:
@@ -184,7 +184,7 @@ class _Pivots:
         slack = self._slack(now)
         off = float(np.abs(slack[now.rows]).max(initial=0.0))
         if now.factor is not None and off > _EPS * float(now.held.sum()):
-            held = now.held - cho_solve((now.factor, True), slack[now.rows], check_finite=False)
+            held = now.held - cho_solve((now.factor.T, False), slack[now.rows], check_finite=False)
             if (held > 0.0).all():
                 now = now._replace(held=held)
                 slack = self._slack(now)
