@@ -105,7 +105,7 @@ class Touches:
 def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, inside):
     mark = tmp_path / "made-by-the-pickle"
     (tmp_path / "p").write_bytes(pickle.dumps(inside(Touches(mark))))
-    with pytest.raises(InputError, match="plain arrays alone; got .*, which asks for (io|_io)[.]open instead"):
+    with pytest.raises(InputError, match=r"plain arrays alone; got .*, which asks for (io|_io)[.]open instead"):
         read_plain_pickle(tmp_path / "p", "data")
     assert not mark.exists()
 

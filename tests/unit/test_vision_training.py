@@ -101,7 +101,7 @@ def test_a_time_limit_stops_in_good_order(images, tmp_path):
 def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
     file = tmp_path / "run.npz"
     train_vision(images, settings(epochs=1), checkpoint=file)
-    with pytest.raises(InputError, match="same settings; got .* with learning_rate 0.003 there, 0.01 here"):
+    with pytest.raises(InputError, match=r"same settings; got .* with learning_rate 0.003 there, 0.01 here"):
         train_vision(images, settings(learning_rate=0.01), checkpoint=file)
     other = LabelledImages("o", images.x_train[::-1], images.y_train, images.x_test, images.y_test, images.classes)
     with pytest.raises(InputError, match="one of the same data"):

@@ -1,0 +1,98 @@
+"""A Figs 6, 7 in small: as a vision transformer learns, its CLS map gets sparser and its key-query matrix grows; else neither."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from marginlens.experiments import a_f67
+from marginlens.experiments.a_f67 import DIGITS, trends
+from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
+from marginlens.vision.images import digit_images
+from marginlens.vision.keeping import KeptVisionRun
+from marginlens.vision.results import Ending, VisionCurves
+from marginlens.vision.settings import VisionSettings
+from marginlens.vision.training import train_vision
+
+STILL = 1e-3  # how far anything moves at a rate of 1e-9
+
+
+def curves(sparsity, norm):
+    """Curves of two layers of which the last is given."""
+    n = len(sparsity)
+    layers = {
+        "sparsity": np.stack([np.ones(n), sparsity], axis=1),
+        "norm": np.stack([np.ones(n), norm], axis=1),
+    }
+    scalars = {name: np.linspace(0.1, 0.9, n) for name in ("train_accuracy", "test_accuracy")}
+    return VisionCurves(np.arange(float(n)), scalars, layers, (0, n - 1), np.full((2, 3, 16), 1 / 16), ("a", "b", "c"))
+
+
+@pytest.mark.statement("A Fig 7")
+def test_trends_are_ranks_with_the_epoch_and_a_share_of_the_first_value():
+    found = trends(curves([1.0, 0.8, 0.9, 0.5], [1.0, 2.0, 3.0, 10.0]))
+    assert found.share_of_first == 0.5
+    assert found.norm_rank == pytest.approx(1.0)
+    assert found.sparsity_rank == pytest.approx(-0.8)  # one pair of neighbours out of order
+
+
+@pytest.mark.statement("A Fig 6", "A Fig 7")
+def test_without_learning_the_map_stays_dense():
+    data = digit_images()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run = train_vision(data, replace(DIGITS, epochs=1, learning_rate=1e-9, batch=256))
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("sparsity", "norm"):
+        first, last = run.curves.by_layer[name]
+        assert np.abs(last / first - 1.0).max() < STILL
+    assert run.curves.by_layer["sparsity"][0].min() > 0.9  # random weights attend to nearly everything alike
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """The claim at quick effort, without any kept run."""
+    usual, a_f67.kept_run = a_f67.kept_run, lambda name: None
+    try:
+        return a_f67.compute(Effort.QUICK, Silence())
+    finally:
+        a_f67.kept_run = usual
+
+
+@pytest.mark.statement("A Fig 6", "A Fig 7")
+def test_digits_alone_decide_where_no_run_is_kept(quick):
+    claim = replace(Claim.of(a_f67), expected=a_f67._bounds("digits"))
+    assert claim.judge(quick) is Verdict.REPRODUCED_WITH_NOTE
+    assert "does not come with this copy" in quick.note
+    assert set(claim.draw(quick)) == {"maps-digits", "curves-digits"}
+    maps = quick.arrays["digits"][0].maps
+    assert (maps[-1] ** 2).sum(axis=1).mean() > 1.2 * (maps[0] ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.59, Verdict.REPRODUCED_WITH_NOTE), (0.61, Verdict.NOT_REPRODUCED)])
+def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, verdict):
+    n = 21
+    settings = VisionSettings(layers=2, heads=2, width=4, epochs=n - 1, optimiser="adamw", warmup=5)
+    facts = {"data": {"train": 18_000}}
+    made_up = curves(np.linspace(1.0, share, n), np.linspace(1.0, 2.0, n))
+    kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
+    monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, watch: _Done(quick.arrays["digits"][0]))
+    monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
+    finding = a_f67.compute(Effort.QUICK, Silence())
+    claim = replace(Claim.of(a_f67), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
+    assert claim.judge(finding) is verdict
+    assert f"({share:.2f} of the first)" in finding.measured
+    assert "AdamW at rate 0.003, batch 250, 5 steps of warm-up" in finding.note
+    assert set(claim.draw(finding)) == {"maps-cifar10", "curves-cifar10", "maps-digits", "curves-digits"}
+
+
+class _Done:
+    """A finished run with these curves."""
+
+    accuracy = 0.9
+
+    def __init__(self, made):
+        self.curves = made
