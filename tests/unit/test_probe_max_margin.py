@@ -13,6 +13,7 @@ from marginlens.probe.max_margin import (
     MarginMatch,
     head_margin,
     layer_margins,
+    random_selection,
     selected_tokens,
     selection_constraints,
 )
@@ -21,6 +22,7 @@ from marginlens.svm import Status, least_distance
 from marginlens.svm.bilinear import bilinear_svm
 
 SAME_POINT = 1e-8  # two exact solvers on rows whose roundings differ, relative to the solution
+SIGMAS = 4.5  # standard deviations by which a count of draws may be off, over a dozen counts
 FOUND_AGAIN = 1e-9  # a head built from the SVM's matrix by a singular value decomposition, against that matrix
 
 
@@ -130,6 +132,21 @@ def test_heads_of_a_layer_share_baselines_and_do_not_change_each_other() -> None
     other = layer_margins(sample, heads, MaxMarginSettings(seed=1))
     assert [one.own for one in other] == [one.own for one in together]
     assert other[0].random_head != together[0].random_head
+
+
+def test_random_selections_take_every_visible_token_with_the_same_chance() -> None:
+    inputs = random_inputs(15, 4)
+    sample = sample_queries(inputs, [np.tri(len(x), dtype=bool) for x in inputs])
+    rng, n_draws = np.random.default_rng(0), 4000
+    drawn = np.array([random_selection(sample, rng) for _ in range(n_draws)])
+    for q in range(len(sample)):
+        seen = sample.seen[sample.offsets[q] : sample.offsets[q + 1]]
+        counts = np.array([np.sum(drawn[:, q] == token) for token in seen])
+        assert counts.sum() == n_draws
+        chance = 1.0 / len(seen)
+        assert np.abs(counts - n_draws * chance).max() <= SIGMAS * (n_draws * chance * (1.0 - chance)) ** 0.5
+    first, second = head_margin(sample_queries(inputs), random_head(15)).random_selections
+    assert first != second
 
 
 def test_without_biases_queries_are_not_augmented() -> None:

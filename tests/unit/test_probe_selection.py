@@ -31,6 +31,13 @@ def test_ties_have_no_margin_and_are_counted() -> None:
     assert repr(found) == "Selection(3 choices, 2 tied)"
 
 
+def test_a_near_tie_is_no_tie() -> None:
+    found = select_tokens([[1.0, 1.0 + 1e-9, 0.0]])
+    assert found.selected.tolist() == [1]
+    assert found.n_tied.tolist() == [1]
+    assert found.margin[0] == pytest.approx(1e-9, rel=1e-6)
+
+
 def test_a_mask_without_heads_holds_for_every_head_and_hides_larger_logits() -> None:
     rng = np.random.default_rng(0)
     logits, visible = rng.normal(size=(3, 4, 6, 6)), np.tri(6, dtype=bool) & (rng.random((3, 6, 6)) < 0.7)

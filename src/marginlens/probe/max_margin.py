@@ -90,7 +90,7 @@ def layer_margins(
     asked = settings or MaxMarginSettings()
     problem = _Layer(sample, heads)
     rng = np.random.default_rng([asked.seed, 1])
-    drawn = [_random_selection(sample, rng) for _ in range(asked.n_draws)]
+    drawn = [random_selection(sample, rng) for _ in range(asked.n_draws)]
     strangers = [problem.random_head(rng) for _ in range(asked.n_draws)]
     owners = [*heads, *strangers]
     chosen = drawn + [selected_tokens(sample, head) for head in owners]
@@ -124,6 +124,11 @@ def selected_tokens(sample: QuerySample, head: KeyQueryMap) -> IntArray:
     places = np.flatnonzero(best)
     first = places[np.searchsorted(places, sample.offsets[:-1])]
     return sample.seen[first]
+
+
+def random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
+    """(n_queries,) one of the tokens that each query sees, all with the same chance."""
+    return sample.seen[rng.integers(sample.offsets[:-1], sample.offsets[1:])]
 
 
 def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
@@ -185,11 +190,6 @@ def _gaps_at_norm_one(W: FloatArray, solution: BilinearSolution) -> FloatArray:
     norm = float(np.linalg.norm(W))
     gaps: FloatArray = solution.rows.apply(W)
     return gaps / norm if norm > 0.0 else gaps
-
-
-def _random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
-    """(n_queries,) one of the tokens that each query sees, all with the same chance."""
-    return sample.seen[rng.integers(sample.offsets[:-1], sample.offsets[1:])]
 
 
 def _side_by_side(work: Callable[[IntArray], Result], items: Sequence[IntArray]) -> list[Result]:
