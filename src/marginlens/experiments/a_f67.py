@@ -179,12 +179,11 @@ def _note(kept: KeptVisionRun) -> str:
         f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
     ]
     added = ", ".join(one for one in extras if one)
-    stopped = "" if kept.ending is Ending.FINISHED else f" {kept.ending.value}"
+    stopped = "" if kept.ending is Ending.FINISHED else f" of {settings.epochs}"
     return (
-        f"The paper trained for 400 epochs on 50,000 images and does not state its optimiser; here {int(kept.curves.epochs[-1])} epochs on "
-        f"{data['train']:,} images, {optimiser} at rate {settings.learning_rate:g}, batch {settings.batch}"
-        + (f", {added}" if added else "")
-        + f".{stopped}"
+        "The paper trained for 400 epochs on 50,000 images at a fixed rate of 3e-3 and does not state its optimiser; here "
+        f"{int(kept.curves.epochs[-1])} epochs{stopped} on {data['train']:,} images, {optimiser} at rate {settings.learning_rate:g}, "
+        f"batch {settings.batch}" + (f", {added}." if added else ".")
     )
 
 

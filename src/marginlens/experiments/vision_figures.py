@@ -69,7 +69,8 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
     for ax in (left, middle, right):
         ax.set_xlabel("epoch")
     left.legend(loc="best" if n_layers <= 3 else "lower left")
-    right.legend(loc="lower right")
+    for ax in (middle, right):
+        ax.legend(loc="lower right")
     fig.suptitle(title, fontsize=12, color=INK)
     return fig
 
