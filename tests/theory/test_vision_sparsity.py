@@ -89,6 +89,21 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     assert set(claim.draw(finding)) == {"maps-cifar10", "curves-cifar10", "maps-digits", "curves-digits"}
 
 
+def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
+    n = 5
+    made_up = curves(np.linspace(1.0, 0.5, n), np.linspace(1.0, 2.0, n))
+    settings = VisionSettings(layers=2, heads=2, width=4, epochs=9)
+    kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.TIME_LIMIT, {"data": {"train": 18_000}})
+    monkeypatch.setattr(a_f67, "TRAINS", False)
+    monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
+    finding = a_f67.compute(Effort.QUICK, Silence())
+    claim = replace(Claim.of(a_f67), expected=a_f67._bounds("cifar10"))
+    assert claim.judge(finding) is Verdict.REPRODUCED_WITH_NOTE
+    assert "4 epochs of 9 on 18,000 images, gradient descent with momentum .9 at rate 0.003" in finding.note
+    assert "torch or transformers is not installed" in finding.note
+    assert set(claim.draw(finding)) == {"maps-cifar10", "curves-cifar10"}
+
+
 class _Done:
     """A finished run with these curves."""
 

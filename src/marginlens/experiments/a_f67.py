@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.vision_figures import curve_figure, map_figure
 from marginlens.vision.images import digit_images
 from marginlens.vision.keeping import KeptVisionRun, kept_run
-from marginlens.vision.results import Ending, VisionCurves
+from marginlens.vision.results import Ending, VisionCurves, VisionRun
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import chosen_images, train_vision
 
@@ -63,7 +64,11 @@ def _bounds(name: str) -> dict[str, Bound]:
     }
 
 
-EXPECTED = {**_bounds("digits"), **(_bounds(CIFAR10) if kept_run(CIFAR10) is not None else {})}
+TRAINS = all(find_spec(package) is not None for package in ("torch", "transformers"))
+EXPECTED = {
+    **(_bounds("digits") if TRAINS else {}),
+    **(_bounds(CIFAR10) if not TRAINS or kept_run(CIFAR10) is not None else {}),
+}
 
 
 @dataclass(frozen=True)
@@ -87,31 +92,38 @@ def trends(curves: VisionCurves) -> Trends:
 def compute(effort: Effort, progress: Progress) -> Finding:
     """Train on digits with every seed, and measure these runs and the kept one alike."""
     paper = effort is Effort.PAPER
-    seeds = SEEDS if paper else SEEDS[:1]
+    seeds = list(SEEDS if paper else SEEDS[:1]) if TRAINS else []
     settings = DIGITS if paper else replace(DIGITS, epochs=QUICK_EPOCHS)
-    progress.expect(len(seeds) * (settings.epochs + 1))
+    progress.expect(len(seeds) * (settings.epochs + 1) + 1)
     data = digit_images()
-    with _one_thread():
-        runs = [
-            train_vision(data, replace(settings, seed=seed), watch=lambda record: progress.advance()) for seed in seeds
-        ]
-    live = [run.curves for run in runs]
-    found = [trends(one) for one in live]
-    numbers = {
-        "digits_share_of_first": max(one.share_of_first for one in found),
-        "digits_sparsity_rank": max(one.sparsity_rank for one in found),
-        "digits_norm_rank": min(one.norm_rank for one in found),
-        "digits_accuracy": float(np.mean([run.accuracy for run in runs])),
-    }
+    runs: list[VisionRun] = []
+    for seed in seeds:
+        with _one_thread():
+            runs.append(train_vision(data, replace(settings, seed=seed), watch=lambda record: progress.advance()))
     kept = kept_run(CIFAR10)
-    words = [_told_digits(found, numbers["digits_accuracy"], settings.epochs)]
-    note = "The run on CIFAR-10 does not come with this copy of the package, so the digits alone decide."
-    if kept is not None:
+    numbers: dict[str, float] = {}
+    words, notes = [], []
+    if kept is None:
+        notes.append("The run on CIFAR-10 does not come with this copy of the package, so the digits alone decide.")
+    else:
         numbers |= _numbers_of(kept)
-        words.insert(0, _told_kept(kept, numbers))
-        note = _note(kept)
-    arrays: dict[str, Any] = {"digits": live, "kept": kept, "images": data.x_test[chosen_images(data)]}
-    return Finding(" ".join(words), numbers, arrays, note)
+        words.append(_told_kept(kept, numbers))
+        notes.append(_note(kept))
+    if runs:
+        found = [trends(run.curves) for run in runs]
+        numbers |= {
+            "digits_share_of_first": max(one.share_of_first for one in found),
+            "digits_sparsity_rank": max(one.sparsity_rank for one in found),
+            "digits_norm_rank": min(one.norm_rank for one in found),
+            "digits_accuracy": float(np.mean([run.accuracy for run in runs])),
+        }
+        words.append(_told_digits(found, numbers["digits_accuracy"], settings.epochs))
+    else:
+        notes.append("Nothing was trained on digits, because torch or transformers is not installed.")
+    progress.advance()
+    images = data.x_test[chosen_images(data)]
+    arrays: dict[str, Any] = {"digits": [run.curves for run in runs], "kept": kept, "images": images}
+    return Finding(" ".join(words), numbers, arrays, " ".join(notes))
 
 
 def draw(finding: Finding) -> dict[str, Figure]:
@@ -122,10 +134,11 @@ def draw(finding: Finding) -> dict[str, Figure]:
         size = f"CIFAR-10, ViT-base, {int(kept.curves.epochs[-1])} epochs"
         figures["maps-cifar10"] = map_figure(kept.curves, f"{size}: attention of CLS in the last layer")
         figures["curves-cifar10"] = curve_figure([kept.curves], size)
-    size = f"Digits, {DIGITS.layers} layers"
-    figures["maps-digits"] = map_figure(digits[0], f"{size}, seed 0: attention of CLS in the last layer", images)
-    seeds = f", {len(digits)} seeds" if len(digits) > 1 else ""
-    figures["curves-digits"] = curve_figure(digits, f"{size}{seeds}")
+    if digits:
+        size = f"Digits, {DIGITS.layers} layers"
+        figures["maps-digits"] = map_figure(digits[0], f"{size}, seed 0: attention of CLS in the last layer", images)
+        seeds = f", {len(digits)} seeds" if len(digits) > 1 else ""
+        figures["curves-digits"] = curve_figure(digits, f"{size}{seeds}")
     return figures
 
 

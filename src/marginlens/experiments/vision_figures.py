@@ -68,7 +68,7 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
     right.set(ylabel="accuracy", ylim=(0.0, 1.04), title="Accuracy")
     for ax in (left, middle, right):
         ax.set_xlabel("epoch")
-    left.legend(loc="best" if n_layers <= 3 else "lower left")
+    left.legend(loc="upper right")
     for ax in (middle, right):
         ax.legend(loc="lower right")
     fig.suptitle(title, fontsize=12, color=INK)
