@@ -310,3 +310,13 @@ def test_preferences_count_who_was_selected_over_whom(bert):
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
     assert none.preferences == {}
     assert np.isnan(none.heads.strict_share).all()
+
+
+def test_models_with_very_many_heads_keep_fewer_examples(bert, monkeypatch):
+    from marginlens.probe import example_maps
+
+    monkeypatch.setattr(example_maps, "_ENTRIES", 2 * 4 * 24**2)
+    assert len(probe_model(bert, encoded(bert)).examples) == 2
+    monkeypatch.setattr(example_maps, "_ENTRIES", 1)
+    assert len(probe_model(bert, encoded(bert)).examples) == 1
+    assert probe_model(bert, encoded(bert), ProbeSettings(examples=0)).examples == ()

@@ -14,13 +14,16 @@ from marginlens.probe.result import Example
 from marginlens.probe.selection import Selection
 from marginlens.probe.settings import ProbeSettings
 
+_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
+
 
 class ExampleMaps:
-    """Attention, selections and margins of the chosen inputs, layer after layer."""
+    """Attention, selections and margins of the chosen inputs, layer after layer; fewer than asked for where heads are very many."""
 
-    def __init__(self, inputs: Inputs, settings: ProbeSettings) -> None:
+    def __init__(self, inputs: Inputs, settings: ProbeSettings, n_heads: int) -> None:
         self._inputs, self._longest = inputs, settings.longest_example
-        self._places = {int(one) for one in example_places(inputs, settings.examples, settings.longest_example)}
+        count = min(settings.examples, max(1, _ENTRIES // (n_heads * self._longest**2)))
+        self._places = {int(one) for one in example_places(inputs, count, settings.longest_example)}
         self._tokens: dict[int, tuple[str, ...]] = {}
         self._layers: dict[int, list[tuple[Any, IntArray, FloatArray]]] = {}
 

@@ -49,7 +49,11 @@ def probe_model(
     n_more = adapter.n_layers * adapter.n_heads if asked.max_margin else 0
     watch.expect(len(given) + n_more)
     size = (adapter.n_layers, adapter.n_heads)
-    sums, examples, kept = RunningMeasures(*size), ExampleMaps(given, asked), KeptSelections(given, *size)
+    sums, examples, kept = (
+        RunningMeasures(*size),
+        ExampleMaps(given, asked, size[0] * size[1]),
+        KeptSelections(given, *size),
+    )
     for batch in given.batches():
         for reading in read_attention(loaded.model, batch.inputs):
             _measure(reading, batch, (sums, examples, kept))
