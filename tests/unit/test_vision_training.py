@@ -13,6 +13,8 @@ from marginlens.vision.results import Ending, curves_from, told_curves
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import chosen_images, map_epochs, train_vision
 
+SINGLE = 1e-6  # float32 weights, read twice, and pixels of order one
+
 TINY = {"width": 8, "layers": 2, "heads": 2, "mlp": 8, "patch": 4, "batch": 16, "measured": 8, "tested": 8}
 
 
@@ -158,6 +160,21 @@ def test_models_are_saved_as_transformers_reads_them(images, tmp_path):
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert found.config.id2label == {0: "a", 1: "b", 2: "c"}
     assert (tmp_path / "epoch-003" / "preprocessor_config.json").is_file()
+
+
+def test_the_probe_reads_from_saved_models_what_the_run_recorded(images, tmp_path):
+    from marginlens.probe.checkpoints import probe_checkpoints
+    from marginlens.probe.inputs import as_inputs
+    from marginlens.probe.loading import load_model
+
+    run = train_vision(images, settings(spread=0.5), save_models=(tmp_path, 1))
+    found = probe_checkpoints(tmp_path, images.x_test[:8])
+    assert found.steps.tolist() == run.curves.epochs.tolist()
+    norms = np.sqrt((found.measures["frobenius"] ** 2).sum(axis=-1))
+    assert norms == pytest.approx(run.curves.by_layer["norm"], rel=SINGLE)
+    read = as_inputs(load_model(tmp_path / "epoch-003"), images.x_test[:8]).pixel_values
+    mine = pixels_of(images).scaled(torch.from_numpy(images.x_test[:8]).permute(0, 3, 1, 2)).numpy()
+    assert read == pytest.approx(mine, abs=SINGLE)
 
 
 # ---- images on the device
