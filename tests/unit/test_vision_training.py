@@ -100,6 +100,19 @@ def test_a_time_limit_stops_in_good_order(images, tmp_path):
     same_run(train_vision(images, settings(), checkpoint=file), train_vision(images, settings()))
 
 
+def test_a_stopped_run_has_the_maps_of_its_last_epoch(images, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+
+    def watch(record):
+        clock[0] = 10.0 if record.epoch == 4 else 0.0
+
+    run = train_vision(images, settings(epochs=100), watch=watch, time_limit=1.0)
+    assert run.ending is Ending.TIME_LIMIT
+    assert run.curves.map_epochs == (0, 1, 2, 4)
+    assert run.curves.epochs[-1] == 4
+
+
 def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
     file = tmp_path / "run.npz"
     train_vision(images, settings(epochs=1), checkpoint=file)

@@ -179,10 +179,12 @@ class _Run:
         tested = self.images.x_test[: settings.measured]
         found = cls_attention(self.model, self.images.scaled(tested))
         norm, norm_of_sum = key_query_norms(self.model)
-        kept = map_epochs(settings.epochs)
-        if self.epoch in kept:
-            some = self.images.scaled(self.images.x_test[self.chosen])
-            self.maps[self.epoch] = cls_attention(self.model, some, len(self.chosen)).maps
+        some = self.images.scaled(self.images.x_test[self.chosen])
+        ladder = map_epochs(settings.epochs)
+        self.maps = {
+            epoch: one for epoch, one in self.maps.items() if epoch in ladder
+        }  # and the latest, whatever it is
+        self.maps[self.epoch] = cls_attention(self.model, some, len(self.chosen)).maps
         accuracy = self.accuracy(settings.tested)
         by_layer = (found.sparsity, found.head_sparsity, found.own_share, norm, norm_of_sum)
         values = (tuple(map(float, one)) for one in by_layer)
