@@ -320,3 +320,17 @@ def test_models_with_very_many_heads_keep_fewer_examples(bert, monkeypatch):
     monkeypatch.setattr(example_maps, "_ENTRIES", 1)
     assert len(probe_model(bert, encoded(bert)).examples) == 1
     assert probe_model(bert, encoded(bert), ProbeSettings(examples=0)).examples == ()
+
+
+def test_heads_whose_selections_no_w_makes_are_counted(bert, monkeypatch):
+    from marginlens.probe import run_margins
+
+    def without(sample, heads, settings):
+        solved = layer_margins(sample, heads, settings)
+        lost = dataclasses.replace(solved[0], own=dataclasses.replace(solved[0].own, correlation=float("nan")))
+        return (lost, *solved[1:])
+
+    monkeypatch.setattr(run_margins, "layer_margins", without)
+    result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
+    assert result.notes[-1].endswith("For 2 heads there is none: no W makes all their selections.")
+    assert json.loads(json.dumps(result.to_json()))["max_margin"]["correlation"][0][0] is None

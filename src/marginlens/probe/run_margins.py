@@ -49,8 +49,16 @@ def probe_margins(
                 arrays[name][layer, head] = number
         n_asked = max(n_asked, len(sample))
         progress.advance(adapter.n_heads)
-    note = f"The max-margin part asks each head about up to {n_asked} queries of {len(some)} inputs."
-    return MaxMarginMeasures(**arrays), (note,)
+    return MaxMarginMeasures(**arrays), _notes(n_asked, len(some), int(np.isnan(arrays["correlation"]).sum()))
+
+
+def _notes(n_queries: int, n_inputs: int, n_without: int) -> tuple[str, ...]:
+    asked = (
+        f"The max-margin part asks each head about up to {n_queries} queries of {n_inputs} inputs: the max-margin solution is the shortest "
+        "W under which each of these selects the same token by a logit margin of at least 1."
+    )
+    without = f"For {n_without} heads there is none: no W makes all their selections."
+    return (f"{asked} {without}" if n_without else asked,)
 
 
 def layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSettings) -> QuerySample:
