@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpstrf
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.graph_products import GraphProducts
 
 _EPS = 2.0**-52
@@ -20,6 +20,7 @@ _ENOUGH = 1e-13  # distance to a halfspace, relative to ‖W‖, that counts as 
 _PER_QUERY = 3  # rows of one query that enter at a time
 _WORTHWHILE = 0.1  # of the largest violation, what a row must be missed by to enter
 _DEPENDENT = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
+_FEW = 0.1  # of the members, as many as are let go without a new factor
 _ROUNDING = 64 * _EPS
 _FACTORS = 1000  # how often a set is factored before giving up
 
@@ -101,9 +102,11 @@ class _Pivots:
         return Guess(weights, left)
 
     def _satisfied(self, slack: FloatArray, now: _Set) -> bool:
-        total = float(now.held.sum())
-        norm = (2.0 * self._value(now)) ** 0.5 if total > 0.0 else 0.0
-        return total > 0.0 and float(slack.min()) >= -max(_ENOUGH * norm, 16 * _EPS * total)
+        return len(now.rows) > 0 and float(slack.min()) >= -self._nothing(now)
+
+    def _nothing(self, now: _Set) -> float:
+        """The slack that counts as none."""
+        return max(_ENOUGH * (2.0 * max(self._value(now), 0.0)) ** 0.5, 16 * _EPS * float(now.held.sum()))
 
     def _value(self, now: _Set) -> float:
         """The dual value of a set whose rows are tight, ‖W‖²/2."""
@@ -137,9 +140,13 @@ class _Pivots:
         """Without what pulls, all at once, again and again until nothing does."""
         while True:
             now = self._tight(now)
-            if not (now.held <= 0.0).any():
+            held, gone = _few_let_go(now)
+            pulling = ~gone & (held <= 0.0)
+            now = now._replace(held=held)
+            if gone.any() or pulling.any():
+                now = now.some(np.flatnonzero(~gone & ~pulling))
+            if not pulling.any():
                 return now
-            now = now.some(np.flatnonzero(now.held > 0.0))
 
     def _careful(self, now: _Set, new: IntArray, slack: float) -> _Set | None:
         """One row of this slack enters and others leave one by one when their multiplier meets zero, so the value only grows.
@@ -182,12 +189,13 @@ class _Pivots:
     def _refined(self, now: _Set) -> tuple[_Set, FloatArray]:
         """The multipliers corrected on the rows themselves where these are not tight, and the slack of all rows."""
         slack = self._slack(now)
-        off = float(np.abs(slack[now.rows]).max(initial=0.0))
-        if now.factor is not None and off > _EPS * float(now.held.sum()):
-            held = now.held - cho_solve((now.factor.T, False), slack[now.rows], check_finite=False)
-            if (held > 0.0).all():
-                now = now._replace(held=held)
-                slack = self._slack(now)
+        if float(np.abs(slack[now.rows]).max(initial=0.0)) > 0.1 * self._nothing(now):
+            factor = self._factor(now.gram) if now.factor is None else now.factor
+            if factor is not None:
+                held = now.held - cho_solve((factor.T, False), slack[now.rows], check_finite=False)
+                if (held > 0.0).all():
+                    now = now._replace(held=held, factor=factor)
+                    slack = self._slack(now)
         return now, slack
 
     def _slack(self, now: _Set) -> FloatArray:
@@ -201,6 +209,26 @@ class _Pivots:
         except np.linalg.LinAlgError:
             return None
         return factor if float(np.diagonal(factor).min(initial=1.0)) ** 2 > _DEPENDENT else None
+
+
+def _few_let_go(now: _Set) -> tuple[FloatArray, BoolArray]:
+    """The multipliers after members that pull were let go, as long as they are few, and which ones were.
+
+    A few columns of the inverse of the Gram matrix say what becomes of the others, for less than a new factor costs.
+    """
+    m, held, gone = len(now.rows), now.held, np.zeros(len(now.rows), dtype=bool)
+    columns, places = np.empty((m, 0)), np.empty(0, dtype=np.int64)
+    while now.factor is not None:
+        pulling = np.flatnonzero(~gone & (held <= 0.0))
+        if not 0 < len(pulling) <= _FEW * m - len(places):
+            break
+        places = np.concatenate([places, pulling])
+        units = np.zeros((m, len(pulling)))
+        units[pulling, np.arange(len(pulling))] = 1.0
+        columns = np.hstack([columns, cho_solve((now.factor.T, False), units, check_finite=False)])
+        held = now.held - columns @ np.linalg.solve(columns[places], now.held[places])
+        gone[places] = True
+    return held, gone
 
 
 def _independent(gram: FloatArray) -> IntArray:
