@@ -156,9 +156,10 @@ class _Layer:
         self._biased = any(head.b_Q.any() for head in heads)
         self._queries = sample.augmented if self._biased else sample.tokens[sample.queries]
 
-    def solve(self, selected: IntArray) -> BilinearSolution:
-        """The SVM of one selection."""
-        return bilinear_svm(self._sample.tokens, self._queries, selection_constraints(self._sample, selected))
+    def solve(self, selected: IntArray) -> tuple[BilinearSolution, float]:
+        """The SVM of one selection, and its residual."""
+        solution = bilinear_svm(self._sample.tokens, self._queries, selection_constraints(self._sample, selected))
+        return solution, float(solution.kkt_residual())
 
     def random_head(self, rng: np.random.Generator) -> KeyQueryMap:
         """Standard normal factors, with a bias where the heads have one."""
@@ -166,22 +167,23 @@ class _Layer:
         b_Q = rng.standard_normal((self._shape[1],))
         return KeyQueryMap(W_K, W_Q, b_Q if self._biased else np.zeros_like(b_Q), 1.0)
 
-    def match(self, head: KeyQueryMap, solution: BilinearSolution) -> MarginMatch:
+    def match(self, head: KeyQueryMap, solved: tuple[BilinearSolution, float]) -> MarginMatch:
         """One head beside one solution."""
+        solution, residual = solved
         W = head.augmented if self._biased else head.matrix
         gaps = _gaps_at_norm_one(W, solution)
-        solved = solution.status is Status.OPTIMAL
-        best = solution.margin if solved else np.nan
+        optimal = solution.status is Status.OPTIMAL
+        best = solution.margin if optimal else np.nan
         return MarginMatch(
-            correlation(W, solution.x, axes=2) if solved else np.nan,
+            correlation(W, solution.x, axes=2) if optimal else np.nan,
             float(gaps.min(initial=np.inf)) / best,
             float(np.quantile(gaps, LOW)) / best if len(gaps) else np.nan,
             float(np.mean(gaps > 0.0)) if len(gaps) else np.nan,
-            float(np.mean(solution.active)) if solved else np.nan,
+            float(np.mean(solution.active)) if optimal else np.nan,
             0.0 if solution.status is Status.INFEASIBLE else best,
             len(gaps),
             solution.status,
-            float(solution.kkt_residual()),
+            residual,
         )
 
 
