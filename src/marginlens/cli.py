@@ -15,6 +15,7 @@ from marginlens import __version__
 from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
 from marginlens.commands.graph import graph
 from marginlens.commands.options import AsJson
+from marginlens.commands.probe import probe
 from marginlens.commands.solve import solve
 from marginlens.commands.text import app as text
 from marginlens.commands.train import train
@@ -31,6 +32,7 @@ bench = typer.Typer(help="Time the library against the best alternatives on this
 app.command()(solve)
 app.command()(train)
 app.command()(graph)
+app.command()(probe)
 app.add_typer(text, name="text")
 app.add_typer(bench, name="bench")
 
@@ -65,6 +67,7 @@ def reproduce(
     from marginlens import report
     from marginlens.experiments import catalogue
     from marginlens.experiments.claim import Effort
+    from marginlens.report.minilm import write_model_page
     from marginlens.report.terminal import Bars, console, ledger_table
     from marginlens.report.wording import tally
     from marginlens.threads import n_threads
@@ -79,10 +82,13 @@ def reproduce(
                 keep=() if chosen is None else catalogue.claims(),
                 watcher=bars,
                 workers=min(n_threads(), _WORKERS),
+                beside=None if chosen is not None else lambda folder, size: write_model_page(folder, size, bars.bar("A real model")),
             )
     console().print(ledger_table(published.entries))
     verdicts = [entry.result.verdict for entry in published.entries if entry.result]
     typer.echo(f"{tally(verdicts)}.\nThe report is at {_shown(published.page)}")
+    if published.beside:
+        typer.echo(published.beside)
     if published.failures:
         raise typer.Exit(EXIT_NOT_REPRODUCED)
 
@@ -136,6 +142,15 @@ def bench_nexttoken(as_json: AsJson = False) -> None:
         from marginlens.benchmarks.nexttoken import bench_nexttoken as measure
 
         _bench("Next-token descent", measure, as_json)
+
+
+@bench.command("probe")
+def bench_probe(as_json: AsJson = False) -> None:
+    """Probe every head of a real model."""
+    with one_sentence():
+        from marginlens.benchmarks.probe import bench_probe as measure
+
+        _bench("Probe of all-MiniLM-L6-v2", measure, as_json)
 
 
 @bench.command("embeddings")

@@ -21,8 +21,9 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run the command line in an empty folder, on these claims."""
+    """Run the command line in an empty folder, on these claims, with a sentence in the place of the page on a real model."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("marginlens.report.minilm.write_model_page", lambda folder, effort, progress: "No model.")
 
     def invoke(*arguments, claims=CLAIMS):
         monkeypatch.setattr(catalogue, "claims", lambda: claims)
@@ -40,7 +41,11 @@ def test_reproduce_prints_the_ledger_and_says_where_the_report_is(run):
     assert result.exit_code == 0, result.output
     assert "A-1" in result.stdout
     assert "✓ reproduced" in result.stdout
-    assert result.stdout.splitlines()[-2:] == ["2 claims: 2 reproduced.", "The report is at report/index.html"]
+    assert result.stdout.splitlines()[-3:] == [
+        "2 claims: 2 reproduced.",
+        "The report is at report/index.html",
+        "No model.",
+    ]
     assert "✓ reproduced  A-2" in result.stderr
     assert Path("report/index.html").is_file()
     assert ids() == ["A-1", "A-2"]

@@ -90,6 +90,15 @@ def test_explain_a_review_shows_which_tokens_decide(tmp_path):
     assert "not dull</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_sentence_model_is_probed(tmp_path):
+    output = run("probe_a_sentence_model", "page.html", folder=tmp_path)
+    assert "6 layers of 12 heads on 40 inputs" in output
+    assert "L0H2: nnz/T = 0.0" in output  # the head that looks at the token before
+    own, chance = (float(one) for one in re.search(r"W: ([\d.]+), of random heads ([\d.]+)", output).groups())
+    assert own > chance
+    assert '<script type="application/json" id="probe">' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     text = path.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from marginlens.experiments.claim import Effort, Verdict
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.figures import DOTS_PER_INCH
+from marginlens.report.minilm import model_section
 from marginlens.report.wording import MARKS, duration, number, sizes, tally
 
 PAGE = "index.html"
@@ -35,6 +36,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         _header(results, latest),
         _overview(run),
         *(_claim(entry, result, versions, folder) for entry, result in run),
+        model_section(folder),
         _footer(entries, versions),
     ]
     return (

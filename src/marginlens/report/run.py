@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,11 +44,12 @@ class Nobody:
 
 @dataclass(frozen=True)
 class Report:
-    """A published report: where it is, every entry in it, and the ids of those that this run computed."""
+    """A published report: where it is, every entry in it, the ids of those that this run computed, and what is said of its other page."""
 
     folder: Path
     entries: tuple[Entry, ...]
     ran: tuple[str, ...]
+    beside: str = ""
 
     @property
     def page(self) -> Path:
@@ -70,6 +71,7 @@ def reproduce(
     keep: Sequence[Claim] = (),
     watcher: Watcher | None = None,
     workers: int = 1,
+    beside: Callable[[Path, Effort], str] | None = None,
 ) -> Report:
     """Run `claims` and publish the report in `folder`.
 
@@ -81,6 +83,7 @@ def reproduce(
             what the earlier report says about any other claim is dropped.
         watcher: told when claims begin and end.
         workers: processes that compute claims side by side; 1 for this process alone.
+        beside: writes another page into the folder it is given, which the report's own page then links, and returns a sentence on it.
 
     Returns:
         The report. A claim whose computation or drawing raises is in it as "not reproduced", with the error in its note.
@@ -95,11 +98,12 @@ def reproduce(
         known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
         order = dict.fromkeys(claim.id for claim in (*keep, *claims))
         entries = tuple(known[name] for name in order if name in known)
+        said = "" if beside is None else beside(new.folder, effort)
         new.carry_over(superseded=_files(earlier) - _files(entries))
         write_ledger(entries, new.folder)
         write_page(entries, new.folder)
         new.publish()
-    return Report(new.place, entries, tuple(fresh))
+    return Report(new.place, entries, tuple(fresh), said)
 
 
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Result:
