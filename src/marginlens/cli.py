@@ -1,4 +1,4 @@
-"""The command line: solve and train problems, rank the tokens of a text, classify texts, reproduce the papers' claims, time them."""
+"""The command line: solve and train problems, rank the tokens of a text, classify texts, probe models, reproduce the papers' claims, time them."""
 
 from __future__ import annotations
 
@@ -75,6 +75,10 @@ def reproduce(
     with one_sentence("The earlier report, if there was one, is untouched."):
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
         with Bars(console(stderr=True)) as bars:
+
+            def model_page(folder: Path, size: Effort) -> str:
+                return write_model_page(folder, size, bars.bar("A real model"))
+
             published = report.reproduce(
                 catalogue.claims() if chosen is None else chosen,
                 output,
@@ -82,7 +86,7 @@ def reproduce(
                 keep=() if chosen is None else catalogue.claims(),
                 watcher=bars,
                 workers=min(n_threads(), _WORKERS),
-                beside=None if chosen is not None else lambda folder, size: write_model_page(folder, size, bars.bar("A real model")),
+                beside=model_page if chosen is None else None,
             )
     console().print(ledger_table(published.entries))
     verdicts = [entry.result.verdict for entry in published.entries if entry.result]

@@ -23,8 +23,8 @@ PAPER_VALUE = "figures; loss of the order of 1e-5"
 LAYERS, EXPONENT = 2, -5
 EXPECTED = text_bounds(EXPONENT)
 EXPLAINED = (
-    "The stated rate is the cause: an AdamW step of .01 is half as long as the entries of an embedding at the start, 1/√2048 = .022; a rate "
-    "of .0003 goes far below the paper's order. Those runs stop before epoch 500, when their losses have long passed 1e-5."
+    "The stated rate is the cause: an AdamW step of .01 is half as long as the entries of an embedding at the start, 1/√2048 = .022; a "
+    "rate of .0003 goes far below the paper's order. Those runs stop before epoch 500, when their losses have long passed 1e-5."
 )
 
 
