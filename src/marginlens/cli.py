@@ -1,4 +1,4 @@
-"""The command line: solve and train problems, rank the tokens of a text, classify texts, probe models, reproduce the papers' claims, time them."""
+"""The command line: solve and train problems, rank tokens, classify texts, probe models, reproduce the claims of the papers, time them."""
 
 from __future__ import annotations
 
