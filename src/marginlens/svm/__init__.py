@@ -1,6 +1,7 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
 from marginlens.svm.attention import att_svm, token_pairs
+from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.label import label_svm
 from marginlens.svm.least_distance import least_distance
@@ -10,6 +11,7 @@ from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
 
 __all__ = [
+    "BilinearSolution",
     "ClosedForm",
     "GraphSolution",
     "MarginSolution",
@@ -17,6 +19,7 @@ __all__ = [
     "Status",
     "Unfinished",
     "att_svm",
+    "bilinear_svm",
     "closed_form_candidate",
     "graph_svm",
     "label_svm",
