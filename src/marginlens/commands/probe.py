@@ -35,8 +35,13 @@ def probe(
         ),
     ] = None,
     max_margin: Annotated[
-        bool, typer.Option("--max-margin/--no-max-margin", help="Ask how max-margin each head is: the longest part.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--max-margin/--no-max-margin",
+            help="Ask how max-margin each head is: the longest part.",
+            show_default="on; off with --checkpoints",
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", help="Use the first N inputs only.", min=1)
     ] = None,
@@ -69,7 +74,8 @@ def probe(
         from marginlens.probe.settings import ProbeSettings
         from marginlens.report.terminal import Bars, console
 
-        settings = ProbeSettings(max_margin=max_margin and not checkpoints, queries=queries, offset=offset)
+        asked = not checkpoints if max_margin is None else max_margin
+        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset)
         request = work.Request(model, text, images, limit, (trust_pickle, download))
         place = work.check_folder(out if out is not None or as_json else Path(work.FOLDER))
         with Bars(console(stderr=True)) as bars:

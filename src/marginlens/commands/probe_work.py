@@ -128,10 +128,16 @@ def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
         from marginlens.probe.page import probe_page
 
         return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
+    from marginlens.probe.checkpoint_page import checkpoint_page
     from marginlens.report.figures import png, svg
 
     figure = found.draw()
-    return {"curves.png": png(figure), "curves.svg": svg(figure), CURVES: numbers}
+    return {
+        PAGE: checkpoint_page(found).encode(),
+        "curves.png": png(figure),
+        "curves.svg": svg(figure),
+        CURVES: numbers,
+    }
 
 
 # ---- the terminal
@@ -141,13 +147,10 @@ def show(out: Console, found: ProbeResult | CheckpointCurves, folder: Path | Non
     """The tables, and where the rest is."""
     if isinstance(found, ProbeResult):
         _show_heads(out, found)
-        where = "The page is at {}"
-        file = PAGE
     else:
         _show_curves(out, found)
-        where, file = "The curves are at {}", "curves.png"
     if folder is not None:
-        out.print(where.format(folder / file), markup=False, soft_wrap=True)
+        out.print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
 
 
 def _show_heads(out: Console, found: ProbeResult) -> None:
@@ -209,10 +212,23 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
     out.print(f"{found!r}", markup=False)
     rows = [{name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()]
     out.print(rows_table("The last layer, means over heads", rows))
+    if "correlation" in found.measures:
+        rows = [_beside(found, k) for k in range(len(found.names))]
+        out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
     trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("norm of W", "frobenius"))}
     said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]
     if said:
         out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
+    for note in found.notes:
+        out.print(note, markup=False)
+
+
+def _beside(found: CheckpointCurves, place: int) -> dict[str, Any]:
+    """One checkpoint of the last layer: the correlation beside its baselines, and the margin over the best one beside a random head's."""
+    names = {title: f"correlation{ending}" for ending, (title, _) in SETTINGS.items()}
+    names |= {"margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
+    numbers = {title: _mean(found.by_layer(name)[place, -1]) for title, name in names.items()}
+    return {"checkpoint": found.names[place], **numbers}
 
 
 def _mean(values: Any) -> float | None:

@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from marginlens.colours import INK, SEQUENCE, STYLE
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
-from marginlens.probe.measures import MEASURES
+from marginlens.probe.measures import MEASURES, Measure
 from marginlens.probe.result import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_DRAWN = {
-    "relative_nnz": "nnz/T, all queries",
-    "first_relative_nnz": "nnz/T, query of the first token",
-    "frobenius": "Frobenius norm of W",
-    "margin_median": "median logit margin of the selection",
-}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -33,7 +25,8 @@ class CheckpointCurves:
     Attributes:
         model: the family and size that all checkpoints share. names: (n_checkpoints) what they are called.
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
-        measures: name → (n_checkpoints, n_layers, n_heads). n_inputs: on how many inputs.
+        measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
+        n_inputs: on how many inputs. notes: sentences on what could not be measured, each said once.
     """
 
     model: str
@@ -41,17 +34,27 @@ class CheckpointCurves:
     steps: FloatArray
     measures: Mapping[str, FloatArray]
     n_inputs: int
+    notes: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:
         """How many attention layers there are."""
         return int(next(iter(self.measures.values())).shape[1])
 
+    @property
+    def shown(self) -> tuple[Measure, ...]:
+        """The measures that some head has a number for at some checkpoint, in the order in which they are shown."""
+        return tuple(one for one in MEASURES if np.isfinite(self.measures.get(one.name, np.nan)).any())
+
     def by_layer(self, name: str) -> FloatArray:
-        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer."""
+        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""
         if name not in self.measures:
             raise reject("name", f"one of {', '.join(self.measures)}", repr(name))
-        return np.asarray(np.mean(self.measures[name], axis=2))
+        values = self.measures[name]
+        known = np.isfinite(values)
+        count = known.sum(axis=2)
+        total = np.sum(np.where(known, values, 0.0), axis=2)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
     def trend(self, name: str) -> FloatArray:
         """(n_layers,) the rank correlation of a layer's mean with the order of training; nan where it never changes."""
@@ -59,8 +62,7 @@ class CheckpointCurves:
 
     def rows(self, layer: int = -1) -> list[dict[str, Any]]:
         """One row per checkpoint: means over the heads of one layer, the last by default."""
-        shown = [one for one in MEASURES if one.name in self.measures]
-        means = {one.title: self.by_layer(one.name)[:, layer] for one in shown}
+        means = {one.title: self.by_layer(one.name)[:, layer] for one in self.shown}
         return [
             {
                 "checkpoint": name,
@@ -76,33 +78,16 @@ class CheckpointCurves:
             "checkpoints": list(self.names),
             "steps": plain(self.steps),
             "inputs": self.n_inputs,
+            "notes": list(self.notes),
             "measures": {name: plain(values) for name, values in self.measures.items()},
             "trends": {name: plain(self.trend(name)) for name in self.measures},
         }
 
     def draw(self) -> Figure:
-        """Sparsity, norms and margins over training, one line for the mean of each layer's heads."""
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
+        """Sparsity, norms and margins over training, and correlation beside its baselines: a line for the mean of each layer's heads."""
+        from marginlens.probe.checkpoint_figure import MAIN, draw_curves
 
-        drawn = {name: words for name, words in _DRAWN.items() if np.isfinite(self.measures.get(name, np.nan)).any()}
-        n_rows = (len(drawn) + 1) // 2
-        with mpl.rc_context(STYLE):
-            figure = Figure(figsize=(10.4, 3.6 * n_rows + 0.7), layout="constrained")
-            colours = mpl.colormaps[SEQUENCE](np.linspace(0.0, 0.86, self.n_layers))
-            for k, (name, words) in enumerate(drawn.items()):
-                axes = figure.add_subplot(n_rows, 2, k + 1)
-                for layer, curve in enumerate(self.by_layer(name).T):
-                    look: dict[str, Any] = {"color": colours[layer], "marker": "o", "markersize": 3.5}
-                    axes.plot(self.steps, curve, label=f"layer {layer}", **look)
-                said = f"last layer: rank correlation {self.trend(name)[-1]:.2f}".replace("-", "−")
-                axes.set(xlabel="checkpoint", title=words, ylim=(0.0, None))
-                ground: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
-                place: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-                axes.text(0.97, 0.03, said, color=INK, fontsize=9, bbox=ground, **place)
-            handles, labels = figure.axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(self.n_layers, 8))
-        return figure
+        return draw_curves(self, [one.name for one in self.shown if one.name in MAIN])
 
     def __repr__(self) -> str:
         return f"CheckpointCurves({self.model}: {len(self.names)} checkpoints, {self.n_layers} layers, {self.n_inputs} inputs)"

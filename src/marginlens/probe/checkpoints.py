@@ -15,7 +15,8 @@ from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.inputs import as_inputs
 from marginlens.probe.loading import load_model
-from marginlens.probe.run import probe_model
+from marginlens.probe.run import probe_model, probe_units
+from marginlens.probe.run_margins import NO_SOLUTION
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress, Silence
 
@@ -35,37 +36,68 @@ def probe_checkpoints(
     Args:
         places: a folder whose subfolders are checkpoints that `save_pretrained` wrote, or such folders in the order of training.
         inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
-        settings: see `ProbeSettings`; the max-margin part and the examples are left out.
+        settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
+            queries at the same places, so that each number stands beside its baselines there.
         trust_pickle: as in `load_model`.
     Returns:
         Curves of shape (n_checkpoints, n_layers, n_heads), one for each measure.
     """
     folders = checkpoint_folders(places)
-    asked = dataclasses.replace(settings or ProbeSettings(), max_margin=False, examples=0, preferences=0)
+    asked = dataclasses.replace(settings or ProbeSettings(), examples=0)
     watch = progress or Silence()
-    watch.expect(len(folders))
     given: Any = None
     found: list[dict[str, Any]] = []
-    n_inputs, model = 0, ""
+    notes: dict[str, int] = {}
+    model = ""
     for folder in folders:
         loaded = load_model(folder, trust_pickle=trust_pickle)
-        given = as_inputs(loaded, inputs) if given is None else given
-        result = probe_model(loaded, given, asked)
-        found.append(dict(result.heads))
+        if given is None:
+            given = as_inputs(loaded, inputs)
+            watch.expect(len(folders) * probe_units(loaded.model, given, asked))
+        result = probe_model(loaded, given, asked, progress=_Onward(watch))
+        found.append(dict(result.heads) | (dict(result.max_margin) if result.max_margin is not None else {}))
+        for note in result.notes:
+            notes[note] = notes.get(note, 0) + int(NO_SOLUTION not in note)  # said for all checkpoints together
         shape = result.heads.nnz.shape
         if shape != found[0]["nnz"].shape:
             first = "{} layers of {} heads".format(*found[0]["nnz"].shape)
             got = "{} with {} layers of {} heads".format(repr(str(folder)), *shape)
             raise reject("places", f"checkpoints of one model, with {first} as the first", got)
-        n_inputs, model = result.n_inputs, f"{result.family}, {shape[0]} layers of {shape[1]} heads"
-        watch.advance()
+        model = f"{result.family}, {shape[0]} layers of {shape[1]} heads"
+    measures = {name: np.stack([one[name] for one in found]) for name in found[0]}
     return CheckpointCurves(
         model=model,
         names=tuple(folder.name for folder in folders),
         steps=_steps(folders),
-        measures={name: np.stack([one[name] for one in found]) for name in found[0]},
-        n_inputs=n_inputs,
+        measures=measures,
+        n_inputs=len(given),
+        notes=(*(note for note, times in notes.items() if times == len(folders)), *_without(measures.get("correlation"))),
     )
+
+
+def _without(correlation: Any) -> tuple[str, ...]:
+    """At how many checkpoints some heads have no max-margin solution, where there are such."""
+    missing = np.array([0]) if correlation is None else np.isnan(correlation).sum(axis=(1, 2))
+    if not missing.any():
+        return ()
+    return (
+        f"At {int(np.sum(missing > 0))} of {len(missing)} checkpoints some heads, {int(missing.max())} at most, have no max-margin "
+        "solution, since no W makes all their selections; the curves leave these heads out.",
+    )
+
+
+class _Onward:
+    """Passes on how far one checkpoint is, where the total was said for all of them."""
+
+    def __init__(self, watch: Progress) -> None:
+        self._watch = watch
+
+    def expect(self, total: int) -> None:
+        """It was said before the first checkpoint."""
+
+    def advance(self, units: int = 1) -> None:
+        """Units of this checkpoint are units of all."""
+        self._watch.advance(units)
 
 
 def checkpoint_folders(places: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
 from marginlens.probe.measures import QUANTITIES, Measure
+from marginlens.probe.page_shell import own_file, paragraphs, seen, whole_page
 from marginlens.probe.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 
@@ -24,21 +23,13 @@ def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: s
         introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
         back: address of the page that this one belongs to, linked at the top.
     """
-    own = files("marginlens.probe")
-    style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     title = f"What the attention heads of {result.model} select"
-    home = f'<a href="{escape(back, quote=True)}">marginlens</a>' if back else "marginlens"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>marginlens: {escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f'<header>\n<p class="brand">{home}</p>\n<h1>{escape(title)}</h1>\n'
-        f'<p class="facts">{escape(" · ".join(_facts(result)))}</p>\n</header>\n'
-        f"{_paragraphs(introduction)}{_seen(result)}{_BODY}"
+    body = (
+        f"{paragraphs(introduction)}{seen(findings(result), result.notes)}{_BODY}"
         f'</main>\n<script type="application/json" id="probe">{_embedded(page_data(result))}</script>\n'
-        f"<script>\n{script}</script>\n</body>\n</html>\n"
+        f"<script>\n{own_file('page.js')}</script>\n"
     )
+    return whole_page(title, _facts(result), body, back)
 
 
 def page_data(result: ProbeResult) -> dict[str, Any]:
@@ -108,16 +99,6 @@ def _facts(result: ProbeResult) -> list[str]:
         f"{result.mean_tokens:.1f} visible tokens on average",
     ]
     return [*facts, f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else facts
-
-
-def _paragraphs(texts: Sequence[str]) -> str:
-    return "".join(f"<p>{escape(text)}</p>\n" for text in texts)
-
-
-def _seen(result: ProbeResult) -> str:
-    items = "".join(f"<li>{escape(one)}</li>\n" for one in findings(result))
-    notes = "".join(f'<p class="note">{escape(one)}</p>\n' for one in result.notes)
-    return f'<section class="seen">\n<h2>What one sees</h2>\n<ul>\n{items}</ul>\n{notes}</section>\n'
 
 
 _BODY = """<noscript><p class="note">The maps of this page are drawn by a script inside it, which this browser does not run.</p></noscript>

@@ -46,8 +46,7 @@ def probe_model(
     loaded = as_loaded(model)
     adapter, given = adapter_for(loaded.model), as_inputs(loaded, inputs)
     began = time.perf_counter()
-    n_more = adapter.n_layers * adapter.n_heads if asked.max_margin else 0
-    watch.expect(len(given) + n_more)
+    watch.expect(probe_units(loaded.model, given, asked))
     size = (adapter.n_layers, adapter.n_heads)
     sums, examples, kept = (
         RunningMeasures(*size),
@@ -85,6 +84,12 @@ def probe_model(
         notes=notes,
         seconds=time.perf_counter() - began,
     )
+
+
+def probe_units(model: Any, inputs: Inputs, settings: ProbeSettings) -> int:
+    """How many units of work a probe tells its progress: one for each input, and one for each head of the max-margin part."""
+    adapter = adapter_for(model)
+    return len(inputs) + (adapter.n_layers * adapter.n_heads if settings.max_margin else 0)
 
 
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
@@ -126,4 +131,4 @@ def _measure(reading: LayerReading, batch: InputBatch, parts: Parts) -> None:
     kept.add(reading.layer, batch, visible, chosen)
 
 
-__all__ = ["Inputs", "head_norms", "probe_model"]
+__all__ = ["Inputs", "head_norms", "probe_model", "probe_units"]

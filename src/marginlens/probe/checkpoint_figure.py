@@ -1,0 +1,87 @@
+"""Curves over the checkpoints of a training run: one panel for each measure, one line for each layer, baselines dashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens.colours import ACCENTS, PATH, SEQUENCE, STYLE
+from marginlens.probe.measures import MEASURES, QUANTITIES, SETTINGS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from marginlens.probe.checkpoint_curves import CheckpointCurves
+
+MAIN = {  # what is drawn first, and the words above it
+    "relative_nnz": "nnz/T, all queries",
+    "first_relative_nnz": "nnz/T, query of the first token",
+    "frobenius": "Frobenius norm of W",
+    "margin_median": "median logit margin of the selection",
+    "correlation": "correlation of W with the max-margin W",
+    "margin_ratio": "smallest margin over the best",
+}
+_WORDS = {
+    **{one.name: f"{one.group}: {one.label}" for one in MEASURES},
+    "low_ratio": "5% margin over the best",
+    **MAIN,
+}
+_ACROSS = 8  # entries of the legend in one line
+_BASELINES = tuple(
+    (ending, f"baseline: {title}", colour, dashes)
+    for (ending, (title, _)), colour, dashes in zip(
+        list(SETTINGS.items())[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
+    )
+)
+
+
+def draw_curves(curves: CheckpointCurves, names: Sequence[str], columns: int = 2) -> Figure:
+    """A panel for each of these measures; a baseline, which is no panel of its own, is its mean over layers.
+
+    Args:
+        names: of the measures; of the max-margin part those at the head's own selections, such as correlation.
+        columns: panels side by side.
+    """
+    n_rows = -(-len(names) // columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * columns, 3.4 * n_rows + 0.9), layout="constrained")
+        for k, name in enumerate(names):
+            axes = figure.add_subplot(n_rows, columns, k + 1)
+            _panel(axes, curves, name)
+        signs = {
+            label: handle
+            for axes in figure.axes
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        lines = [label for label in signs if label.startswith("layer")] + [one[1] for one in _BASELINES]
+        shown = [label for label in lines if label in signs]
+        across = min(len(shown), _ACROSS if len(shown) == curves.n_layers else 4 * columns // 2)
+        figure.legend([signs[label] for label in shown], shown, loc="outside lower center", ncols=across)
+    return figure
+
+
+def _panel(axes: Axes, curves: CheckpointCurves, name: str) -> None:
+    colours = mpl.colormaps[SEQUENCE](np.linspace(0.0, 0.86, curves.n_layers))
+    for layer, curve in enumerate(curves.by_layer(name).T):
+        look: dict[str, Any] = {"color": colours[layer], "marker": "o", "markersize": 3.5}
+        axes.plot(curves.steps, curve, label=f"layer {layer}", **look)
+    if name in QUANTITIES:
+        for ending, label, colour, dashes in _BASELINES:
+            means = _mean_over_layers(curves, name + ending)
+            axes.plot(curves.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
+    rank = curves.trend(name)[-1]
+    said = f" · last layer: rank correlation {rank:.2f}".replace("-", "−") if np.isfinite(rank) else ""
+    axes.set(xlabel=f"checkpoint{said}", title=_WORDS[name])
+    lowest, highest = axes.get_ylim()
+    if lowest > 0.0 or np.nanmin([one.get_ydata() for one in axes.lines]) >= 0.0:
+        axes.set_ylim(0.0, highest)
+
+
+def _mean_over_layers(curves: CheckpointCurves, name: str) -> Any:
+    """(n_checkpoints,) the mean of a measure over all heads that have it."""
+    values = curves.measures[name].reshape(len(curves.names), -1)
+    return np.array([np.mean(one[np.isfinite(one)]) if np.isfinite(one).any() else np.nan for one in values])
