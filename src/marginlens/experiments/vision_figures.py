@@ -32,7 +32,7 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
     for row, label in enumerate(curves.labels):
         if images is not None:
             axes[row, 0].imshow(np.squeeze(images[row]), cmap="gray", interpolation="nearest")
-            axes[row, 0].set_xlabel("image", fontsize=9)
+            axes[row, 0].set_xlabel("image", fontsize=9, labelpad=2)
         for column, epoch in enumerate(epochs):
             s = curves.maps[curves.map_epochs.index(epoch), row]
             edge = int(np.sqrt(s.size))
