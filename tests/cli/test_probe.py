@@ -104,7 +104,11 @@ def test_rotary_models_take_an_offset(text, tmp_path):
     assert "State an offset to have W measured there" in " ".join(result.stdout.split())
     told = numbers(place, "--text", text, "--offset", 2)
     assert np.isfinite(told["measures"]["frobenius"]).all()
+    assert np.shape(told["max_margin"]["correlation"]) == (2, 4)
+    assert "The max-margin part is about W at offset 2" in told["notes"][-1]
+    told = numbers(place, "--text", text)
     assert told["max_margin"] is None
+    assert told["notes"][-1].startswith("There is no max-margin part: with rotary positions")
 
 
 def test_checkpoints_give_curves(text):
@@ -114,9 +118,25 @@ def test_checkpoints_give_curves(text):
     assert result.exit_code == 0, result.output
     assert "epoch-2" in result.stdout
     assert "Rank correlation with the order of training: nnz/T −1.000, norm of W 1.000" in result.stdout
-    assert "The curves are at curves/curves.png" in result.stdout
-    assert sorted(path.name for path in Path("curves").iterdir()) == ["checkpoints.json", "curves.png", "curves.svg"]
-    assert numbers("run", "--checkpoints", "--text", text)["steps"] == [0.0, 1.0, 2.0]
+    assert "max-margin" not in result.stdout
+    assert "The page is at curves/index.html" in result.stdout
+    files = ["checkpoints.json", "curves.png", "curves.svg", "index.html"]
+    assert sorted(path.name for path in Path("curves").iterdir()) == files
+    assert "What attention heads select over training" in Path("curves/index.html").read_text(encoding="utf-8")
+
+
+def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
+    for epoch, sharpness in enumerate((0.2, 1.0)):
+        save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
+    told = numbers("run", "--checkpoints", "--text", text)
+    assert told["steps"] == [0.0, 1.0]
+    assert "correlation" not in told["measures"]
+    result = run("run", "--checkpoints", "--max-margin", "--text", text, "--limit", 4, "--out", "curves")
+    assert result.exit_code == 0, result.output
+    assert "Correlation with the max-margin W" in result.stdout
+    told = json.loads(Path("curves/checkpoints.json").read_text(encoding="utf-8"))
+    assert np.shape(told["measures"]["correlation_random_matrix"]) == (2, 2, 2)
+    assert any(note.startswith("The max-margin part asks each head about up to") for note in told["notes"])
 
 
 # ---- refusals

@@ -1,5 +1,6 @@
 """Probing the checkpoints of a training run: their order, the curves, the figure, and what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 from matplotlib import colormaps
 
 from marginlens.errors import InputError
+from marginlens.probe import run_margins
 from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
 from marginlens.probe.loading import load_model
+from marginlens.probe.max_margin import layer_margins
 from marginlens.probe.run import probe_model
 from marginlens.probe.settings import ProbeSettings
+from marginlens.progress import Silence
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_vit
 
 EXACT = 1e-12  # a rank correlation of two or three numbers, to rounding
@@ -39,9 +43,64 @@ def test_sparsity_falls_while_norms_grow(run, curves):
     growth = curves.measures["frobenius"] / curves.measures["frobenius"][0]
     # the keys of one model, multiplied; the weights are stored in float64 and loaded so
     assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6)
-    alone = probe_model(load_model(run / "epoch-10"), list(TEXTS), ProbeSettings(preferences=0))
+    alone = probe_model(load_model(run / "epoch-10"), list(TEXTS))
     for name, values in alone.heads:
         assert np.array_equal(curves.measures[name][2], values, equal_nan=True), name
+
+
+@pytest.fixture(scope="module")
+def with_margins(run):
+    return probe_checkpoints(run, list(TEXTS), ProbeSettings(max_margin=True, queries=2))
+
+
+def test_the_max_margin_part_is_that_of_every_checkpoint(run, with_margins):
+    for k, name in enumerate(SHARPNESS):
+        alone = probe_model(load_model(run / name), list(TEXTS), ProbeSettings(max_margin=True, queries=2))
+        for measure, values in alone.max_margin:
+            assert np.array_equal(with_margins.measures[measure][k], values, equal_nan=True), measure
+    assert alone.notes[0] in with_margins.notes
+    figure = with_margins.draw()
+    drawn = {axes.get_title(): axes for axes in figure.axes}
+    lines = drawn["correlation of W with the max-margin W"].lines
+    assert [line.get_label() for line in lines[2:]] == [
+        "baseline: random selections",
+        "baseline: random W",
+        "baseline: random head",
+    ]
+    random = with_margins.measures["correlation_random_head"]
+    assert np.allclose(lines[-1].get_ydata(), np.nanmean(random, axis=(1, 2)), atol=EXACT)
+    assert all(line.get_linestyle() == "--" for line in lines[2:])  # dashed, whatever the dashes
+    assert len(drawn["smallest margin over the best"].lines) == 3
+    assert with_margins.rows()[2]["correlation: this head"] == with_margins.by_layer("correlation")[2, -1]
+
+
+def test_heads_without_a_solution_are_left_out_and_counted(run, monkeypatch):
+    def without(sample, heads, settings):
+        first, *others = layer_margins(sample, heads, settings)
+        return (dataclasses.replace(first, own=dataclasses.replace(first.own, correlation=float("nan"))), *others)
+
+    monkeypatch.setattr(run_margins, "layer_margins", without)
+    curves = probe_checkpoints(run, list(TEXTS), ProbeSettings(max_margin=True))
+    assert np.isnan(curves.measures["correlation"][:, :, 0]).all()
+    assert np.array_equal(curves.by_layer("correlation"), curves.measures["correlation"][:, :, 1])
+    assert curves.notes[-1].startswith("At 3 of 3 checkpoints some heads, 2 at most, have no max-margin solution")
+    assert len([note for note in curves.notes if "no max-margin solution" in note]) == 1
+
+
+def test_progress_reaches_what_it_promised(run):
+    class Counter(Silence):
+        said, done = 0, 0
+
+        def expect(self, total):
+            self.total, self.said = total, self.said + 1
+
+        def advance(self, units=1):
+            self.done += units
+
+    counter = Counter()
+    probe_checkpoints(run, list(TEXTS), ProbeSettings(max_margin=True), progress=counter)
+    assert counter.done == counter.total == 3 * (len(TEXTS) + 4)
+    assert counter.said == 1
 
 
 def test_curves_are_also_rows_json_and_a_picture(curves):

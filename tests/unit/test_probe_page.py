@@ -4,19 +4,28 @@ import base64
 import dataclasses
 import json
 import re
+from io import BytesIO
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from marginlens.graphs import graphs_of_edges
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
 from marginlens.probe.page import page_data, probe_page
 from marginlens.probe.page_words import findings
+from marginlens.probe.preference_graph import NamedGraph
 from marginlens.probe.result import Example, NamedPreference, ProbeResult
 from marginlens.probe.settings import ProbeSettings
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'
 LAYERS, HEADS = 3, 4
+
+
+def named_graph(names, edges):
+    head, tail = np.array(edges).T
+    return NamedGraph(tuple(names), graphs_of_edges(np.zeros_like(head), head, tail, len(names))[0])
 
 
 def made_up(seed=0, **changes):
@@ -41,6 +50,7 @@ def made_up(seed=0, **changes):
         "max_margin": MaxMarginMeasures(**margin),
         "examples": (example,),
         "preferences": {(1, 2): (NamedPreference(EVIL, "two", 5, 1, 8),)},
+        "graphs": {(1, 2): named_graph((EVIL, "two"), [(1, 0)])},
         "notes": (EVIL,),
         "seconds": 3.0,
     }
@@ -59,6 +69,7 @@ def test_the_page_holds_every_measure():
     for one in data["measures"]:
         assert np.allclose(one["values"], result.measure(one["name"]), rtol=1e-5)  # six digits
     assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 1, 8]]}
+    assert [name for *_, name in data["graphs"]["1.2"]["names"]] == ["two", EVIL[:15] + "…"]
     assert np.sum(data["margins"]["counts"]) == LAYERS * HEADS * 200
 
 
@@ -68,6 +79,27 @@ def test_maps_are_kept_to_the_nearest_of_256_levels():
     levels = np.frombuffer(base64.b64decode(example["maps"]), dtype=np.uint8).reshape(LAYERS, HEADS, 4, 4)
     assert np.abs(levels / 255.0 - result.examples[0].attention).max() <= 0.5 / 255.0 + 1e-7  # float32
     assert example["selected"] == result.examples[0].selected.tolist()
+
+
+def test_images_stand_beside_maps_with_a_scale_of_their_own():
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, size=(6, 8, 3), dtype=np.uint8)
+    attention = (rng.dirichlet(np.ones(13), size=(LAYERS, HEADS, 1)) * 0.01).astype(np.float32)
+    tokens = ("[CLS]", *(f"{k // 4},{k % 4}" for k in range(12)))
+    chosen = attention.argmax(axis=-1)
+    example = Example("image 0", tokens, np.arange(1), attention, chosen, rng.random((LAYERS, HEADS, 1)), (3, 4), image)
+    (told,) = page_data(made_up(examples=(example,)))["examples"]
+    levels = np.frombuffer(base64.b64decode(told["maps"]), dtype=np.uint8).reshape(attention.shape)
+    peaks = np.array(told["peaks"])[..., None, None]
+    assert (levels.max(axis=-1) == 255).all()
+    assert np.abs(levels / 255.0 * peaks - attention).max() <= 0.51 / 255.0 * attention.max()  # peaks have six digits
+    start, png = told["image"].split(",")
+    assert start == "data:image/png;base64"
+    assert np.array_equal(Image.open(BytesIO(base64.b64decode(png))), image)
+    grey = dataclasses.replace(example, image=image[..., :1])
+    png = page_data(made_up(examples=(grey,)))["examples"][0]["image"].split(",")[1]
+    assert np.array_equal(Image.open(BytesIO(base64.b64decode(png))), image[..., 0])
+    assert page_data(made_up())["examples"][0]["image"] is None
 
 
 def test_no_text_of_a_user_becomes_markup():
@@ -83,7 +115,7 @@ def test_the_page_needs_nothing_else():
     page = probe_page(made_up())
     addresses = set(re.findall(r"https?://[^\"' <]*", page))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, which no browser fetches
-    assert not re.search(r"<(link|img|iframe)|src=|@import|url\(", page)
+    assert not re.search(r"<(link|img|iframe)|src=|@import|url\((?!#)", page)
     assert '<a href="index.html">' in probe_page(made_up(), back="index.html")
     assert page.count('<html lang="en">') == 1
 

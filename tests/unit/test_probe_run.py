@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
+from marginlens.probe.example_maps import ExampleMaps
 from marginlens.probe.image_inputs import ImageInputs, ImageSettings
 from marginlens.probe.loading import LoadedModel
 from marginlens.probe.margins import MarginCounts
@@ -151,10 +152,47 @@ def test_rotary_models_say_why_w_is_missing_and_take_an_offset():
         "W has no norms here",
         "There is no max-margin part",
     ]
+    assert without.notes[1].endswith("State an offset to have it for W at that offset.")
     stated = probe_model(model, encoded(model), ProbeSettings(offset=1))
     assert np.isfinite(stated.heads.frobenius).all()
     assert stated.notes == ("W and its norms are those at offset 1, query position minus key position.",)
     assert np.array_equal(stated.heads.nnz, without.heads.nnz)
+
+
+def test_rotary_models_are_asked_for_the_selections_of_w_at_the_offset():
+    import torch
+
+    from marginlens.probe.adapters import adapter_for
+    from marginlens.probe.max_margin import selected_tokens
+
+    model, offset = tiny_llama(), 2
+    result = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=offset, queries=2))
+    told = MaxMarginSettings(queries_per_input=2)
+    agreed = np.zeros((2, 4))
+    for layer in range(2):
+        sample = layer_sample(model, encoded(model), layer, told)
+        maps = [adapter_for(model).key_query(layer, head, offset) for head in range(4)]
+        found = [one.own.correlation for one in layer_margins(sample, maps, told)]
+        assert np.array_equal(result.max_margin.correlation[layer], found, equal_nan=True)
+        starts = np.cumsum([0, *(len(ids) for ids in encoded(model).ids)])
+        for head in range(4):
+            made = selected_tokens(sample, maps[head])
+            for (place, position), chosen in zip(sample.places, made, strict=True):
+                ids = torch.tensor([encoded(model).ids[place]])  # one text without padding, by the model alone
+                with torch.no_grad():
+                    row = model(input_ids=ids, output_attentions=True).attentions[layer][0, head, position]
+                agreed[layer, head] += (chosen == starts[place] + int(row.argmax())) / len(made)
+    assert 0.0 < agreed.min() < agreed.max() < 1.0
+    assert result.notes[-1].startswith("The max-margin part is about W at offset 2, not about the heads at all offsets")
+    assert result.notes[-1].endswith(
+        f"They are the selections of the model itself in {agreed.mean():.0%} of these queries "
+        f"(mean over heads, from {agreed.min():.0%} to {agreed.max():.0%})."
+    )
+    assert not [
+        note
+        for note in probe_model(tiny_bert(), encoded(tiny_bert()), ProbeSettings(offset=2)).notes
+        if "offset" in note
+    ]
 
 
 def test_images_are_probed_with_the_map_of_the_first_token():
@@ -166,6 +204,20 @@ def test_images_are_probed_with_the_map_of_the_first_token():
     assert result.examples[1].name == "image 1"
     assert result.examples[0].attention.shape == (2, 2, 1, 10)
     assert np.isfinite(result.heads.first_nnz).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_examples_of_images_hold_their_bytes(channels):
+    from marginlens.probe.image_inputs import prepare_images
+
+    settings = ImageSettings(channels, 6, 6, (2, 2), mean=(0.3,) * channels, std=(0.4,) * channels)
+    images = np.random.default_rng(0).integers(0, 256, size=(2, 6, 6, channels), dtype=np.uint8)
+    examples = ExampleMaps(prepare_images(images, settings), ProbeSettings(examples=2), 4)
+    assert np.array_equal([examples.image(place) for place in range(2)], images)
+    stretched = ExampleMaps(
+        ImageInputs(np.linspace(-9.0, 9.0, 36 * channels).reshape(1, channels, 6, 6), settings), ProbeSettings(), 4
+    )
+    assert (stretched.image(0).min(), stretched.image(0).max()) == (0, 255)
 
 
 def test_max_margin_numbers_are_those_of_each_layer(bert):
@@ -307,8 +359,15 @@ def test_preferences_count_who_was_selected_over_whom(bert):
     contested = sum((b, a) in wins for a, b in wins) / 2
     decided = len({frozenset(pair) for pair in wins})
     assert result.heads.contested_share[1, 0] == pytest.approx(contested / decided)
+    graph = result.graphs[1, 0]
+    for (i, j), count in zip(graph.graph.edges, graph.graph.counts, strict=True):
+        assert count == wins[graph.names[i], graph.names[j]]
+    clear = {pair for pair, n in wins.items() if n >= 2 and n >= 0.9 * (n + wins.get(pair[::-1], 0))}
+    among = {(a, b) for a, b in clear if a in graph.names and b in graph.names}
+    assert {(graph.names[i], graph.names[j]) for i, j in graph.graph.edges} == among
+    assert {row.preferred for row in result.preferences[1, 0]} <= set(graph.names)
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
-    assert none.preferences == {}
+    assert none.preferences == none.graphs == {}
     assert np.isnan(none.heads.strict_share).all()
 
 
@@ -332,5 +391,5 @@ def test_heads_whose_selections_no_w_makes_are_counted(bert, monkeypatch):
 
     monkeypatch.setattr(run_margins, "layer_margins", without)
     result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
-    assert result.notes[-1].endswith("For 2 heads there is none: no W makes all their selections.")
+    assert result.notes[-1] == "For 2 heads there is no max-margin solution: no W makes all their selections."
     assert json.loads(json.dumps(result.to_json()))["max_margin"]["correlation"][0][0] is None

@@ -30,7 +30,8 @@ _WORDS = {
     "low_ratio": "5% margin over the best",
     **MAIN,
 }
-_ACROSS = 8  # entries of the legend in one line
+_WIDE, _HIGH = 5.2, 3.4  # inches of a panel with what stands around it
+_LEFT, _TOP, _BELOW = 0.75, 0.4, 0.6  # inches beside, above and below its axes
 _BASELINES = tuple(
     (ending, f"baseline: {title}", colour, dashes)
     for (ending, (title, _)), colour, dashes in zip(
@@ -42,25 +43,27 @@ _BASELINES = tuple(
 def draw_curves(curves: CheckpointCurves, names: Sequence[str], columns: int = 2) -> Figure:
     """A panel for each of these measures; a baseline, which is no panel of its own, is its mean over layers.
 
+    Of the baselines of a margin only that of random heads is drawn: the others miss selections, so that they lie far below zero.
+
     Args:
         names: of the measures; of the max-margin part those at the head's own selections, such as correlation.
         columns: panels side by side.
     """
-    n_rows = -(-len(names) // columns)
+    n_rows, n_signs = -(-len(names) // columns), curves.n_layers + 3
+    across = 2 * columns + 1
+    foot = 0.3 + 0.22 * -(-n_signs // across)
+    width, height = _WIDE * columns, _HIGH * n_rows + foot
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * columns, 3.4 * n_rows + 0.9), layout="constrained")
+        figure = Figure(figsize=(width, height))
         for k, name in enumerate(names):
-            axes = figure.add_subplot(n_rows, columns, k + 1)
+            left, top = _WIDE * (k % columns) + _LEFT, height - _HIGH * (k // columns) - _TOP
+            size = (_WIDE - _LEFT - 0.2, _HIGH - _TOP - _BELOW)
+            axes = figure.add_axes((left / width, (top - size[1]) / height, size[0] / width, size[1] / height))
             _panel(axes, curves, name)
-        signs = {
-            label: handle
-            for axes in figure.axes
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        lines = [label for label in signs if label.startswith("layer")] + [one[1] for one in _BASELINES]
-        shown = [label for label in lines if label in signs]
-        across = min(len(shown), _ACROSS if len(shown) == curves.n_layers else 4 * columns // 2)
-        figure.legend([signs[label] for label in shown], shown, loc="outside lower center", ncols=across)
+        found = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+        signs = {label: handle for pairs in found for handle, label in pairs}
+        shown = sorted(signs, key=lambda label: label.startswith("baseline"))  # layers first
+        figure.legend([signs[one] for one in shown], shown, loc="lower center", ncols=min(len(shown), across))
     return figure
 
 
@@ -70,7 +73,7 @@ def _panel(axes: Axes, curves: CheckpointCurves, name: str) -> None:
         look: dict[str, Any] = {"color": colours[layer], "marker": "o", "markersize": 3.5}
         axes.plot(curves.steps, curve, label=f"layer {layer}", **look)
     if name in QUANTITIES:
-        for ending, label, colour, dashes in _BASELINES:
+        for ending, label, colour, dashes in _BASELINES if name == "correlation" else _BASELINES[-1:]:
             means = _mean_over_layers(curves, name + ending)
             axes.plot(curves.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
     rank = curves.trend(name)[-1]

@@ -7,11 +7,12 @@ from html import escape
 
 import numpy as np
 
+from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.checkpoint_figure import MAIN, draw_curves
 from marginlens.probe.checkpoint_words import change, training_findings
 from marginlens.probe.measures import QUANTITIES, SETTINGS
-from marginlens.probe.page_shell import seen, whole_page
+from marginlens.probe.page_shell import paragraphs, seen, whole_page
 
 _MEANS = (
     "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
@@ -20,7 +21,8 @@ _MEANS = (
 _BASELINES = (
     "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed are the "
     "baselines, means over all heads: the same W at selections drawn at random, random weights at the head's selections (random W), and "
-    "random weights at the selections that they make themselves (random head)."
+    "random weights at the selections that they make themselves (random head). Of margins only the last is drawn: the others miss some "
+    "selections, which makes their smallest margin negative."
 )
 
 
@@ -29,7 +31,14 @@ def checkpoint_page(curves: CheckpointCurves) -> str:
     main = [one.name for one in curves.shown if one.name in MAIN]
     others = [one.name for one in curves.shown if one.name not in MAIN and not _is_baseline(one.name)]
     has_margins = "correlation" in main
-    about = f"<p>{escape(_MEANS)}</p>\n" + (f"<p>{escape(_BASELINES)}</p>\n" if has_margins else "")
+    paper = BIBLIOGRAPHY["A"]
+    about = paragraphs(
+        [
+            _MEANS,
+            *([_BASELINES] if has_margins else []),
+            f"Paper A is {paper.authors}: {paper.title} ({paper.year}).",
+        ]
+    )
     body = (
         f"{seen(training_findings(curves), curves.notes)}"
         f'<section class="curves">\n<h2>Over training</h2>\n{about}{_figure(curves, main, 2)}</section>\n'

@@ -18,7 +18,9 @@ def training_findings(curves: CheckpointCurves) -> tuple[str, ...]:
         _sparser(curves, "relative_nnz", "all queries"),
         _sparser(curves, "first_relative_nnz", "the query of the first token, whose maps paper A shows"),
         _margins(curves),
-        _max_margin(curves, "correlation", "The correlation of W with the max-margin solution for the head's selections"),
+        _max_margin(
+            curves, "correlation", "The correlation of W with the max-margin solution for the head's selections"
+        ),
         _max_margin(curves, "margin_ratio", "The smallest margin over the best possible one"),
     ]
     return tuple(one for one in said if one)
@@ -49,10 +51,9 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
     if name not in known:
         return ""
     sparser, n = falls(curves, name), curves.n_layers
-    counted = (
-        f"nnz/T of {whose}, the mean over heads, falls in {int(sparser.sum())} of {n} layers (the last layer: "
-        f"{change(curves, name)}, with the rank correlation with the step in brackets)"
-    )
+    ranks = ", with the rank correlation with the step in brackets" if name == "relative_nnz" else ""
+    falling = f"falls in {int(sparser.sum())} of {n} layers (the last layer: {change(curves, name)}{ranks})"
+    counted = f"nnz/T of {whose}, the mean over heads, {falling}"
     if "frobenius" not in known:
         return f"{counted}. The norm of W is not known here, so that nothing is said about sparsity beside it."
     larger = grows(curves, "frobenius")
@@ -69,9 +70,9 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
 
 
 def _margins(curves: CheckpointCurves) -> str:
-    ends = change(curves, "margin_median")
-    return f"The median logit margin by which the heads of the last layer select goes {ends}; the selected token holds more than half " + (
-        f"of the attention in {_share(curves, 0)} of the queries at first and in {_share(curves, -1)} at last."
+    return (
+        f"The median logit margin by which the heads of the last layer select goes {change(curves, 'margin_median')}; the selected token "
+        f"holds more than half of the attention in {_share(curves, 0)} of the queries at first and in {_share(curves, -1)} at last."
     )
 
 

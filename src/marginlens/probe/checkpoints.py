@@ -71,7 +71,10 @@ def probe_checkpoints(
         steps=_steps(folders),
         measures=measures,
         n_inputs=len(given),
-        notes=(*(note for note, times in notes.items() if times == len(folders)), *_without(measures.get("correlation"))),
+        notes=(
+            *(note for note, times in notes.items() if times == len(folders)),
+            *_without(measures.get("correlation")),
+        ),
     )
 
 

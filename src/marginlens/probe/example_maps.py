@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.probe.image_inputs import ImageInputs
@@ -58,10 +59,24 @@ class ExampleMaps:
                     attention=attention,
                     selected=np.where(alone, -1, selected),
                     margins=np.where(alone, np.nan, margins),
-                    grid=grid if attention.shape[2] == 1 else None,
+                    grid=grid,
+                    image=self.image(place),
                 )
             )
         return tuple(made)
+
+    def image(self, place: int) -> npt.NDArray[np.uint8] | None:
+        """(height, width, channels) an image in bytes again; one that its settings do not bring back to bytes is stretched to them."""
+        inputs = self._inputs
+        if not isinstance(inputs, ImageInputs):
+            return None
+        settings = inputs.settings
+        mean, std = (np.asarray(one)[:, None, None] for one in (settings.mean, settings.std))
+        levels = (inputs.pixel_values[place] * std + mean) / settings.rescale
+        low, high = float(levels.min()), float(levels.max())
+        if low < -1.0 or high > 256.0 or high <= 1.0:
+            levels = (levels - low) * (255.0 / max(high - low, 1e-12))
+        return np.moveaxis(np.clip(np.rint(levels), 0, 255).astype(np.uint8), 0, -1)
 
     def _rows(self, n_tokens: int) -> int:
         """How many queries are kept: all of a short text, the first one of anything else."""

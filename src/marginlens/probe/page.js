@@ -100,7 +100,7 @@
       panel.replaceChildren();
       return;
     }
-    const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin(), ...preferences())), numbers()];
+    const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
   }
 
@@ -130,10 +130,14 @@
     const scale = make("i");
     scale.style.background = example.grid ? gradient(DEEP) : `linear-gradient(90deg, ${[0, 0.0625, 0.25, 0.5625, 1].map((one) => `${attentionColour(255 * one)} ${100 * one}%`).join(", ")})`;
     const picture = example.grid ? patches(example, levels) : squares(example, levels);
+    const chosen = example.selected[state.layer][state.head][0];
+    const marked = !example.grid || chosen >= before(example);
     return [
       make("h3", {}, "Attention"), choices,
       make("div", { class: "columns" },
-        make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1", make("span", { class: "mark" }, example.grid ? "" : "□"), example.grid ? "" : "selected")),
+        make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1",
+          ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [`It selects ${example.tokens[chosen]}, which is no patch.`])),
+          ...(example.grid ? [make("p", { class: "under" }, "A patch is named by its row and column, counted from 0 at the top left.")] : [])),
         make("div", {}, selections(example, levels))),
     ];
   }
@@ -168,19 +172,33 @@
   }
 
   const before = (example) => example.tokens.length - example.grid[0] * example.grid[1]; // tokens that are no patches
-  const most = (example, levels) => Math.max(...levels.subarray(before(example)), 1) / 255;
+  const peak = (example) => example.peaks ? example.peaks[state.layer][state.head] : 1; // what 255 stands for
+  const most = (example, levels) => (peak(example) * Math.max(...levels.subarray(before(example)), 1)) / 255;
 
   function patches(example, levels) {
-    const [rows, columns] = example.grid, cell = Math.max(8, Math.floor(320 / columns));
-    const darkest = 255 * most(example, levels), first = before(example);
-    const width = columns * cell, height = rows * cell + 22;
-    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention of the first token over the patches of the image" });
-    picture.append(draw("text", { x: 4, y: 15, class: "axis" }, "first token → patches"));
+    const [rows, columns] = example.grid, cell = Math.max(4, Math.floor(300 / Math.max(rows, columns)));
+    const darkest = Math.max(...levels.subarray(before(example)), 1), first = before(example);
+    const size = [columns * cell, rows * cell], top = 24, second = example.image ? size[0] + 28 : 8;
+    const width = second + size[0] + 8, height = top + size[1] + 8;
+    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "The image, and the attention of the first token over its patches" });
+    if (example.image) {
+      picture.append(draw("text", { x: 8, y: 16, class: "axis" }, example.name));
+      picture.append(draw("image", { x: 8, y: top, width: size[0], height: size[1], href: example.image, preserveAspectRatio: "none", class: "pixels" }));
+      picture.append(draw("rect", { x: 8, y: top, width: size[0], height: size[1], fill: "none", stroke: "#a9a59d", "stroke-width": 0.6 }));
+    }
+    picture.append(draw("text", { x: second, y: 16, class: "axis" }, "first token → patches"));
     for (let k = 0; k < rows * columns; k += 1) {
       const level = levels[k + first];
-      const box = draw("rect", { x: (k % columns) * cell, y: 22 + Math.floor(k / columns) * cell, width: cell - 0.5, height: cell - 0.5, fill: mix(DEEP, level / darkest) });
-      box.append(draw("title", {}, `${example.tokens[k + first]}: ${(level / 255).toFixed(3)}`));
+      const box = draw("rect", { x: second + (k % columns) * cell, y: top + Math.floor(k / columns) * cell, width: cell, height: cell, fill: mix(DEEP, level / darkest), stroke: "#d8d4cb", "stroke-width": 0.6 });
+      box.append(draw("title", {}, `${example.tokens[k + first]}: ${((peak(example) * level) / 255).toFixed(4)}`));
       picture.append(box);
+    }
+    const chosen = example.selected[state.layer][state.head][0] - first;
+    if (chosen >= 0) {
+      const place = [(chosen % columns) * cell, Math.floor(chosen / columns) * cell];
+      (example.image ? [8, second] : [second]).forEach((left) => picture.append(
+        draw("rect", { x: left + place[0], y: top + place[1], width: cell, height: cell, fill: "none", stroke: "#fff", "stroke-width": 4 }),
+        draw("rect", { x: left + place[0], y: top + place[1], width: cell, height: cell, fill: "none", stroke: "#c4420f", "stroke-width": 2.2 })));
     }
     return picture;
   }
@@ -194,7 +212,7 @@
     const rows = example.queries.flatMap((query, q) => {
       const chosen = example.selected[state.layer][state.head][q];
       if (chosen < 0) return [];
-      return [[example.tokens[query], example.tokens[chosen], (levels[q * n + chosen] / 255).toFixed(2), shown(example.margins[state.layer][state.head][q])]];
+      return [[example.tokens[query], example.tokens[chosen], ((peak(example) * levels[q * n + chosen]) / 255).toFixed(example.grid ? 3 : 2), shown(example.margins[state.layer][state.head][q])]];
     });
     return table([["query", "token"], ["selects", "token"], ["attention", "number"], ["logit margin", "number"]], rows);
   }
@@ -241,11 +259,47 @@
   }
 
   function preferences() {
-    const rows = data.preferences[`${state.layer}.${state.head}`] || [];
+    const key = `${state.layer}.${state.head}`, rows = data.preferences[key] || [];
     if (!rows.length) return [];
-    return [make("h3", {}, "What it prefers over what"), table(
+    const listed = table(
       [["prefers", "token"], ["over", "token"], ["queries", "number"], ["the reverse", "number"], ["saw both", "number"]],
-      rows.map(([preferred, over, ...counts]) => [preferred, over, ...counts.map(String)]))];
+      rows.map(([preferred, over, ...counts]) => [preferred, over, ...counts.map(String)]));
+    const graph = data.graphs[key];
+    return [make("h3", {}, "What it prefers over what"),
+      make("div", { class: "columns" }, ...(graph ? [make("div", {}, make("div", { class: "scroll" }, priorities(graph)), legend(graph))] : []), make("div", {}, listed))];
+  }
+
+  const INK = "#55514a", TURN = "#c4420f";
+
+  function priorities(graph) {
+    const [width, height] = graph.size;
+    const picture = draw("svg", { class: "map graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Graph of the strongest preferences; the table beside it lists them" });
+    const tips = draw("defs");
+    [["tip", INK], ["turn", TURN]].forEach(([id, colour]) => {
+      const tip = draw("marker", { id, viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" });
+      tip.append(draw("path", { d: "M0 0.5 10 5 0 9.5z", fill: colour }));
+      tips.append(tip);
+    });
+    picture.append(tips);
+    const line = (points, colour, dashes, tip) => draw("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.4, "stroke-dasharray": dashes, "marker-end": `url(#${tip})` });
+    graph.arrows.forEach((points) => picture.append(line(points, INK, "none", "tip")));
+    graph.boxes.forEach(([x, y, wide, high, kind]) => {
+      const cycle = kind === "cycle", several = kind === "alike" || kind === "chain";
+      picture.append(draw("rect", { x, y, width: wide, height: high, rx: 5, fill: cycle ? "#fdf1eb" : several ? "#f3f2ee" : "#fff", stroke: cycle ? TURN : several ? "#a9a59d" : INK, "stroke-width": cycle ? 1.6 : 1.2, "stroke-dasharray": cycle ? "5 3" : "none" }));
+      if (cycle) picture.append(draw("text", { x: x + wide / 2, y: y + 14, class: "turn", "text-anchor": "middle" }, "↻ cycle"));
+    });
+    graph.turns.forEach((points) => picture.append(line(points, TURN, "4 3", "turn")));
+    graph.names.forEach(([x, y, name]) => picture.append(draw("text", { x, y: y + 4, "text-anchor": "middle" }, name)));
+    return picture;
+  }
+
+  function legend(graph) {
+    const kinds = new Set(graph.boxes.map((one) => one[4]));
+    const said = ["Among the tokens of the strongest preferences, an arrow leads from what is preferred to what it is preferred over; arrows that a chain of others implies are left out."];
+    if (kinds.has("alike")) said.push("Tokens that share a grey box stand below and above the same others and have no preference among them.");
+    if (kinds.has("chain")) said.push("In a row with ›, each is preferred over the next.");
+    if (kinds.has("cycle")) said.push("Dashed and marked ↻: cycles, in which preferences lead back to where they began.");
+    return make("p", { class: "under" }, said.join(" "));
   }
 
   function numbers() {

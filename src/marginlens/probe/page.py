@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray
 from marginlens.probe.measures import QUANTITIES, Measure
+from marginlens.probe.page_graph import graph_drawing
 from marginlens.probe.page_shell import own_file, paragraphs, seen, whole_page
 from marginlens.probe.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
@@ -33,7 +36,7 @@ def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: s
 
 
 def page_data(result: ProbeResult) -> dict[str, Any]:
-    """Everything that the page draws, as plain values; attention maps as bytes from 0 to 255 in base64."""
+    """Everything that the page draws, as plain values; attention maps as bytes from 0 to 255, and images as PNG, in base64."""
     edges, counts = result.margins.histogram()
     return {
         "model": result.model,
@@ -46,6 +49,7 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
             f"{layer}.{head}": [[one.preferred, one.over, one.wins, one.losses, one.met] for one in rows]
             for (layer, head), rows in result.preferences.items()
         },
+        "graphs": {f"{layer}.{head}": graph_drawing(one) for (layer, head), one in result.graphs.items()},
     }
 
 
@@ -73,17 +77,33 @@ def _range(result: ProbeResult, name: str, values: FloatArray) -> tuple[float, f
 
 
 def _example(example: Example) -> dict[str, Any]:
-    levels = np.clip(np.rint(255.0 * example.attention), 0, 255).astype(np.uint8)
+    """One input; where its tokens are patches, of which there are many, each map has its own largest value for 255."""
+    peaks = np.ones(example.attention.shape[:3])
+    if example.grid is not None:
+        peaks = np.maximum(example.attention.max(axis=-1), np.finfo(np.float32).tiny).astype(float)
+    levels = np.clip(np.rint(255.0 * example.attention / peaks[..., None]), 0, 255).astype(np.uint8)
     return {
         "name": example.name,
         "tokens": list(example.tokens),
         "queries": example.queries.tolist(),
         "grid": None if example.grid is None else list(example.grid),
+        "image": None if example.image is None else _png(example.image),
         "maps": b64encode(levels.tobytes()).decode("ascii"),
+        "peaks": None if example.grid is None else plain(peaks[..., 0]),
         "selected": example.selected.tolist(),
         "margins": [[[None if one is None else float(f"{one:.3g}") for one in row] for row in layer]
                     for layer in plain(example.margins)],
     }  # fmt: skip
+
+
+def _png(image: npt.NDArray[np.uint8]) -> str:
+    """An image as an address that holds it: grey where it has one channel, the first three as red, green and blue where it has more."""
+    from PIL import Image
+
+    stream = BytesIO()
+    channels = image[..., 0] if image.shape[-1] < 3 else image[..., :3]
+    Image.fromarray(np.ascontiguousarray(channels)).save(stream, format="PNG", optimize=True)
+    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode('ascii')}"
 
 
 def _embedded(data: Any) -> str:

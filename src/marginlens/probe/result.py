@@ -13,6 +13,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures, Measure
+from marginlens.probe.preference_graph import NamedGraph
 from marginlens.probe.settings import ProbeSettings
 
 _DIGITS = 6  # significant, of a number in JSON: float32 models have no more
@@ -29,6 +30,7 @@ class Example:
         attention: (n_layers, n_heads, n_queries, n_tokens) probabilities; selected, margins: (n_layers, n_heads, n_queries), -1 and nan
             for a query that sees only one token.
         grid: rows and columns of patches where the tokens after the first are an image's.
+        image: (height, width, channels) that image in bytes, at the size that the model reads.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Example:
     selected: IntArray
     margins: FloatArray
     grid: tuple[int, int] | None = None
+    image: npt.NDArray[np.uint8] | None = None
 
     def __repr__(self) -> str:
         return f"Example({self.name[:40]!r}, {len(self.tokens)} tokens, {len(self.queries)} queries)"
@@ -75,6 +78,7 @@ class ProbeResult:
         margins: how often each head selected with which margin.
         examples: a few inputs with their maps and selections.
         preferences: (layer, head) → what the head prefers over what, the best supported first.
+        graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
         notes: sentences on what could not be measured, each said once.
     """
 
@@ -89,6 +93,7 @@ class ProbeResult:
     max_margin: MaxMarginMeasures | None = None
     examples: tuple[Example, ...] = ()
     preferences: Mapping[tuple[int, int], tuple[NamedPreference, ...]] = field(default_factory=dict)
+    graphs: Mapping[tuple[int, int], NamedGraph] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = float("nan")
 
@@ -142,6 +147,9 @@ class ProbeResult:
                 {"layer": layer, "head": head, **vars(one)}
                 for (layer, head), rows in sorted(self.preferences.items())
                 for one in rows
+            ],
+            "graphs": [
+                {"layer": layer, "head": head, **one.told()} for (layer, head), one in sorted(self.graphs.items())
             ],
         }
 

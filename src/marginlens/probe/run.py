@@ -60,7 +60,7 @@ def probe_model(
     if not sums.n_queries.any():
         raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
     norms, notes = head_norms(adapter, asked.offset)
-    preferences, shares = kept.finished(asked.preferences)
+    preferences, graphs, shares = kept.finished(asked.preferences)
     if preferences and kept.count < len(given):
         notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
     found = None
@@ -81,6 +81,7 @@ def probe_model(
         max_margin=found,
         examples=examples.finished(),
         preferences=preferences,
+        graphs=graphs,
         notes=notes,
         seconds=time.perf_counter() - began,
     )

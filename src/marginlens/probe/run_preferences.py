@@ -7,6 +7,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.probe.image_inputs import ImageInputs
 from marginlens.probe.inputs import Inputs
+from marginlens.probe.preference_graph import ROWS, NamedGraph, strongest_graph
 from marginlens.probe.preferences import head_preferences, visible_types
 from marginlens.probe.reading import InputBatch
 from marginlens.probe.result import NamedPreference
@@ -15,6 +16,7 @@ from marginlens.probe.selection import Selection
 _PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are kept
 
 Preferences = dict[tuple[int, int], tuple[NamedPreference, ...]]
+Graphs = dict[tuple[int, int], NamedGraph]
 
 
 class KeptSelections:
@@ -35,12 +37,13 @@ class KeptSelections:
                 self._selected[place][layer] = chosen.selected[row, :, :n_tokens]
                 self._visible[place][:] = visible[row, :n_tokens, :n_tokens]
 
-    def finished(self, n_rows: int) -> tuple[Preferences, dict[str, FloatArray]]:
-        """The `n_rows` strongest preferences of every head, and (n_layers, n_heads) how many are contested or in no cycle."""
+    def finished(self, n_rows: int) -> tuple[Preferences, Graphs, dict[str, FloatArray]]:
+        """The `n_rows` strongest preferences of every head, its graph, and (n_layers, n_heads) how many are contested or in no cycle."""
         shares = {name: np.full(self._shape, np.nan) for name in ("contested_share", "strict_share")}
         rows: Preferences = {}
+        graphs: Graphs = {}
         if n_rows == 0 or self.count < 2:
-            return rows, shares
+            return rows, graphs, shares
         names = self._names()
         seen = visible_types([_ids(self._inputs, place) for place in range(self.count)], self._visible)
         for layer in range(self._shape[0]):
@@ -48,11 +51,15 @@ class KeptSelections:
                 found = head_preferences(seen, [one[layer, head] for one in self._selected])
                 shares["contested_share"][layer, head] = found.contested_share
                 shares["strict_share"][layer, head] = found.strict_share
+                strongest = found.strongest(max(n_rows, ROWS))
                 rows[layer, head] = tuple(
                     NamedPreference(names[one.preferred], names[one.over], one.wins, one.losses, one.met)
-                    for one in found.strongest(n_rows)
+                    for one in strongest[:n_rows]
                 )
-        return rows, shares
+                graph = strongest_graph(found, strongest, names)
+                if graph is not None:
+                    graphs[layer, head] = graph
+        return rows, graphs, shares
 
     def _names(self) -> dict[int, str]:
         """What each token id is called."""

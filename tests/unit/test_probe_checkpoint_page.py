@@ -1,0 +1,104 @@
+"""The page of curves over checkpoints: its sentences follow the numbers, it needs no other file, and names stay text."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+
+from marginlens.probe.checkpoint_curves import CheckpointCurves
+from marginlens.probe.checkpoint_page import checkpoint_page
+from marginlens.probe.checkpoint_words import change, falls, grows, training_findings
+from marginlens.probe.measures import MEASURES
+
+EVIL = '<b>"epoch-9"</b>'
+STEPS = np.arange(5.0)
+
+
+def made_up(*, without=(), **changes):
+    """Five checkpoints of three layers of two heads; a change is one curve, or one for each layer."""
+    rng = np.random.default_rng(0)
+    measures = {one.name: rng.random((5, 3, 2)) for one in MEASURES if one.name not in without}
+    for name, curves in changes.items():
+        by_layer = np.broadcast_to(np.asarray(curves, dtype=float), (3, 5))
+        measures[name] = by_layer.T[:, :, None] + np.array([-0.01, 0.01])  # two heads around their mean
+    names = (*(f"epoch-{k}" for k in range(4)), EVIL)
+    return CheckpointCurves("vit, 3 layers of 2 heads", names, STEPS, measures, 60, (EVIL,))
+
+
+DOWN, UP, FLAT = 0.9 - 0.2 * STEPS, 1.0 + STEPS, np.array([1.0, 3.0, 2.0, 3.0, 1.1])
+
+
+def test_sparsity_that_falls_while_norms_grow_is_what_paper_a_says():
+    curves = made_up(relative_nnz=DOWN, first_relative_nnz=DOWN, frobenius=UP)
+    for said in training_findings(curves)[:2]:
+        assert "falls in 3 of 3 layers (the last layer: 0.9 → 0.1 (−1.00)" in said
+        assert "the Frobenius norm of W grows in 3 (the last layer: 1 → 5 (1.00))." in said
+        assert said.endswith(
+            "So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say."
+        )
+
+
+def test_layers_that_do_otherwise_are_named():
+    some = made_up(relative_nnz=[DOWN, UP, DOWN], first_relative_nnz=UP, frobenius=[UP, UP, FLAT])
+    mixed, none = training_findings(some)[:2]
+    assert "falls in 2 of 3 layers" in mixed
+    assert "grows in 2 (" in mixed
+    assert mixed.endswith("as paper A's Figs 6 and 7 say, in layer 0 only.")
+    assert none.endswith(
+        "So in no layer does attention get sparser while the key-query weights grow, which is not what paper A's Figs 6 and 7 say."
+    )
+    assert falls(some, "relative_nnz").tolist() == [True, False, True]
+    assert grows(some, "frobenius").tolist() == [True, True, False]
+
+
+def test_a_clear_trend_is_asked_for_not_only_two_ends():
+    curve = [0.5, 0.9, 1.0, 0.95, 0.4]  # ends below its first value, with a rank correlation of -0.1
+    assert not falls(made_up(relative_nnz=curve), "relative_nnz").any()
+    assert not grows(made_up(relative_nnz=[0.5, 0.4, 0.3, 0.2, 0.6]), "relative_nnz").any()
+
+
+def test_the_max_margin_part_stands_beside_its_baselines():
+    curves = made_up(
+        correlation=0.2 + 0.1 * STEPS, correlation_random_head=np.full(5, 0.35), correlation_random_matrix=np.zeros(5)
+    )
+    correlation = training_findings(curves)[3]
+    assert "the mean over the heads of the last layer, goes 0.2 → 0.6 (1.00)." in correlation
+    assert "0 → 0 for random W, 0.35 → 0.35 for random head" in correlation
+    assert "at 3 of 5 checkpoints" in correlation
+    unknown = made_up(correlation=np.full(5, np.nan))
+    assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
+    assert change(unknown, "correlation") == "– → –"
+
+
+def test_sentences_go_without_what_was_not_measured():
+    margins = [one.name for one in MEASURES if one.name.startswith(("correlation", "margin_ratio", "low_ratio"))]
+    curves = made_up(without=margins, first_relative_nnz=np.full(5, np.nan), frobenius=np.full(5, np.nan))
+    sparsity, margin = training_findings(curves)
+    assert sparsity.endswith("The norm of W is not known here, so that nothing is said about sparsity beside it.")
+    assert margin.startswith("The median logit margin")
+    page = checkpoint_page(curves)
+    assert "max-margin" not in page.lower().replace("max-margin token selection", "")  # but for the paper's title
+
+
+@pytest.fixture(scope="module")
+def page():
+    return checkpoint_page(made_up(relative_nnz=DOWN))
+
+
+def test_the_page_needs_nothing_else_and_keeps_names_as_text(page):
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(addresses) == 2
+    for one in addresses:
+        assert one.startswith("data:image/svg+xml;base64,")
+        assert base64.b64decode(one.split(",")[1]).lstrip().startswith(b"<?xml")
+    assert not re.search(r"<(link|script|iframe)|@import|https?://", page)
+
+
+def test_the_table_has_every_layer_from_first_to_last(page):
+    rows = re.findall(r'<tr><th scope="row">(\d)</th>(.*?)</tr>', page)
+    assert [layer for layer, _ in rows] == ["0", "1", "2"]
+    assert rows[1][1].startswith("<td>0.9 → 0.1 (−1.00)</td>")
+    assert rows[1][1].count("<td>") == 6
