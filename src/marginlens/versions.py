@@ -6,7 +6,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-_PACKAGES = ("marginlens", "numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch")
+_PACKAGES = ("marginlens", "numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch", "transformers")
 
 
 def versions() -> dict[str, str]:

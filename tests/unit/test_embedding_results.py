@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import keep, run
 from marginlens.embeddings.checkpoint import fingerprint_of
-from marginlens.embeddings.keeping import command_without_places, keep_run, kept_runs, read_kept
+from marginlens.embeddings.keeping import keep_run, kept_runs, read_kept
 from marginlens.embeddings.results import RankCorrelations
 from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
@@ -21,6 +21,7 @@ from marginlens.errors import InputError
 from marginlens.experiments import b_f2, b_f3, b_f14, embedding_points
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.experiments.embedding_points import deciding, is_stated, order, ranks_of, spearman
+from marginlens.runs.keeping import command_without_places
 from tolerances import KEPT_RANKS, ROUNDING
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)

@@ -11,8 +11,9 @@ from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings.checkpoint import read_checkpoint
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
-from marginlens.embeddings.settings import TrainingSettings, check_device
+from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import InputError
+from marginlens.runs.settings import check_device
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 3, "batch": 16})

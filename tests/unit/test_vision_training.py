@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_any_step_with_the_same_bits(images, tmp_path, monkey
 
     raise_interrupt = [False]
     monkeypatch.setattr(training._Run, "_step", step)
-    monkeypatch.setattr(training, "_held_interrupts", lambda: _Held(raise_interrupt))
+    monkeypatch.setattr(training, "held_interrupts", lambda: _Held(raise_interrupt))
     with pytest.raises(KeyboardInterrupt):
         train_vision(images, chosen, checkpoint=file)
     saved = read_checkpoint(file)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
-import zlib
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import check_place, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.settings import TrainingSettings
-from marginlens.errors import InputError, reject
+from marginlens.errors import reject
+from marginlens.runs.checkpoints import read_archive, refuse_other_data, refuse_other_settings, write_archive
 
 _FORM = "marginlens training checkpoint 1"
-_FACTS = "facts"
+_TOLD = ("fingerprint", "generator", "epoch", "place", "taken", "loss", "history", "seconds")
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,14 +42,8 @@ class Checkpoint:
 
     def check(self, settings: TrainingSettings, fingerprint: str, place: Path) -> None:
         """Refuse to go on with other settings or other data."""
-        differences = settings.differences(self.settings)
-        if differences:
-            remedy = "Go on with its settings, or name another file."
-            raise reject(
-                "checkpoint", "one of the same settings", f"{str(place)!r} with {', '.join(differences)}", remedy
-            )
-        if fingerprint != self.fingerprint:
-            raise reject("checkpoint", "one of the same data", f"{str(place)!r}, made with other sequences or labels")
+        refuse_other_settings(place, settings, self.settings)
+        refuse_other_data(place, fingerprint, self.fingerprint, "sequences or labels")
 
     def check_arrays(self, needed: dict[str, Any], place: Path | None) -> None:
         """Refuse a file that lacks an array, or has one of another shape; products can be formed again."""
@@ -74,41 +64,14 @@ def fingerprint_of(data: LabelledSequences) -> str:
 
 def write_checkpoint(place: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint beside its place, then rename it into it."""
-    facts = {
-        "form": _FORM,
-        "settings": checkpoint.settings.told(),
-        **{name: getattr(checkpoint, name) for name in _TOLD},
-    }
-    stream = BytesIO()
-    arrays: dict[str, Any] = {**checkpoint.arrays, _FACTS: np.array(json.dumps(facts))}
-    np.savez(stream, **arrays)
-    write_whole(place, stream.getvalue(), "checkpoint")
+    facts = {"settings": checkpoint.settings.told(), **{name: getattr(checkpoint, name) for name in _TOLD}}
+    write_archive(place, _FORM, facts, checkpoint.arrays)
 
 
 def read_checkpoint(place: Path) -> Checkpoint:
     """The checkpoint in a file."""
-    check_place(place, "checkpoint")
-    expected = "a file that marginlens wrote"
-    try:
-        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        facts = json.loads(str(arrays.pop(_FACTS)))
-        if facts.pop("form") != _FORM:
-            raise reject("checkpoint", expected, f"{str(place)!r}, of another form")
-        return Checkpoint(TrainingSettings.of(facts.pop("settings")), arrays=arrays, **facts)
-    except InputError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as problem:
-        raise reject("checkpoint", expected, f"{str(place)!r}, which cannot be read") from problem
+    return read_archive(place, _FORM, _made)
 
 
-_TOLD = ("fingerprint", "generator", "epoch", "place", "taken", "loss", "history", "seconds")
+def _made(facts: dict[str, Any], arrays: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(TrainingSettings.of(facts.pop("settings")), arrays=arrays, **facts)

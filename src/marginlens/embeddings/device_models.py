@@ -11,7 +11,8 @@ from marginlens.data.tokens import IntArray
 from marginlens.embeddings.device_batches import DeviceBatch, DeviceEpochs, Group, sums_by_token
 from marginlens.embeddings.minibatches import DistinctTokens
 from marginlens.embeddings.parameters import Parameters
-from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings, check_device
+from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings
+from marginlens.runs.settings import check_device
 
 
 class DeviceModel(ABC):

@@ -6,21 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from marginlens.embeddings.keeping import keep_run, read_kept
-from marginlens.errors import InputError
-
-EXIT_UNUSABLE = 2
+from marginlens.runs.scripts import in_one_sentence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Keep a run that `python -m marginlens.embeddings.run` wrote, and say where."""
     options = _parser().parse_args(None if arguments is None else list(arguments))
-    try:
-        place = keep_run(options.folder, options.name, data=options.data, into=options.into)
-    except (InputError, OSError) as problem:
-        print(f"marginlens: {problem}", file=sys.stderr)
-        return EXIT_UNUSABLE
+    return in_one_sentence(lambda: _keep(options))
+
+
+def _keep(options: Any) -> int:
+    place = keep_run(options.folder, options.name, data=options.data, into=options.into)
     print(f"{read_kept(place)!r} is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
     return 0
 

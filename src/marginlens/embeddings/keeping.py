@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, reject
+from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
 
 FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"
@@ -33,7 +31,6 @@ _DIGITS = 5  # significant digits of what is drawn
 _DENSE, _PER_DECADE = 20, 40  # the first epochs are all kept, later ones so many for each factor of ten
 _CURVES = ("loss", "correlation_v", "correlation_p")
 _COLUMNS = ("a", "b", "count", "difference")
-_PLACES = ("--out", "--checkpoint")  # options of the command that name places of one machine
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -80,8 +77,7 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
     Returns:
         The file.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
-        raise reject("name", "letters, digits, dots and dashes", repr(name))
+    check_name(name)
     place = Path(folder)
     facts, table = _read(place)
     sequences, source = _sequences(facts["data"], data)
@@ -108,12 +104,8 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
         "count": statistics.count.tolist(),
         "difference": (statistics.in_positive - statistics.in_negative).tolist(),
     }
-    target = (Path(str(_results())) if into is None else Path(into)) / f"{PREFIX}{name}.json"
-    lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        for key, value in kept.items()
-    )
-    write_whole(target, f"{{\n{lines}\n}}\n".encode(), "into")
+    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    write_whole(target, lines_of(kept), "into")
     return target
 
 
@@ -136,27 +128,12 @@ def read_kept(path: str | Path) -> KeptRun:
 
 def kept_runs(source: str, layers: int) -> tuple[KeptRun, ...]:
     """All runs on this data and of this depth that come with the package, the largest learning rate first."""
-    found = [read_kept(Path(str(one))) for one in _results().iterdir() if one.name.startswith(PREFIX)]
+    found = [read_kept(one) for one in kept_results().iterdir() if one.name.startswith(PREFIX)]
     chosen = [run for run in found if run.source == source and run.settings.layers == layers]
     return tuple(sorted(chosen, key=lambda run: (-run.settings.learning_rate, run.settings.spread, run.name)))
 
 
-def command_without_places(command: str) -> str:
-    """A command without the options that name where things go on one machine."""
-    words, kept = iter(shlex.split(command)), []
-    for word in words:
-        if word in _PLACES:
-            next(words, None)
-        elif not word.startswith(tuple(f"{option}=" for option in _PLACES)):
-            kept.append(word)
-    return shlex.join(kept)
-
-
 # ---- parts
-
-
-def _results() -> Any:
-    return files("marginlens") / "results"
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:

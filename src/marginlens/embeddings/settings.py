@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from marginlens.errors import missing_extra, positive_number, reject, whole_number
+from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
+from marginlens.runs.settings import RunSettings
 
 BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
 EPSILON = 1e-8
 DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
-_FREE = ("epochs", "device")  # what may change when a run goes on
 
 
 @implements("B", "App. E")
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(RunSettings):
     """Choices of one training run; the defaults are the paper's for IMDB and Yelp.
 
     Args:
@@ -29,6 +28,8 @@ class TrainingSettings:
         dtype: "float32" or "float64", of all parameters and moments.
         spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
     """
+
+    FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
 
     layers: int = 1
     d_model: int = 2048
@@ -61,44 +62,3 @@ class TrainingSettings:
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0."""
         return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= one for one in self.milestones)
-
-    def told(self) -> dict[str, Any]:
-        """The settings as plain values, by name."""
-        return {**dataclasses.asdict(self), "milestones": list(self.milestones)}
-
-    @classmethod
-    def of(cls, told: dict[str, Any]) -> TrainingSettings:
-        """Settings from what `told` gave."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(told) - known)
-        if unknown:
-            raise reject("settings", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
-        return cls(**{**told, **({"milestones": tuple(told["milestones"])} if "milestones" in told else {})})
-
-    def differences(self, other: TrainingSettings) -> list[str]:
-        """The settings in which two runs differ so that one cannot go on where the other stopped."""
-        mine, theirs = self.told(), other.told()
-        return [
-            f"{name} {theirs[name]} there, {mine[name]} here"
-            for name in mine
-            if name not in _FREE and mine[name] != theirs[name]
-        ]
-
-
-def check_device(device: str) -> Any:
-    """The torch device of that name, which this machine must have."""
-    try:
-        import torch
-    except ImportError as problem:
-        raise missing_extra("torch", "torch", "Training two layers, or on a GPU,") from problem
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as problem:
-        raise reject("device", "cpu or cuda", repr(device)) from problem
-    if found.type not in ("cpu", "cuda"):
-        raise reject("device", "cpu or cuda", repr(device))
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise reject("device", "a device that this machine has", f"{device!r} where torch finds no GPU", "Use cpu.")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise reject("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
-    return found

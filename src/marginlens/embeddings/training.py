@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,11 @@ from marginlens.embeddings.checkpoint import Checkpoint, fingerprint_of, read_ch
 from marginlens.embeddings.minibatches import DistinctTokens, batches_of, distinct_tokens
 from marginlens.embeddings.parameters import Parameters, initial_parameters
 from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun
-from marginlens.embeddings.settings import TrainingSettings, check_device
+from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import positive_number, whole_number
+from marginlens.runs.interrupts import held_interrupts
+from marginlens.runs.settings import check_device
 
 Watcher = Callable[[EpochRecord], None]
 
@@ -52,7 +51,7 @@ def train_embeddings(
         check_place(place, "checkpoint")
     run = _Run(sequences, choices, place)
     limit = None if time_limit is None else positive_number(time_limit, "time_limit")
-    with _held_interrupts() as interrupted:
+    with held_interrupts() as interrupted:
         ending = run.go(whole_number(every, "every", at_least=1), limit, watch or (lambda record: None), interrupted)
     return run.result(ending)
 
@@ -159,23 +158,3 @@ class _Run:
             float(np.mean(margins > 0.0)),
             ending,
         )
-
-
-@contextmanager
-def _held_interrupts() -> Iterator[Callable[[], bool]]:
-    """Hold the first Ctrl-C until a step is whole; a second one interrupts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    seen = threading.Event()
-    usual = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: Any) -> None:
-        seen.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield seen.is_set
-    finally:
-        signal.signal(signal.SIGINT, usual)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from marginlens.data.files import write_whole
-from marginlens.embeddings.keeping import command_without_places
 from marginlens.errors import InputError, reject
-from marginlens.vision.results import FACTS, FORM, Ending, VisionCurves, curves_from, lines_of, told_curves
+from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
+from marginlens.vision.results import FACTS, FORM, Ending, VisionCurves, curves_from, told_curves
 from marginlens.vision.settings import VisionSettings
 
 PREFIX = "vision-"
 _EXPECTED = f"a folder with {FACTS}, which marginlens.vision.run wrote"
-_LEFT_OUT = ("--save-models",)  # options that name places of one machine, beside those of every training command
-_BY_NAME = ("--data", "--settings")  # options whose files keep their name, without the folder
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -54,11 +49,10 @@ def keep_run(folder: str | Path, name: str, *, into: str | Path | None = None) -
     Returns:
         The file.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
-        raise reject("name", "letters, digits, dots and dashes", repr(name))
+    check_name(name)
     told, curves = _read(Path(folder) / FACTS, "folder", _EXPECTED)
-    told = {**told, **told_curves(curves), "command": _without_places(told["command"])}
-    target = (Path(str(files("marginlens") / "results")) if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    told = {**told, **told_curves(curves), "command": command_without_places(told["command"])}
+    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
     write_whole(target, lines_of(told), "into")
     return target
 
@@ -78,10 +72,9 @@ def read_kept(path: str | Path) -> KeptVisionRun:
     )
 
 
-def kept_run(name: str) -> KeptVisionRun | None:
-    """The run of this name that comes with the package, or None."""
-    place = Path(str(files("marginlens") / "results")) / f"{PREFIX}{name}.json"
-    return read_kept(place) if place.is_file() else None
+def kept_run(name: str) -> KeptVisionRun:
+    """The run of this name that comes with the package."""
+    return read_kept(kept_results() / f"{PREFIX}{name}.json")
 
 
 # ---- parts
@@ -102,17 +95,3 @@ def _read(place: Path, argument: str, expected: str) -> tuple[dict[str, Any], Vi
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise reject(argument, expected, f"{str(place)!r}, which cannot be read") from problem
-
-
-def _without_places(command: str) -> str:
-    """A command without folders of one machine; files that it reads keep their names."""
-    words, kept = iter(shlex.split(command_without_places(command))), []
-    for word in words:
-        option, given, value = word.partition("=")
-        if option not in _LEFT_OUT + _BY_NAME:
-            kept.append(word)
-            continue
-        value = value if given else next(words, "")
-        if option in _BY_NAME:
-            kept += [option, value if value.lstrip().startswith("{") else Path(value).name]
-    return shlex.join(kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +12,7 @@ import numpy as np
 
 from marginlens.data.files import write_whole
 from marginlens.data.tokens import FloatArray
+from marginlens.runs.keeping import lines_of
 from marginlens.vision.settings import VisionSettings
 
 FACTS = "run.json"
@@ -144,15 +144,6 @@ def curves_from(told: Mapping[str, Any]) -> VisionCurves:
         raise ValueError("maps of another shape")
     scalars = {name: _numbers(told["curves"][name]) for name in SCALARS}
     return VisionCurves(epochs, scalars, by_layer, tuple(maps["epochs"]), values, tuple(maps["labels"]))
-
-
-def lines_of(told: Mapping[str, Any]) -> bytes:
-    """A JSON object with one line for each name."""
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        for name, value in told.items()
-    )
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def rounded(values: Any, digits: int) -> Any:

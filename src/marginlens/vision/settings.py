@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from marginlens.errors import positive_number, reject, whole_number
+from marginlens.runs.settings import RunSettings
 
 MOMENTUM = 0.9  # of stochastic gradient descent
 OPTIMISERS = ("sgd", "adamw")
 PRECISIONS = ("float32", "bfloat16")
-_FREE = ("epochs", "device", "compiled")  # what may change when a run goes on
 _WHOLE = (
     ("width", 1),
     ("layers", 1),
@@ -29,7 +28,7 @@ _WHOLE = (
 
 
 @dataclass(frozen=True)
-class VisionSettings:
+class VisionSettings(RunSettings):
     """Choices of one training run; the defaults are ViT-base on 2 × 2 patches at the paper's fixed rate.
 
     Args:
@@ -45,6 +44,8 @@ class VisionSettings:
         precision: "float32", or "bfloat16" on a GPU for products under autocast; weights and moments are float32 in both.
         compiled: whether torch.compile is applied to the training step.
     """
+
+    FREE: ClassVar[tuple[str, ...]] = ("epochs", "device", "compiled")
 
     width: int = 768
     layers: int = 12
@@ -91,25 +92,3 @@ class VisionSettings:
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0 over all epochs."""
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) if self.warmup else self.learning_rate
-
-    def told(self) -> dict[str, Any]:
-        """The settings as plain values, by name."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of(cls, told: dict[str, Any]) -> VisionSettings:
-        """Settings from what `told` gave, or from a part of it."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(told) - known)
-        if unknown:
-            raise reject("settings", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
-        return cls(**told)
-
-    def differences(self, other: VisionSettings) -> list[str]:
-        """The settings in which two runs differ so that one cannot go on where the other stopped."""
-        mine, theirs = self.told(), other.told()
-        return [
-            f"{name} {theirs[name]} there, {mine[name]} here"
-            for name in mine
-            if name not in _FREE and mine[name] != theirs[name]
-        ]

@@ -12,10 +12,10 @@ import numpy as np
 
 from marginlens.data.files import check_place
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.embeddings.settings import check_device
-from marginlens.embeddings.training import _held_interrupts
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
+from marginlens.runs.interrupts import held_interrupts
+from marginlens.runs.settings import check_device
 from marginlens.vision.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import cls_attention, key_query_norms
@@ -62,7 +62,7 @@ def train_vision(
     if save_models is not None:
         whole_number(save_models[1], "save_every", at_least=1)
     run = _Run(data, settings or VisionSettings(), place, save_models)
-    with _held_interrupts() as interrupted, _quick_products(run.device):
+    with held_interrupts() as interrupted, _quick_products(run.device):
         ending = run.go(every, limit, watch or (lambda record: None), interrupted)
         return run.result(ending)
 

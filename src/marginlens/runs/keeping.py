@@ -1,0 +1,51 @@
+"""Runs that come with the package: where they lie, what they may be called, how their JSON looks and which places it must not name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from marginlens.errors import reject
+
+_LEFT_OUT = ("--out", "--checkpoint", "--save-models")
+_BY_NAME = ("--data", "--settings")
+
+
+def kept_results() -> Path:
+    """The folder of results that come with the package."""
+    return Path(str(files("marginlens") / "results"))
+
+
+def check_name(name: str) -> str:
+    """What a kept run is called, which becomes part of a file's name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
+        raise reject("name", "letters, digits, dots and dashes", repr(name))
+    return name
+
+
+def lines_of(told: Mapping[str, Any]) -> bytes:
+    """A JSON object with one line for each name."""
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        for name, value in told.items()
+    )
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def command_without_places(command: str) -> str:
+    """A command without places of one machine: where things go is left out, and what it reads keeps its name without the folder."""
+    words, kept = iter(shlex.split(command)), []
+    for word in words:
+        option, given, value = word.partition("=")
+        if option not in _LEFT_OUT + _BY_NAME:
+            kept.append(word)
+            continue
+        value = value if given else next(words, "")
+        if option in _BY_NAME:
+            kept += [option, value if value.lstrip().startswith("{") else Path(value).name]
+    return shlex.join(kept)

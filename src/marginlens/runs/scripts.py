@@ -1,0 +1,62 @@
+"""Training from a shell where only the numerical packages are at hand: options, endings and versions that all such scripts share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import marginlens
+from marginlens.errors import InputError, MissingExtra, reject
+
+EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
+
+
+def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> int:
+    """The exit code of `work`; unusable input and Ctrl-C end in a sentence instead of a traceback."""
+    try:
+        return work()
+    except (InputError, MissingExtra, OSError) as problem:
+        print(f"marginlens: {problem}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    except KeyboardInterrupt:
+        kept = f"; {checkpoint} holds where to go on" if checkpoint else ""
+        print(f"marginlens: interrupted{kept}.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:
+    """The options of every training script; a checkpoint comes after `every` epochs unless the user says otherwise."""
+    parser.add_argument(
+        "--settings", default="{}", metavar="JSON", help="settings by name, as JSON or a file that holds it"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="kept up to date; the run goes on from it")
+    parser.add_argument("--every", type=int, default=every, metavar="N", help=f"epochs between checkpoints ({every})")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="stop in good order after S seconds")
+
+
+def settings_in(text: str) -> dict[str, Any]:
+    """The settings that `--settings` gives, itself or in the file that it names."""
+    try:
+        told = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except (OSError, ValueError) as problem:
+        raise reject("settings", "a JSON object, or a file that holds one", repr(text)) from problem
+    if not isinstance(told, dict):
+        raise reject("settings", "a JSON object, or a file that holds one", repr(text))
+    return told
+
+
+def versions_on(device: str) -> dict[str, str]:
+    """What a run was made with: packages, machine and, where it has one, GPU."""
+    from marginlens.versions import versions
+
+    found = {**versions(), "marginlens": marginlens.__version__}
+    if device != "cpu":
+        import torch
+
+        found["device"] = torch.cuda.get_device_name(device)
+    return found

@@ -1,0 +1,58 @@
+"""The settings of a training run as plain values and back, and the device they name."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from marginlens.errors import missing_extra, reject
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the settings of all runs can do; a frozen dataclass takes it as its base and names in `FREE` what may change in a run."""
+
+    FREE: ClassVar[tuple[str, ...]] = ()
+
+    def told(self) -> dict[str, Any]:
+        """The settings as plain values, by name."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Self:
+        """Settings from what `told` gave, or from a part of it."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(told) - known)
+        if unknown:
+            raise reject("settings", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
+        return cls(**told)
+
+    def differences(self, other: Self) -> list[str]:
+        """The settings in which two runs differ so that one cannot go on where the other stopped."""
+        mine, theirs = self.told(), other.told()
+        return [
+            f"{name} {theirs[name]} there, {mine[name]} here"
+            for name in mine
+            if name not in self.FREE and mine[name] != theirs[name]
+        ]
+
+
+def check_device(device: str) -> Any:
+    """The torch device of that name, which this machine must have."""
+    try:
+        import torch
+    except ImportError as problem:
+        raise missing_extra("torch", "torch", "Training two layers, or on a GPU,") from problem
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as problem:
+        raise reject("device", "cpu or cuda", repr(device)) from problem
+    if found.type not in ("cpu", "cuda"):
+        raise reject("device", "cpu or cuda", repr(device))
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise reject("device", "a device that this machine has", f"{device!r} where torch finds no GPU", "Use cpu.")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise reject("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
+    return found
