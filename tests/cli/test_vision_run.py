@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from marginlens.errors import InputError
 from marginlens.vision.keep import main as keep
 from marginlens.vision.keeping import kept_run, read_kept
 from marginlens.vision.run import main as run
@@ -81,7 +82,8 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert str(here) not in (here / "vision-tiny.json").read_text()
     assert kept.facts["command"].startswith("python -m marginlens.vision.run --data c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)
-    assert kept_run("there-is-none") is None
+    with pytest.raises(InputError, match="there-is-none"):
+        kept_run("there-is-none")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ _MODULES: tuple[str, ...] = (
     "a_f3",
     "a_f4",
     "a_f5",
+    "a_f67",
     "a_f8",
     "a_f9",
     "a_l2",
