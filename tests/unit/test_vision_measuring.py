@@ -54,6 +54,18 @@ def test_sparsity_is_that_of_the_models_own_cls_rows(model, pixels):
     assert np.abs(found.maps - s[:66]).max() < SINGLE
 
 
+def test_a_cls_token_that_sees_itself_alone_still_has_a_map(images, pixels):
+    saturated = vision_transformer(SETTINGS, images)
+    query = ViTAdapter(saturated).attention_module(2).q_proj
+    with torch.no_grad():
+        query.weight.mul_(1e5)  # logits thousands apart: float64 softmax leaves zeros
+    found = cls_attention(saturated, pixels, n_chosen=70)
+    assert found.own_share[-1] > 0.01  # some heads of some images select CLS
+    assert np.isfinite(found.maps).all()
+    assert found.maps.sum(axis=1) == pytest.approx(np.ones(70), abs=DOUBLE)
+    assert 1 / 16 <= found.head_sparsity[-1] < 0.1
+
+
 def test_the_model_is_left_as_it_was(model, pixels):
     model.train()
     cls_attention(model, pixels[:2])

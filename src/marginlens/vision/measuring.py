@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax, logsumexp, softmax
 
 from marginlens.data.tokens import FloatArray
 from marginlens.papers import implements
@@ -41,6 +42,8 @@ def cls_attention(model: Any, pixels: Any, n_chosen: int = 0) -> ClsAttention:
 
     .. math:: \bar a = \frac1H \sum_h a_h,\quad s = \bar a_{1:T} / \|\bar a_{1:T}\|_1,\quad \mathrm{nnz}(s)/T = 1 / (T \|s\|_2^2)
 
+    In logarithms, since a CLS token that attends to itself alone leaves the patches less than any number can hold.
+
     Args:
         model: a ViT with a CLS token first. pixels: (n_images, channels, height, width), scaled, on the model's device.
         n_chosen: of so many images, the first ones, the map in the last layer comes back.
@@ -52,16 +55,14 @@ def cls_attention(model: Any, pixels: Any, n_chosen: int = 0) -> ClsAttention:
         for first in range(0, len(pixels), _IMAGES_AT_ONCE):
             some = pixels[first : first + _IMAGES_AT_ONCE]
             for reading in read_attention(model, {"pixel_values": some}):
-                logits = reading.logits[
-                    :, :, 0, :
-                ].double()  # in float32 a CLS token that sees only itself leaves the patches nothing
-                rows = logits.softmax(-1).cpu().numpy()  # (images, heads, 1 + patches)
-                mean = rows.mean(axis=1)
-                s = _over_patches(mean)
+                logits = reading.logits[:, :, 0, :].double().cpu().numpy()  # (images, heads, 1 + patches)
+                rows = log_softmax(logits, axis=-1)
+                mean = logsumexp(rows, axis=1) - np.log(rows.shape[1])
+                s = softmax(mean[:, 1:], axis=-1)
                 found = (
                     relative_sparsity(s).sum(),
-                    relative_sparsity(_over_patches(rows)).mean(axis=1).sum(),
-                    mean[:, 0].sum(),
+                    relative_sparsity(softmax(logits[:, :, 1:], axis=-1)).mean(axis=1).sum(),
+                    np.exp(mean[:, 0]).sum(),
                 )
                 sums[:, reading.layer] += found
                 if reading.layer == n_layers - 1:
@@ -97,12 +98,6 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
 
 
 # ---- parts
-
-
-def _over_patches(rows: FloatArray) -> FloatArray:
-    """Rows (…, 1 + n_patches) without their first entry, scaled to sum 1."""
-    patches = rows[..., 1:]
-    return patches / patches.sum(axis=-1, keepdims=True)
 
 
 @contextmanager
