@@ -170,6 +170,8 @@ def test_the_sentences_follow_the_numbers():
     assert "is more max-margin than a random one." in findings(made_up(max_margin=margin))[-2]
     margin = dataclasses.replace(margin, correlation_random_head=np.full((LAYERS, HEADS), 0.7))
     assert "is less max-margin than a random one." in findings(made_up(max_margin=margin))[-2]
+    at_offset = findings(made_up(max_margin=margin, w_offset=3))[-2]
+    assert "W at offset 3 with the max-margin solution for the selections that this W makes has" in at_offset
 
 
 def test_sentences_go_without_what_was_not_measured():

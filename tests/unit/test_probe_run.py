@@ -183,6 +183,7 @@ def test_rotary_models_are_asked_for_the_selections_of_w_at_the_offset():
                     row = model(input_ids=ids, output_attentions=True).attentions[layer][0, head, position]
                 agreed[layer, head] += (chosen == starts[place] + int(row.argmax())) / len(made)
     assert 0.0 < agreed.min() < agreed.max() < 1.0
+    assert result.w_offset == 2
     assert result.notes[-1].startswith("The max-margin part is about W at offset 2, not about the heads at all offsets")
     assert result.notes[-1].endswith(
         f"They are the selections of the model itself in {agreed.mean():.0%} of these queries "
@@ -367,7 +368,8 @@ def test_preferences_count_who_was_selected_over_whom(bert):
     assert {(graph.names[i], graph.names[j]) for i, j in graph.graph.edges} == among
     assert {row.preferred for row in result.preferences[1, 0]} <= set(graph.names)
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
-    assert none.preferences == none.graphs == {}
+    assert (none.preferences, none.graphs, none.notes) == ({}, {}, ())
+    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("What heads prefer over what is left out")
     assert np.isnan(none.heads.strict_share).all()
 
 

@@ -246,7 +246,7 @@
       const right = k ? x(Math.log10(at)) < width - 120 : x(Math.log10(at)) < 90; // on which side of its line a label has room
       picture.append(draw("text", { x: x(Math.log10(at)) + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end" }, `${words} ${shown(at)}`));
     });
-    return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), picture];
+    return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), make("div", { class: "scroll" }, picture)];
   }
 
   function maxMargin() {

@@ -17,7 +17,7 @@ def findings(result: ProbeResult) -> tuple[str, ...]:
     """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
     said = [_sparsity(result), _by_layer(result), _weights(result), _selections(result), _preferences(result)]
     if result.max_margin is not None:
-        said += [_correlation(result.max_margin), _margins(result.max_margin)]
+        said += [_correlation(result.max_margin, result.w_offset), _margins(result.max_margin)]
     return tuple(one for one in said if one)
 
 
@@ -87,15 +87,18 @@ def _preferences(result: ProbeResult) -> str:
     )
 
 
-def _correlation(found: MaxMarginMeasures) -> str:
+def _correlation(found: MaxMarginMeasures, offset: int | None) -> str:
     own = found.correlation
     if not np.isfinite(own).any():
         return "No W makes the selections of any head, so that none has a max-margin solution to compare with."
     best = place_of(own, largest=True)
+    at, whose = (
+        ("", "its own selections") if offset is None else (f" at offset {offset}", "the selections that this W makes")
+    )
     return (
-        f"The correlation of a head's W with the max-margin solution for its own selections has median {_median(own)} over heads "
+        f"The correlation of a head's W{at} with the max-margin solution for {whose} has median {_median(own)} over heads "
         f"({_ends(own)}). The baselines: {_median(found.correlation_random_selections)} at random selections, "
-        f"{_median(found.correlation_random_matrix)} for a random W at the head's selections, "
+        f"{_median(found.correlation_random_matrix)} for a random W at the same selections, "
         f"{_median(found.correlation_random_head)} for a random W at the selections it makes itself. "
         f"It exceeds that of random selections in {_above(own, found.correlation_random_selections)} heads and that of a random W at its "
         f"own selections in {_above(own, found.correlation_random_head)}: by this measure the typical head is "

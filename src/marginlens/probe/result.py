@@ -76,6 +76,7 @@ class ProbeResult:
         n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average.
         heads: the measures, arrays of shape (n_layers, n_heads). max_margin: those of the max-margin part, None where it was not asked.
         margins: how often each head selected with which margin.
+        w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
         examples: a few inputs with their maps and selections.
         preferences: (layer, head) → what the head prefers over what, the best supported first.
         graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
@@ -90,6 +91,7 @@ class ProbeResult:
     heads: HeadMeasures
     margins: MarginCounts
     settings: ProbeSettings
+    w_offset: int | None = None
     max_margin: MaxMarginMeasures | None = None
     examples: tuple[Example, ...] = ()
     preferences: Mapping[tuple[int, int], tuple[NamedPreference, ...]] = field(default_factory=dict)
@@ -139,6 +141,7 @@ class ProbeResult:
             "mean_tokens": self.mean_tokens,
             "seconds": plain(np.asarray(self.seconds)),
             "settings": self.settings.told(),
+            "w_offset": self.w_offset,
             "notes": list(self.notes),
             "measures": {name: plain(array) for name, array in dict(self.heads).items()},
             "max_margin": None if self.max_margin is None else {name: plain(one) for name, one in self.max_margin},

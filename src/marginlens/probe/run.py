@@ -9,13 +9,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray
-from marginlens.errors import InputError, reject
+from marginlens.errors import reject
 from marginlens.probe.adapters import Adapter, adapter_for
 from marginlens.probe.example_maps import ExampleMaps
 from marginlens.probe.inputs import Inputs, as_inputs, as_loaded
 from marginlens.probe.reading import InputBatch, LayerReading, read_attention
 from marginlens.probe.result import ProbeResult
-from marginlens.probe.run_margins import probe_margins
+from marginlens.probe.run_margins import is_rotary, probe_margins
 from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.selection import select_tokens
@@ -63,6 +63,8 @@ def probe_model(
     preferences, graphs, shares = kept.finished(asked.preferences)
     if preferences and kept.count < len(given):
         notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
+    elif asked.preferences and not preferences:
+        notes += ("What heads prefer over what is left out: it takes two inputs, and they must not be very long.",)
     found = None
     if asked.max_margin:
         found, more = probe_margins(loaded.model, given, asked, watch)
@@ -78,6 +80,7 @@ def probe_model(
         heads=sums.finished({**norms, **shares}),
         margins=sums.margins,
         settings=asked,
+        w_offset=asked.offset if is_rotary(adapter) else None,
         max_margin=found,
         examples=examples.finished(),
         preferences=preferences,
@@ -99,10 +102,8 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     nan where positions are rotary and no `offset` is given at which to take W.
     """
     norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in _NORMS}
-    try:
-        adapter.key_query(0, 0)
-        notes: tuple[str, ...] = ()
-    except InputError:
+    notes: tuple[str, ...] = ()
+    if is_rotary(adapter):
         if offset is None:
             return norms, (
                 "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "

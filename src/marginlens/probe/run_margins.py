@@ -34,7 +34,7 @@ def probe_margins(
     those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same.
     """
     adapter = adapter_for(model)
-    rotary = _is_rotary(adapter)
+    rotary = is_rotary(adapter)
     if rotary and settings.offset is None:
         progress.advance(adapter.n_layers * adapter.n_heads)
         return None, (
@@ -60,7 +60,7 @@ def probe_margins(
     return MaxMarginMeasures(**arrays), (*notes, *((_at_offset(settings.offset, agreed),) if rotary else ()))
 
 
-def _is_rotary(adapter: Adapter) -> bool:
+def is_rotary(adapter: Adapter) -> bool:
     """Whether W depends on the offset of query and key."""
     try:
         adapter.key_query(0, 0)

@@ -14,17 +14,19 @@ from marginlens.probe.result import NamedPreference
 from marginlens.probe.selection import Selection
 
 _PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are kept
+_FEW, _MORE = 3, 2 * _PAIRS  # so many inputs may have more, such as images of 197 tokens
 
 Preferences = dict[tuple[int, int], tuple[NamedPreference, ...]]
 Graphs = dict[tuple[int, int], NamedGraph]
 
 
 class KeptSelections:
-    """The selections of the first inputs, as many as stay below a fixed number of pairs of query and token."""
+    """The selections of the first inputs, as many as stay below a fixed number of pairs of query and token, which is larger for few."""
 
     def __init__(self, inputs: Inputs, n_layers: int, n_heads: int) -> None:
         lengths = np.array([_length(inputs, place) for place in range(len(inputs))])
-        self.count = int(np.searchsorted(np.cumsum(lengths**2), _PAIRS, side="right"))
+        within = [int(np.searchsorted(np.cumsum(lengths**2), most, side="right")) for most in (_PAIRS, _MORE)]
+        self.count = max(within[0], min(within[1], _FEW))
         self._inputs, self._shape = inputs, (n_layers, n_heads)
         self._selected = [np.zeros((n_layers, n_heads, n), dtype=np.int32) for n in lengths[: self.count].tolist()]
         self._visible: list[BoolArray] = [np.zeros((n, n), dtype=bool) for n in lengths[: self.count].tolist()]
