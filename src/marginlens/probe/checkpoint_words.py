@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.data.tokens import BoolArray
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS
+from marginlens.probe.page_words import above
 
 _TREND = 0.7  # rank correlation with the step from which on a curve is said to fall or grow
-_NOT_SPARSER = "does attention get sparser while the key-query weights grow"
 
 
 def training_findings(curves: CheckpointCurves) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
         where = ", ".join(str(one) for one in np.flatnonzero(sparser & larger))
         verdict = f"So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say, in layer {where} only."
     else:
-        verdict = f"So in no layer {_NOT_SPARSER}, which is not what paper A's Figs 6 and 7 say."
+        verdict = "So in no layer does attention get sparser while the key-query weights grow, which is not what paper A's Figs 6 and 7 say."
     return f"{counted}; {weights}. {verdict}"
 
 
@@ -93,13 +93,8 @@ def _max_margin(curves: CheckpointCurves, name: str, words: str) -> str:
     chance = baselines[titles["_random_head"]]
     return (
         f"{words}, the mean over the heads of the last layer, goes {change(curves, name)}. The baselines: {beside}. It exceeds that of a "
-        f"random head, weights drawn at random at the selections that they make themselves, at {_above(own, chance)} checkpoints."
+        f"random head, weights drawn at random at the selections that they make themselves, at {above(own, chance)} checkpoints."
     )
-
-
-def _above(own: FloatArray, baseline: FloatArray) -> str:
-    known = np.isfinite(own) & np.isfinite(baseline)
-    return f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
 
 
 def _rank(value: float) -> str:

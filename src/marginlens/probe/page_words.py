@@ -100,8 +100,8 @@ def _correlation(found: MaxMarginMeasures, offset: int | None) -> str:
         f"({_ends(own)}). The baselines: {_median(found.correlation_random_selections)} at random selections, "
         f"{_median(found.correlation_random_matrix)} for a random W at the same selections, "
         f"{_median(found.correlation_random_head)} for a random W at the selections it makes itself. "
-        f"It exceeds that of random selections in {_above(own, found.correlation_random_selections)} heads and that of a random W at its "
-        f"own selections in {_above(own, found.correlation_random_head)}: by this measure the typical head is "
+        f"It exceeds that of random selections in {above(own, found.correlation_random_selections)} heads and that of a random W at its "
+        f"own selections in {above(own, found.correlation_random_head)}: by this measure the typical head is "
         f"{_compared(own, found.correlation_random_head)} max-margin {_than(own, found.correlation_random_head)} a random one. "
         f"The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
     )
@@ -118,7 +118,8 @@ def _margins(found: MaxMarginMeasures) -> str:
     )
 
 
-def _above(own: FloatArray, baseline: FloatArray) -> str:
+def above(own: FloatArray, baseline: FloatArray) -> str:
+    """How many numbers exceed their baseline, of those that have one: 3 of 5."""
     known = np.isfinite(own) & np.isfinite(baseline)
     return f"{int(np.sum(known & (own > baseline)))} of {int(known.sum())}"
 
