@@ -65,7 +65,10 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
         where = ", ".join(str(one) for one in np.flatnonzero(sparser & larger))
         verdict = f"So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say, in layer {where} only."
     else:
-        verdict = "So in no layer does attention get sparser while the key-query weights grow, which is not what paper A's Figs 6 and 7 say."
+        verdict = (
+            "So in no layer does attention get sparser while the key-query weights grow, which is not what paper A's Figs 6 and 7 "
+            "say."
+        )
     return f"{counted}; {weights}. {verdict}"
 
 
