@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from marginlens.probe.loading import load_model, minilm_folder
-from marginlens.probe.page import probe_page
+from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.pages.page import probe_page
 from marginlens.probe.run import probe_model
 from marginlens.probe.sentences import own_sentences
 from marginlens.probe.settings import ProbeSettings

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe.adapters import ADAPTERS, adapter_for, supported_families
-from marginlens.probe.loading import load_model, minilm_folder
-from marginlens.probe.reading import read_attention
+from marginlens.probe.models.adapters import ADAPTERS, adapter_for, supported_families
+from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.reading import read_attention
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

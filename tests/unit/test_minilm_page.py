@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marginlens.experiments.claim import Effort
-from marginlens.probe import loading
+from marginlens.probe.models import loading
 from marginlens.report import minilm
 from tiny_transformers import save, tiny_bert
 

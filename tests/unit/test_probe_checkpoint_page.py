@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.checkpoint_page import checkpoint_page
-from marginlens.probe.checkpoint_words import change, falls, grows, training_findings
 from marginlens.probe.measures import MEASURES
+from marginlens.probe.pages.checkpoint_page import checkpoint_page
+from marginlens.probe.pages.checkpoint_words import change, falls, grows, training_findings
 
 EVIL = '<b>"epoch-9"</b>'
 STEPS = np.arange(5.0)

@@ -10,8 +10,8 @@ from matplotlib import colormaps
 from marginlens.errors import InputError
 from marginlens.probe import run_margins
 from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
-from marginlens.probe.loading import load_model
-from marginlens.probe.max_margin import layer_margins
+from marginlens.probe.heads.max_margin import layer_margins
+from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Silence

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe.image_inputs import ImageSettings, prepare_images, read_images
-from marginlens.probe.loading import load_model, minilm_folder
-from marginlens.probe.reading import read_attention
-from marginlens.probe.text_inputs import encode_texts, max_tokens, read_texts
+from marginlens.probe.models.image_inputs import ImageSettings, prepare_images, read_images
+from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.reading import read_attention
+from marginlens.probe.models.text_inputs import encode_texts, max_tokens, read_texts
 
 BYTES_TO_NUMBERS = 1e-6  # float32 roundings of (byte / 255 - mean) / std
 BERT = SimpleNamespace(model_type="bert", vocab_size=50, max_position_embeddings=12)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError, MissingExtra
-from marginlens.probe import loading
-from marginlens.probe.loading import load_model, minilm_folder
-from marginlens.probe.reading import read_attention
+from marginlens.probe.models import loading
+from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.reading import read_attention
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ import pytest
 
 import tolerances
 from marginlens.errors import InputError
-from marginlens.probe.key_query import KeyQueryMap
-from marginlens.probe.max_margin import (
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.heads.max_margin import (
     HeadMargin,
     MarginMatch,
     head_margin,
@@ -17,7 +17,7 @@ from marginlens.probe.max_margin import (
     selected_tokens,
     selection_constraints,
 )
-from marginlens.probe.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
+from marginlens.probe.heads.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
 from marginlens.svm import Status, least_distance
 from marginlens.svm.bilinear import bilinear_svm
 

@@ -7,8 +7,8 @@ import pytest
 
 import tolerances
 from marginlens.errors import InputError
-from marginlens.probe.key_query import KeyQueryMap
-from marginlens.probe.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
 
 
 def random_map(seed: int, d_model: int = 30, d_head: int = 5) -> KeyQueryMap:

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from marginlens.graphs import graphs_of_edges
+from marginlens.probe.heads.preference_graph import NamedGraph
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
-from marginlens.probe.page import page_data, probe_page
-from marginlens.probe.page_words import findings
-from marginlens.probe.preference_graph import NamedGraph
+from marginlens.probe.pages.page import page_data, probe_page
+from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, NamedPreference, ProbeResult
 from marginlens.probe.settings import ProbeSettings
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from marginlens.graphs import graphs_of_edges
-from marginlens.probe.page_graph import graph_drawing
-from marginlens.probe.preference_graph import MOST, NamedGraph, strongest_graph
-from marginlens.probe.preferences import head_preferences, visible_types
+from marginlens.probe.heads.preference_graph import MOST, NamedGraph, strongest_graph
+from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens.probe.pages.page_graph import graph_drawing
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name
 

@@ -8,7 +8,7 @@ import pytest
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
-from marginlens.probe.preferences import POOLED, HeadPreferences, PreferenceRule, head_preferences, visible_types
+from marginlens.probe.heads.preferences import POOLED, HeadPreferences, PreferenceRule, head_preferences, visible_types
 
 EVERY_WIN = PreferenceRule(least=1, share=0.0)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe.adapters import adapter_for, supported_families
-from marginlens.probe.reading import InputBatch, batch_size, read_attention
+from marginlens.probe.models.adapters import adapter_for, supported_families
+from marginlens.probe.models.reading import InputBatch, batch_size, read_attention
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,12 +8,12 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.example_maps import ExampleMaps
-from marginlens.probe.image_inputs import ImageInputs, ImageSettings
-from marginlens.probe.loading import LoadedModel
+from marginlens.probe.heads.max_margin import layer_margins
+from marginlens.probe.heads.max_margin_sample import MaxMarginSettings
 from marginlens.probe.margins import MarginCounts
-from marginlens.probe.max_margin import layer_margins
-from marginlens.probe.max_margin_sample import MaxMarginSettings
-from marginlens.probe.reading import read_attention
+from marginlens.probe.models.image_inputs import ImageInputs, ImageSettings
+from marginlens.probe.models.loading import LoadedModel
+from marginlens.probe.models.reading import read_attention
 from marginlens.probe.run import probe_model
 from marginlens.probe.run_margins import layer_sample
 from marginlens.probe.sentences import KINDS, own_sentences
@@ -162,8 +162,8 @@ def test_rotary_models_say_why_w_is_missing_and_take_an_offset():
 def test_rotary_models_are_asked_for_the_selections_of_w_at_the_offset():
     import torch
 
-    from marginlens.probe.adapters import adapter_for
-    from marginlens.probe.max_margin import selected_tokens
+    from marginlens.probe.heads.max_margin import selected_tokens
+    from marginlens.probe.models.adapters import adapter_for
 
     model, offset = tiny_llama(), 2
     result = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=offset, queries=2))
@@ -209,7 +209,7 @@ def test_images_are_probed_with_the_map_of_the_first_token():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_examples_of_images_hold_their_bytes(channels):
-    from marginlens.probe.image_inputs import prepare_images
+    from marginlens.probe.models.image_inputs import prepare_images
 
     settings = ImageSettings(channels, 6, 6, (2, 2), mean=(0.3,) * channels, std=(0.4,) * channels)
     images = np.random.default_rng(0).integers(0, 256, size=(2, 6, 6, channels), dtype=np.uint8)
@@ -222,7 +222,7 @@ def test_examples_of_images_hold_their_bytes(channels):
 
 
 def test_max_margin_numbers_are_those_of_each_layer(bert):
-    from marginlens.probe.adapters import adapter_for
+    from marginlens.probe.models.adapters import adapter_for
 
     asked = ProbeSettings(max_margin=True, max_margin_inputs=4, queries=2, seed=3)
     result = probe_model(bert, encoded(bert), asked)

@@ -7,7 +7,7 @@ import pytest
 
 import tolerances
 from marginlens.errors import InputError
-from marginlens.probe.selection import select_tokens
+from marginlens.probe.heads.selection import select_tokens
 
 HIDDEN = -np.inf
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from marginlens.probe.adapters.vit import ViTAdapter
+from marginlens.probe.models.adapters.vit import ViTAdapter
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import cls_attention, key_query_norms
 from marginlens.vision.model import vision_transformer

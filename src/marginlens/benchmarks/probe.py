@@ -7,11 +7,11 @@ import time
 from itertools import cycle, islice
 from typing import Any
 
-from marginlens.probe.loading import load_model
+from marginlens.probe.models.loading import load_model
+from marginlens.probe.models.text_inputs import TextInputs, encode_texts
 from marginlens.probe.run import probe_model
 from marginlens.probe.sentences import own_sentences
 from marginlens.probe.settings import ProbeSettings
-from marginlens.probe.text_inputs import TextInputs, encode_texts
 from marginlens.progress import Progress, Silence
 
 SENTENCES, SEPARATED = 1000, 200  # without and with the max-margin part

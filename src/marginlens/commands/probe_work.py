@@ -14,10 +14,10 @@ from rich.console import Console
 
 from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.inputs import Inputs
-from marginlens.probe.loading import LoadedModel, load_model
 from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
-from marginlens.probe.page_words import head_name
+from marginlens.probe.models.inputs import Inputs
+from marginlens.probe.models.loading import LoadedModel, load_model
+from marginlens.probe.pages.page_words import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
@@ -49,9 +49,9 @@ class Request:
 
     def inputs(self, loaded: LoadedModel) -> Inputs:
         """The inputs as this model reads them."""
-        from marginlens.probe.image_inputs import ImageInputs, read_images
+        from marginlens.probe.models.image_inputs import ImageInputs, read_images
+        from marginlens.probe.models.text_inputs import encode_texts, read_texts
         from marginlens.probe.sentences import own_sentences
-        from marginlens.probe.text_inputs import encode_texts, read_texts
 
         if loaded.images is not None:
             if self.images is None:
@@ -125,10 +125,10 @@ def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
 def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
     numbers = json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False, indent=1).encode()
     if isinstance(found, ProbeResult):
-        from marginlens.probe.page import probe_page
+        from marginlens.probe.pages.page import probe_page
 
         return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
-    from marginlens.probe.checkpoint_page import checkpoint_page
+    from marginlens.probe.pages.checkpoint_page import checkpoint_page
     from marginlens.report.figures import png, svg
 
     figure = found.draw()

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from marginlens.colours import ACCENTS, INK, PATH
 from marginlens.experiments.drawing import figure, shades
-from marginlens.probe.sparsity import relative_sparsity
+from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.vision.results import VisionCurves
 
 COLUMNS = 8  # epochs shown side by side, at most

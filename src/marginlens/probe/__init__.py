@@ -1,21 +1,21 @@
 """Real models: what the attention heads of Hugging Face models select, how sparsely and with which margin."""
 
-from marginlens.probe.adapters import Adapter, adapter_for, supported_families
 from marginlens.probe.checkpoints import CheckpointCurves, probe_checkpoints
-from marginlens.probe.image_inputs import ImageInputs, ImageSettings, prepare_images, read_images
-from marginlens.probe.key_query import KeyQueryMap
-from marginlens.probe.loading import LoadedModel, load_model
-from marginlens.probe.max_margin import HeadMargin, MarginMatch, head_margin, layer_margins
-from marginlens.probe.max_margin_sample import MaxMarginSettings, QuerySample, sample_queries
-from marginlens.probe.page import probe_page
-from marginlens.probe.reading import LayerReading, read_attention
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch, head_margin, layer_margins
+from marginlens.probe.heads.max_margin_sample import MaxMarginSettings, QuerySample, sample_queries
+from marginlens.probe.heads.selection import select_tokens
+from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.models.adapters import Adapter, adapter_for, supported_families
+from marginlens.probe.models.image_inputs import ImageInputs, ImageSettings, prepare_images, read_images
+from marginlens.probe.models.loading import LoadedModel, load_model
+from marginlens.probe.models.reading import LayerReading, read_attention
+from marginlens.probe.models.text_inputs import TextInputs, encode_texts, read_texts
+from marginlens.probe.pages.page import probe_page
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.run import probe_model
-from marginlens.probe.selection import select_tokens
 from marginlens.probe.sentences import own_sentences
 from marginlens.probe.settings import ProbeSettings
-from marginlens.probe.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
-from marginlens.probe.text_inputs import TextInputs, encode_texts, read_texts
 
 __all__ = [
     "Adapter",

@@ -13,8 +13,8 @@ import numpy as np
 
 from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.inputs import as_inputs
-from marginlens.probe.loading import load_model
+from marginlens.probe.models.inputs import as_inputs
+from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model, probe_units
 from marginlens.probe.run_margins import NO_SOLUTION
 from marginlens.probe.settings import ProbeSettings

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.probe.image_inputs import ImageInputs
-from marginlens.probe.inputs import Inputs, example_name, example_places
-from marginlens.probe.reading import InputBatch
+from marginlens.probe.heads.selection import Selection
+from marginlens.probe.models.image_inputs import ImageInputs
+from marginlens.probe.models.inputs import Inputs, example_name, example_places
+from marginlens.probe.models.reading import InputBatch
 from marginlens.probe.result import Example
-from marginlens.probe.selection import Selection
 from marginlens.probe.settings import ProbeSettings
 
 _ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small

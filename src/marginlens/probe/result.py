@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
+from marginlens.probe.heads.preference_graph import NamedGraph
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures, Measure
-from marginlens.probe.preference_graph import NamedGraph
 from marginlens.probe.settings import ProbeSettings
 
 _DIGITS = 6  # significant, of a number in JSON: float32 models have no more

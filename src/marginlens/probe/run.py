@@ -10,17 +10,17 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
-from marginlens.probe.adapters import Adapter, adapter_for
 from marginlens.probe.example_maps import ExampleMaps
-from marginlens.probe.inputs import Inputs, as_inputs, as_loaded
-from marginlens.probe.reading import InputBatch, LayerReading, read_attention
+from marginlens.probe.heads.selection import select_tokens
+from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded
+from marginlens.probe.models.reading import InputBatch, LayerReading, read_attention
+from marginlens.probe.models.text_inputs import TextInputs
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.run_margins import is_rotary, probe_margins
 from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
-from marginlens.probe.selection import select_tokens
 from marginlens.probe.settings import ProbeSettings
-from marginlens.probe.text_inputs import TextInputs
 from marginlens.progress import Progress, Silence
 
 _NORMS = ("frobenius", "spectral", "nuclear")

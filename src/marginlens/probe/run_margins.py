@@ -10,14 +10,14 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError
-from marginlens.probe.adapters import Adapter, adapter_for
-from marginlens.probe.image_inputs import ImageInputs
-from marginlens.probe.inputs import Inputs
-from marginlens.probe.max_margin import HeadMargin, MarginMatch, layer_margins, selected_tokens
-from marginlens.probe.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
+from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch, layer_margins, selected_tokens
+from marginlens.probe.heads.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
+from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.measures import QUANTITIES, MaxMarginMeasures
-from marginlens.probe.reading import read_attention
-from marginlens.probe.selection import select_tokens
+from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.image_inputs import ImageInputs
+from marginlens.probe.models.inputs import Inputs
+from marginlens.probe.models.reading import read_attention
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.probe.image_inputs import ImageInputs
-from marginlens.probe.inputs import Inputs
-from marginlens.probe.preference_graph import ROWS, NamedGraph, strongest_graph
-from marginlens.probe.preferences import head_preferences, visible_types
-from marginlens.probe.reading import InputBatch
+from marginlens.probe.heads.preference_graph import ROWS, NamedGraph, strongest_graph
+from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens.probe.heads.selection import Selection
+from marginlens.probe.models.image_inputs import ImageInputs
+from marginlens.probe.models.inputs import Inputs
+from marginlens.probe.models.reading import InputBatch
 from marginlens.probe.result import NamedPreference
-from marginlens.probe.selection import Selection
 
 _PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are kept
 _FEW, _MORE = 3, 2 * _PAIRS  # so many inputs may have more, such as images of 197 tokens

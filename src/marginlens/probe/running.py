@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.probe.heads.selection import Selection
+from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import HeadMeasures
-from marginlens.probe.selection import Selection
-from marginlens.probe.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
 
 _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
 _SHARES = ("decisive_share", "self_share", "first_share", "last_share")

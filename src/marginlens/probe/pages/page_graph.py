@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray
 from marginlens.graphs.layout import Box, Kind, inner_edges, layout
-from marginlens.probe.preference_graph import NamedGraph
+from marginlens.probe.heads.preference_graph import NamedGraph
 
 _INCH = 80.0  # pixels of an inch of the layout
 _WIDEST = 500.0  # pixels of a row of boxes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.reading import InputBatch, batch_size
+from marginlens.probe.models.reading import InputBatch, batch_size
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta")  # positions count from pad_token_id + 1
 _STRETCH, _SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens

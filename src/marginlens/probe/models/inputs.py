@@ -8,10 +8,10 @@ import numpy as np
 
 from marginlens.data.tokens import IntArray
 from marginlens.errors import reject
-from marginlens.probe.adapters import adapter_for
-from marginlens.probe.image_inputs import ImageInputs, prepare_images
-from marginlens.probe.loading import LoadedModel
-from marginlens.probe.text_inputs import TextInputs, encode_texts
+from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.image_inputs import ImageInputs, prepare_images
+from marginlens.probe.models.loading import LoadedModel
+from marginlens.probe.models.text_inputs import TextInputs, encode_texts
 
 Inputs = TextInputs | ImageInputs
 

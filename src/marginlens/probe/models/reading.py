@@ -11,8 +11,8 @@ from typing import Any
 
 from marginlens.data.tokens import IntArray
 from marginlens.errors import InputError, reject
-from marginlens.probe.adapters import Adapter, adapter_for
-from marginlens.probe.adapters.base import Captured, LayerReading, hidden_by
+from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters.base import Captured, LayerReading, hidden_by
 
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 

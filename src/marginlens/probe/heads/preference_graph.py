@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
-from marginlens.probe.preferences import HeadPreferences, Preference
+from marginlens.probe.heads.preferences import HeadPreferences, Preference
 
 ROWS = 40  # of the strongest preferences, from which the tokens of a graph come
 MOST = 12  # tokens of a graph

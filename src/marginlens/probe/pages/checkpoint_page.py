@@ -9,10 +9,10 @@ import numpy as np
 
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.checkpoint_figure import MAIN, draw_curves
-from marginlens.probe.checkpoint_words import change, training_findings
 from marginlens.probe.measures import QUANTITIES, SETTINGS
-from marginlens.probe.page_shell import paragraphs, seen, whole_page
+from marginlens.probe.pages.checkpoint_figure import MAIN, draw_curves
+from marginlens.probe.pages.checkpoint_words import change, training_findings
+from marginlens.probe.pages.page_shell import paragraphs, seen, whole_page
 
 _MEANS = (
     "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "

@@ -8,8 +8,8 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
-from marginlens.probe.adapters.base import LinearAdapter
-from marginlens.probe.key_query import KeyQueryMap
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.models.adapters.base import LinearAdapter
 
 _CHANGING = ("dynamic", "longrope")  # rotary frequencies that depend on how long the text is
 
