@@ -145,7 +145,7 @@ def test_pickles_written_by_hand_are_refused(tmp_path, content):
 
 def test_stand_ins_themselves_never_come_out(tmp_path):
     (tmp_path / "p").write_bytes(b"cnumpy\nndarray\n.")
-    with pytest.raises(InputError, match="asks for a type"):
+    with pytest.raises(InputError, match="asks for a name or a type"):
         read_plain_pickle(tmp_path / "p", "data")
 
 
