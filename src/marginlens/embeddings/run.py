@@ -16,7 +16,7 @@ from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.runs.display import watched
-from marginlens.runs.scripts import add_run_options, in_one_sentence, settings_in, versions_on
+from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, versions_on
 
 _BETWEEN_LINES = 5.0  # seconds
 
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: Any, given: list[str]) -> int:
+    check_folder(options.out, "out")
     data, names, source = _data(options)
     settings = TrainingSettings.of(settings_in(options.settings))
     print(f"{data}; {settings}", flush=True)

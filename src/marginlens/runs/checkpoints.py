@@ -6,13 +6,13 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from io import BytesIO
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from marginlens.data.files import check_place, write_whole
+from marginlens.data.files import check_place
 from marginlens.errors import InputError, reject
 from marginlens.runs.settings import RunSettings
 
@@ -32,11 +32,25 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 
 def write_archive(place: Path, form: str, facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write facts, as JSON, and arrays beside their place, then rename them into it."""
-    stream = BytesIO()
+    """Write facts, as JSON, and arrays beside their place, then rename them into it.
+
+    Arrays go to the disk one after the other, without a copy of the file in memory. A process that is killed meanwhile leaves its
+    unfinished file, which the next one writes over, so that there is never more than one.
+    """
+    check_place(place, "checkpoint")
+    final = place.resolve()
+    aside = final.with_name(f".{final.name}.partial")
     contents: dict[str, Any] = {**arrays, _FACTS: np.array(json.dumps({"form": form, **facts}))}
-    np.savez(stream, **contents)
-    write_whole(place, stream.getvalue(), "checkpoint")
+    try:
+        with aside.open("wb") as stream:
+            np.savez(stream, **contents)
+        aside.replace(final)
+    except OSError as problem:
+        got = f"{str(place)!r} ({problem.strerror or problem})"
+        raise reject("checkpoint", "a file that can be written", got) from problem
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def read_archive(place: Path, form: str, made: Callable[[dict[str, Any], dict[str, Any]], Made]) -> Made:

@@ -20,9 +20,10 @@ def watched(epochs: int, told: Callable[[Any], str], *, between: float = 0.0) ->
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError:
-        yield Lines(epochs, between)
-        return
-    if not sys.stderr.isatty():
+        rich = False
+    else:
+        rich = sys.stderr.isatty()
+    if not rich:
         yield Lines(epochs, between)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))

@@ -1,4 +1,4 @@
-"""Ctrl-C in a training run: the step in hand is finished first."""
+"""Ctrl-C, or a request to end, in a training run: the step in hand is finished first."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any
 
 @contextmanager
 def held_interrupts() -> Iterator[Callable[[], bool]]:
-    """Hold the first Ctrl-C until a step is whole; a second one interrupts at once."""
+    """Hold the first Ctrl-C until a step is whole; a second one interrupts at once. SIGTERM, which time limits send, is treated alike."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     seen = threading.Event()
-    usual = signal.getsignal(signal.SIGINT)
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: Any) -> None:
         seen.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for one in usual:
+            signal.signal(one, signal.default_int_handler)
 
-    signal.signal(signal.SIGINT, note)
+    for number in usual:
+        signal.signal(number, note)
     try:
         yield seen.is_set
     finally:
-        signal.signal(signal.SIGINT, usual)
+        for number, before in usual.items():
+            signal.signal(number, before if before is not None else signal.SIG_DFL)

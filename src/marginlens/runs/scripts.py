@@ -11,6 +11,7 @@ from typing import Any
 
 import marginlens
 from marginlens.errors import InputError, MissingExtra, reject
+from marginlens.runs.settings import check_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
 
@@ -20,10 +21,11 @@ def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> 
     try:
         return work()
     except (InputError, MissingExtra, OSError) as problem:
-        print(f"marginlens: {problem}", file=sys.stderr)
+        notes = getattr(problem, "__notes__", [])  # what a run says of its checkpoint when it fails
+        print("marginlens:", problem, *notes, file=sys.stderr)
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
-        kept = f"; {checkpoint} holds where to go on" if checkpoint else ""
+        kept = f"; {checkpoint} holds where to go on" if checkpoint and checkpoint.is_file() else ""
         print(f"marginlens: interrupted{kept}.", file=sys.stderr)
         return EXIT_INTERRUPTED
 
@@ -39,11 +41,17 @@ def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:
     parser.add_argument("--time-limit", type=float, metavar="S", help="stop in good order after S seconds")
 
 
+def check_folder(place: Path, argument: str) -> None:
+    """Refuse, before any work, a place for results that is taken by something else than a folder."""
+    if place.exists() and not place.is_dir():
+        raise reject(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
+
+
 def settings_in(text: str) -> dict[str, Any]:
     """The settings that `--settings` gives, itself or in the file that it names."""
     try:
         told = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise reject("settings", "a JSON object, or a file that holds one", repr(text)) from problem
     if not isinstance(told, dict):
         raise reject("settings", "a JSON object, or a file that holds one", repr(text))
@@ -55,8 +63,8 @@ def versions_on(device: str) -> dict[str, str]:
     from marginlens.versions import versions
 
     found = {**versions(), "marginlens": marginlens.__version__}
-    if device != "cpu":
+    if not str(device).startswith("cpu"):
         import torch
 
-        found["device"] = torch.cuda.get_device_name(device)
+        found["device"] = torch.cuda.get_device_name(check_device(device))
     return found

@@ -11,6 +11,7 @@ from marginlens.runs.settings import RunSettings
 MOMENTUM = 0.9  # of stochastic gradient descent
 OPTIMISERS = ("sgd", "adamw")
 PRECISIONS = ("float32", "bfloat16")
+_SEEDS = 2**63
 _WHOLE = (
     ("width", 1),
     ("layers", 1),
@@ -74,8 +75,12 @@ class VisionSettings(RunSettings):
             whole_number(getattr(self, name), name, at_least=least)
         if self.width % self.heads:
             raise reject("heads", f"a divisor of the width {self.width}", self.heads)
-        positive_number(self.learning_rate, "learning_rate")
-        positive_number(self.spread, "spread")
+        if self.seed >= _SEEDS:
+            raise reject("seed", f"a whole number below {_SEEDS}, as torch takes it", self.seed)
+        for name in ("learning_rate", "spread"):
+            object.__setattr__(self, name, positive_number(getattr(self, name), name))
+        if not isinstance(self.device, str):
+            raise reject("device", "cpu or cuda", repr(self.device))
         for name in ("weight_decay", "clip"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
@@ -86,7 +91,7 @@ class VisionSettings(RunSettings):
         for name, choices in (("optimiser", OPTIMISERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise reject(name, " or ".join(choices), repr(getattr(self, name)))
-        if self.precision == "bfloat16" and self.device == "cpu":
+        if self.precision == "bfloat16" and self.device.startswith("cpu"):
             raise reject("precision", "float32 on a processor, most of which only emulate bfloat16", "bfloat16")
 
     def rate(self, step: int) -> float:

@@ -22,7 +22,7 @@ from marginlens.vision.measuring import cls_attention, key_query_norms
 from marginlens.vision.model import save_model, vision_transformer
 from marginlens.vision.optimiser import optimiser_for, restore_arrays, state_arrays
 from marginlens.vision.pixels import DevicePixels
-from marginlens.vision.results import Ending, EpochRecord, VisionRun, curves_of
+from marginlens.vision.results import Ending, EpochRecord, Listener, VisionRun, curves_of
 from marginlens.vision.settings import VisionSettings
 
 CHOSEN = 6  # images whose maps are kept: the first of the test images in each of the first six classes
@@ -46,14 +46,17 @@ def train_vision(
 
     Args:
         data: images and labels. settings: ViT-base at the paper's rate by default.
-        checkpoint: a file; where it is there already the run goes on from it, else it appears: every `every` epochs, at the time limit,
-            at Ctrl-C and at the end. Going on gives the same bits as never having stopped, on the same processor with one thread.
-        time_limit: seconds after which to stop in good order.
+        checkpoint: a file; where it is there already the run goes on from it, else it appears: at once, every `every` epochs, at the time
+            limit, at Ctrl-C, at the end, and where measuring an epoch or telling of it fails, so that nothing trained is lost. Going on
+            gives the same bits as never having stopped, on the same processor with one thread.
+        time_limit: seconds from the call after which the run has stopped in good order, at least one step later and saved, as far as
+            the times that saving and measuring took before tell.
         save_models: a folder and every how many epochs the model is written into it, as epoch-NNN for `from_pretrained`.
-        watch: told of every epoch as it ends, and of epoch 0 before the first step.
+        watch: told of every epoch as it ends, and of epoch 0 before the first step; a `Listener` also of the run so far.
     Returns:
         The model and its curves; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
     """
+    called = time.perf_counter()
     place = None if checkpoint is None else Path(checkpoint)
     if place is not None:
         check_place(place, "checkpoint")
@@ -63,7 +66,8 @@ def train_vision(
         whole_number(save_models[1], "save_every", at_least=1)
     run = _Run(data, settings or VisionSettings(), place, save_models)
     with held_interrupts() as interrupted, _quick_products(run.device):
-        ending = run.go(every, limit, watch or (lambda record: None), interrupted)
+        until = None if limit is None else called + limit
+        ending = run.go(every, until, watch or (lambda record: None), interrupted)
         return run.result(ending)
 
 
@@ -99,6 +103,8 @@ class _Run:
         self.epoch, self.place, self.before = 0, 0, 0.0
         self.history: list[EpochRecord] = []
         self.maps: dict[int, FloatArray] = {}
+        self.closing, self.keeping = 0.0, 0.0  # seconds
+        self.listener: Listener | None = None
         self._sums(0.0, 0.0)
         if found is not None:
             self._go_on_from(found)
@@ -115,32 +121,38 @@ class _Run:
 
     # ---- the loop
 
-    def go(self, every: int, limit: float | None, watch: Watcher, interrupted: Callable[[], bool]) -> Ending:
+    def go(self, every: int, until: float | None, watch: Watcher, interrupted: Callable[[], bool]) -> Ending:
+        if isinstance(watch, Listener):
+            self.listener = watch
         if not self.history:
-            self._measure(float("nan"), float("nan"))
+            self._measure(0, float("nan"), float("nan"))
             watch(self.history[0])
+        if self.epoch < self.settings.epochs:
+            self._keep()  # says before the first step what cannot be written, and how long it takes
         while self.epoch < self.settings.epochs:
             order = self.images.order(self.epoch)
             self.model.train()
             while self.place < self.steps:
                 self._step(order)
                 if interrupted():
-                    self.save()
+                    self._keep()
                     raise KeyboardInterrupt
-                late = limit is not None and time.perf_counter() - self.began > limit
-                if late and self.place < self.steps:
+                if self._late(until) and self.place < self.steps:
                     self.save()
                     return Ending.TIME_LIMIT
-            if not self._close_epoch():
-                return Ending.DIVERGED
-            try:
+            with self._saved_where_it_fails():
+                if not self._close_epoch():
+                    return Ending.DIVERGED
                 watch(self.history[-1])
-            except KeyboardInterrupt:
+            if self.epoch == self.settings.epochs:
                 self.save()
-                raise
-            if self.epoch == self.settings.epochs or self.epoch % every == 0:
-                self.save()
+            elif self.epoch % every == 0:
+                self._keep()
         return Ending.FINISHED
+
+    def _late(self, until: float | None) -> bool:
+        """Whether closing an epoch and saving, as long as they took so far, would pass the time limit."""
+        return until is not None and time.perf_counter() + self.closing + self.keeping > until
 
     def _step(self, order: Any) -> None:
         """One minibatch; nothing here waits for the device."""
@@ -162,35 +174,39 @@ class _Run:
         self.place += 1
 
     def _close_epoch(self) -> bool:
-        """Measure the model at the end of an epoch; False where its loss is no number."""
+        """Measure the model at the end of an epoch; False where its loss or a weight is no number.
+
+        Only what is measured is counted as done: where this fails, all steps of the epoch are still to be closed.
+        """
+        import torch
+
         n = len(self.data.x_train)
         loss, right = float(self.loss), float(self.right)
-        if not np.isfinite(loss):
+        whole = torch.stack([one.detach().isfinite().all() for one in self.model.parameters()]).all()
+        if not np.isfinite(loss) or not bool(whole):
             return False
+        self._measure(self.epoch + 1, loss / n, right / n)
         self.epoch, self.place = self.epoch + 1, 0
         self._sums(0.0, 0.0)
-        self._measure(loss / n, right / n)
-        if self.saved_models is not None and self.epoch % self.saved_models[1] == 0:
-            self._save_model(self.saved_models[0])
         return True
 
-    def _measure(self, loss: float, train_accuracy: float) -> None:
-        settings = self.settings
+    def _measure(self, epoch: int, loss: float, train_accuracy: float) -> None:
+        settings, began = self.settings, time.perf_counter()
         tested = self.images.x_test[: settings.measured]
         found = cls_attention(self.model, self.images.scaled(tested))
         norm, norm_of_sum = key_query_norms(self.model)
         some = self.images.scaled(self.images.x_test[self.chosen])
-        ladder = map_epochs(settings.epochs)
-        self.maps = {
-            epoch: one for epoch, one in self.maps.items() if epoch in ladder
-        }  # and the latest, whatever it is
-        self.maps[self.epoch] = cls_attention(self.model, some, len(self.chosen)).maps
+        maps = cls_attention(self.model, some, len(self.chosen)).maps
         accuracy = self.accuracy(settings.tested)
         by_layer = (found.sparsity, found.head_sparsity, found.own_share, norm, norm_of_sum)
         values = (tuple(map(float, one)) for one in by_layer)
-        if self.epoch == 0 and self.saved_models is not None:
-            self._save_model(self.saved_models[0])
-        self.history.append(EpochRecord(self.epoch, loss, train_accuracy, accuracy, self.seconds, *values))
+        record = EpochRecord(epoch, loss, train_accuracy, accuracy, self.seconds, *values)
+        if self.saved_models is not None and epoch % self.saved_models[1] == 0:
+            save_model(self.model, self.data, self.saved_models[0] / f"epoch-{epoch:03d}")
+        ladder = map_epochs(settings.epochs)  # and the latest, whatever it is
+        self.maps = {**{one: kept for one, kept in self.maps.items() if one in ladder}, epoch: maps}
+        self.history.append(record)
+        self.closing = max(self.closing, time.perf_counter() - began)
 
     # ---- the model
 
@@ -219,9 +235,6 @@ class _Run:
             ]
         return float(torch.cat(right).double().mean())
 
-    def _save_model(self, folder: Path) -> None:
-        save_model(self.model, self.data, folder / f"epoch-{self.epoch:03d}")
-
     # ---- on disk
 
     def _sums(self, loss: float, right: float) -> None:
@@ -246,6 +259,32 @@ class _Run:
         arrays = state_arrays(self.model, self.optimiser)
         at = (self.epoch, self.place, float(self.loss), float(self.right), self.seconds)
         write_checkpoint(self.file, Checkpoint(self.settings, self.fingerprint, arrays, *at, self.history, self.maps))
+
+    def _keep(self) -> None:
+        """Write the checkpoint, and tell who listens of the run so far."""
+        began = time.perf_counter()
+        self.save()
+        if self.listener is not None:
+            self.listener.saved(self.result(Ending.UNFINISHED))
+        grows = 1 if self.optimiser.state else 3  # times the size, once there are moments
+        self.keeping = max(self.keeping, grows * (time.perf_counter() - began))
+
+    @contextmanager
+    def _saved_where_it_fails(self) -> Iterator[None]:
+        """Save what was trained when measuring or telling fails in whatever way, and let the failure go on."""
+        try:
+            yield
+        except BaseException as problem:
+            if self.file is None:
+                raise
+            try:
+                self.save()
+                problem.add_note(f"{self.file} holds where to go on, after {len(self.history) - 1} measured epochs.")
+                if self.listener is not None:
+                    self.listener.saved(self.result(Ending.UNFINISHED))
+            except Exception as other:  # the first failure is the one to tell
+                problem.add_note(f"Saving failed too: {other}")
+            raise
 
     def result(self, ending: Ending) -> VisionRun:
         labels = tuple(self.data.classes[k] for k in self.data.y_test[self.chosen])
