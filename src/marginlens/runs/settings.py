@@ -27,6 +27,9 @@ class RunSettings:
         unknown = sorted(set(told) - known)
         if unknown:
             raise reject("settings", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
+        for field in dataclasses.fields(cls):
+            if field.name in told:
+                _check_kind(field.name, told[field.name], field.default)
         return cls(**told)
 
     def differences(self, other: Self) -> list[str]:
@@ -37,6 +40,21 @@ class RunSettings:
             for name in mine
             if name not in self.FREE and mine[name] != theirs[name]
         ]
+
+
+def _check_kind(name: str, value: Any, default: Any) -> None:
+    """Refuse a value of another kind than the default's; which values of its kind will do, the settings themselves say."""
+    kinds: tuple[tuple[Any, tuple[type, ...], str], ...] = (
+        (bool, (bool,), "true or false"),
+        (int | float, (int, float), "a number"),
+        (str, (str,), "text"),
+        (tuple, (list, tuple), "a list"),
+    )
+    for kind, allowed, told in kinds:
+        if isinstance(default, kind):
+            if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+                raise reject(name, told, repr(value))
+            return
 
 
 def check_device(device: str) -> Any:
