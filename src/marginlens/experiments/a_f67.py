@@ -181,10 +181,11 @@ def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
 def _note(kept: KeptVisionRun) -> str:
     settings, data = kept.settings, kept.facts["data"]
     optimiser = "AdamW" if settings.optimiser == "adamw" else "gradient descent with momentum .9"
+    altered = [word for word, given in (("shifted", settings.crop), ("mirrored", settings.flip)) if given]
     extras = [
         f"{settings.warmup} steps of warm-up" if settings.warmup else "",
         f"gradients cut to norm {settings.clip:g}" if settings.clip else "",
-        "shifted and mirrored images" if settings.crop and settings.flip else "",
+        f"{' and '.join(altered)} images" if altered else "",
         f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
     ]
     added = ", ".join(one for one in extras if one)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from marginlens.colours import ACCENTS, INK, PATH
 from marginlens.experiments.drawing import figure, shades
@@ -16,6 +17,7 @@ from marginlens.vision.results import VisionCurves
 
 COLUMNS = 8  # epochs shown side by side, at most
 _CELL = 1.15  # inches
+_HEADROOM = 1.22  # the largest value times it: the legend stands above all curves, wherever they run
 
 
 def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
@@ -38,7 +40,7 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
             edge = int(np.sqrt(s.size))
             ax = axes[row, column + first]
             ax.imshow(s.reshape(edge, edge), cmap="viridis", vmin=0.0, vmax=s.max(), interpolation="nearest")
-            ax.set_xlabel(f"nnz/T {relative_sparsity(s):.2f}", fontsize=9, labelpad=2)
+            ax.set_xlabel(f"nnz/T {_short(float(relative_sparsity(s)))}", fontsize=9, labelpad=2)
             if row == 0:
                 ax.set_title(f"epoch {epoch}", fontsize=11)
         axes[row, 0].set_ylabel(label)
@@ -60,17 +62,18 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
             colour = ACCENTS[0 if ax is left else 1] if last else colours[layer]
             look = {"color": colour, "linewidth": 2.2 if last else 0.9, "zorder": 4 if last else 3}
             _curves(ax, runs, [one.by_layer[name][:, layer] for one in runs], look, _layer_label(layer, n_layers))
-    left.set(ylabel="nnz(s)/T", ylim=(0.0, 1.04), title="Sparsity of the CLS map")
+    left.set(ylabel="nnz(s)/T", title="Sparsity of the CLS map")
     middle.set(ylabel="‖W‖_F, all heads", title="Key-query matrix")
-    middle.set_ylim(bottom=0.0)
     for name, colour, label in (("train_accuracy", PATH, "training"), ("test_accuracy", ACCENTS[2], "test")):
         _curves(right, runs, [one.scalars[name] for one in runs], {"color": colour, "linewidth": 1.6}, label)
-    right.set(ylabel="accuracy", ylim=(0.0, 1.04), title="Accuracy")
-    for ax in (left, middle, right):
-        ax.set_xlabel("epoch")
-    left.legend(loc="upper right")
-    for ax in (middle, right):
-        ax.legend(loc="lower right")
+    right.set(ylabel="accuracy", title="Accuracy")
+    largest = max(float(np.nanmax(one.by_layer["norm"])) for one in runs)
+    for ax, top in ((left, 1.0), (middle, largest), (right, 1.0)):
+        ax.set(xlabel="epoch", ylim=(0.0, _HEADROOM * top))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.legend(loc="upper center", ncols=3, fontsize=9, columnspacing=1.2, handlelength=1.5)
+    for ax in (left, right):
+        ax.set_yticks(np.linspace(0.0, 1.0, 6))
     fig.suptitle(title, fontsize=12, color=INK)
     return fig
 
@@ -92,6 +95,11 @@ def _layer_label(layer: int, n_layers: int) -> str:
     if layer == 0:
         return "layer 1"
     return f"layer {layer + 1}" if layer == n_layers - 2 else ""
+
+
+def _short(share: float) -> str:
+    """Two digits, or three where two would make it nothing."""
+    return f"{share:.2f}" if share >= 0.1 else f"{share:.3f}"
 
 
 def _thinned(epochs: Sequence[int]) -> list[int]:
