@@ -182,6 +182,20 @@ def test_folders_with_something_else_are_left_alone(bert, text):
     assert "the file 'texts.txt'" in refused(bert, "--text", text, "--out", "texts.txt")
 
 
+def test_what_a_user_put_beside_an_earlier_probe_is_not_lost(bert, text):
+    assert run(bert, "--text", text, "--no-max-margin").exit_code == 0
+    Path("probe-report/notes.txt").write_text("mine")
+    assert "which holds something else (notes.txt)" in refused(bert, "--text", text, "--no-max-margin")
+    assert Path("probe-report/notes.txt").read_text() == "mine"
+
+
+def test_the_folder_one_stands_in_is_not_replaced(bert, text, monkeypatch):
+    Path("empty").mkdir()
+    monkeypatch.chdir("empty")
+    assert "the folder that the command runs in" in refused(bert, "--text", "../texts.txt", "--out", ".")
+    assert list(Path().iterdir()) == []
+
+
 def test_an_interruption_leaves_nothing(bert, text, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt

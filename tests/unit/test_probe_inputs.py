@@ -246,3 +246,35 @@ def test_image_files_that_cannot_be_used(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="which cannot be read as one"):
         read_images(tmp_path / "objects.npy", settings)
+
+
+def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((40, 4, 6), dtype=np.uint8))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[30 + int.from_bytes(content[26:28], "little") + int.from_bytes(content[28:30], "little")] = 0x07  # no block
+    (tmp_path / "a.npz").write_bytes(content)
+    with (tmp_path / "a.npy").open("wb") as stream:  # a header that promises petabytes
+        facts = {"descr": "|u1", "fortran_order": False, "shape": (10**14, 4, 6)}
+        np.lib.format.write_array_header_1_0(stream, facts)
+    for name in ("a.npz", "a.npy"):
+        with pytest.raises(InputError, match="which cannot be read as one"):
+            read_images(tmp_path / name, ImageSettings.of(GREY))
+
+
+def test_a_png_with_16_bits_is_refused_rather_than_cut_at_255(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(np.full((4, 6), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(InputError, match=r"at most 8 bits per channel; got '.*deep\.png' with I;16"):
+        read_images(tmp_path / "deep.png", ImageSettings.of(GREY))
+
+
+def test_preprocessors_may_state_null_but_no_nonsense() -> None:
+    names = ("image_mean", "image_std", "rescale_factor")
+    assert ImageSettings.of(VIT, dict.fromkeys(names)) == ImageSettings.of(VIT)
+    for name in names:
+        for value in ("abc", {}, [None], float("inf")):
+            with pytest.raises(InputError, match=f"The '{name}' argument must be"):
+                ImageSettings.of(VIT, {name: value})
+    with pytest.raises(InputError, match="a positive number"):
+        ImageSettings.of(VIT, {"rescale_factor": 0})

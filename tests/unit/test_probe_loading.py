@@ -247,3 +247,11 @@ def test_unreadable_image_settings(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(InputError, match=r"with an unreadable preprocessor_config\.json"):
         load_model(tmp_path)
+
+
+def test_weights_of_other_shapes_are_said_in_words(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": config["vocab_size"] + 1}))
+    with pytest.raises(InputError, match=r"whose weights have other shapes than config\.json states"):
+        load_model(tmp_path)

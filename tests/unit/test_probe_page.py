@@ -180,4 +180,4 @@ def test_sentences_go_without_what_was_not_measured():
     said = findings(made_up(heads=heads, max_margin=None))
     assert len(said) == 4
     margin = MaxMarginMeasures(**{name: nothing for name, _ in made_up().max_margin})
-    assert findings(made_up(max_margin=margin))[-1].startswith("No W makes the selections of any head")
+    assert findings(made_up(max_margin=margin))[-1].startswith("No head can be compared with a max-margin solution")

@@ -19,6 +19,7 @@ from marginlens.probe.run_margins import layer_sample
 from marginlens.probe.sentences import KINDS, own_sentences
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Silence
+from marginlens.svm.solution import Status
 from tiny_transformers import TEXTS, encoded, tiny_bert, tiny_llama, tiny_vit
 
 EXACT = 1e-12  # float64 sums of a few dozen terms in another order
@@ -388,7 +389,8 @@ def test_heads_whose_selections_no_w_makes_are_counted(bert, monkeypatch):
 
     def without(sample, heads, settings):
         solved = layer_margins(sample, heads, settings)
-        lost = dataclasses.replace(solved[0], own=dataclasses.replace(solved[0].own, correlation=float("nan")))
+        own = dataclasses.replace(solved[0].own, correlation=float("nan"), status=Status.INFEASIBLE)
+        lost = dataclasses.replace(solved[0], own=own)
         return (lost, *solved[1:])
 
     monkeypatch.setattr(run_margins, "layer_margins", without)

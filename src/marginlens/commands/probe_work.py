@@ -24,6 +24,7 @@ from marginlens.progress import Progress
 
 FOLDER = "probe-report"
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
+CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 _HEADS = 6  # heads that each table of the terminal names
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
 _CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "Frobenius norm", "median margin", "decisive")
@@ -93,8 +94,15 @@ def check_folder(folder: Path | None) -> Path | None:
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
         raise reject("out", expected, f"the file {str(folder)!r}")
-    if final.is_dir() and any(final.iterdir()) and not any((final / one).is_file() for one in (NUMBERS, CURVES)):
-        raise reject("out", expected, f"{str(folder)!r}, which holds something else")
+    if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
+        found = {one.name for one in final.iterdir()}
+        others = sorted(found - {PAGE, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
+        if others or (found and not found & {NUMBERS, CURVES}):
+            raise reject(
+                "out", expected, f"{str(folder)!r}, which holds something else ({(others or sorted(found))[0]})"
+            )
+        if Path.cwd().is_relative_to(final):
+            raise reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
     if not final.parent.is_dir():
         raise reject("out", "a folder inside one that exists", repr(str(folder)))
     return folder
@@ -134,8 +142,8 @@ def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
     figure = found.draw()
     return {
         PAGE: checkpoint_page(found).encode(),
-        "curves.png": png(figure),
-        "curves.svg": svg(figure),
+        CURVES_PNG: png(figure),
+        CURVES_SVG: svg(figure),
         CURVES: numbers,
     }
 

@@ -16,7 +16,7 @@ from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.models.inputs import as_inputs
 from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model, probe_units
-from marginlens.probe.run_margins import NO_SOLUTION
+from marginlens.probe.run_margins import is_on_some_heads
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress, Silence
 
@@ -57,7 +57,7 @@ def probe_checkpoints(
         result = probe_model(loaded, given, asked, progress=_Onward(watch))
         found.append(dict(result.heads) | (dict(result.max_margin) if result.max_margin is not None else {}))
         for note in result.notes:
-            notes[note] = notes.get(note, 0) + int(NO_SOLUTION not in note)  # said for all checkpoints together
+            notes[note] = notes.get(note, 0) + int(not is_on_some_heads(note))  # said for all checkpoints together
         shape = result.heads.nnz.shape
         if shape != found[0]["nnz"].shape:
             first = "{} layers of {} heads".format(*found[0]["nnz"].shape)
@@ -85,7 +85,7 @@ def _without(correlation: Any) -> tuple[str, ...]:
         return ()
     return (
         f"At {int(np.sum(missing > 0))} of {len(missing)} checkpoints some heads, {int(missing.max())} at most, have no max-margin "
-        "solution, since no W makes all their selections; the curves leave these heads out.",
+        "solution to compare with, since no W makes all their selections or their own W is zero; the curves leave these heads out.",
     )
 
 

@@ -68,7 +68,7 @@ class HeadMeasures:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MaxMarginMeasures:
-    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where no W makes the selections in question.
+    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where no W makes the selections in question or W is zero.
 
     Three numbers, each for the head at its own selections and for three baselines, which are means over a few draws.
 

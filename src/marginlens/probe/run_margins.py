@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,8 +21,14 @@ from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
+from marginlens.svm.solution import Status
 
-NO_SOLUTION = "there is no max-margin solution"
+_REASONS = {  # why a head has no correlation, by what its SVM ended with; OPTIMAL: the head's own W has no direction
+    Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
+    Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
+    Status.TRIVIAL: "there is no max-margin solution: their queries have nothing to choose between.",
+    Status.OPTIMAL: "there is no correlation with the max-margin solution: their own W is zero.",
+}
 _BASELINES = ("random_selections", "random_matrix", "random_head")
 
 
@@ -44,6 +51,7 @@ def probe_margins(
     asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed)
     some = spread_inputs(inputs, settings.max_margin_inputs)
     arrays = {field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)}
+    without: Counter[Status] = Counter()
     n_asked, agreed = 0, np.full((adapter.n_layers, adapter.n_heads), np.nan)
     for layer in range(adapter.n_layers):
         sample = layer_sample(model, some, layer, asked)
@@ -51,12 +59,14 @@ def probe_margins(
         for head, found in enumerate(layer_margins(sample, heads, asked)):
             for name, number in _numbers(found).items():
                 arrays[name][layer, head] = number
+            if np.isnan(found.own.correlation):
+                without[found.own.status] += 1
         if rotary:
             made = np.stack([selected_tokens(sample, head) for head in heads])
             agreed[layer] = np.mean(made == model_selections(model, some, layer, sample), axis=1)
         n_asked = max(n_asked, len(sample))
         progress.advance(adapter.n_heads)
-    notes = _notes(n_asked, len(some), int(np.isnan(arrays["correlation"]).sum()))
+    notes = _notes(n_asked, len(some), without)
     return MaxMarginMeasures(**arrays), (*notes, *((_at_offset(settings.offset, agreed),) if rotary else ()))
 
 
@@ -69,12 +79,17 @@ def is_rotary(adapter: Adapter) -> bool:
     return False
 
 
-def _notes(n_queries: int, n_inputs: int, n_without: int) -> tuple[str, ...]:
+def _notes(n_queries: int, n_inputs: int, without: Mapping[Status, int]) -> tuple[str, ...]:
     asked = (
         f"The max-margin part asks each head about up to {n_queries} queries of {n_inputs} inputs: the max-margin solution is the shortest "
         "W under which each of these selects the same token by a logit margin of at least 1."
     )
-    return (asked, f"For {n_without} heads {NO_SOLUTION}: no W makes all their selections.") if n_without else (asked,)
+    return (asked, *(f"For {without[status]} heads {why}" for status, why in _REASONS.items() if without.get(status)))
+
+
+def is_on_some_heads(note: str) -> bool:
+    """Whether a note counts heads without a correlation, which curves over checkpoints say for all of them together."""
+    return note.endswith(tuple(_REASONS.values()))
 
 
 def _at_offset(offset: int | None, agreed: FloatArray) -> str:

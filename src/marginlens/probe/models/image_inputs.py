@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,14 @@ class ImageSettings:
         patch = (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
         facts, n_special = preprocessor or {}, 2 if config.model_type == "deit" else 1
         normalised = facts.get("do_normalize", True)
-        mean = _per_channel(facts.get("image_mean", 0.5), channels, "image_mean") if normalised else (0.0,)
-        std = _per_channel(facts.get("image_std", 0.5), channels, "image_std") if normalised else (1.0,)
-        rescale = float(facts.get("rescale_factor", 1 / 255)) if facts.get("do_rescale", True) else 1.0
+        mean = _per_channel(_stated(facts, "image_mean", 0.5), channels, "image_mean") if normalised else (0.0,)
+        std = _per_channel(_stated(facts, "image_std", 0.5), channels, "image_std") if normalised else (1.0,)
+        (rescale,) = _per_channel(_stated(facts, "rescale_factor", 1 / 255), 1, "rescale_factor")
         if min(std) <= 0:
             raise reject("image_std", "positive numbers", std)
+        if rescale <= 0:
+            raise reject("rescale_factor", "a positive number", rescale)
+        rescale = rescale if facts.get("do_rescale", True) else 1.0
         return cls(channels, height, width, patch, n_special, mean, std, rescale)
 
     @property
@@ -134,8 +138,19 @@ def _shape(images: Any) -> str:
     return f"shape {array.shape} with dtype {array.dtype}"
 
 
+def _stated(facts: Mapping[str, Any], name: str, default: float) -> Any:
+    """What a preprocessor's settings say; the default where they say nothing, or null, as transformers writes it."""
+    value = facts.get(name)
+    return default if value is None else value
+
+
 def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
-    numbers = tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+    try:
+        numbers = tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+    except (TypeError, ValueError) as problem:
+        raise reject(name, f"one number, or one for each of {channels} channels", repr(value)[:60]) from problem
+    if not np.isfinite(numbers).all():
+        raise reject(name, "finite numbers", numbers)
     if len(numbers) not in (1, channels):
         raise reject(name, f"one number, or one for each of {channels} channels", f"{len(numbers)} numbers")
     return numbers
@@ -155,7 +170,7 @@ def _array(place: Path) -> npt.NDArray[Any]:
                     "images", f"a .npz with images under one of {', '.join(_NAMES)}", f"one that holds {found}"
                 )
             return np.asarray(content[name])
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
         if isinstance(problem, ValueError) and str(problem).startswith("The 'images'"):
             raise
         raise reject("images", _EXPECTED, f"{str(place)!r}, which cannot be read as one") from problem
@@ -172,6 +187,8 @@ def _png(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]:
                     f"{settings.width} by {settings.height} pixels, as the model asks",
                     f"{str(place)!r} with {image.size[0]} by {image.size[1]}",
                 )
+            if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):  # PIL would cut 16 bits off at 255
+                raise reject("images", "a PNG with at most 8 bits per channel", f"{str(place)!r} with {image.mode}")
             pixels = np.asarray(image.convert("L" if settings.channels == 1 else "RGB"), dtype=np.uint8)
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as problem:
         raise reject("images", _EXPECTED, f"{str(place)!r}, which cannot be read as one") from problem

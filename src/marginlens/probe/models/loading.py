@@ -169,6 +169,9 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
         raise
     except Exception as problem:  # transformers, safetensors and torch each raise kinds of their own
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
+        if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
+            got = f"{str(path)!r}, whose weights have other shapes than config.json states"
+            raise reject("path", _EXPECTED, got) from problem
         raise reject(
             "path", _EXPECTED, f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
         ) from problem

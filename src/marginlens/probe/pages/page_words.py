@@ -90,7 +90,7 @@ def _preferences(result: ProbeResult) -> str:
 def _correlation(found: MaxMarginMeasures, offset: int | None) -> str:
     own = found.correlation
     if not np.isfinite(own).any():
-        return "No W makes the selections of any head, so that none has a max-margin solution to compare with."
+        return "No head can be compared with a max-margin solution: the notes below say why."
     best = place_of(own, largest=True)
     at, whose = (
         ("", "its own selections") if offset is None else (f" at offset {offset}", "the selections that this W makes")

@@ -1,0 +1,70 @@
+"""A probe leaves a user's model as it found it, whatever its precision and mode, and says why a head has no correlation."""
+
+import numpy as np
+import pytest
+
+from marginlens.probe.models.reading import read_attention
+from marginlens.probe.run import probe_model
+from marginlens.probe.settings import ProbeSettings
+from tiny_transformers import TEXTS, encoded, tiny_bert
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+HALF = 5e-3  # of nnz/T between float16 and float32 weights; float16 has three digits
+
+
+def in_training(dtype):
+    """A classifier with much dropout, half of whose modules are in training mode."""
+    config = tiny_bert().config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.5
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.BertForSequenceClassification(config).to(dtype).train()
+    model.gradient_checkpointing_enable()
+    model.bert.encoder.layer[0].eval()
+    return model
+
+
+def state(model):
+    hooks = sum(len(one._forward_pre_hooks) + len(one._forward_hooks) for one in model.modules())
+    return [one.training for one in model.modules()], hooks, torch.is_grad_enabled()
+
+
+def test_a_half_precision_classifier_in_training_mode():
+    half, single = in_training(torch.float16), in_training(torch.float32)
+    before = state(half)
+    found = probe_model(half, encoded(half))
+    assert state(half) == before
+    again = probe_model(half, encoded(half))  # dropout would make every run another
+    assert np.array_equal(found.heads.relative_nnz, again.heads.relative_nnz)
+    expected = probe_model(single, encoded(single))
+    assert np.allclose(found.heads.relative_nnz, expected.heads.relative_nnz, rtol=0.0, atol=HALF)
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError])
+def test_what_interrupts_a_run_leaves_the_model_as_it_was(problem):
+    model = in_training(torch.float32)
+
+    def stop(*arguments):
+        raise problem
+
+    handle = model.bert.encoder.layer[0].register_forward_pre_hook(stop)
+    before = state(model)
+    (batch,) = encoded(model, TEXTS[:1]).batches()
+    with pytest.raises(problem):
+        read_attention(model, batch.inputs)
+    assert state(model) == before
+    handle.remove()
+
+
+def test_a_head_without_weights_is_not_said_to_have_impossible_selections():
+    model = tiny_bert()
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "encoder.layer.0.attention.self.query" in name:
+                weights.zero_()
+    result = probe_model(model, encoded(model), ProbeSettings(max_margin=True))
+    assert np.isnan(result.max_margin.correlation[0]).all()
+    assert np.isfinite(result.max_margin.correlation[1]).all()
+    assert (result.max_margin.margin_ratio[0] == 0.0).all()
+    assert result.notes[-1] == "For 2 heads there is no correlation with the max-margin solution: their own W is zero."
