@@ -1,13 +1,15 @@
 """A long run that fails: whatever stops it, what was trained is on disk, and going on gives what an undisturbed run gives."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from marginlens.errors import InputError
 from marginlens.vision import training
-from marginlens.vision.checkpoint import read_checkpoint
+from marginlens.vision.checkpoint import read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import ClsAttention
 from marginlens.vision.results import Ending, Listener, curves_from
@@ -202,3 +204,27 @@ def test_measuring_changes_nothing_in_training(images, whole, monkeypatch):
     mine, theirs = whole.model.parameters(), unmeasured.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
     assert whole.model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "words", "moment", "name"])
+def test_a_checkpoint_with_other_weights_is_refused_in_one_sentence(images, tmp_path, damage):
+    file = tmp_path / "run.npz"
+    train_vision(images, replace(TINY, epochs=1), checkpoint=file)
+    saved = read_checkpoint(file)
+    weight, moment = (
+        next(name for name in saved.arrays if name.startswith(f"{kind}") and saved.arrays[name].ndim == 2)
+        for kind in ("weight/", "moment/exp_avg/")
+    )
+    if damage == "missing":
+        del saved.arrays[weight]
+    elif damage == "shape":
+        saved.arrays[weight] = saved.arrays[weight][:1]  # which would be repeated for every row
+    elif damage == "words":
+        saved.arrays[weight] = np.array(["a"])
+    elif damage == "moment":
+        saved.arrays[moment] = saved.arrays[moment][:1]
+    else:
+        saved.arrays["moment/nothing"] = np.ones(1)
+    write_checkpoint(file, saved)
+    with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
+        train_vision(images, TINY, checkpoint=file)

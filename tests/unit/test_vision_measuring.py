@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from marginlens.probe.models.adapters.vit import ViTAdapter
+from marginlens.vision import measuring
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import cls_attention, key_query_norms
 from marginlens.vision.model import vision_transformer
@@ -71,6 +72,35 @@ def test_the_model_is_left_as_it_was(model, pixels):
     cls_attention(model, pixels[:2])
     assert model.training
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.fixture
+def tensor_cores():
+    """Products by tensor cores allowed, as a run on a GPU allows them."""
+    usual = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = usual
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_measuring_is_in_whole_float32_whatever_training_does(model, pixels, monkeypatch):
+    usual = measuring.read_attention
+    seen = []
+
+    def read(*arguments):
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        for reading in usual(*arguments):
+            assert reading.logits.dtype == torch.float32
+            yield reading
+
+    plain = cls_attention(model, pixels[:2])
+    monkeypatch.setattr(measuring, "read_attention", read)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = cls_attention(model, pixels[:2])
+    assert seen == [(False, False)]
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (True, True)
+    assert np.array_equal(found.sparsity, plain.sparsity)
 
 
 @pytest.mark.statement("A Fig 7")

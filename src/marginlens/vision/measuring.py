@@ -102,12 +102,22 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
 
 @contextmanager
 def _shown(model: Any) -> Iterator[None]:
-    """The model with attention that shows its weights, and out of training; as it was afterwards."""
+    """The model with attention that shows its weights, out of training and in whole float32; as it was afterwards.
+
+    Tensor cores round what they multiply to 10 bits, which moves logits of several hundred by as much as their margins.
+    """
+    import torch
+
     hidden, training = model.config._attn_implementation, model.training
+    matrices, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    rounded = matrices.allow_tf32, convolutions.allow_tf32
     model.set_attn_implementation("eager")
     model.eval()
+    matrices.allow_tf32 = convolutions.allow_tf32 = False
     try:
-        yield
+        with torch.autocast(model.device.type, enabled=False):
+            yield
     finally:
+        matrices.allow_tf32, convolutions.allow_tf32 = rounded
         model.set_attn_implementation(hidden)
         model.train(training)

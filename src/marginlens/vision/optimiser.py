@@ -37,15 +37,21 @@ def state_arrays(model: Any, optimiser: Any) -> dict[str, Any]:
 
 
 def restore_arrays(model: Any, optimiser: Any, arrays: dict[str, Any]) -> None:
-    """Put weights and moments back; KeyError or RuntimeError where they are another model's."""
+    """Put weights and moments back; KeyError, RuntimeError, TypeError or ValueError where they are another model's."""
     import torch
 
     by_name = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in by_name.items():
-            parameter.copy_(torch.from_numpy(arrays[_WEIGHT + name]))
+            found = torch.from_numpy(arrays[_WEIGHT + name])
+            if found.shape != parameter.shape:  # which copy_ would stretch where it can
+                raise ValueError(name)
+            parameter.copy_(found)
     for key, value in arrays.items():
         if key.startswith(_STATE):
             kind, name = key.removeprefix(_STATE).split("/", 1)
             parameter = by_name[name]
-            optimiser.state[parameter][kind] = torch.from_numpy(np.array(value)).to(parameter.device)
+            moment = torch.from_numpy(np.array(value))
+            if moment.ndim and moment.shape != parameter.shape:  # the number of steps has no axis
+                raise ValueError(key)
+            optimiser.state[parameter][kind] = moment.to(parameter.device)

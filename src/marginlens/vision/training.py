@@ -247,7 +247,7 @@ class _Run:
     def _go_on_from(self, found: Checkpoint) -> None:
         try:
             restore_arrays(self.model, self.optimiser, found.arrays)
-        except (KeyError, RuntimeError) as problem:
+        except (KeyError, RuntimeError, TypeError, ValueError) as problem:
             raise reject("checkpoint", "one of the same model", f"{str(self.file)!r} with other weights") from problem
         self.epoch, self.place, self.before = found.epoch, found.place, found.seconds
         self.history, self.maps = list(found.history), dict(found.maps)
