@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from marginlens.errors import InputError
+from marginlens.probe.models import inputs
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.run import probe_model
 from marginlens.probe.settings import ProbeSettings
@@ -68,3 +70,14 @@ def test_a_head_without_weights_is_not_said_to_have_impossible_selections():
     assert np.isfinite(result.max_margin.correlation[1]).all()
     assert (result.max_margin.margin_ratio[0] == 0.0).all()
     assert result.notes[-1] == "For 2 heads there is no correlation with the max-margin solution: their own W is zero."
+
+
+def test_an_input_whose_maps_exceed_the_memory_is_refused_before_the_model_runs(monkeypatch):
+    model = tiny_bert()
+    longest = max(len(text.split()) for text in TEXTS) + 2
+    monkeypatch.setattr(inputs, "machine_memory", lambda: 2 * 48 * longest**2 - 1)
+    with pytest.raises(InputError, match=f"Input 5 has {longest} tokens: to measure the maps of 2 heads would take"):
+        probe_model(model, encoded(model))
+    for enough in (2 * 48 * longest**2, None):  # None: a system that does not say
+        monkeypatch.setattr(inputs, "machine_memory", lambda bytes_=enough: bytes_)
+        assert probe_model(model, encoded(model)).n_inputs == len(TEXTS)

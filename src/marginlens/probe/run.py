@@ -13,7 +13,7 @@ from marginlens.errors import reject
 from marginlens.probe.example_maps import ExampleMaps
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.models.adapters import Adapter, adapter_for
-from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded
+from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded, check_length
 from marginlens.probe.models.reading import InputBatch, LayerReading, read_attention
 from marginlens.probe.models.text_inputs import TextInputs
 from marginlens.probe.result import ProbeResult
@@ -45,6 +45,7 @@ def probe_model(
     asked, watch = settings or ProbeSettings(), progress or Silence()
     loaded = as_loaded(model)
     adapter, given = adapter_for(loaded.model), as_inputs(loaded, inputs)
+    check_length(given, adapter.n_heads)
     began = time.perf_counter()
     watch.expect(probe_units(loaded.model, given, asked))
     size = (adapter.n_layers, adapter.n_heads)

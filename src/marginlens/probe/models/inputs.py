@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import IntArray
-from marginlens.errors import reject
+from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.image_inputs import ImageInputs, prepare_images
 from marginlens.probe.models.loading import LoadedModel
 from marginlens.probe.models.text_inputs import TextInputs, encode_texts
 
 Inputs = TextInputs | ImageInputs
+_BYTES = 48  # of memory for each query and token of every head of a layer, while it is measured: 43 were seen
 
 
 def as_loaded(model: Any) -> LoadedModel:
@@ -40,6 +42,26 @@ def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
         return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
     expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
     raise reject("inputs", expected, type(inputs).__name__)
+
+
+def check_length(inputs: Inputs, n_heads: int) -> None:
+    """Refuse an input whose attention maps, of all heads of one layer, do not fit into this machine's memory."""
+    lengths = [inputs.settings.n_tokens] if isinstance(inputs, ImageInputs) else [len(one) for one in inputs.ids]
+    longest = max(lengths)
+    needed, there = _BYTES * n_heads * longest**2, machine_memory()
+    if there is not None and needed > there:
+        raise InputError(
+            f"Input {lengths.index(longest) + 1} has {longest:,} tokens: to measure the maps of {n_heads} heads would take "
+            f"{needed / 1e9:,.0f} GB of memory, of which this machine has {there / 1e9:,.0f}; use shorter inputs."
+        )
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # AttributeError: not a POSIX system
+        return None
 
 
 def example_places(inputs: Inputs, count: int, longest: int) -> IntArray:
