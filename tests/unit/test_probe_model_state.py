@@ -81,3 +81,11 @@ def test_an_input_whose_maps_exceed_the_memory_is_refused_before_the_model_runs(
     for enough in (2 * 48 * longest**2, None):  # None: a system that does not say
         monkeypatch.setattr(inputs, "machine_memory", lambda bytes_=enough: bytes_)
         assert probe_model(model, encoded(model)).n_inputs == len(TEXTS)
+
+
+def test_weights_that_are_not_finite_are_named_as_a_reason():
+    model = tiny_bert()
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+    with pytest.raises(InputError, match="not finite before its layer 1 on this batch: its weights are not finite, or"):
+        probe_model(model, encoded(model))

@@ -108,9 +108,9 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
 def _check_finite(captured: Captured, layer: int) -> None:
     if not bool(captured.inputs.isfinite().all()):
         raise InputError(
-            f"The model itself computes numbers that are not finite before its layer {layer} on this batch; a float64 "
-            "model whose padded tokens see nothing does so, because its mask overflows: give it inputs without "
-            "padding, or float32 weights."
+            f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
+            "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
+            "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
         )
 
 
