@@ -22,8 +22,9 @@ TINY = VisionSettings(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
+    """The same bits need one thread, for the runs that all tests share too."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
