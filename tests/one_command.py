@@ -12,7 +12,7 @@ def command(name):
     """(run, numbers): the result of running the command, and its answer in JSON, in which nothing but finite numbers stands."""
 
     def run(*arguments):
-        return CliRunner().invoke(cli.app, [name, *arguments])
+        return CliRunner().invoke(cli.app, [name, *map(str, arguments)])
 
     def numbers(*arguments):
         result = run(*arguments, "--json")

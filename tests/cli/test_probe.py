@@ -5,26 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from marginlens.commands import probe_work
-from marginlens.commands.probe import probe
+from one_command import command
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_llama, tiny_vit
 
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command()(probe)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments])
-
-
-def numbers(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return json.loads(result.stdout, parse_constant=pytest.fail)
+run, numbers = command("probe")
 
 
 def refused(*arguments):

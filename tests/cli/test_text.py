@@ -6,25 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from marginlens.commands.text import app
 from marginlens.embeddings.classifier import AttentionTextClassifier
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.text import ReviewTable
+from one_command import command
 
 GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments])
-
-
-def numbers(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return json.loads(result.stdout, parse_constant=pytest.fail)
+run, numbers = command("text")
 
 
 def write_table(path, n=160, *, columns=("text", "label", "split"), seed=0):

