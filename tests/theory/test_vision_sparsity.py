@@ -10,11 +10,12 @@ from marginlens.experiments import a_f67
 from marginlens.experiments.a_f67 import DIGITS, trends
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.vision.images import digit_images
-from marginlens.vision.keeping import KeptVisionRun
+from marginlens.vision.keeping import KeptVisionRun, kept_run
 from marginlens.vision.results import Ending, VisionCurves
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import train_vision
 
+OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "rates-cifar10"}
 STILL = 1e-3  # how far anything moves at a rate of 1e-9
 
 
@@ -81,7 +82,7 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     assert claim.judge(finding) is verdict
     assert f"({share:.2f} of the first)" in finding.measured
     assert "AdamW at rate 0.003, batch 250, 5 steps of warm-up" in finding.note
-    assert set(claim.draw(finding)) == {"maps-cifar10", "curves-cifar10", "maps-digits", "curves-digits"}
+    assert set(claim.draw(finding)) == {*OF_KEPT_RUNS, "maps-digits", "curves-digits"}
 
 
 def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
@@ -94,9 +95,50 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
     finding = a_f67.compute(Effort.QUICK, Silence())
     claim = replace(Claim.of(a_f67), expected=a_f67._bounds("cifar10"))
     assert claim.judge(finding) is Verdict.REPRODUCED_WITH_NOTE
-    assert "4 epochs of 9 on 18,000 images, gradient descent with momentum .9 at rate 0.003" in finding.note
+    assert "4 epochs of 9 on 18,000 images, SGD with momentum .9 at rate 0.003" in finding.note
     assert "torch or transformers is not installed" in finding.note
-    assert set(claim.draw(finding)) == {"maps-cifar10", "curves-cifar10"}
+    assert set(claim.draw(finding)) == OF_KEPT_RUNS
+
+
+@pytest.mark.statement("A Fig 7")
+def test_the_kept_run_of_a_hundred_epochs_falls_short_of_one_aim_and_says_so(quick):
+    kept = kept_run("cifar10")
+    assert kept.ending is Ending.FINISHED
+    assert int(kept.curves.epochs[-1]) >= 100
+    assert quick.numbers["cifar10_share_of_first"] < 0.2
+    assert quick.numbers["cifar10_norm_rank"] > 0.999
+    rank = quick.numbers["cifar10_sparsity_rank"]
+    assert (rank > a_f67.AIMED_RANK) == (f"rank correlation is {rank:.3f}, short of the -0.7 aimed for" in quick.note)
+
+
+def test_a_turn_is_told_with_its_epoch_and_the_ranks_before_it_and_over_all():
+    s = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.4, 0.6, 0.55])
+    settings = VisionSettings(layers=2, heads=2, width=4, epochs=7)
+    kept = KeptVisionRun("cifar10", settings, curves(s, np.arange(8.0)), 0.5, Ending.FINISHED, {})
+    told = a_f67._turn(kept)
+    assert "lowest at epoch 3 (0.100, rank correlation -1.000 up to there) and 0.550 at the end" in told
+    assert f"{trends(kept.curves).sparsity_rank:.3f}, short of the -0.7" in told
+    assert a_f67._turn(replace(kept, curves=curves(s[:4], np.arange(4.0)))) == ""
+
+
+@pytest.mark.statement("A Fig 7")
+def test_runs_at_the_papers_rate_are_shown_and_decide_nothing(quick):
+    adam, sgd = quick.arrays["others"]
+    assert {one.settings.learning_rate for one in (adam, sgd)} == {3e-3}
+    for one, words in ((adam, "AdamW at rate 0.003, 8 epochs"), (sgd, "SGD with momentum .9 at rate 0.003, 58 epochs")):
+        assert f"With {words}: nnz/T 0.999 → {one.curves.by_layer['sparsity'][-1, -1]:.3f}" in quick.note
+    drawn = Claim.of(a_f67).draw(quick)["rates-cifar10"].axes[0]
+    assert [len(line.get_xdata()) for line in drawn.get_lines()] == [101, 9, 59]
+
+
+def test_a_history_until_an_epoch_ends_with_it():
+    whole = kept_run("cifar10").curves
+    part = whole.until(20)
+    assert part.epochs[-1] == 20
+    assert part.map_epochs == (0, 1, 2, 5, 10, 20)
+    assert len(part.maps) == len(part.map_epochs)
+    np.testing.assert_array_equal(part.by_layer["norm"], whole.by_layer["norm"][:21])
+    assert {len(one) for one in part.scalars.values()} == {21}
 
 
 class _Done:

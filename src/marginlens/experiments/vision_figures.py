@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
 from marginlens.colours import ACCENTS, INK, PATH
 from marginlens.experiments.drawing import figure, shades
@@ -74,6 +74,32 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
         ax.legend(loc="upper center", ncols=3, fontsize=9, columnspacing=1.2, handlelength=1.5)
     for ax in (left, right):
         ax.set_yticks(np.linspace(0.0, 1.0, 6))
+    fig.suptitle(title, fontsize=12, color=INK)
+    return fig
+
+
+def rate_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
+    """The last layer's nnz/T and ‖W‖_F, and the training accuracy, of runs that differ in how they step; norms on a logarithmic scale."""
+    fig, axes = figure(3, width=4.4, height=3.9)
+    marks = ("-", "--", ":")
+    for k, (name, run) in enumerate(runs.items()):
+        values = (run.by_layer["sparsity"][:, -1], run.by_layer["norm"][:, -1], run.scalars["train_accuracy"])
+        for ax, one in zip(axes, values, strict=True):
+            ax.plot(run.epochs, one, color=ACCENTS[k], linestyle=marks[k % len(marks)], linewidth=2.0, label=name)
+    for ax, label, name in zip(
+        axes,
+        ("nnz(s)/T", "‖W‖_F, all heads", "accuracy"),
+        ("Sparsity", "Key-query matrix", "Training accuracy"),
+        strict=True,
+    ):
+        ax.set(xlabel="epoch", ylabel=label, title=name)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ax in (axes[0], axes[2]):
+        ax.set_ylim(0.0, 1.05)
+    axes[1].set(yscale="log", yticks=(1, 2, 5, 10))
+    axes[1].yaxis.set_major_formatter(ScalarFormatter())
+    axes[1].yaxis.set_minor_formatter(NullFormatter())
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(runs))
     fig.suptitle(title, fontsize=12, color=INK)
     return fig
 

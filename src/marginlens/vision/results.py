@@ -75,6 +75,18 @@ class VisionCurves:
     maps: FloatArray
     labels: tuple[str, ...]
 
+    def until(self, epoch: int) -> VisionCurves:
+        """The history up to an epoch, and with it."""
+        so_far, seen = self.epochs <= epoch, np.array(self.map_epochs) <= epoch
+        return VisionCurves(
+            self.epochs[so_far],
+            {name: values[so_far] for name, values in self.scalars.items()},
+            {name: values[so_far] for name, values in self.by_layer.items()},
+            tuple(one for one in self.map_epochs if one <= epoch),
+            self.maps[seen],
+            self.labels,
+        )
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class VisionRun:
