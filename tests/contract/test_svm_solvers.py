@@ -208,6 +208,21 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             np.testing.assert_allclose(solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e160, 1e200])
+def test_equalities_bind_at_any_scale(scale: float) -> None:
+    rng = np.random.default_rng(8)
+    A, C = rng.normal(size=(4, 9)), rng.normal(size=(2, 9))
+    plain = least_distance(A, np.ones(4), equalities=C)
+    one_scaled = least_distance(A, np.ones(4), equalities=C * [[scale], [1.0]])
+    np.testing.assert_allclose(one_scaled.x, plain.x, rtol=tolerances.SVM_ORACLE)
+    assert one_scaled.status is Status.OPTIMAL
+    assert one_scaled.kkt_residual() <= tolerances.SVM_KKT
+    beyond = least_distance(A * scale, np.ones(4), equalities=C * scale)  # its multipliers leave double precision
+    assert beyond.status is Status.INACCURATE
+    np.testing.assert_allclose(beyond.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
+    assert beyond.kkt_residual() > tolerances.SVM_KKT
+
+
 def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
     rng = np.random.default_rng(7)
     A, C = rng.normal(size=(5, 4, 9)), rng.normal(size=(5, 2, 9))

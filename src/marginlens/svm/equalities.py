@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
+from marginlens.directions import length
 from marginlens.svm.certify import EPS
 from marginlens.svm.kernel import INFEASIBLE, MOST_AMPLIFIED, OPTIMAL, PROVED, ROUNDING, UNPROVED, Found
 
@@ -21,7 +22,7 @@ class NullSpace:
 
     def __init__(self, C: FloatArray) -> None:
         self._C = C
-        size = np.linalg.norm(C, axis=-1)
+        size = length(C)
         self._size = np.where(size == 0.0, 1.0, size)
         left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
         limit = 64 * EPS * max(C.shape[1:]) * values.max(axis=-1, initial=0.0, keepdims=True)
@@ -34,19 +35,22 @@ class NullSpace:
         outside = rows
         for _ in range(2):
             outside = outside - (outside @ np.swapaxes(self._basis, -1, -2)) @ self._basis
-        size, left = np.linalg.norm(rows, axis=-1), np.linalg.norm(outside, axis=-1)
+        size, left = length(rows), length(outside)
         return np.where((left <= _INSIDE * size)[..., None], 0.0, outside)
 
     def multipliers(self, rows: FloatArray, found: Found) -> FloatArray:
         """mu (batch, n_equalities) with x = Aᵀ weights + Cᵀ mu, or 0 for a Farkas vector; doubtful problems are marked so."""
-        impossible = (found.outcome == INFEASIBLE)[:, None]
-        goal = np.where(impossible, 0.0, found.x)
-        wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
-        scaled = (self._inverse @ (self._basis @ wanted[..., None]))[..., 0]
-        missing = np.linalg.norm(wanted - (scaled[:, None, :] @ (self._C / self._size[..., None]))[:, 0], axis=-1)
-        length = np.linalg.norm(goal, axis=-1)
-        forces = np.abs(scaled).sum(axis=-1) + (found.weights * np.linalg.norm(rows, axis=-1)).sum(axis=-1)
-        scale = np.where(impossible[:, 0], forces, length)
-        allowed = np.clip(ROUNDING * forces, PROVED * scale, MOST_AMPLIFIED * scale)
-        found.outcome[np.isin(found.outcome, (OPTIMAL, INFEASIBLE)) & (missing > allowed)] = UNPROVED
-        return scaled / self._size
+        with np.errstate(all="ignore"):  # weights and mu may leave double precision
+            impossible = (found.outcome == INFEASIBLE)[:, None]
+            goal = np.where(impossible, 0.0, found.x)
+            wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
+            scaled = (self._inverse @ (self._basis @ wanted[..., None]))[..., 0]
+            missing = length(wanted - (scaled[:, None, :] @ (self._C / self._size[..., None]))[:, 0])
+            forces = np.abs(scaled).sum(axis=-1) + (found.weights * length(rows)).sum(axis=-1)
+            scale = np.where(impossible[:, 0], forces, length(goal))
+            allowed = np.clip(ROUNDING * forces, PROVED * scale, MOST_AMPLIFIED * scale)
+            mu = scaled / self._size
+        kept = (np.isfinite(mu) & ((mu != 0.0) == (scaled != 0.0))).all(axis=-1)
+        doubtful = ~((missing <= allowed) & kept)
+        found.outcome[np.isin(found.outcome, (OPTIMAL, INFEASIBLE)) & doubtful] = UNPROVED
+        return mu

@@ -126,6 +126,7 @@ class MarginSolution:
 
     # ---- the check
 
+    @np.errstate(over="ignore", invalid="ignore")
     def kkt_residual(self) -> Any:
         r"""The largest optimality residual per problem, recomputed from the stored problem; nan where it is infeasible.
 
@@ -136,6 +137,8 @@ class MarginSolution:
         * sign, :math:`(-\lambda_r)_+ \|a_r\| / \|x\|`;
         * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
         * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
+
+        It is infinite where the multipliers are beyond the range of double precision.
         """
         x = self._flat
         norm = length(x)
@@ -156,7 +159,7 @@ class MarginSolution:
             plane = _sizes(self.equalities)
             terms.append(np.abs(_apply(self.equalities, x)) / np.where(plane == 0.0, 1.0, plane) / scale)
         worst = np.max(np.concatenate(terms, axis=-1), axis=-1, initial=0.0)
-        worst = np.where(np.isnan(norm), np.nan, worst)
+        worst = np.where(np.isnan(norm), np.nan, np.where(np.isnan(worst), np.inf, worst))
         return worst if self.is_batch else float(worst)
 
     def rounding_floor(self) -> Any:
