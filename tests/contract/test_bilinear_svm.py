@@ -177,6 +177,14 @@ def test_a_single_row_has_the_solution_of_the_formula() -> None:
     assert guess.weights.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("factor", [1e-150, 1e-100, 1e100, 1e150])
+def test_multipliers_that_leave_double_precision_prove_nothing(factor: float) -> None:
+    X, Q, triples = random_problem(np.random.default_rng(3), 3, (6, 5), True)
+    for formed in (0, 10**6):
+        assert bilinear_svm(X * factor, Q * factor, triples, formed=formed).status is Status.INACCURATE
+        assert bilinear_svm(X * factor, Q / factor, triples, formed=formed).status is Status.OPTIMAL
+
+
 def test_wrong_triples_are_named() -> None:
     X, Q = np.eye(3), np.eye(2)
     with pytest.raises(

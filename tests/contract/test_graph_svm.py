@@ -250,6 +250,14 @@ def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None
         assert np.linalg.norm(scaled.x * factor**2 - one.x) <= tolerances.SVM_ORACLE * np.linalg.norm(one.x)
 
 
+@pytest.mark.parametrize("factor", [1e-150, 1e-80, 1e80, 1e100, 1e150])
+def test_multipliers_that_leave_double_precision_prove_nothing(factor: float) -> None:
+    ds = acyclic_sequences(8, 8, 6, 5, 3)
+    graphs = priority_graphs(ds)
+    assert graph_svm(factor * ds.E, graphs).status is Status.INACCURATE
+    assert graph_svm(factor * np.eye(8), graphs).status is Status.INACCURATE
+
+
 def test_unusable_arguments_are_named() -> None:
     ds = acyclic_sequences(5, 4, 6, 4, 0)
     graphs = priority_graphs(ds)

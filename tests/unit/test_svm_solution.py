@@ -47,6 +47,12 @@ def test_a_longer_x_shows_in_the_duality_gap(solved: MarginSolution) -> None:
     assert stretched.kkt_residual() >= 0.005
 
 
+@pytest.mark.parametrize("factor", [1.0, 1e100])
+def test_the_zero_vector_never_passes_for_a_solution(solved: MarginSolution, factor: float) -> None:
+    lost = replace(solved, rows=solved.rows * factor, x=np.zeros(5), multipliers=np.zeros(12))
+    assert lost.kkt_residual() == np.inf
+
+
 def test_residuals_do_not_depend_on_scales(solved: MarginSolution) -> None:
     off = replace(solved, x=solved.x * (1.0 - 1e-5))
     for factor in (1e-100, 1e-3, 1e5, 1e100):

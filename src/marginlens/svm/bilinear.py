@@ -48,6 +48,7 @@ class BilinearSolution(MarginSolution):
         return lower, float(length(self.rows.combine(pushes))) / total if total > 0.0 else np.inf
 
 
+@np.errstate(over="ignore", invalid="ignore")  # multipliers that leave double precision end as INACCURATE
 def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> BilinearSolution:
     r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
 

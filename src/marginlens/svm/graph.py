@@ -44,6 +44,7 @@ class GraphSolution(MarginSolution):
 
 
 @implements("C", "Graph-SVM", "Acyc-SVM")
+@np.errstate(over="ignore", invalid="ignore")  # multipliers that leave double precision end as INACCURATE
 def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
     r"""Shortest W that ranks every token above those of lower priority by at least one, and tokens of equal priority alike.
 

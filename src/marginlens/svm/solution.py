@@ -147,9 +147,10 @@ class MarginSolution:
         unit = np.where(size == 0.0, 1.0, size)
         slack = _apply(self.rows, x) - self.floor
         combined = self._combined(self.multipliers)
+        hopeless = (size == 0.0) | (norm == 0.0)[..., None]  # no distance in units of ‖x‖ is small
         violation = np.maximum(-slack, 0.0) / unit / scale
         terms = [
-            np.where(size == 0.0, np.where(self.floor > 0.0, np.inf, 0.0), violation),
+            np.where(hopeless, np.where(self.floor > 0.0, np.inf, 0.0), violation),
             np.maximum(-self.multipliers, 0.0) * unit / scale,
             np.abs(self.multipliers * unit / scale * (slack / unit / scale)),
             length(x - combined)[..., None] / scale,
