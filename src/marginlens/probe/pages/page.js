@@ -27,9 +27,9 @@
   // ---- numbers and colours
   const shown = (value, percent = false) => {
     if (value === null || value === undefined) return "–";
-    if (percent) return `${(100 * value).toFixed(value && value < 0.0995 ? 1 : 0)}%`;
+    if (percent) return `${(100 * value).toFixed((value && value < 0.0995) || (value < 1 && value > 0.9905) ? 1 : 0)}%`; // 100% means all
     const size = Math.abs(value);
-    if (size >= 1e4 || (size && size < 1e-3)) return value.toExponential(1).replace("-", "−");
+    if (size >= 1e4 || (size && size < 1e-3)) return value.toExponential(1).replaceAll("-", "−");
     return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3).replace("-", "−");
   };
   const mix = (stops, share) => {
@@ -48,7 +48,7 @@
     const groups = [...new Set(data.measures.map((one) => one.group))];
     byId("measures").replaceChildren(...groups.flatMap((group) => [
       make("span", {}, group),
-      make("div", {}, ...data.measures.flatMap((one, k) => one.group !== group ? [] : [
+      make("div", { role: "group", "aria-label": group }, ...data.measures.flatMap((one, k) => one.group !== group ? [] : [
         pressable(one.label, k === state.measure, () => { state.measure = k; showMeasures(); showHeat(); }),
       ])),
     ]));
@@ -106,13 +106,13 @@
 
   function title() {
     const index = state.layer * data.heads + state.head;
-    const link = (words, k) => {
+    const link = (rel, words, k) => {
       if (k < 0 || k >= data.layers * data.heads) return [];
       const name = `L${Math.floor(k / data.heads)}H${k % data.heads}`;
-      return [make("a", { href: `#${name}` }, `${words} ${name}`)];
+      return [make("a", { href: `#${name}`, rel }, `${words} ${name}`)];
     };
     return make("div", { class: "title" }, make("h2", {}, `Layer ${state.layer}, head ${state.head}`),
-      make("p", { class: "facts" }, ...link("←", index - 1), make("a", { href: "#heads-title" }, "all heads"), ...link("→", index + 1)));
+      make("p", { class: "facts" }, ...link("prev", "←", index - 1), make("a", { href: "#heads-title" }, "all heads"), ...link("next", "→", index + 1)));
   }
 
   function attention() {
@@ -142,22 +142,26 @@
     ];
   }
 
+  const LETTERS = 16; // of a token's name that a map shows; the table beside it shows all
+  const WIDE = /[\p{Script=Han}\p{Script=Hangul}\p{Script=Hiragana}\p{Script=Katakana}\uff00-\uff60]/u;
+
   function squares(example, levels) {
     const cell = 22, n = example.tokens.length;
-    const letters = Math.max(...example.tokens.map((one) => one.length));
+    const names = example.tokens.map((one) => [...one].length > LETTERS ? `${[...one].slice(0, LETTERS - 1).join("")}…` : one);
+    const letters = Math.max(...names.map((one) => [...one].reduce((sum, letter) => sum + (WIDE.test(letter) ? 2 : 1), 0)));
     const left = Math.max(70, 7.4 * letters + 30), above = 7.4 * letters * 0.75 + 34;
     const chosen = example.selected[state.layer][state.head];
-    const width = left + n * cell + 0.75 * 7.4 * letters + 8, height = above + example.queries.length * cell + 8;
+    const width = left + Math.max(n * cell + 0.75 * 7.4 * letters, 104) + 8, height = above + example.queries.length * cell + 8;
     const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention map; the table beside it lists what each query selects" });
     picture.append(draw("text", { x: left, y: 15, class: "axis" }, "token attended to"));
     const side = draw("text", { x: 14, y: above + 4, class: "axis", transform: `rotate(-90 14 ${above + 4})`, "text-anchor": "end" }, "query");
     picture.append(side);
-    example.tokens.forEach((token, t) => {
+    names.forEach((name, t) => {
       const x = left + (t + 0.5) * cell + 3, y = above - 6;
-      picture.append(draw("text", { x, y, transform: `rotate(-48 ${x} ${y})` }, token));
+      picture.append(draw("text", { x, y, transform: `rotate(-48 ${x} ${y})` }, name));
     });
     example.queries.forEach((query, q) => {
-      picture.append(draw("text", { x: left - 7, y: above + (q + 0.5) * cell + 4, "text-anchor": "end" }, example.tokens[query]));
+      picture.append(draw("text", { x: left - 7, y: above + (q + 0.5) * cell + 4, "text-anchor": "end" }, names[query]));
       for (let t = 0; t < n; t += 1) {
         const level = levels[q * n + t];
         const box = draw("rect", { x: left + t * cell, y: above + q * cell, width: cell - 1, height: cell - 1, fill: attentionColour(level) });
@@ -205,7 +209,7 @@
 
   const table = (names, rows) => make("div", { class: "scroll" }, make("table", { class: "rows" },
     make("thead", {}, make("tr", {}, ...names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
-    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((one, k) => make("td", { class: names[k][1] }, one)))))));
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((one, k) => k || names[k][1] ? make("td", { class: names[k][1] }, one) : make("th", { scope: "row" }, one)))))));
 
   function selections(example, levels) {
     const n = example.tokens.length;
@@ -239,13 +243,14 @@
     }
     picture.append(draw("line", { x1: 0, x2: width, y1: height, y2: height, stroke: "#55514a" }));
     picture.append(draw("text", { x: width - 8, y: height + 31, class: "axis", "text-anchor": "end" }, "logit margin of the selected token over the second best"));
-    [["margin_low", "5%"], ["margin_median", "median"]].forEach(([name, words], k) => {
-      const at = value(name);
-      if (!at) return;
-      picture.append(draw("line", { x1: x(Math.log10(at)), x2: x(Math.log10(at)), y1: 4, y2: height, stroke: "#c4420f", "stroke-width": 1.5, "stroke-dasharray": k ? "none" : "4 3" }));
-      const right = k ? x(Math.log10(at)) < width - 120 : x(Math.log10(at)) < 90; // on which side of its line a label has room
-      picture.append(draw("text", { x: x(Math.log10(at)) + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end" }, `${words} ${shown(at)}`));
+    const labels = [["margin_low", "5%"], ["margin_median", "median"]].flatMap(([name, words], k) => {
+      if (!value(name)) return [];
+      const at = x(Math.log10(value(name)));
+      picture.append(draw("line", { x1: at, x2: at, y1: k ? 4 : 18, y2: height, stroke: "#c4420f", "stroke-width": 1.5, "stroke-dasharray": k ? "none" : "4 3" }));
+      const right = k ? at < width - 120 : at < 90; // on which side of its line a label has room
+      return [draw("text", { x: at + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end", stroke: "#fff", "stroke-width": 3, "paint-order": "stroke" }, `${words} ${shown(value(name))}`)];
     });
+    picture.append(...labels); // above both lines
     return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), make("div", { class: "scroll" }, picture)];
   }
 
@@ -254,7 +259,7 @@
     const kinds = { correlation: "correlation with the max-margin W", margin_ratio: "smallest margin over the best", low_ratio: "5% margin over the best" };
     const beside = { "": "this head", _random_selections: "random selections", _random_matrix: "random W", _random_head: "random head" };
     return [make("h3", {}, "How max-margin it is"), table(
-      [["", ""], ...Object.values(beside).map((words) => [words, "number"])],
+      [["measure", ""], ...Object.values(beside).map((words) => [words, "number"])],
       Object.entries(kinds).map(([name, words]) => [words, ...Object.keys(beside).map((ending) => shown(value(name + ending)))]))];
   }
 
@@ -322,11 +327,12 @@
     const at = /^#L(\d+)H(\d+)$/.exec(location.hash);
     const known = at && Number(at[1]) < data.layers && Number(at[2]) < data.heads;
     if (!known && location.hash && state.layer !== null) return; // an anchor elsewhere on the page
-    const before = document.activeElement && document.activeElement.id;
+    const held = document.activeElement, cell = held?.id, step = held?.getAttribute("rel");
     [state.layer, state.head] = known ? [Number(at[1]), Number(at[2])] : [null, null];
     showHeat();
     showHead();
-    if (before && before.startsWith("cell-")) byId(before).focus({ preventScroll: true });
+    if (cell?.startsWith("cell-")) byId(cell).focus({ preventScroll: true });
+    if (step) (byId("head").querySelector(`a[rel="${step}"]`) ?? byId("head")).focus({ preventScroll: true });
     if (known) byId("head").scrollIntoView();
   }
   window.addEventListener("hashchange", follow);
