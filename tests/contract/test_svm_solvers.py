@@ -223,6 +223,23 @@ def test_equalities_bind_at_any_scale(scale: float) -> None:
     assert beyond.kkt_residual() > tolerances.SVM_KKT
 
 
+def test_what_equalities_blur_is_not_called_proved() -> None:
+    """Rows nearly inside the span of nearly parallel equalities lose digits; a status then needs the residual of the rows as given."""
+    rng = np.random.default_rng(0)
+    proved = 0
+    for size in np.repeat([1e-4, 1e-6, 1e-8], 100):
+        C = rng.normal(size=(2, 6))
+        C[1] = C[0] + size * C[1]
+        A = rng.normal(size=(5, 2)) @ C + size ** rng.integers(0, 3) * rng.normal(size=(5, 6))
+        solution = least_distance(A, np.ones(5), equalities=C)
+        if solution.status is Status.OPTIMAL:
+            proved += 1
+            assert solution.kkt_residual() <= min(max(tolerances.SVM_KKT, 16 * solution.rounding_floor()), 1e-4)
+        elif solution.status is Status.INFEASIBLE:
+            assert solution.certificate_residual() <= 10 * tolerances.SVM_FARKAS
+    assert proved >= 100
+
+
 def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
     rng = np.random.default_rng(7)
     A, C = rng.normal(size=(5, 4, 9)), rng.normal(size=(5, 2, 9))

@@ -13,15 +13,13 @@ from marginlens.errors import real_array, reject
 from marginlens.svm.bilinear_pivot import solve_pivot
 from marginlens.svm.bilinear_rows import BilinearRows
 from marginlens.svm.graph_groups import FORMED
-from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, TIGHT
+from marginlens.svm.kernel import NOTHING, TIGHT
 from marginlens.svm.least_distance import least_distance
-from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
-PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 FORMED_IN_DOUBT = (
     4_000_000  # up to so many entries, rows that could not be made tight together are formed for the exact solver
 )
-CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -121,8 +119,7 @@ def _judged(blank: BilinearSolution, weights: FloatArray) -> BilinearSolution:
     slack = blank.rows.apply(W) - 1.0
     tight = (slack <= TIGHT + NOTHING * float(length(W)) * blank.rows.sizes) | (weights > 0.0)
     solved = replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, active=tight, status=Status.INACCURATE)
-    allowed = min(max(PROMISED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
-    return replace(solved, status=Status.OPTIMAL) if solved.kkt_residual() <= allowed else solved
+    return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
 
 
 def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:

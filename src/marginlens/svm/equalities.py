@@ -7,7 +7,8 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.svm.certify import EPS
-from marginlens.svm.kernel import INFEASIBLE, MOST_AMPLIFIED, OPTIMAL, PROVED, ROUNDING, UNPROVED, Found
+from marginlens.svm.kernel import INFEASIBLE, OPTIMAL, PROVED, ROUNDING, UNPROVED, Found
+from marginlens.svm.solution import MOST_AMPLIFIED
 
 _INSIDE = 64 * EPS            # a row whose part outside the span of C is this small, relative to it, lies inside
 

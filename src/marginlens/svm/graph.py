@@ -18,12 +18,10 @@ from marginlens.papers import implements
 from marginlens.svm.graph_columns import is_orthonormal, solve_columns
 from marginlens.svm.graph_groups import FORMED, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
-from marginlens.svm.kernel import MOST_AMPLIFIED, NOTHING, TIGHT
-from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.kernel import NOTHING, TIGHT
+from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
-PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
-CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -177,8 +175,7 @@ def _judged(
     solved = replace(
         blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
     )
-    allowed = min(max(PROMISED, 16.0 * solved.rounding_floor()), MOST_AMPLIFIED)
-    return replace(solved, status=Status.OPTIMAL) if known and solved.kkt_residual() <= allowed else solved
+    return replace(solved, status=Status.OPTIMAL) if known and solved.keeps_promise() else solved
 
 
 def _named(last: list[int], pairs: list[IntArray]) -> IntArray:

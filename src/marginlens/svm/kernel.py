@@ -13,13 +13,13 @@ from marginlens.svm.block_pivot import coordinate_guess, pivot_some
 from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, measure_slack, optimality
 from marginlens.svm.gram_set import gram_active_set
 from marginlens.svm.products import gram, row_squares, square_sum
+from marginlens.svm.solution import MOST_AMPLIFIED
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED = 0, 1, 2, 3, 4
 SWEEPS = 60
 CLEAN = 1e-13                 # residual up to which the quick methods are believed; beyond, rows enter one by one
 PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
 ROUNDING = 16 * EPS           # times the amplification: what double precision leaves at best
-MOST_AMPLIFIED = 1e-4         # the largest residual that is ever excused by amplification
 TIGHT = 1e-9                  # slack, relative to the floor, of a row that counts as tight
 NOTHING = 1e-12               # slack, relative to the length of x, that is rounding
 

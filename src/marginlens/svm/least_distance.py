@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from marginlens.svm.kernel import (
     empty_result,
     gram_slice,
 )
-from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 from marginlens.threads import over_problems
 
 FEW_ROWS = 64                 # up to so many, the Gram matrix of all rows is worth its cost at any width
@@ -52,7 +53,8 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
         space = NullSpace(C if C.ndim == 3 else C[None])
         found = _solve(space.project(many[0]), many[1], A)
         mu = space.multipliers(many[0], found)
-    return _solution((A, b, C), found, mu, names)
+    solution = _solution((A, b, C), found, mu, names)
+    return solution if C is None else _judged(solution)
 
 
 def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
@@ -107,6 +109,17 @@ def _solution(
     only = None if mu is None else mu[0]
     farkas = certificate[0] if impossible[0] else None
     return MarginSolution(*problem, found.x[0], status[0], found.weights[0], only, found.active[0], farkas, names)
+
+
+def _judged(solution: MarginSolution) -> MarginSolution:
+    """The solution of a problem with equalities, proved only where its own residual says so: rows nearly inside their span lose digits."""
+    lost = np.where(
+        solution.status == Status.INFEASIBLE,
+        ~np.asarray(solution.certificate_residual() <= CONTRADICTION),
+        (solution.status == Status.OPTIMAL) & ~np.asarray(solution.keeps_promise()),
+    )
+    status = np.where(lost, Status.INACCURATE, solution.status)
+    return replace(solution, status=status if solution.is_batch else status.item())
 
 
 def _problem(rows: Any, floor: Any) -> tuple[FloatArray, FloatArray]:

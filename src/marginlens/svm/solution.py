@@ -11,6 +11,10 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 
+PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
+MOST_AMPLIFIED = 1e-4  # the largest residual that is ever excused by amplification
+CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
+
 
 class Status(Enum):
     """How a problem ended; the value is the sentence that users read."""
@@ -198,6 +202,11 @@ class MarginSolution:
         residual = np.where(valid, distance / np.where(valid, weight, 1.0), np.inf)
         residual = np.where(np.isnan(y).any(axis=-1), np.nan, residual)
         return residual if self.is_batch else float(residual)
+
+    def keeps_promise(self) -> Any:
+        """Whether `kkt_residual`, per problem, is at most 1e-10 or what rounding may leave where rows nearly cancel, never above 1e-4."""
+        allowed = np.clip(16.0 * self.rounding_floor(), PROMISED, MOST_AMPLIFIED)
+        return self.kkt_residual() <= allowed
 
     @property
     def _flat(self) -> FloatArray:
