@@ -229,3 +229,42 @@ def test_bad_input_is_named():
         feasible_selections(E, [[0, 1]], required=[[0], [1]])
     with pytest.raises(InputError, match="at most limit = 5 selections are consistent; got 1 different sequences"):
         feasible_selections(E, [[0, 1, 2]], limit=5)
+
+
+@pytest.mark.statement("B Eq. (9)", "B Lemma 19")
+@pytest.mark.parametrize("d", [2, 4, 30])
+def test_tokens_that_look_the_same_cannot_be_told_apart_at_any_width(d):
+    for seed in range(20):
+        E = np.random.default_rng(seed).normal(size=(4, d))
+        E[3] = E[0]
+        sequences, selection = [[0, 1, 3], [1, 2]], [[0], [2]]
+        solution = vocabulary_svm(E, sequences, selection)
+        assert solution.status is Status.INFEASIBLE
+        assert solution.certificate_residual() <= SVM_FARKAS
+        assert not closed_form_candidate(E, sequences, selection).certified
+        found = feasible_selections(E, sequences)
+        assert all((0 in chosen[0]) == (3 in chosen[0]) for chosen in found.selections)
+    assert not closed_form_candidate(np.ones((2, d)), [[0, 1]], [[0]]).certified
+
+
+def test_a_span_that_nearly_equal_tokens_blur_costs_no_accuracy():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        E = rng.normal(size=(4, 30))
+        E[3] = E[0] + 1e-7 * E[3]
+        solution = vocabulary_svm(E, [[0, 1, 3], [1, 2]], [[0], [2]])
+        assert solution.status is Status.OPTIMAL
+        assert solution.kkt_residual() <= SVM_KKT
+
+
+@pytest.mark.statement("B Lemma 3")
+@pytest.mark.parametrize("scale", [1e-140, 1e-30, 1e30, 1e140])
+def test_the_verdict_on_the_closed_form_does_not_depend_on_the_scale(scale):
+    verdicts = set()
+    for seed in range(36, 48):
+        E, sequences, selection = random_selection(np.random.default_rng(seed), n=2)
+        one, other = (closed_form_candidate(E * factor, sequences, selection) for factor in (1.0, scale))
+        assert one.certified is other.certified
+        np.testing.assert_allclose(other.x * scale, one.x, atol=CONDITIONED * np.linalg.norm(one.x))
+        verdicts.add(one.certified)
+    assert verdicts == {True, False}

@@ -12,10 +12,11 @@ from scipy.optimize import nnls
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
 from marginlens.svm.least_distance import least_distance
-from marginlens.svm.solution import MarginSolution
+from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 CLOSED_FORM = (
     1e-9  # residual, relative, up to which the closed form meets all equations, and its multipliers make it up
@@ -41,15 +42,16 @@ def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
         selection. `kkt_residual()` and `certificate_residual()` check it.
     """
     table, problem = _checked(E, sequences, selection)
-    rows, equalities = _rows(table, problem)
-    basis, narrow = in_their_span(table, problem)
-    short = rows if basis is None else _rows(narrow, problem)[0]
-    tied = equalities if basis is None else _rows(narrow, problem)[1]
-    floor, ties = np.ones(len(rows)), tied if len(tied) else None
-    solution = least_distance(short, floor, equalities=ties, pairs=problem.pairs)
-    if basis is None:
-        return solution
-    return replace(solution, rows=rows, equalities=None if ties is None else equalities, x=solution.x @ basis)
+    rows, ties = _rows(table, problem)
+    floor, equalities = np.ones(len(rows)), ties if len(ties) else None
+    basis = _span(table, problem)
+    if basis is not None:
+        tied = None if equalities is None else equalities @ basis.T
+        short = least_distance(rows @ basis.T, floor, equalities=tied, pairs=problem.pairs)
+        solution = replace(short, rows=rows, equalities=equalities, x=short.x @ basis)
+        if _holds(solution):
+            return solution
+    return least_distance(rows, floor, equalities=equalities, pairs=problem.pairs)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -106,22 +108,23 @@ def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
     table, problem = _checked(E, sequences, selection)
     if not len(problem.pairs):
         return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
-    outer, short = in_their_span(table, problem)
-    rows, ties = _rows(short, problem)
+    rows, ties = _rows(table, problem)
+    outer = _span(table, problem)
     every = np.concatenate([rows, ties])
+    every = every if outer is None else every @ outer.T
     wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(ties))])
     basis, values, coordinates = np.linalg.svd(every, full_matrices=False)
     coordinates = coordinates if outer is None else coordinates @ outer
     kept = values > 1e-12 * values[0]
     y = np.where(kept, (basis.T @ wanted) / np.where(kept, values, 1.0), 0.0)  # x in the coordinates of the rows' span
     narrow = basis * np.where(kept, values, 0.0)
-    norm = float(np.linalg.norm(y))
-    missed = float(np.linalg.norm(narrow @ y - wanted)) / np.sqrt(len(rows))
-    if norm <= CLOSED_FORM / float(values[0]):  # contradictory rows that cancel
+    norm = float(length(y))
+    missed = float(np.linalg.norm(narrow @ y - wanted) / np.sqrt(len(rows)))
+    if norm * values[0] <= CLOSED_FORM:  # contradictory rows that cancel, or tokens that look the same
         return ClosedForm(y @ coordinates, np.zeros(len(rows)), missed, 1.0)
     signed = np.concatenate([narrow, -narrow[len(rows) :]])
-    weights, left = nnls(signed.T * (values[0] / norm), y / norm, maxiter=50 * len(signed))
-    return ClosedForm(y @ coordinates, weights[: len(rows)] * values[0], missed, float(left))
+    weights, left = nnls(signed.T / values[0], y / norm, maxiter=50 * len(signed))
+    return ClosedForm(y @ coordinates, weights[: len(rows)] * (norm / values[0]), missed, float(left))
 
 
 @dataclass(frozen=True)
@@ -132,18 +135,22 @@ class SelectionPairs:
     ties: IntArray
 
 
-def in_their_span(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray | None, FloatArray]:
-    """Orthonormal rows that span the embeddings of a problem's tokens, and E in their coordinates; None and E where that saves nothing.
+def _holds(solution: MarginSolution) -> bool:
+    """Whether a proof found in coordinates of the span proves as much of the rows: tokens that nearly agree may blur the span."""
+    if solution.status is Status.INFEASIBLE:
+        return bool(solution.certificate_residual() <= CONTRADICTION)
+    return bool(solution.keeps_promise())
 
-    Tokens that the problem does not compare get the coordinates 0.
+
+def _span(E: FloatArray, problem: SelectionPairs) -> FloatArray | None:
+    """Orthonormal rows that span the embeddings of a problem's tokens; None where working in their coordinates saves nothing.
+
+    Differences of embeddings are taken before they are rotated: tokens that look the same stay the same.
     """
     used = np.unique(np.concatenate([problem.pairs[:, 1:].ravel(), problem.ties.ravel()]))
     if not 0 < 2 * len(used) <= E.shape[1]:
-        return None, E
-    basis, corner = np.linalg.qr(E[used].T)
-    narrow = np.zeros((len(E), len(used)))
-    narrow[used] = corner.T
-    return basis.T, narrow
+        return None
+    return np.asarray(np.linalg.qr(E[used].T)[0].T)
 
 
 def _rows(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray, FloatArray]:

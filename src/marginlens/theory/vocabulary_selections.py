@@ -13,7 +13,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import real_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm import Status, least_distance
-from marginlens.svm.vocabulary import selection_pairs, token_lists
+from marginlens.svm.vocabulary import SelectionPairs, selection_pairs, token_lists
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
@@ -274,24 +274,37 @@ def _added(
 
 def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tuple[FloatArray, FloatArray]:
     """(n_found,) margins and (n_found, d_model) solutions of the max-margin problems; margin 0 where infeasible."""
-    wide = E.shape[1] > len(E)
-    basis, narrow = np.linalg.qr(E.T) if wide else (np.eye(E.shape[1]), E.T)
-    table = narrow.T  # (n_vocabulary, at most n_vocabulary) the embeddings in coordinates of their span
+    basis = np.linalg.qr(E.T)[0] if E.shape[1] > len(E) else np.eye(E.shape[1])
     problems = [selection_pairs(lists, list(one)) for one in found]
+    compared, differences = _differences(E, problems, basis)
     n_rows = max(1, *(len(one.pairs) for one in problems))
     n_ties = max(1, *(len(one.ties) for one in problems))
-    margins, x = np.zeros(len(found)), np.zeros((len(found), table.shape[1]))
-    size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * table.shape[1]))
+    d = basis.shape[1]
+    margins, x = np.zeros(len(found)), np.zeros((len(found), d))
+    size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * d))
     for first in range(0, len(found), size):
         some = problems[first : first + size]
-        rows, floor = np.zeros((len(some), n_rows, table.shape[1])), np.zeros((len(some), n_rows))
-        ties = np.zeros((len(some), n_ties, table.shape[1]))
+        rows, floor = np.zeros((len(some), n_rows, d)), np.zeros((len(some), n_rows))
+        ties = np.zeros((len(some), n_ties, d))
         for k, one in enumerate(some):
-            rows[k, : len(one.pairs)] = table[one.pairs[:, 1]] - table[one.pairs[:, 2]]
+            rows[k, : len(one.pairs)] = differences[np.searchsorted(compared, _key(E, one.pairs[:, 1:]))]
             floor[k, : len(one.pairs)] = 1.0
-            ties[k, : len(one.ties)] = table[one.ties[:, 0]] - table[one.ties[:, 1]]
+            ties[k, : len(one.ties)] = differences[np.searchsorted(compared, _key(E, one.ties))]
         solved = least_distance(rows, floor, equalities=ties)
         feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in solved.status])
         margins[first : first + len(some)] = np.where(feasible, solved.margin, 0.0)
         x[first : first + len(some)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
     return margins, x @ basis.T
+
+
+def _key(E: FloatArray, pairs: IntArray) -> IntArray:
+    """(n_pairs,) one number for each pair of tokens."""
+    return pairs[:, 0] * len(E) + pairs[:, 1]
+
+
+def _differences(E: FloatArray, problems: list[SelectionPairs], basis: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The keys of all pairs that are compared, and their differences in coordinates of the span: taken first, rotated then."""
+    keys = [_key(E, some) for one in problems for some in (one.pairs[:, 1:], one.ties)]
+    compared = np.unique(np.concatenate(keys))
+    upper, lower = np.divmod(compared, len(E))
+    return compared, (E[upper] - E[lower]) @ basis
