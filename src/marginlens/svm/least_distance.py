@@ -118,8 +118,10 @@ def _judged(solution: MarginSolution) -> MarginSolution:
         ~np.asarray(solution.certificate_residual() <= CONTRADICTION),
         (solution.status == Status.OPTIMAL) & ~np.asarray(solution.keeps_promise()),
     )
-    status = np.where(lost, Status.INACCURATE, solution.status)
-    return replace(solution, status=status if solution.is_batch else status.item())
+    if not solution.is_batch:
+        return replace(solution, status=Status.INACCURATE) if lost else solution
+    solution.status[lost] = Status.INACCURATE
+    return solution
 
 
 def _problem(rows: Any, floor: Any) -> tuple[FloatArray, FloatArray]:
