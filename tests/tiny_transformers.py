@@ -70,6 +70,25 @@ def tiny_llama(seed=0):
     return _drawn(lambda: LlamaModel(config), seed, (), 1.0, torch.float64)
 
 
+def tiny_gpt2(seed=0):
+    """A GPT-2 of two layers of two heads, in float64."""
+    import torch
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=0.3,
+        attn_implementation="eager",
+    )
+    return _drawn(lambda: GPT2Model(config), seed, (), 1.0, torch.float64)
+
+
 def save(model, folder):
     """The model in a folder, with a tokenizer of `WORDS` where it reads texts."""
     from transformers.utils import logging

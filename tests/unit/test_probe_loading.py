@@ -79,6 +79,12 @@ def test_half_precision_is_read_as_single(tmp_path: Path, stored: str, read: str
     assert load_model(tmp_path).model.dtype == getattr(torch, read)
 
 
+def test_quantised_models_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_bert(tmp_path, torch.float16)
+    monkeypatch.setattr(transformers.BertModel, "is_quantized", True, raising=False)  # no .float() then
+    assert load_model(tmp_path).model.dtype == torch.float16
+
+
 def test_minilm_by_its_short_name() -> None:
     loaded = load_model("minilm")
     assert loaded.name == "all-MiniLM-L6-v2"

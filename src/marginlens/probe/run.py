@@ -17,13 +17,14 @@ from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded, check_l
 from marginlens.probe.models.reading import InputBatch, LayerReading, read_attention
 from marginlens.probe.models.text_inputs import TextInputs
 from marginlens.probe.result import ProbeResult
-from marginlens.probe.run_margins import is_rotary, probe_margins
+from marginlens.probe.run_margins import probe_margins
 from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress, Silence
 
 _NORMS = ("frobenius", "spectral", "nuclear")
+_ROUNDED = 1e-4  # deviation of a measured W from what a module computes, up to which it is that of single precision
 
 
 def probe_model(
@@ -54,13 +55,13 @@ def probe_model(
         ExampleMaps(given, asked, size[0] * size[1]),
         KeptSelections(given, *size),
     )
+    norms, notes = head_norms(adapter, asked.offset)
     for batch in given.batches():
         for reading in read_attention(loaded.model, batch.inputs):
             _measure(reading, batch, (sums, examples, kept))
         watch.advance(len(batch.index))
     if not sums.n_queries.any():
         raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
-    norms, notes = head_norms(adapter, asked.offset)
     preferences, graphs, shares = kept.finished(asked.preferences)
     if preferences and kept.count < len(given):
         notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
@@ -81,7 +82,7 @@ def probe_model(
         heads=sums.finished({**norms, **shares}),
         margins=sums.margins,
         settings=asked,
-        w_offset=asked.offset if is_rotary(adapter) else None,
+        w_offset=asked.offset if adapter.rotary else None,
         max_margin=found,
         examples=examples.finished(),
         preferences=preferences,
@@ -104,20 +105,33 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     """
     norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in _NORMS}
     notes: tuple[str, ...] = ()
-    if is_rotary(adapter):
+    if adapter.rotary:
         if offset is None:
             return norms, (
                 "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
                 "that is free of positions. State an offset to have W measured there.",
             )
         notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
+    deviations = []
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
-            for head in range(adapter.n_heads):
-                one = adapter.key_query(layer, head, offset)
-                for name in _NORMS:
-                    norms[name][layer, head] = getattr(one, name)
-    return norms, notes
+            maps = adapter.layer_maps(layer, offset)
+            for name in _NORMS:
+                norms[name][layer] = [getattr(one, name) for one in maps.heads]
+            deviations += [] if maps.deviation is None else [maps.deviation]
+    return norms, (*notes, *_measured(deviations, adapter.n_layers))
+
+
+def _measured(deviations: list[float], n_layers: int) -> tuple[str, ...]:
+    """What there is to say where W could not be read from weights."""
+    if not deviations:
+        return ()
+    worst = max(deviations)
+    accuracy = "up to rounding" if worst < _ROUNDED else f"to within {worst:.1%}"
+    return (
+        f"In {len(deviations)} of {n_layers} layers queries or keys do not come from plain weights, but from modules that are wrapped, "
+        f"quantised or hooked: W is measured there from what these compute, which it gives {accuracy}.",
+    )
 
 
 Parts = tuple[RunningMeasures, ExampleMaps, KeptSelections]

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import InputError
 from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch, layer_margins, selected_tokens
 from marginlens.probe.heads.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.measures import QUANTITIES, MaxMarginMeasures
-from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.image_inputs import ImageInputs
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.reading import read_attention
@@ -41,7 +40,7 @@ def probe_margins(
     those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same.
     """
     adapter = adapter_for(model)
-    rotary = is_rotary(adapter)
+    rotary = adapter.rotary
     if rotary and settings.offset is None:
         progress.advance(adapter.n_layers * adapter.n_heads)
         return None, (
@@ -55,7 +54,7 @@ def probe_margins(
     n_asked, agreed = 0, np.full((adapter.n_layers, adapter.n_heads), np.nan)
     for layer in range(adapter.n_layers):
         sample = layer_sample(model, some, layer, asked)
-        heads = [adapter.key_query(layer, head, settings.offset) for head in range(adapter.n_heads)]
+        heads = adapter.layer_maps(layer, settings.offset).heads
         for head, found in enumerate(layer_margins(sample, heads, asked)):
             for name, number in _numbers(found).items():
                 arrays[name][layer, head] = number
@@ -68,15 +67,6 @@ def probe_margins(
         progress.advance(adapter.n_heads)
     notes = _notes(n_asked, len(some), without)
     return MaxMarginMeasures(**arrays), (*notes, *((_at_offset(settings.offset, agreed),) if rotary else ()))
-
-
-def is_rotary(adapter: Adapter) -> bool:
-    """Whether W depends on the offset of query and key."""
-    try:
-        adapter.key_query(0, 0)
-    except InputError:
-        return True
-    return False
 
 
 def _notes(n_queries: int, n_inputs: int, without: Mapping[Status, int]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class LoadedModel:
 def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> LoadedModel:
     """A model from a folder, or the packaged MiniLM under the name `minilm`.
 
-    Half-precision weights are read as float32: the same numbers, with logits that keep their digits.
+    Half-precision weights are read as float32: the same numbers, with logits that keep their digits. A quantised model stays as it is.
 
     Args:
         path: a folder with config.json and weights, as `save_pretrained` writes it.
@@ -69,7 +69,7 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     missing = sorted(one for one in told["missing_keys"] if not one.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
-    if model.dtype.itemsize < 4:
+    if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     settings = ImageSettings.of(config, _preprocessor(place)) if images else None
     return LoadedModel(model.eval(), tokenizer, settings, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from marginlens.data.tokens import IntArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters.affine import evaluating
 from marginlens.probe.models.adapters.base import Captured, LayerReading, hidden_by
 
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
@@ -61,7 +62,8 @@ def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[
 
     for place, layer in enumerate(layers):
         again = layer in layers[place + 1 :]
-        with torch.no_grad():  # entered anew for each layer: what the caller does between two readings is its own
+        with torch.no_grad(), evaluating(adapter.attention_module(layer)):
+            # both entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, captured[layer] if again else captured.pop(layer))
         yield reading
 
@@ -95,7 +97,7 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
             with _REGISTERING:
                 module = adapter.attention_module(layer)
                 hooks.append(module.register_forward_pre_hook(keep(layer), with_kwargs=True))
-        with _evaluating(adapter.model), suppress(_Enough):
+        with evaluating(adapter.model), suppress(_Enough):
             adapter.model(**inputs, **adapter.call_options)
     finally:
         for one in hooks:
@@ -149,18 +151,6 @@ def _real_tokens(attention_mask: Any, tokens: Any) -> Any:
         itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout, and afterwards every module as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 __all__ = ["Captured", "InputBatch", "LayerReading", "batch_size", "read_attention"]

@@ -12,6 +12,9 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.models.adapters.affine import AffineMap, affine_map
+
+Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) and W_K (d, d_h) of one head
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,24 @@ class LayerReading:
 
 @dataclass(frozen=True)
 class Projection:
-    """The query and key maps of a layer as the model stores them: a token x has the query x W_Q + b_Q."""
+    """The query and key maps of a layer as torch tensors: a token x has the query x W_Q + b_Q.
+
+    They are the weights that the model stores where its maps are plain linear layers, and measured where they are anything else;
+    `deviation` is then how far what the maps compute is from these, relative to their outputs.
+    """
 
     W_Q: Any  # (d, H d_h)
     b_Q: Any  # (H d_h,) or None
     W_K: Any  # (d, G d_h) for G key heads
+    deviation: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMaps:
+    """The key-query maps of all heads of a layer, and how far measured ones are off: see `Projection`."""
+
+    heads: tuple[KeyQueryMap, ...]
+    deviation: float | None
 
 
 class Adapter(ABC):
@@ -63,17 +79,19 @@ class Adapter(ABC):
 
     families: ClassVar[tuple[str, ...]] = ()  # values of config.model_type
     projections: ClassVar[tuple[str, ...]] = ()  # children that make a module an attention layer
+    rotary: ClassVar[bool] = False  # W depends on the offset of query and key
     softmax_in_single: ClassVar[bool] = False  # the family's own code takes the softmax in float32, whatever the dtype
     call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch
 
     def __init__(self, model: Any) -> None:
         self.model = model.base_model
         self.config = self.model.config
-        self._modules = [
-            module
+        found = {
+            name: module
             for name, module in self.model.named_modules()
             if "crossattention" not in name and all(hasattr(module, one) for one in self.projections)
-        ]
+        }
+        self._names, self._modules = list(found), list(found.values())
         if not self._modules:
             family = getattr(self.config, "model_type", "?")
             raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
@@ -169,15 +187,34 @@ class Adapter(ABC):
             offset: position of the query minus position of the token; only models with rotary positions need it,
                 and for the others it changes nothing.
         """
-        W_Q, b_Q, W_K = self._of_head(self.check_layer(layer), self.check_head(head))
+        weights = self.projection(self.check_layer(layer))
+        return self._map(layer, self._of_head(weights, self.check_head(head)), offset)
+
+    def layer_maps(self, layer: int, offset: int | None = None) -> LayerMaps:
+        """`key_query` of all heads of a layer, whose projections are read or measured once."""
+        weights = self.projection(self.check_layer(layer))
+        heads = [self._map(layer, self._of_head(weights, head), offset) for head in range(self.n_heads)]
+        return LayerMaps(tuple(heads), weights.deviation)
+
+    def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
+        W_Q, b_Q, W_K = factors
         return KeyQueryMap(W_K=W_K, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
 
-    def _of_head(self, layer: int, head: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        weights = self.projection(layer)
+    def _of_head(self, weights: Projection, head: int) -> Factors:
         own = slice(head * self.d_head, (head + 1) * self.d_head)
         shared = slice(self.key_head(head) * self.d_head, (self.key_head(head) + 1) * self.d_head)
         b_Q = np.zeros(self.d_head) if weights.b_Q is None else _numpy(weights.b_Q[own])
         return _numpy(weights.W_Q[:, own]), b_Q, _numpy(weights.W_K[:, shared])
+
+    def _affine(self, layer: int, child: str, used: int | None = None) -> AffineMap:
+        """What one of a layer's projections computes."""
+        import torch
+
+        module = getattr(self.attention_module(layer), child)
+        tensors = (*module.parameters(), *module.buffers())
+        device = tensors[0].device if tensors else self.model.device
+        like = torch.empty(0, device=device, dtype=self.model.dtype)
+        return affine_map(module, self.d_model, f"{self._names[layer]}.{child}", like, used)
 
 
 class LinearAdapter(Adapter):
@@ -188,8 +225,9 @@ class LinearAdapter(Adapter):
         return query(inputs), key(inputs)
 
     def projection(self, layer: int) -> Projection:
-        query, key = self._maps(layer)
-        return Projection(query.weight.T, query.bias, key.weight.T)
+        query, key = (self._affine(layer, name) for name in self.projections)
+        deviations = [one.deviation for one in (query, key) if one.deviation is not None]
+        return Projection(query.W, query.b, key.W, max(deviations, default=None))
 
     def _maps(self, layer: int) -> tuple[Any, Any]:
         module = self.attention_module(layer)

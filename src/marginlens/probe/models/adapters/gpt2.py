@@ -20,8 +20,9 @@ class Gpt2Adapter(Adapter):
         return queries, keys
 
     def projection(self, layer: int) -> Projection:
-        joint, d = self.attention_module(layer).c_attn, self.d_model  # weight (d, 3 d)
-        return Projection(joint.weight[:, :d], joint.bias[:d], joint.weight[:, d : 2 * d])
+        d = self.d_model
+        joint = self._affine(layer, "c_attn", used=2 * d)  # W (d, 2 d), without the values
+        return Projection(joint.W[:, :d], None if joint.b is None else joint.b[:d], joint.W[:, d:], joint.deviation)
 
     def scale(self, layer: int) -> float:
         scale = 1.0 / math.sqrt(self.d_head) if self.config.scale_attn_weights else 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.models.adapters.base import LinearAdapter
+from marginlens.probe.models.adapters.base import Factors, LayerMaps, LinearAdapter
 
 _CHANGING = ("dynamic", "longrope")  # rotary frequencies that depend on how long the text is
 
@@ -23,6 +23,7 @@ class LlamaAdapter(LinearAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "qwen2")
     projections: ClassVar[tuple[str, ...]] = ("q_proj", "k_proj")
+    rotary: ClassVar[bool] = True
     softmax_in_single: ClassVar[bool] = True
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 
@@ -54,6 +55,13 @@ class LlamaAdapter(LinearAdapter):
         Args:
             offset: position of the query minus position of the token, e.g. 1 for the token just before.
         """
+        return super().key_query(layer, head, self._checked(offset))
+
+    def layer_maps(self, layer: int, offset: int | None = None) -> LayerMaps:
+        """`key_query` of all heads of a layer at one offset."""
+        return super().layer_maps(layer, self._checked(offset))
+
+    def _checked(self, offset: int | None) -> int:
         if offset is None:
             raise reject(
                 "offset",
@@ -64,13 +72,16 @@ class LlamaAdapter(LinearAdapter):
             )
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
             raise reject("offset", "a whole number of positions", repr(offset))
-        W_Q, b_Q, W_K = self._of_head(self.check_layer(layer), self.check_head(head))
-        turn, factor = self._turn(int(offset))
+        return int(offset)
+
+    def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
+        W_Q, b_Q, W_K = factors
+        turn, factor = self._turn(self._checked(offset))
         return KeyQueryMap(W_K=W_K @ turn, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer) * factor)
 
     def _turn(self, offset: int) -> tuple[FloatArray, float]:
         """R(offset), (d_h, d_h), as it acts on a column, and the factor that some rotary types put on every logit."""
-        rotary = self.model.rotary_emb
+        rotary = next(one.rotary_emb for one in self.model.modules() if hasattr(one, "rotary_emb"))
         if rotary.rope_type in _CHANGING:
             raise reject("model", "one whose rotary frequencies stay the same", f"the rotary type {rotary.rope_type!r}")
         angle = offset * rotary.inv_freq.detach().cpu().double().numpy()  # (d_h / 2,)

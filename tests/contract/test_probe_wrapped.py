@@ -1,0 +1,361 @@
+"""Projections that are no plain linear layers: W is what they compute, or there is none and one sentence says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.adapters.affine import AFFINE, affine_map, is_plain
+from marginlens.probe.models.reading import read_attention
+from marginlens.probe.run import probe_model
+from marginlens.probe.settings import ProbeSettings
+from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+BARS = {torch.float32: 1e-5, torch.float64: 1e-10}  # the adapters' own bars, relative to the logits
+MEASURED = 1e-12  # entries of W in float64, measured against the weights that they are made of
+HALF = 2e-3  # of W in float16, which has three digits, relative to W as a whole
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "bert": tiny_bert,
+    "vit": tiny_vit,
+    "gpt2": tiny_gpt2,
+    "llama": tiny_llama,
+}
+
+
+class Lora(nn.Module):
+    """A projection and beside it a scaled product of low rank, behind dropout, as adapters for fine-tuning add it."""
+
+    def __init__(self, base: Any, seed: int = 0, rank: int = 2, scale: float = 1.5) -> None:
+        super().__init__()
+        weight = matrix_of(base)
+        generator = torch.Generator().manual_seed(seed)
+        down, up = (
+            torch.randn(size, generator=generator).to(weight) for size in ((rank, len(weight)), (weight.shape[1], rank))
+        )
+        self.base, self.scale, self.dropout = base, scale, nn.Dropout(0.5)
+        self.down, self.up = nn.Parameter(0.3 * down), nn.Parameter(0.3 * up)
+        self.weight, self.bias = base.weight, base.bias  # what a reader of weights alone would find
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.scale * (self.dropout(x) @ self.down.T @ self.up.T)
+
+    @property
+    def matrix(self) -> Any:
+        return (matrix_of(self.base) + self.scale * (self.up @ self.down).T).detach()
+
+
+class Packed(nn.Module):
+    """A projection as 8-bit numbers with a factor, whose weight is a method, as quantised layers have it."""
+
+    def __init__(self, base: Any, *, rounds_inputs: bool = False) -> None:
+        super().__init__()
+        weight = matrix_of(base).detach()
+        self.factor = float(weight.abs().max()) / 127.0
+        self.register_buffer("packed", torch.round(weight / self.factor).to(torch.int8))
+        self.register_buffer("offset", weight.new_zeros(weight.shape[1]) if base.bias is None else base.bias.detach())
+        self.rounds_inputs = rounds_inputs
+
+    def weight(self) -> Any:
+        return self.packed
+
+    def forward(self, x: Any) -> Any:
+        if self.rounds_inputs:
+            step = (x.max() - x.min()).clamp(min=1e-12) / 255.0
+            x = torch.round(x / step) * step
+        return x @ (self.packed.to(x) * self.factor) + self.offset.to(x)
+
+
+class Bent(nn.Module):
+    """A projection followed by something that is not linear, in some of its outputs."""
+
+    def __init__(self, base: Any, outputs: slice = slice(None), bend: Callable[[Any], Any] = torch.tanh) -> None:
+        super().__init__()
+        self.base, self.outputs, self.bend = base, outputs, bend
+
+    def forward(self, x: Any) -> Any:
+        made = self.base(x).clone()
+        made[..., self.outputs] = self.bend(made[..., self.outputs])
+        return made
+
+
+def matrix_of(base: Any) -> Any:
+    """(d_in, d_out) of a plain layer."""
+    return (base.weight.T if isinstance(base, nn.Linear) else base.weight).detach()
+
+
+def replaced(model: Any, make: Callable[[Any], Any]) -> Any:
+    """The model with every query and key projection replaced."""
+    adapter = adapter_for(model)
+    for layer in range(adapter.n_layers):
+        module = adapter.attention_module(layer)
+        for name in adapter.projections:
+            setattr(module, name, make(getattr(module, name)))
+    return model
+
+
+def batch_for(model: Any) -> dict[str, Any]:
+    if model.config.model_type == "vit":
+        return {"pixel_values": torch.randn((3, 1, 6, 6), generator=torch.Generator().manual_seed(1)).to(model.dtype)}
+    return {"input_ids": torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 11, 5, 12, 6, 3]])}
+
+
+def logits_of_maps(model: Any, reading: Any, head: int) -> tuple[Any, Any]:
+    """The logits of one head as its key-query maps give them, (B, T, T), and the model's own, where a token is visible."""
+    adapter, tokens = adapter_for(model), reading.inputs.double().numpy()
+    n = tokens.shape[1]
+    ours = np.zeros((len(tokens), n, n))
+    for offset in range(1 - n, n) if adapter.rotary else (None,):
+        map_ = adapter.key_query(reading.layer, head, offset)
+        made = (tokens @ (map_.matrix @ tokens.transpose(0, 2, 1) + map_.bias_column[:, None])).transpose(0, 2, 1)
+        at = np.ones((n, n), dtype=bool) if offset is None else np.subtract.outer(np.arange(n), np.arange(n)) == offset
+        ours[:, at] = made[:, at]
+    seen = reading.visible.numpy()
+    return np.where(seen, ours, np.nan), np.where(seen, reading.logits[:, head].double().numpy(), np.nan)
+
+
+def disagreement(model: Any) -> float:
+    """How far logits from W are from the model's own, up to a constant of the query, relative to the logits; NaN counts as infinity."""
+    worst = 0.0
+    for reading in read_attention(model, batch_for(model)):
+        for head in range(adapter_for(model).n_heads):
+            ours, own = logits_of_maps(model, reading, head)
+            apart = own - ours
+            spread = np.nanmax(apart, axis=-1) - np.nanmin(apart, axis=-1)
+            found = float(spread.max() / np.nanmax(np.abs(own)))
+            worst = max(worst, math.inf if math.isnan(found) else found)
+    return worst
+
+
+def own_difference(model: Any) -> float:
+    """How far the attention that is read is from the model's own."""
+    with torch.no_grad():
+        own = model(**batch_for(model), output_attentions=True).attentions
+    return max(float((one.attention - own[one.layer]).abs().max()) for one in read_attention(model, batch_for(model)))
+
+
+@pytest.mark.parametrize("dtype", BARS)
+@pytest.mark.parametrize("wrap", [Lora, Packed])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_from_w_are_the_models_own(family: str, wrap: Any, dtype: Any) -> None:
+    model = replaced(FAMILIES[family]().to(dtype), wrap).eval()
+    assert own_difference(model) <= BARS[dtype]
+    rotary_in_single = 1e-5 if family == "llama" else 0.0  # transformers rounds cosines and sines to float32
+    assert disagreement(model) <= max(BARS[dtype], rotary_in_single)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_w_is_that_of_the_base_and_the_product_of_low_rank(family: str) -> None:
+    model = replaced(FAMILIES[family]().double(), Lora)
+    adapter = adapter_for(model)
+    module, found = adapter.attention_module(1), adapter.projection(1)
+    query, key = (getattr(module, adapter.projections[place]) for place in (0, -1))
+    d = adapter.d_model
+    W_K = query.matrix[:, d : 2 * d] if query is key else key.matrix
+    assert float((found.W_Q - query.matrix[:, : found.W_Q.shape[1]]).abs().max()) <= MEASURED
+    assert float((found.W_K - W_K).abs().max()) <= MEASURED
+    assert found.deviation is not None
+    assert found.deviation <= MEASURED
+    assert (
+        float((found.W_Q - matrix_of(query.base)[:, : found.W_Q.shape[1]]).abs().max()) > 0.1
+    )  # the base alone is far
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_weights_are_read_as_they_are(family: str) -> None:
+    adapter = adapter_for(FAMILIES[family]())
+    query = getattr(adapter.attention_module(0), adapter.projections[0])
+    found = adapter.projection(0)
+    assert found.deviation is None
+    assert torch.equal(found.W_Q, matrix_of(query)[:, : found.W_Q.shape[1]])
+
+
+# ---- what else may stand around a linear layer
+
+
+def doubled_by_a_hook(layer: Any) -> None:
+    layer.register_forward_hook(lambda module, args, output: 2.0 * output)
+
+
+def doubled_by_a_hook_before(layer: Any) -> None:
+    layer.register_forward_pre_hook(lambda module, args: (2.0 * args[0],))
+
+
+def parametrised(layer: Any) -> None:
+    class Doubled(nn.Module):
+        def forward(self, weight: Any) -> Any:
+            return 2.0 * weight
+
+    nn.utils.parametrize.register_parametrization(layer, "weight", Doubled())
+
+
+def another_forward(layer: Any) -> None:
+    layer.forward = lambda x: 2.0 * nn.functional.linear(x, layer.weight, layer.bias)
+
+
+@pytest.mark.parametrize("change", [doubled_by_a_hook, doubled_by_a_hook_before, parametrised, another_forward])
+def test_a_linear_layer_with_something_around_it_is_not_plain(change: Callable[[Any], None]) -> None:
+    layer = nn.Linear(6, 4, dtype=torch.float64)
+    expected = 2.0 * layer.weight.T.detach().clone()
+    assert is_plain(layer)
+    change(layer)
+    assert not is_plain(layer)
+    found = affine_map(layer, 6, "layer", torch.empty(0, dtype=torch.float64))
+    assert float((found.W - expected).abs().max()) <= MEASURED
+
+
+def test_weights_of_another_kind_are_not_read() -> None:
+    class Stored(torch.Tensor):
+        """As packages keep packed numbers inside a linear layer."""
+
+    layer = nn.Linear(6, 4)
+    layer.weight = nn.Parameter(layer.weight.detach().as_subclass(Stored))
+    assert type(layer) is nn.Linear
+    assert not is_plain(layer)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float16, HALF)])
+def test_a_large_bias_takes_no_digits_from_w(dtype: Any, tolerance: float) -> None:
+    layer = nn.Linear(32, 16)
+    with torch.no_grad():
+        layer.weight.mul_(0.05)
+        layer.bias.copy_(torch.linspace(-3.0, 3.0, 16))
+    layer = layer.to(dtype)
+    expected = layer.weight.T.detach().double()
+    layer.register_forward_hook(lambda module, args, output: output)
+    found = affine_map(layer, 32, "layer", torch.empty(0, dtype=dtype))
+    assert float((found.W - expected).norm() / expected.norm()) <= tolerance
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_torchs_own_quantised_layer_is_measured() -> None:
+    from torch.ao.nn.quantized.dynamic import Linear
+
+    supported = [one for one in ("onednn", "qnnpack") if one in torch.backends.quantized.supported_engines]
+    before = torch.backends.quantized.engine
+    weight = torch.randn((24, 32), generator=torch.Generator().manual_seed(0))
+    try:
+        torch.backends.quantized.engine = supported[0]
+        layer = Linear(32, 24)
+        packed = torch.quantize_per_tensor(weight, float(weight.abs().max()) / 127.0, 0, torch.qint8)
+        layer.set_weight_bias(packed, torch.ones(24))
+        found = affine_map(layer, 32, "layer", torch.empty(0))
+    finally:
+        torch.backends.quantized.engine = before
+    assert float((found.W - packed.dequantize().T.double()).abs().max()) <= 1e-5
+    assert found.deviation is not None
+    assert 1e-3 < found.deviation < AFFINE  # its inputs are rounded to eight bits
+
+
+# ---- what has no W
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_projection_that_is_not_affine_is_refused_by_name(family: str) -> None:
+    model = replaced(FAMILIES[family](), Bent)
+    where = {"bert": r"encoder\.layer\.1\.attention\.self\.query", "gpt2": r"h\.1\.attn\.c_attn"}[family]
+    with pytest.raises(
+        InputError,
+        match=rf"^The module {where} of type Bent is not an affine map of each token: .* no key-query matrix\.$",
+    ):
+        adapter_for(model).key_query(1, 0)
+    assert own_difference(model) <= BARS[torch.float64]  # attention can still be read
+
+
+def clipped(x: Any) -> Any:
+    return x.clamp(-4.0, 4.0)
+
+
+def noisy(x: Any) -> Any:
+    return x + torch.randn_like(x)
+
+
+def along_the_text(x: Any) -> Any:
+    return x + x.roll(1, dims=-2)
+
+
+@pytest.mark.parametrize("bend", [clipped, noisy, along_the_text])
+def test_what_is_affine_at_unit_vectors_only_is_refused(bend: Callable[[Any], Any]) -> None:
+    layer = nn.Linear(8, 8)
+    with pytest.raises(InputError, match="is not an affine map of each token"):
+        affine_map(Bent(layer, bend=bend), 8, "layer", torch.empty(0))
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(InputError, match="The module layer of type Bent gives numbers that are not finite"):
+        affine_map(Bent(nn.Linear(8, 8), bend=torch.log), 8, "layer", torch.empty(0))
+    with pytest.raises(InputError, match="The module layer of type Flatten does not give one vector for each token"):
+        affine_map(nn.Flatten(), 8, "layer", torch.empty(0))
+
+
+def test_what_happens_to_values_does_not_matter() -> None:
+    model = tiny_gpt2()
+    expected = adapter_for(model).key_query(0, 1).matrix
+    replaced(model, lambda base: Bent(base, slice(32, 48)))
+    assert np.abs(adapter_for(model).key_query(0, 1).matrix - expected).max() <= MEASURED
+
+
+# ---- a whole probe
+
+
+def test_a_probe_measures_what_wrapped_heads_compute() -> None:
+    wrapped, merged = replaced(tiny_bert(), Lora), tiny_bert()
+    for layer in range(2):
+        to, made = (adapter_for(model).attention_module(layer) for model in (merged, wrapped))
+        with torch.no_grad():
+            for name in ("query", "key"):
+                getattr(to, name).weight.copy_(getattr(made, name).matrix.T)
+    asked = ProbeSettings(max_margin=True, queries=2)
+    found, expected = (probe_model(model, encoded(model), asked) for model in (wrapped.train(), merged))
+    for name in (
+        "frobenius",
+        "spectral",
+        "nuclear",
+        "nnz",
+        "margin_median",
+        "correlation",
+        "margin_ratio",
+        "low_ratio",
+    ):
+        np.testing.assert_allclose(found.measure(name), expected.measure(name), rtol=1e-6, err_msg=name)
+    assert all(module.training for module in wrapped.modules())
+    assert found.notes[0] == (
+        "In 2 of 2 layers queries or keys do not come from plain weights, but from modules that are wrapped, quantised or hooked: W is "
+        "measured there from what these compute, which it gives up to rounding."
+    )
+    assert not any("plain weights" in note for note in expected.notes)
+
+
+def test_a_probe_says_how_accurate_a_measured_w_is() -> None:
+    model = tiny_bert()
+    rough = adapter_for(model).attention_module(1)
+    rough.query = Packed(rough.query, rounds_inputs=True)
+    deviation = adapter_for(model).layer_maps(1).deviation
+    assert 1e-3 < deviation < AFFINE
+    (note,) = (one for one in probe_model(model, encoded(model)).notes if "plain weights" in one)
+    assert note.startswith("In 1 of 2 layers")
+    assert note.endswith(f"which it gives to within {deviation:.1%}.")
+
+
+def test_a_probe_refuses_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = replaced(tiny_bert(), Bent)
+    monkeypatch.setattr(model, "forward", lambda *args, **kwargs: pytest.fail("the model ran"))
+    with pytest.raises(
+        InputError, match=r"The module encoder\.layer\.0\.attention\.self\.query of type Bent is not an affine"
+    ):
+        probe_model(model, encoded(model))
+
+
+def test_rotary_models_without_an_offset_need_no_w() -> None:
+    model = replaced(tiny_llama(), Bent)
+    assert probe_model(model, encoded(model)).notes[0].startswith("W has no norms here: rotary positions")
+    with pytest.raises(InputError, match="q_proj of type Bent is not an affine map"):
+        probe_model(model, encoded(model), ProbeSettings(offset=1))
