@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from marginlens.errors import InputError
+from marginlens.runs import loop
 from marginlens.vision import training
 from marginlens.vision.checkpoint import read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
@@ -70,7 +71,7 @@ def test_a_failure_while_measuring_loses_no_step(images, whole, tmp_path, monkey
     monkeypatch.setattr(training, failing, fails_in_epoch_2)
     with pytest.raises(type(problem)) as caught:
         train_vision(images, TINY, checkpoint=file, save_models=models)
-    assert any("holds where to go on, after 1 measured epochs" in note for note in caught.value.__notes__)
+    assert any("holds where to go on, after 1 whole epochs and 4 steps" in note for note in caught.value.__notes__)
     saved = read_checkpoint(file)
     assert (saved.epoch, saved.place, len(saved.history)) == (1, 4, 2)  # all four steps of epoch 2, not measured
     monkeypatch.setattr(training, failing, usual)
@@ -93,18 +94,20 @@ def test_a_failure_while_telling_loses_no_epoch(images, whole, tmp_path):
 
 def test_the_first_failure_is_told_where_saving_fails_too(images, tmp_path, monkeypatch):
     file = tmp_path / "run.npz"
-    usual = training._Run.save
+    usual, measured = training._Run.save, training._Run.measured
 
     def save(run):
         if run.place:
             raise RuntimeError("the device is gone")
         usual(run)
 
-    def fails(run):
-        raise FloatingPointError("underflow")
+    def fails(run, epoch):
+        if epoch:
+            raise FloatingPointError("underflow")
+        return measured(run, epoch)
 
     monkeypatch.setattr(training._Run, "save", save)
-    monkeypatch.setattr(training._Run, "_close_epoch", fails)
+    monkeypatch.setattr(training._Run, "measured", fails)
     with pytest.raises(FloatingPointError) as caught:
         train_vision(images, TINY, checkpoint=file)
     assert caught.value.__notes__ == ["Saving failed too: the device is gone"]
@@ -138,22 +141,22 @@ def test_curves_so_far_survive_the_end_of_the_process(tmp_path, images, monkeypa
         "--settings",
         json.dumps(told),
     ]
-    usual, calls = training._Run._step, []
+    usual, calls = training._Run.step, []
 
-    def step(run, order):
+    def step(run):
         calls.append(run.place)
         if len(calls) == 6:
             raise SystemExit(9)  # as good as killed: nothing but what is on disk is left
-        usual(run, order)
+        usual(run)
 
-    monkeypatch.setattr(training._Run, "_step", step)
+    monkeypatch.setattr(training._Run, "step", step)
     with pytest.raises(SystemExit):
         run_script(line)
     so_far = json.loads((here / "out" / "run.json").read_text())
     assert (so_far["ending"], so_far["epochs_done"]) == ("UNFINISHED", 1)
     assert curves_from(so_far).by_layer["sparsity"].shape == (2, 2)
     assert "command" in so_far
-    monkeypatch.setattr(training._Run, "_step", usual)
+    monkeypatch.setattr(training._Run, "step", usual)
     assert run_script(line) == 0
     assert json.loads((here / "out" / "run.json").read_text())["epochs_done"] == 2
     assert sorted(one.name for one in here.iterdir()) == ["c.npz", "out", "run.npz"]
@@ -161,20 +164,20 @@ def test_curves_so_far_survive_the_end_of_the_process(tmp_path, images, monkeypa
 
 def test_the_time_limit_leaves_the_time_that_saving_took(images, tmp_path, monkeypatch):
     clock, steps = [0.0], []
-    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
-    save, step = training._Run.save, training._Run._step
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    save, step = training._Run.save, training._Run.step
 
     def slow_save(run):
         save(run)
         clock[0] += 10.0
 
-    def slow_step(run, order):
-        step(run, order)
+    def slow_step(run):
+        step(run)
         clock[0] += 10.0
         steps.append(clock[0])
 
     monkeypatch.setattr(training._Run, "save", slow_save)
-    monkeypatch.setattr(training._Run, "_step", slow_step)
+    monkeypatch.setattr(training._Run, "step", slow_step)
     run = train_vision(images, TINY, checkpoint=tmp_path / "run.npz", time_limit=65.0)
     assert run.ending is Ending.TIME_LIMIT
     assert steps == [20.0, 30.0, 40.0]  # the first save, of weights alone, says that one with moments may take 30 s
@@ -182,15 +185,15 @@ def test_the_time_limit_leaves_the_time_that_saving_took(images, tmp_path, monke
 
 
 def test_weights_that_overflow_in_the_last_step_of_an_epoch_end_the_run(images, tmp_path, monkeypatch):
-    usual = training._Run._step
+    usual = training._Run.step
 
-    def step(run, order):
-        usual(run, order)
-        if run.place == run.steps:
+    def step(run):
+        usual(run)
+        if run.place == run.steps - 1:
             with torch.no_grad():
                 run.model.classifier.bias[0] = float("inf")
 
-    monkeypatch.setattr(training._Run, "_step", step)
+    monkeypatch.setattr(training._Run, "step", step)
     run = train_vision(images, TINY, checkpoint=tmp_path / "run.npz")
     assert run.ending is Ending.DIVERGED
     assert run.curves.epochs.tolist() == [0.0]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from marginlens.errors import InputError
+from marginlens.runs import loop
 from marginlens.vision import training
 from marginlens.vision.checkpoint import read_checkpoint
 from marginlens.vision.images import LabelledImages
@@ -58,17 +59,17 @@ def test_a_run_goes_on_from_any_step_with_the_same_bits(images, tmp_path, monkey
     assert whole.ending is Ending.FINISHED
     file = tmp_path / "run.npz"
     steps = []
-    usual = training._Run._step
+    usual = training._Run.step
 
-    def step(run, order):
-        usual(run, order)
+    def step(run):
+        usual(run)
         steps.append(run.place)
         if len(steps) == 6:  # two steps into the second epoch of four
             raise_interrupt[0] = True
 
     raise_interrupt = [False]
-    monkeypatch.setattr(training._Run, "_step", step)
-    monkeypatch.setattr(training, "held_interrupts", lambda: _Held(raise_interrupt))
+    monkeypatch.setattr(training._Run, "step", step)
+    monkeypatch.setattr(loop, "held_interrupts", lambda: _Held(raise_interrupt))
     with pytest.raises(KeyboardInterrupt):
         train_vision(images, chosen, checkpoint=file)
     saved = read_checkpoint(file)
@@ -102,7 +103,7 @@ def test_a_time_limit_stops_in_good_order(images, tmp_path):
 
 def test_a_stopped_run_has_the_maps_of_its_last_epoch(images, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
 
     def watch(record):
         clock[0] = 10.0 if record.epoch == 4 else 0.0

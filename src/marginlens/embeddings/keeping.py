@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.checkpoint import fingerprint_of
-from marginlens.embeddings.results import FACTS, TABLE, Ending
+from marginlens.embeddings.results import FACTS, TABLE, digest
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, reject
 from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
+from marginlens.runs.telling import Ending
 
 FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"
@@ -31,6 +33,9 @@ _DIGITS = 5  # significant digits of what is drawn
 _DENSE, _PER_DECADE = 20, 40  # the first epochs are all kept, later ones so many for each factor of ten
 _CURVES = ("loss", "correlation_v", "correlation_p")
 _COLUMNS = ("a", "b", "count", "difference")
+_NEEDED = {"settings", "ending", "epochs_done", "loss", "accuracy", "history", "data", "command", "versions"}
+_EXPECTED = f"a folder with {TABLE} and {FACTS}, which marginlens.embeddings.run wrote"
+_OTHERWISE = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # what another content leads to
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -80,10 +85,74 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
     check_name(name)
     place = Path(folder)
     facts, table = _read(place)
+    try:
+        kept = _told(facts, table, data, place)
+        _kept(name, dict(kept))  # what cannot be read again is not written
+    except InputError:
+        raise
+    except _OTHERWISE as problem:
+        raise reject("folder", _EXPECTED, f"{str(place)!r}, which cannot be read") from problem
+    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    write_whole(target, lines_of(kept), "into")
+    return target
+
+
+def read_kept(path: str | Path) -> KeptRun:
+    """The run in a file that `keep_run` wrote."""
+    place = Path(path)
+    expected = "a file that keep_run wrote"
+    try:
+        told = json.loads(place.read_text(encoding="utf-8"))
+        if told["form"] != FORM:
+            raise reject("path", expected, f"{str(place)!r}, of another form")
+        return _kept(place.stem.removeprefix(PREFIX), told)
+    except OSError as problem:
+        raise reject("path", expected, f"{str(place)!r} ({problem.strerror or problem})") from problem
+    except InputError:
+        raise
+    except _OTHERWISE as problem:
+        raise reject("path", expected, f"{str(place)!r}, which cannot be read") from problem
+
+
+def kept_runs(source: str, layers: int) -> tuple[KeptRun, ...]:
+    """All runs on this data and of this depth that come with the package, the largest learning rate first."""
+    found = [read_kept(one) for one in kept_results().iterdir() if one.name.startswith(PREFIX)]
+    chosen = [run for run in found if run.source == source and run.settings.layers == layers]
+    return tuple(sorted(chosen, key=lambda run: (-run.settings.learning_rate, run.settings.spread, run.name)))
+
+
+# ---- parts
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """The facts and the table of a run's folder."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        written = (folder / TABLE).read_bytes()
+        table = list(csv.DictReader(StringIO(written.decode("utf-8"), newline="")))
+        missing = _NEEDED - set(facts)
+        if missing or not facts["history"]["loss"] or not table or not {"token", "a", "b", "count"} <= set(table[0]):
+            raise reject("folder", _EXPECTED, f"{str(folder)!r}, where something is missing")
+        if facts.get("table", digest(written)) != digest(written):  # earlier versions wrote no digest
+            remedy = "Run the same command again: it goes on and writes both."
+            raise reject("folder", _EXPECTED, f"{str(folder)!r}, whose two files are of different moments", remedy)
+    except OSError as problem:
+        raise reject("folder", _EXPECTED, f"{str(folder)!r} ({problem.strerror or problem})") from problem
+    except InputError:
+        raise
+    except _OTHERWISE as problem:
+        raise reject("folder", _EXPECTED, f"{str(folder)!r}, which cannot be read") from problem
+    return facts, table
+
+
+def _told(
+    facts: Mapping[str, Any], table: Sequence[Mapping[str, str]], data: str | Path | None, folder: Path
+) -> dict[str, Any]:
+    """What is kept of a run's facts and table."""
     sequences, source = _sequences(facts["data"], data)
     statistics = token_statistics(sequences)
-    _check_same(table, statistics, place)
-    kept = {
+    _check_same(table, statistics, folder)
+    return {
         "form": FORM,
         "source": source,
         "settings": TrainingSettings.of(facts["settings"]).told(),
@@ -104,53 +173,6 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
         "count": statistics.count.tolist(),
         "difference": (statistics.in_positive - statistics.in_negative).tolist(),
     }
-    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
-    write_whole(target, lines_of(kept), "into")
-    return target
-
-
-def read_kept(path: str | Path) -> KeptRun:
-    """The run in a file that `keep_run` wrote."""
-    place = Path(path)
-    expected = "a file that keep_run wrote"
-    try:
-        told = json.loads(place.read_text(encoding="utf-8"))
-        if told["form"] != FORM:
-            raise reject("path", expected, f"{str(place)!r}, of another form")
-        return _kept(place.stem.removeprefix(PREFIX), told)
-    except OSError as problem:
-        raise reject("path", expected, f"{str(place)!r} ({problem.strerror or problem})") from problem
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError) as problem:
-        raise reject("path", expected, f"{str(place)!r}, which cannot be read") from problem
-
-
-def kept_runs(source: str, layers: int) -> tuple[KeptRun, ...]:
-    """All runs on this data and of this depth that come with the package, the largest learning rate first."""
-    found = [read_kept(one) for one in kept_results().iterdir() if one.name.startswith(PREFIX)]
-    chosen = [run for run in found if run.source == source and run.settings.layers == layers]
-    return tuple(sorted(chosen, key=lambda run: (-run.settings.learning_rate, run.settings.spread, run.name)))
-
-
-# ---- parts
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """The facts and the table of a run's folder."""
-    expected = f"a folder with {TABLE} and {FACTS}, which marginlens.embeddings.run wrote"
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
-            table = list(csv.DictReader(stream))
-        missing = {"settings", "ending", "epochs_done", "loss", "history", "data", "command"} - set(facts)
-        if missing or not facts["history"]["loss"] or not table or not {"token", "a", "b", "count"} <= set(table[0]):
-            raise reject("folder", expected, f"{str(folder)!r}, where something is missing")
-    except OSError as problem:
-        raise reject("folder", expected, f"{str(folder)!r} ({problem.strerror or problem})") from problem
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, AttributeError) as problem:
-        raise reject("folder", expected, f"{str(folder)!r}, which cannot be read") from problem
-    return facts, table
 
 
 def _sequences(told: Mapping[str, Any], data: str | Path | None) -> tuple[LabelledSequences, str]:
@@ -216,8 +238,8 @@ def _kept(name: str, told: dict[str, Any]) -> KeptRun:
         statistics=TokenStatistics(positive, count - positive, told.pop("positions")),
         epochs=_numbers(history["epoch"]),
         curves={one: _numbers(history[one]) for one in _CURVES},
-        loss=told.pop("loss"),
-        accuracy=told.pop("accuracy"),
+        loss=float(_numbers([told.pop("loss")])[0]),
+        accuracy=float(_numbers([told.pop("accuracy")])[0]),
         finished=Ending[told.pop("ending")] is Ending.FINISHED,
         facts=told,
     )

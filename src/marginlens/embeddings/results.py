@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,10 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics
+from marginlens.runs.telling import Ending
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 TABLE, FACTS = "tokens.csv", "run.json"
-
-
-class Ending(Enum):
-    """Why training stopped."""
-
-    FINISHED = "All epochs are done."
-    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint holds where to go on."
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class TrainingRun:
         }
 
     def write(self, folder: Path, *, names: Sequence[str] | None = None, facts: dict[str, Any] | None = None) -> None:
-        """Write the table as CSV and everything else as JSON; neither holds any text of the sequences.
+        """Write the table as CSV and everything else, with the table's SHA-256, as JSON; neither holds any text of the sequences.
 
         Args:
             folder: made where it is not there. names: (n_vocabulary,) what each token is called. facts: added to the JSON.
@@ -93,7 +87,8 @@ class TrainingRun:
         for s in range(len(self.a)):
             values = [f"{one[s]:.9g}" if one.dtype.kind == "f" else int(one[s]) for one in columns.values()]
             rows.writerow([s, "" if names is None else names[s], *values])
-        write_whole(folder / TABLE, stream.getvalue().encode(), "folder")
+        table = stream.getvalue().encode()
+        write_whole(folder / TABLE, table, "folder")
         told = {
             "settings": self.settings.told(),
             "ending": self.ending.name,
@@ -101,6 +96,7 @@ class TrainingRun:
             "loss": self.loss,
             "accuracy": self.accuracy,
             "positions": self.statistics.n_positions,
+            "table": digest(table),
             "history": {
                 name: [getattr(one, name) for one in self.history]
                 for name in ("loss", "correlation_v", "correlation_p", "seconds")
@@ -108,6 +104,11 @@ class TrainingRun:
             **(facts or {}),
         }
         write_whole(folder / FACTS, json.dumps(_finite(told), indent=1).encode(), "folder")
+
+
+def digest(table: bytes) -> str:
+    """The SHA-256 of a table, by which the facts know it."""
+    return hashlib.sha256(table).hexdigest()
 
 
 class RankCorrelations:

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings.results import Ending, EpochRecord
+from marginlens.embeddings.results import EpochRecord
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.runs.display import watched
-from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, versions_on
+from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, time_left, versions_on
+from marginlens.runs.telling import Ending, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
 
@@ -29,24 +32,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: Any, given: list[str]) -> int:
+    left = time_left(options.time_limit)
     check_folder(options.out, "out")
-    data, names, source = _data(options)
     settings = TrainingSettings.of(settings_in(options.settings))
+    data, names, source = _data(options)
     print(f"{data}; {settings}", flush=True)
-    with watched(settings.epochs, _told, between=_BETWEEN_LINES) as watch:
+    facts = {
+        "data": source,
+        "command": shlex.join(["python", "-m", "marginlens.embeddings.run", *given]),
+        "versions": versions_on(settings.device),
+        "sequences": len(data),
+    }
+    quiet = np.errstate(over="ignore", invalid="ignore")  # a run whose numbers overflow ends, and says so
+    with quiet, watched(settings.epochs, _told, between=_BETWEEN_LINES) as watch:
         run = train_embeddings(
             data,
             settings,
             checkpoint=options.checkpoint,
             every=options.every,
-            time_limit=options.time_limit,
-            watch=watch,
+            time_limit=left(),
+            watch=Listener(watch, lambda so_far: so_far.write(options.out, names=names, facts=facts)),
         )
-    facts = {"data": source, "command": shlex.join(["python", "-m", "marginlens.embeddings.run", *given])}
-    versions = versions_on(settings.device)
-    run.write(options.out, names=names, facts={**facts, "versions": versions, "sequences": len(data)})
+    run.write(options.out, names=names, facts=facts)
     print(f"{run}, accuracy {run.accuracy:.4f}. {run.ending.value} The table is in {options.out}.", flush=True)
-    return 0 if run.ending is Ending.FINISHED or options.checkpoint else 1
+    stopped = run.ending is Ending.TIME_LIMIT and options.checkpoint
+    return 0 if run.ending is Ending.FINISHED or stopped else 1
 
 
 def _told(record: EpochRecord) -> str:

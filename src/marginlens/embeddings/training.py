@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import check_place
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.embeddings.checkpoint import Checkpoint, fingerprint_of, read_checkpoint, write_checkpoint
 from marginlens.embeddings.minibatches import DistinctTokens, batches_of, distinct_tokens
@@ -17,11 +14,9 @@ from marginlens.embeddings.parameters import Parameters, initial_parameters
 from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
-from marginlens.errors import positive_number, whole_number
-from marginlens.runs.interrupts import held_interrupts
+from marginlens.errors import reject
+from marginlens.runs.loop import Timetable, TrainingLoop, Watcher, checkpoint_place
 from marginlens.runs.settings import check_device
-
-Watcher = Callable[[EpochRecord], None]
 
 
 def train_embeddings(
@@ -39,21 +34,18 @@ def train_embeddings(
 
     Args:
         data: `LabelledSequences`. settings: the paper's by default.
-        checkpoint: a file; where it is there already the run goes on from it, else it appears: every `every` epochs, at the time limit,
-            at Ctrl-C and at the end. Going on gives the same bits as never having stopped, on the same machine.
-        time_limit: seconds after which to stop in good order. watch: told of every epoch as it ends.
+        checkpoint: a file; where it is there already the run goes on from it, else it appears: at once, every `every` epochs, at the time
+            limit, at Ctrl-C, at the end, and where measuring an epoch or telling of it fails, so that nothing trained is lost. Going on
+            gives the same bits as never having stopped, on the same machine.
+        time_limit: seconds from the call after which the run has stopped in good order, at least one step later and saved, as far as
+            the times that saving and measuring took before tell.
+        watch: told of every epoch as it ends; a `Listener` also of the run so far.
     Returns:
-        The trained model with its table of tokens; `ending` says whether all epochs were run. Ctrl-C raises KeyboardInterrupt.
+        The trained model with its table of tokens; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
     """
-    sequences, choices = as_labelled(data), settings or TrainingSettings()
-    place = None if checkpoint is None else Path(checkpoint)
-    if place is not None:
-        check_place(place, "checkpoint")
-    run = _Run(sequences, choices, place)
-    limit = None if time_limit is None else positive_number(time_limit, "time_limit")
-    with held_interrupts() as interrupted:
-        ending = run.go(whole_number(every, "every", at_least=1), limit, watch or (lambda record: None), interrupted)
-    return run.result(ending)
+    timetable, file = Timetable.of(every, time_limit), checkpoint_place(checkpoint)
+    run: TrainingRun = _Run(as_labelled(data), settings or TrainingSettings(), file).go(timetable, watch)
+    return run
 
 
 def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> Any:
@@ -69,83 +61,70 @@ def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSetting
     return (DeviceOneLayer if settings.layers == 1 else DeviceTwoLayer)(pairs, start, settings)
 
 
-class _Run:
-    """A run in progress: the model, the random generator, and how far it is."""
+class _Run(TrainingLoop):
+    """A run in progress: the model, and the random generator that draws each epoch's order."""
 
-    def __init__(self, data: LabelledSequences, settings: TrainingSettings, place: Path | None) -> None:
-        self.data, self.settings, self.file = data, settings, place
-        self.fingerprint = "" if place is None else fingerprint_of(data)
+    def __init__(self, data: LabelledSequences, settings: TrainingSettings, file: Path | None) -> None:
+        self.batches = batches_of(len(data), settings.batch)
+        super().__init__(settings.epochs, len(self.batches), file)
+        self.data, self.settings = data, settings
+        self.fingerprint = "" if file is None else fingerprint_of(data)
+        found = None
+        if file is not None and file.exists():
+            found = read_checkpoint(file)
+            found.check(settings, self.fingerprint, file)
         self.statistics = token_statistics(data)
         self.ranks = RankCorrelations(self.statistics)
         self.rng = np.random.default_rng(settings.seed)
-        saved = None
-        if place is not None and place.exists():
-            saved = read_checkpoint(place)
-            saved.check(settings, self.fingerprint, place)
         start = initial_parameters(data.n_vocabulary, settings.d_model, self.rng, settings.dtype, settings.spread)
         self.model = model_of(distinct_tokens(data), start, settings)
-        self.epoch, self.place, self.before, self.unfinished = 0, 0, 0.0, 0.0
-        self.history: list[EpochRecord] = []
-        if saved is not None:
-            saved.check_arrays(self.model.state(), place)
-            self.model.restore(saved.arrays, saved.taken)
-            self.rng.bit_generator.state = saved.generator
-            self.epoch, self.place, self.before, self.unfinished = saved.epoch, saved.place, saved.seconds, saved.loss
-            self.history = [EpochRecord(k + 1, *row) for k, row in enumerate(saved.history)]
-        self.drawn = self.rng.bit_generator.state  # before this epoch's order was drawn
-        self.began = time.perf_counter()
+        if found is not None:
+            self._go_on_from(found)
+        self.drawn = {self.epoch: self.rng.bit_generator.state}  # before the order of an epoch is drawn
 
-    @property
-    def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.began
+    def begin_epoch(self) -> None:
+        loss, before = self.model.loss if self.place else 0.0, self.rng.bit_generator.state
+        order = self.rng.permutation(len(self.data))
+        self.drawn = {self.epoch: before, self.epoch + 1: self.rng.bit_generator.state}
+        self.rate = self.settings.rate(self.epoch)
+        try:
+            self.model.begin(order)
+        finally:
+            self.model.loss = loss
 
-    def go(self, every: int, limit: float | None, watch: Watcher, interrupted: Callable[[], bool]) -> Ending:
-        batches = batches_of(len(self.data), self.settings.batch)
-        while self.epoch < self.settings.epochs:
-            self.drawn = self.rng.bit_generator.state
-            self.model.begin(self.rng.permutation(len(self.data)))
-            self.model.loss = self.unfinished
-            rate = self.settings.rate(self.epoch)
-            for first, last in batches[self.place :]:
-                self.model.step(first, last, rate)
-                self.place += 1
-                if interrupted():
-                    self.save()
-                    raise KeyboardInterrupt
-                if limit is not None and time.perf_counter() - self.began > limit and self.place < len(batches):
-                    self.save()
-                    return Ending.TIME_LIMIT
-            self._close_epoch()
-            try:
-                watch(self.history[-1])
-            except KeyboardInterrupt:
-                self.save()
-                raise
-            if self.epoch == self.settings.epochs or self.epoch % every == 0:
-                self.save()
-        return Ending.FINISHED
+    def step(self) -> None:
+        self.model.step(*self.batches[self.place], self.rate)
 
-    def _close_epoch(self) -> None:
-        ranks = self.ranks(*self.model.products())
-        self.epoch, self.place = self.epoch + 1, 0
-        self.drawn = self.rng.bit_generator.state
-        self.history.append(EpochRecord(self.epoch, self.model.loss / len(self.data), *ranks, self.seconds))
-        self.unfinished = 0.0
+    def measured(self, epoch: int) -> EpochRecord | None:
+        (a, b), loss = self.model.products(), self.model.loss
+        if not (np.isfinite(loss) and np.isfinite(a).all() and np.isfinite(b).all()):
+            return None
+        return EpochRecord(epoch, loss / len(self.data), *self.ranks(a, b), self.seconds)
 
     def save(self) -> None:
         if self.file is None:
             return
         history = [[one.loss, one.correlation_v, one.correlation_p, one.seconds] for one in self.history]
-        loss = self.model.loss if self.place else 0.0
-        at = (self.epoch, self.place, self.model.taken, loss)
-        generator = dict(self.drawn)
-        arrays = self.model.state()
+        at = (self.epoch, self.place, self.model.taken, self.model.loss if self.place else 0.0)
+        arrays, generator = self.model.state(), dict(self.drawn[self.epoch])
         kept = Checkpoint(self.settings, self.fingerprint, arrays, generator, *at, history, self.seconds)
         write_checkpoint(self.file, kept)
 
+    def _go_on_from(self, found: Checkpoint) -> None:
+        found.check_arrays(self.model.state(), self.file)
+        try:
+            history = [EpochRecord(k + 1, *row) for k, row in enumerate(found.history)]
+            self.model.restore(found.arrays, int(found.taken))
+            self.model.loss = float(found.loss)
+            self.rng.bit_generator.state = found.generator
+        except (KeyError, RuntimeError, TypeError, ValueError) as problem:
+            raise reject("checkpoint", "one of the same model", f"{str(self.file)!r} with other contents") from problem
+        self.stand_at(found.epoch, found.place, history, found.seconds)
+
     def result(self, ending: Ending) -> TrainingRun:
         margins = self.data.y * self.model.outputs()
-        parameters = self.model.parameters()
+        now = self.model.parameters()
+        parameters = Parameters(*(one.copy() for one in (now.E, now.p, now.v)))  # which no later step changes
         E = parameters.E.astype(np.float64)
         return TrainingRun(
             self.settings,

@@ -11,22 +11,28 @@ from typing import Any
 
 @contextmanager
 def held_interrupts() -> Iterator[Callable[[], bool]]:
-    """Hold the first Ctrl-C until a step is whole; a second one interrupts at once. SIGTERM, which time limits send, is treated alike."""
+    """Hold the first Ctrl-C until a step is whole; a second one interrupts at once. SIGTERM, which time limits send, is treated alike.
+
+    One that nobody asked for while it was held is raised at the end.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    seen = threading.Event()
+    seen: list[int] = []
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: Any) -> None:
-        seen.set()
-        for one in usual:
-            signal.signal(one, signal.default_int_handler)
+        if seen:
+            seen.clear()
+            raise KeyboardInterrupt
+        seen.append(number)
 
     for number in usual:
         signal.signal(number, note)
     try:
-        yield seen.is_set
+        yield lambda: bool(seen)
     finally:
         for number, before in usual.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)
+    if seen:
+        raise KeyboardInterrupt

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import marginlens
-from marginlens.errors import InputError, MissingExtra, reject
+from marginlens.errors import InputError, MissingExtra, positive_number, reject
 from marginlens.runs.settings import check_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
+_SHORTEST = 1e-3  # seconds left where reading the data took all of the time
 
 
 def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> int:
@@ -24,9 +26,10 @@ def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> 
         notes = getattr(problem, "__notes__", [])  # what a run says of its checkpoint when it fails
         print("marginlens:", problem, *notes, file=sys.stderr)
         return EXIT_UNUSABLE
-    except KeyboardInterrupt:
-        kept = f"; {checkpoint} holds where to go on" if checkpoint and checkpoint.is_file() else ""
-        print(f"marginlens: interrupted{kept}.", file=sys.stderr)
+    except KeyboardInterrupt as problem:
+        notes = getattr(problem, "__notes__", [])
+        kept = f"; {checkpoint} holds where to go on" if not notes and checkpoint and checkpoint.is_file() else ""
+        print(f"marginlens: interrupted{kept}.", *notes, file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -39,6 +42,14 @@ def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="kept up to date; the run goes on from it")
     parser.add_argument("--every", type=int, default=every, metavar="N", help=f"epochs between checkpoints ({every})")
     parser.add_argument("--time-limit", type=float, metavar="S", help="stop in good order after S seconds")
+
+
+def time_left(limit: float | None) -> Callable[[], float | None]:
+    """What tells, whenever it is called, how much of a time limit is left that runs from now; None where there is no limit."""
+    if limit is None:
+        return lambda: None
+    until = time.perf_counter() + positive_number(limit, "time_limit")
+    return lambda: max(until - time.perf_counter(), _SHORTEST)
 
 
 def check_folder(place: Path, argument: str) -> None:
