@@ -91,6 +91,29 @@ def test_many_starts_on_one_problem():
     assert np.array_equal(together.final, np.stack(alone))
 
 
+def test_problems_that_share_memory_keep_their_own_labels_and_tokens():
+    rng = np.random.default_rng(1)
+    one, v, start = rng.normal(size=(2, 3, 4)), rng.normal(size=4), rng.normal(size=4)
+    shared = np.broadcast_to(one, (2, 2, 3, 4))
+    for data in (
+        ml.TokenDataset(shared, [[1, 1], [-1, -1]]),
+        ml.TokenDataset(rng.normal(size=(2, 2, 3, 4)), np.ones((2, 2)), K=shared),
+    ):
+        together, joint = ml.descend(data, v, n_steps=20), ml.descend_joint(data, start=(v, start), n_steps=20)
+        for j in range(2):
+            assert np.array_equal(together.final[j], ml.descend(data[j], v, n_steps=20).final)
+            assert np.array_equal(joint.p[j], ml.descend_joint(data[j], start=(v, start), n_steps=20).p)
+
+
+def test_a_record_of_no_steps_keeps_nothing_of_every_quantity():
+    data, v = ml.data.figure_1b()
+    names = ("p", "norm", "attention", "selected", "risk", "excess_risk")
+    saved = ml.descend(data, v, n_steps=3, record=ml.Record([], names)).saved
+    assert [len(saved[name]) for name in names[:-1]] == [0] * 5
+    assert saved["attention"].shape == (0, data.n_inputs, data.n_tokens)
+    assert saved["excess_risk"].log.shape == (0,)
+
+
 def test_results_do_not_depend_on_threads(monkeypatch):
     data, v = ml.data.sphere_tokens(40, 3, 4, 6, 0)
     several = ml.descend(data, v, n_steps=100).final

@@ -120,6 +120,11 @@ class TokenDataset:
             setattr(batch, name, np.broadcast_to(one, (n_copies, *one.shape)))
         return batch
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""
+        return self.is_batch and all(one.strides[0] == 0 for one in (self.X, self.K, self.y, self.lengths))
+
     # ---- what the theory reads off the data
 
     @implements("A", "Def 1")

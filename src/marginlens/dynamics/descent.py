@@ -68,7 +68,7 @@ def descend(
 
 
 def _compiled(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray) -> Run:
-    shared = batch.K.strides[0] == 0 and np.ndim(v) == 1  # many starts on one problem
+    shared = batch.is_repeated and np.ndim(v) == 1  # many starts on one problem
     problems = batch[0].as_batch() if shared else batch
     scores = problems.scores(v)
     scores = np.where(np.isfinite(scores), scores, 0.0)

@@ -198,7 +198,7 @@ Outcome = tuple[FloatArray, FloatArray, IntArray, IntArray]
 def _compiled(
     batch: TokenDataset, loss: Loss, step: StepRule, start: tuple[FloatArray, FloatArray], steps: IntArray
 ) -> Outcome:
-    shared = batch.K.strides[0] == 0  # many starts on one problem
+    shared = batch.is_repeated  # many starts on one problem
     problems = batch[0].as_batch() if shared else batch
     tokens, keys = np.ascontiguousarray(problems.X), np.ascontiguousarray(problems.K)
     labels, lengths = np.ascontiguousarray(problems.y), np.ascontiguousarray(problems.lengths)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from marginlens.data import TokenDataset
 from marginlens.directions import length
 from marginlens.dynamics.attention import probabilities, softmax
-from marginlens.dynamics.risk import excess_risk, risk
+from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import Record
 from marginlens.losses import Loss
 
@@ -153,24 +153,24 @@ def _kept(data: TokenDataset, points: FloatArray, record: Record | None, scoring
         return {}
     v, loss = scoring
     kept: dict[str, Any] = {}
+    shape = points.shape[:2]
     for name in record.keep:
         if name == "p":
             kept[name] = points
         elif name == "norm":
             kept[name] = length(points)
         elif name == "attention":
-            kept[name] = _stack([softmax(data, points[:, k]) for k in range(points.shape[1])])
+            kept[name] = _stack([softmax(data, points[:, k]) for k in range(shape[1])], (*shape, *data.mask.shape[1:]))
         elif name == "selected":
-            kept[name] = _stack([np.argmax(softmax(data, points[:, k]), axis=-1) for k in range(points.shape[1])])
+            chosen = [np.argmax(softmax(data, points[:, k]), axis=-1) for k in range(shape[1])]
+            kept[name] = _stack(chosen, (*shape, data.n_inputs)).astype(np.int64)
         elif name == "risk":
-            kept[name] = _stack([risk(data, v, points[:, k], loss) for k in range(points.shape[1])])
+            kept[name] = _stack([risk(data, v, points[:, k], loss) for k in range(shape[1])], shape)
         else:
-            parts = [excess_risk(data, v, points[:, k], loss) for k in range(points.shape[1])]
-            kept[name] = (
-                type(parts[0])(_stack([e.sign for e in parts]), _stack([e.log for e in parts])) if parts else None
-            )
+            parts = [excess_risk(data, v, points[:, k], loss) for k in range(shape[1])]
+            kept[name] = ExcessRisk(_stack([e.sign for e in parts], shape), _stack([e.log for e in parts], shape))
     return kept
 
 
-def _stack(parts: list[Any]) -> Any:
-    return np.stack(parts, axis=1) if parts else np.empty((0,))
+def _stack(parts: list[Any], shape: tuple[int, ...]) -> Any:
+    return np.stack(parts, axis=1) if parts else np.empty(shape)
