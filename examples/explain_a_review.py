@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from marginlens.embeddings.classifier import AttentionTextClassifier
+import marginlens as ml
 
 # Data: made-up reviews of six filler words and one word that decides, which a "not" before it turns around.
 rng = np.random.default_rng(0)
@@ -29,7 +29,7 @@ labels = ["liked" if i % 2 else "disliked" for i in range(600)]
 texts = [review(label == "liked") for label in labels]
 
 # Solve: train on the first 400; words and pairs of neighbouring words are the tokens.
-model = AttentionTextClassifier().fit(texts[:400], labels[:400])
+model = ml.AttentionTextClassifier().fit(texts[:400], labels[:400])
 print(f"{model.score(texts[400:], labels[400:]):.1%} of 200 other reviews are classified rightly, with {model.tokens_}")
 
 # Look: the tokens that most reviews select, then one review, as a table and as a page.

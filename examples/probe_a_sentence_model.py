@@ -9,18 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from marginlens.probe.models.loading import load_model, minilm_folder
-from marginlens.probe.pages.page import probe_page
-from marginlens.probe.run import probe_model
-from marginlens.probe.sentences import own_sentences
-from marginlens.probe.settings import ProbeSettings
-
-if minilm_folder() is None:
-    sys.exit("This example needs pip install 'marginlens[probe,minilm]'.")
+import marginlens as ml
+from marginlens.probe import ProbeSettings, load_model, own_sentences, probe_model, probe_page
 
 # Data: one sentence in five of the project's own, and the packaged all-MiniLM-L6-v2, six layers of twelve heads.
 sentences = own_sentences()[::5]
-loaded = load_model("minilm")
+try:
+    loaded = load_model("minilm")
+except ml.MissingExtra as missing:
+    sys.exit(str(missing))
 
 # Solve: run the model once over all sentences; then, for 12 queries, ask for the shortest W that selects as each head does.
 result = probe_model(loaded, sentences, ProbeSettings(max_margin=True, max_margin_inputs=12))
@@ -39,4 +36,4 @@ place.write_text(probe_page(result), encoding="utf-8")
 print(f"The page is at {place}")
 
 # What to notice: the sparsest heads look at a neighbour or at [CLS], where there is nothing to see; and a correlation says
-# something only beside that of random heads, whose W is close to max-margin too when the queries are few.
+# something only beside that of random heads at as many queries, whose W leans towards the max-margin one too.
