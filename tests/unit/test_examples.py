@@ -111,7 +111,9 @@ def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_imports_only_what_users_import(path):
-    imported = re.findall(r"^\s*(?:from|import) (marginlens[\w.]*)", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    imported = re.findall(
+        r"^\s*(?:from|import) (marginlens[\w.]*)", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     assert imported
     assert all(name.count(".") <= 1 for name in imported), imported
 
