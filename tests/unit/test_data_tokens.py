@@ -97,6 +97,9 @@ GOOD = np.ones((2, 3, 4))
         (({"X": [np.ones((2, 3)), np.ones((2, 4))], "y": [1, 1]}), "'X' argument must be tokens of one width"),
         (({"X": [np.ones((2, 3)), np.ones(3)], "y": [1, 1]}), r"'X\[1\]' argument must be an array of shape"),
         (({"X": "tokens", "y": [1, 1]}), "'X' argument must be of shape.*got str"),
+        (({"X": GOOD + 1j, "y": [1, 1]}), "'X' argument must be real numbers; got complex ones"),
+        (({"X": [GOOD[0] + 1j, GOOD[1][:2]], "y": [1, 1]}), r"'X\[0\]' argument must be real numbers; got complex ones"),
+        (({"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}), "'W' argument must be small enough .* up to 1e\\+200"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
@@ -118,6 +121,17 @@ def test_bad_heads_points_and_selections():
         data.selection([0, 3])
     with pytest.raises(ml.InputError, match=r"'selected' argument must be whole numbers of shape \(2,\)"):
         data.selection([0.5, 1.0])
+    with pytest.raises(ml.InputError, match=r"'selected' argument must be .*; got lists of different lengths"):
+        data.selection([0, [1, 2]])
+
+
+def test_tensors_that_require_a_gradient_are_refused():
+    torch = pytest.importorskip("torch")
+    tokens, labels = torch.ones(2, 3, 4, requires_grad=True), torch.ones(2, requires_grad=True)
+    with pytest.raises(ml.InputError, match="'X' argument must be numbers; got a tensor that requires a gradient"):
+        ml.TokenDataset(tokens, [1, 1])
+    with pytest.raises(ml.InputError, match=r"'y' argument must be labels.*got Tensor"):
+        ml.TokenDataset(GOOD, labels)
 
 
 @pytest.mark.statement("A App. E")

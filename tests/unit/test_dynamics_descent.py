@@ -218,6 +218,8 @@ def test_nonlinear_linear_head_equals_linear_head():
         ml.InputError, match=r"'v' argument must be a head that gives one number per input \(3 in all\)"
     ):
         ml.descend(data, lambda z: z, n_steps=1)
+    with pytest.raises(ml.InputError, match="'v' argument must be a head that torch can differentiate"):
+        ml.descend(data, lambda z: torch.ones(len(z)), n_steps=1)
     with pytest.raises(ml.InputError, match="'record' argument must be without 'excess_risk' for a nonlinear head"):
         ml.descend(data, module, n_steps=1, record=ml.Record(1, ("excess_risk",)))
 
@@ -231,6 +233,7 @@ def test_nonlinear_linear_head_equals_linear_head():
         ({"start": [np.nan, 0]}, r"'start' argument must be .*; got nan at index \(0,\)"),
         ({"record": 10}, "'record' argument must be an ml.Record or None; got 10"),
         ({"record": ml.Record([3, 2])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
+        ({"record": ml.Record([[1], [2, 3]])}, "'steps' argument must be increasing whole numbers .*; got "),
         ({"record": ml.Record([2000])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
     ],
 )
@@ -246,6 +249,10 @@ def test_more_bad_input():
         ml.NormalizedStep(0)
     with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 'loss'"):
         ml.Record(1, ("loss",))
+    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 3"):
+        ml.Record(1, 3)
+    with pytest.raises(ml.InputError, match=r"'v' argument must be small enough for scores .* up to 308"):
+        ml.descend(ml.TokenDataset(10.0 * data.X, data.y), np.full(data.d_model, 1e308))
     with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
         ml.descend(data.X, v)
     with pytest.raises(ml.InputError, match="'data' argument must be a dataset whose keys are its tokens"):

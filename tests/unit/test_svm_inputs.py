@@ -9,7 +9,7 @@ import pytest
 
 from marginlens.data import TokenDataset
 from marginlens.errors import InputError
-from marginlens.svm import att_svm, label_svm, least_distance
+from marginlens.svm import att_svm, label_svm, least_distance, relaxed_svm, set_svm
 
 ROWS, FLOOR = np.ones((2, 3)), np.ones(2)
 
@@ -67,6 +67,9 @@ def test_selected_tokens_must_exist() -> None:
         att_svm(data, [0, 3])
     with pytest.raises(InputError, match=r"'selected' .* one token index per input"):
         att_svm(data, [0.5, 1.0])
+    for solve in (att_svm, lambda X, which: relaxed_svm(X, which, [0]), lambda X, which: set_svm(X, [[0], [0]])):
+        with pytest.raises(InputError, match="'data' argument must be a TokenDataset; got ndarray"):
+            solve(data.X, [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,8 @@ def test_selected_tokens_must_exist() -> None:
         (ROWS, [1.0, 0.0], "'y' argument must be labels, each -1 or \\+1; got the label 0"),
         (ROWS, [1.0], r"'y' .* got shape \(1,\)"),
         (ROWS * np.nan, FLOOR, "'R' .* nan"),
+        ([[1.0, 2.0], [1.0]], FLOOR, r"'R' .* got \[\[1.0, 2.0\], \[1.0\]\]"),
+        (ROWS, [1, [1]], r"'y' .* got \[1, \[1\]\]"),
     ],
 )
 def test_unusable_labelled_points(R: Any, y: Any, message: str) -> None:

@@ -46,7 +46,10 @@ class TokenDataset:
                 raise reject("K", f"keys for tokens of shape {self.X.shape[:-1]}", f"shape {self.K.shape[:-1]}")
         else:
             self.W = np.eye(d_model) if W is None else real_array(W, "W", ("d_key", d_model))
-            self.K = self.X if W is None else self.X @ self.W.T
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.K = self.X if W is None else self.X @ self.W.T
+            if not np.isfinite(self.K).all():
+                raise reject("W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(W).max():.3g}")
         self.mask: BoolArray = np.arange(self.X.shape[-2]) < self.lengths[..., None]
         if n_inputs == 0 or self.lengths.size == 0:
             raise reject("X", "at least one input", "an empty dataset")
@@ -155,7 +158,10 @@ class TokenDataset:
     def selection(self, selected: Any, argument: str = "selected") -> IntArray:
         """Token indices checked against each input's length and broadcast to (…, n_inputs)."""
         expected = f"whole numbers of shape ({self.n_inputs},): one token index per input"
-        array = np.asarray(selected)
+        try:
+            array = np.asarray(selected)
+        except ValueError as problem:
+            raise reject(argument, expected, "lists of different lengths") from problem
         if array.dtype.kind not in "iu" or array.shape not in ((self.n_inputs,), self.y.shape):
             raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
         array = np.broadcast_to(array, self.y.shape).astype(np.int64)
@@ -183,8 +189,10 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
         raise reject(argument, "at least one input", "an empty dataset")
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = _floats(value, argument)
+    except (TypeError, ValueError) as problem:
+        if isinstance(problem, InputError):
+            raise
         return _ragged(value, argument, expected)
     if array.ndim not in (3, 4):
         raise reject(argument, expected, f"shape {array.shape}")
@@ -194,12 +202,25 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     return array, np.full(array.shape[:-2], array.shape[-2], dtype=np.int64), array.ndim == 4
 
 
+def _floats(value: Any, argument: str) -> FloatArray:
+    """`value` as float64; complex numbers and tensors that require a gradient are refused by name."""
+    try:
+        array = np.asarray(value)
+    except RuntimeError as problem:
+        raise reject(argument, "numbers", "a tensor that requires a gradient", "Detach it first.") from problem
+    if array.dtype.kind == "c":
+        raise reject(argument, "real numbers", "complex ones")
+    return np.asarray(array, dtype=np.float64)
+
+
 def _ragged(value: Any, argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise reject(argument, expected, type(value).__name__)
     try:
-        inputs = [np.asarray(one, dtype=np.float64) for one in value]
-    except (TypeError, ValueError):
+        inputs = [_floats(one, f"{argument}[{i}]") for i, one in enumerate(value)]
+    except (TypeError, ValueError) as problem:
+        if isinstance(problem, InputError):
+            raise
         inputs = []
     if not inputs or any(one.ndim == 3 for one in inputs):  # a list of problems
         problems = [_tokens(one, f"{argument}[{j}]") for j, one in enumerate(value)]
@@ -236,7 +257,7 @@ def _labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
     expected = f"labels, each -1 or +1, of shape {shape}"
     try:
         labels = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, RuntimeError) as problem:
         raise reject("y", expected, type(y).__name__) from problem
     if labels.shape != shape:
         raise reject("y", expected, f"shape {labels.shape}")

@@ -70,8 +70,11 @@ def descend(
 def _compiled(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray) -> Run:
     shared = batch.is_repeated and np.ndim(v) == 1  # many starts on one problem
     problems = batch[0].as_batch() if shared else batch
-    scores = problems.scores(v)
-    scores = np.where(np.isfinite(scores), scores, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = problems.scores(v)
+    if not np.isfinite(scores[problems.mask]).all():
+        raise reject("v", "small enough for scores that are finite numbers", f"entries up to {np.abs(v).max():.3g}")
+    scores = np.where(problems.mask, scores, 0.0)
     keys, lengths = np.ascontiguousarray(problems.K), np.ascontiguousarray(problems.lengths)
     points = np.empty((len(batch), len(steps), batch.d_key))
     ends = np.zeros((len(batch), 2), dtype=np.int64)

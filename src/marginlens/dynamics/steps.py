@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,8 @@ class Record:
     keep: Sequence[str] = ("p",)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.keep, Iterable):
+            raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(self.keep))
         names = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
         unknown = [name for name in names if name not in QUANTITIES]
         if unknown:
@@ -72,8 +74,11 @@ class Record:
         if isinstance(self.steps, int | np.integer):
             every = whole_number(self.steps, "steps", at_least=1)
             return np.unique(np.append(np.arange(0, n_steps + 1, every), n_steps)).astype(np.int64)
-        chosen = np.asarray(self.steps)
         expected = f"increasing whole numbers from 0 to n_steps = {n_steps}"
+        try:
+            chosen = np.asarray(self.steps)
+        except ValueError as problem:
+            raise reject("steps", expected, repr(self.steps)) from problem
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             raise reject("steps", expected, repr(self.steps))
         if chosen.size and (chosen.min() < 0 or chosen.max() > n_steps or np.any(np.diff(chosen) <= 0)):

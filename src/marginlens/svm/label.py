@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import real_array, reject
+from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import MarginSolution
@@ -25,9 +25,9 @@ def label_svm(R: Any, y: Any) -> MarginSolution:
         A solution with v = sum_i multipliers[i] * y_i r_i, multipliers >= 0; `active` marks the support set, the
         inputs with y_i v·r_i = 1. `kkt_residual()` and `certificate_residual()` check it.
     """
-    axes = ("batch", "n_inputs", "d_model") if np.ndim(R) == 3 else ("n_inputs", "d_model")
+    axes = ("batch", "n_inputs", "d_model") if n_axes(R) == 3 else ("n_inputs", "d_model")
     points = real_array(R, "R", axes)
-    labels = real_array(y, "y", points.shape[-2:-1] if np.ndim(y) == 1 else points.shape[:-1])
+    labels = real_array(y, "y", points.shape[-2:-1] if n_axes(y) == 1 else points.shape[:-1])
     wrong = np.abs(labels) != 1.0
     if wrong.any():
         raise reject("y", "labels, each -1 or +1", f"the label {labels[wrong][0]:g}")

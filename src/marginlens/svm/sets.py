@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm.branching import Alternatives, Search, branch_and_bound
@@ -104,7 +104,7 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
         A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, the list with `n_covered` and `runner_up`, the optimum
         with `att_svm` on its choice where the sets are singletons.
     """
-    if data.is_batch:
+    if as_dataset(data).is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sets = as_optimal_sets(data, optimal_sets)
     binding = [i for i in range(data.n_inputs) if len(sets[i]) < data.lengths[i]]
