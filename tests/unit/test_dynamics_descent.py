@@ -251,7 +251,7 @@ def test_more_bad_input():
         ml.Record(1, ("loss",))
     with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 3"):
         ml.Record(1, 3)
-    with pytest.raises(ml.InputError, match=r"'v' argument must be small enough for scores .* up to 308"):
+    with pytest.raises(ml.InputError, match=r"'v' argument must be small enough for scores .* up to 1e\+308"):
         ml.descend(ml.TokenDataset(10.0 * data.X, data.y), np.full(data.d_model, 1e308))
     with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
         ml.descend(data.X, v)
