@@ -255,6 +255,9 @@ def test_more_bad_input():
         ml.descend(ml.TokenDataset(10.0 * data.X, data.y), np.full(data.d_model, 1e308))
     with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
         ml.descend(data.X, v)
+    for ask in (ml.risk, ml.excess_risk, ml.risk_gradient, ml.regularization_path):
+        with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
+            ask(data.X, v, v)
     with pytest.raises(ml.InputError, match="'data' argument must be a dataset whose keys are its tokens"):
         ml.descend_matrix(data, v, np.ones(2))
     tokens = ml.TokenDataset(data.X, data.y)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 
 def logits(data: TokenDataset, p: Any) -> FloatArray:
     """Attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
-    real = data.mask[..., None]
+    real = as_dataset(data).mask[..., None]
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]  # padded keys are zero
     return np.einsum("...itd,...d->...it", np.where(real, data.K - mean, 0.0), data.point(p))
 

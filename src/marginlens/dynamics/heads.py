@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import Attended, attend, probabilities
 from marginlens.errors import missing_extra, reject
 
@@ -68,7 +68,7 @@ class TorchHead:
 def as_head(data: TokenDataset, v: Any) -> Head:
     """The head that `v` stands for: a vector is linear, a callable is a nonlinear ψ."""
     if not callable(v):
-        return LinearHead(data.scores(v), data.mask)
+        return LinearHead(as_dataset(data).scores(v), data.mask)
     try:
         import torch
     except ImportError as problem:

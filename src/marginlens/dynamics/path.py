@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.data.generators import as_generator
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.ball import Region, minimise, pressure
@@ -127,7 +127,7 @@ def regularization_path(
     Returns:
         A `Path`. Check it with `path.kkt_residual()`, and for being global with another `rng` and more restarts.
     """
-    if data.is_batch:
+    if as_dataset(data).is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     limits = _increasing(radii, cone)
     if cone is not None and (not isinstance(cone, Cone) or len(cone.axis) != data.d_key):
