@@ -182,7 +182,7 @@ def _show_heads(out: Console, found: ProbeResult) -> None:
 def _layer(found: ProbeResult, layer: int) -> dict[str, Any]:
     shown = [one for one in found.measures if one.name in _LAYER_COLUMNS]
     means = {one.title: _mean(found.measure(one.name)[layer]) for one in shown}
-    return {"layer": layer, **means, "decisive": _share(found.heads.decisive_share[layer])}
+    return {"layer": layer, **means, "decisive": _share(found.heads.decisive_share[layer]), **_tied(found, layer)}
 
 
 def _head(found: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
@@ -196,7 +196,14 @@ def _head(found: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
         "selects itself": _share(heads.self_share[at]),
         "the first": _share(heads.first_share[at]),
         "the last": _share(heads.last_share[at]),
+        **_tied(found, at),
     }
+
+
+def _tied(found: ProbeResult, at: Any) -> dict[str, Any]:
+    """The share of queries whose selection is tied, where there are such in some head."""
+    share = found.heads.tied_share
+    return {"tied": _share(share[at])} if share.any() else {}
 
 
 def _correlations(told: MaxMarginMeasures, at: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class CheckpointCurves:
     @property
     def shown(self) -> tuple[Measure, ...]:
         """The measures that some head has a number for at some checkpoint, in the order in which they are shown."""
-        return tuple(one for one in MEASURES if np.isfinite(self.measures.get(one.name, np.nan)).any())
+        return tuple(one for one in MEASURES if one.name in self.measures and one.tells(self.measures[one.name]))
 
     def by_layer(self, name: str) -> FloatArray:
         """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""

@@ -85,7 +85,7 @@ def _without(correlation: Any) -> tuple[str, ...]:
         return ()
     return (
         f"At {int(np.sum(missing > 0))} of {len(missing)} checkpoints some heads, {int(missing.max())} at most, have no max-margin "
-        "solution to compare with, since no W makes all their selections or their own W is zero; the curves leave these heads out.",
+        "solution to compare with, since no W makes all their selections or all their queries are tied; the curves leave these heads out.",
     )
 
 

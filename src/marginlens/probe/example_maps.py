@@ -39,7 +39,7 @@ class ExampleMaps:
             self._layers.setdefault(place, []).append(
                 (
                     attention[row, :, :rows, : len(tokens)].astype(np.float32),
-                    chosen.selected[row, :, :rows].copy(),
+                    chosen.sole[row, :, :rows],
                     chosen.margin[row, :, :rows].copy(),
                 )
             )

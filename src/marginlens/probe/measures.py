@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from marginlens.data.tokens import FloatArray
 
 
@@ -22,6 +24,11 @@ class Measure:
         """The title inside its group."""
         return self.title.split(": ")[-1]
 
+    def tells(self, values: FloatArray) -> bool:
+        """Whether there is something to show: a number, and for ties one above zero, since most models have none."""
+        known = values[np.isfinite(values)]
+        return bool(known.any() if self.name == "tied_share" else known.size)
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadMeasures:
@@ -37,6 +44,8 @@ class HeadMeasures:
         margin_median, margin_low: median and 5% quantile of the logit margin of the selected token over the second best.
         decisive_share: share of queries whose selected token holds more than half of the attention.
         self_share, first_share, last_share: share of queries that select themselves, the first or the last token they see.
+        tied_share: share of queries whose largest logit belongs to several tokens, up to rounding in the model's precision: they select
+            none, and their margin is zero or rounding.
         contested_share: share of the pairs of tokens decided both ways, among those that some query chose between.
         strict_share: share of the head's preferences that are in no cycle of its priority graph.
     """
@@ -58,6 +67,7 @@ class HeadMeasures:
     self_share: FloatArray
     first_share: FloatArray
     last_share: FloatArray
+    tied_share: FloatArray
     contested_share: FloatArray
     strict_share: FloatArray
 
@@ -68,7 +78,7 @@ class HeadMeasures:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MaxMarginMeasures:
-    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where no W makes the selections in question or W is zero.
+    """How max-margin each head is: arrays of shape (n_layers, n_heads), nan where no W makes the selections in question or none is made.
 
     Three numbers, each for the head at its own selections and for three baselines, which are means over a few draws.
 
@@ -79,6 +89,7 @@ class MaxMarginMeasures:
         …_random_matrix: random weights, of factors of the same shapes, at the head's selections.
         …_random_head: such random weights at the selections that they make themselves.
         n_constraints: how many rows the problem of the head has. residual: KKT residual of its solution.
+        n_tied: how many of its queries are left out of the problem, since their selection is tied up to rounding.
     """
 
     correlation: FloatArray
@@ -94,6 +105,7 @@ class MaxMarginMeasures:
     low_ratio_random_matrix: FloatArray
     low_ratio_random_head: FloatArray
     n_constraints: FloatArray
+    n_tied: FloatArray
     residual: FloatArray
 
     def __iter__(self) -> Iterator[tuple[str, FloatArray]]:
@@ -146,6 +158,12 @@ _OWN: tuple[Measure, ...] = (
     Measure("self_share", "selects itself", _SELECTION, "The share of queries that select their own token."),
     Measure("first_share", "selects the first", _SELECTION, "The share of queries that select the first token."),
     Measure("last_share", "selects the last", _SELECTION, "The share of queries that select the last token they see."),
+    Measure(
+        "tied_share",
+        "tied",
+        _SELECTION,
+        "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them.",
+    ),
     Measure(
         "contested_share",
         "contested",

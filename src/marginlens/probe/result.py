@@ -28,7 +28,7 @@ class Example:
         tokens: (n_tokens) what the tokens are called.
         queries: (n_queries,) the positions whose attention is kept: all of a short input, the first of a long one.
         attention: (n_layers, n_heads, n_queries, n_tokens) probabilities; selected, margins: (n_layers, n_heads, n_queries), -1 and nan
-            for a query that sees only one token.
+            for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
         grid: rows and columns of patches where the tokens after the first are an image's.
         image: (height, width, channels) that image in bytes, at the size that the model reads.
     """
@@ -73,7 +73,7 @@ class ProbeResult:
 
     Attributes:
         model, family: what was probed, and the adapter that read it.
-        n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average.
+        n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average, over all layers.
         heads: the measures, arrays of shape (n_layers, n_heads). max_margin: those of the max-margin part, None where it was not asked.
         margins: how often each head selected with which margin.
         w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
@@ -112,7 +112,7 @@ class ProbeResult:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures that some head has a number for, in the order in which they are shown."""
-        return tuple(one for one in MEASURES if one.name in self._arrays and np.isfinite(self._arrays[one.name]).any())
+        return tuple(one for one in MEASURES if one.name in self._arrays and one.tells(self._arrays[one.name]))
 
     def measure(self, name: str) -> FloatArray:
         """(n_layers, n_heads) the measure of that name."""

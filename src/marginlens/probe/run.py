@@ -78,7 +78,7 @@ def probe_model(
         family=str(loaded.model.config.model_type),
         n_inputs=len(given),
         n_queries=int(sums.n_queries[0]),
-        mean_tokens=float(sums.n_seen[0] / sums.n_queries[0]),
+        mean_tokens=float(sums.n_seen.sum() / sums.n_queries.sum()),
         heads=sums.finished({**norms, **shares}),
         margins=sums.margins,
         settings=asked,
@@ -142,7 +142,7 @@ def _measure(reading: LayerReading, batch: InputBatch, parts: Parts) -> None:
     sums, examples, kept = parts
     attention, logits = (one.detach().cpu().double().numpy() for one in (reading.attention, reading.logits))
     visible = reading.visible.cpu().numpy()
-    chosen = select_tokens(logits, visible)
+    chosen = select_tokens(logits, visible, reading.rounding.detach().cpu().double().numpy())
     sums.add(reading.layer, attention, visible, chosen)
     examples.add(reading.layer, batch, attention, chosen)
     kept.add(reading.layer, batch, visible, chosen)

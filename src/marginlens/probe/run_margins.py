@@ -11,10 +11,11 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch, layer_margins, selected_tokens
-from marginlens.probe.heads.max_margin_sample import MaxMarginSettings, QuerySample, real_tokens, sample_queries
+from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, QuerySample, real_tokens, sample_queries
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.measures import QUANTITIES, MaxMarginMeasures
 from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.adapters.base import logit_rounding
 from marginlens.probe.models.image_inputs import ImageInputs
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.reading import read_attention
@@ -22,12 +23,12 @@ from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
 from marginlens.svm.solution import Status
 
-_REASONS = {  # why a head has no correlation, by what its SVM ended with; OPTIMAL: the head's own W has no direction
+_REASONS = {  # why a head has no correlation, by what its SVM ended with
     Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
     Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
-    Status.TRIVIAL: "there is no max-margin solution: their queries have nothing to choose between.",
-    Status.OPTIMAL: "there is no correlation with the max-margin solution: their own W is zero.",
+    Status.TRIVIAL: "there is no max-margin solution: all their queries are tied, and select nothing.",
 }
+_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
 _BASELINES = ("random_selections", "random_matrix", "random_head")
 
 
@@ -47,7 +48,8 @@ def probe_margins(
             "There is no max-margin part: with rotary positions no single W gives all the logits of a query. State an offset to have it "
             "for W at that offset.",
         )
-    asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed)
+    rounding = max(SAME, logit_rounding(adapter.model.dtype))
+    asked = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
     some = spread_inputs(inputs, settings.max_margin_inputs)
     arrays = {field.name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for field in fields(MaxMarginMeasures)}
     without: Counter[Status] = Counter()
@@ -61,11 +63,11 @@ def probe_margins(
             if np.isnan(found.own.correlation):
                 without[found.own.status] += 1
         if rotary:
-            made = np.stack([selected_tokens(sample, head) for head in heads])
-            agreed[layer] = np.mean(made == model_selections(model, some, layer, sample), axis=1)
+            made = np.stack([selected_tokens(sample, head, rounding) for head in heads])
+            agreed[layer] = agreement(made, model_selections(model, some, layer, sample))
         n_asked = max(n_asked, len(sample))
         progress.advance(adapter.n_heads)
-    notes = _notes(n_asked, len(some), without)
+    notes = (*_notes(n_asked, len(some), without), *_ties(arrays["n_tied"]))
     return MaxMarginMeasures(**arrays), (*notes, *((_at_offset(settings.offset, agreed),) if rotary else ()))
 
 
@@ -74,35 +76,64 @@ def _notes(n_queries: int, n_inputs: int, without: Mapping[Status, int]) -> tupl
         f"The max-margin part asks each head about up to {n_queries} queries of {n_inputs} inputs: the max-margin solution is the shortest "
         "W under which each of these selects the same token by a logit margin of at least 1."
     )
-    return (asked, *(f"For {without[status]} heads {why}" for status, why in _REASONS.items() if without.get(status)))
+    return (
+        asked,
+        *(f"For {n_heads(without[status])} {why}" for status, why in _REASONS.items() if without.get(status)),
+    )
+
+
+def n_heads(count: int) -> str:
+    """1 head, 2 heads."""
+    return f"{count} head" if count == 1 else f"{count} heads"
+
+
+def _ties(n_tied: FloatArray) -> tuple[str, ...]:
+    some = int(np.sum(n_tied > 0))
+    return (f"In {n_heads(some)} some of these queries, {int(n_tied.max())} at most, {_LEFT_OUT}",) if some else ()
 
 
 def is_on_some_heads(note: str) -> bool:
-    """Whether a note counts heads without a correlation, which curves over checkpoints say for all of them together."""
-    return note.endswith(tuple(_REASONS.values()))
+    """Whether a note counts heads without a correlation, or with ties, which curves over checkpoints say for all of them together."""
+    return note.endswith((*_REASONS.values(), _LEFT_OUT))
+
+
+def agreement(made: IntArray, own: IntArray) -> FloatArray:
+    """(n_heads,) the share of the queries without a tie for which both rows select the same token; nan where all are tied."""
+    sole = (made >= 0) & (own >= 0)
+    known = sole.sum(axis=1)
+    return np.where(known > 0, np.sum(sole & (made == own), axis=1) / np.maximum(known, 1), np.nan)
 
 
 def _at_offset(offset: int | None, agreed: FloatArray) -> str:
+    known = agreed[np.isfinite(agreed)]
+    same = (
+        f"in {known.mean():.0%} of these queries (mean over heads, from {known.min():.0%} to {known.max():.0%})"
+        if known.size
+        else "in none of these queries, which are all tied"
+    )
     return (
         f"The max-margin part is about W at offset {offset}, not about the heads at all offsets: its selections are those that this W "
         f"makes among the tokens that a query sees, as if each stood {offset} positions before the query. They are the selections of the "
-        f"model itself in {np.mean(agreed):.0%} of these queries (mean over heads, from {np.min(agreed):.0%} to {np.max(agreed):.0%})."
+        f"model itself {same}."
     )
 
 
 def model_selections(model: Any, inputs: Inputs, layer: int, sample: QuerySample) -> IntArray:
-    """(n_heads, n_queries) which of `sample.tokens` the model itself selects, with all tokens at their own positions."""
+    """(n_heads, n_queries) which of `sample.tokens` the model itself selects, with all tokens at their own positions; -1 in a tie."""
     chosen: dict[int, IntArray] = {}
     for batch in inputs.batches():
         (reading,) = read_attention(model, batch.inputs, layers=[layer])
         visible = reading.visible.cpu().numpy()
-        selected = select_tokens(reading.logits.detach().cpu().double().numpy(), visible).selected
+        logits, rounding = (one.detach().cpu().double().numpy() for one in (reading.logits, reading.rounding))
+        selected = select_tokens(logits, visible, rounding).sole
         for row, place in enumerate(batch.index.tolist()):
             real = visible[row].any(axis=1)
-            chosen[place] = (np.cumsum(real) - 1)[selected[row][:, real]]  # (n_heads, n_real), without the padding
+            among = selected[row][:, real]  # (n_heads, n_real), without the padding
+            chosen[place] = np.where(among >= 0, (np.cumsum(real) - 1)[among], -1)
     ordered = [chosen[place] for place in sorted(chosen)]
     starts = np.concatenate([[0], np.cumsum([one.shape[1] for one in ordered])])
-    return np.stack([starts[i] + ordered[i][:, position] for i, position in sample.places.tolist()], axis=1)
+    found = [(starts[i], ordered[i][:, position]) for i, position in sample.places.tolist()]
+    return np.stack([np.where(one >= 0, start + one, -1) for start, one in found], axis=1)
 
 
 def layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSettings) -> QuerySample:
@@ -131,6 +162,7 @@ def spread_inputs(inputs: Inputs, count: int) -> Inputs:
 
 def _numbers(found: HeadMargin) -> dict[str, float]:
     numbers = {name: float(getattr(found.own, name)) for name in (*QUANTITIES, "n_constraints", "residual")}
+    numbers["n_tied"] = float(found.n_tied)
     for baseline in _BASELINES:
         draws: Sequence[MarginMatch] = getattr(found, baseline)
         for name in QUANTITIES:

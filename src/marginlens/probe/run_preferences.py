@@ -29,15 +29,15 @@ class KeptSelections:
         self.count = max(within[0], min(within[1], _FEW))
         self._inputs, self._shape = inputs, (n_layers, n_heads)
         self._selected = [np.zeros((n_layers, n_heads, n), dtype=np.int32) for n in lengths[: self.count].tolist()]
-        self._visible: list[BoolArray] = [np.zeros((n, n), dtype=bool) for n in lengths[: self.count].tolist()]
+        self._visible = [np.zeros((n_layers, n, n), dtype=bool) for n in lengths[: self.count].tolist()]
 
     def add(self, layer: int, batch: InputBatch, visible: BoolArray, chosen: Selection) -> None:
-        """Keep what belongs to the first inputs; what a query sees is taken from the last layer."""
+        """Keep what belongs to the first inputs: what their queries select, none where tied, and see, which may differ by layer."""
         for row, place in enumerate(batch.index.tolist()):
             if place < self.count:
                 n_tokens = len(batch.tokens[row])
-                self._selected[place][layer] = chosen.selected[row, :, :n_tokens]
-                self._visible[place][:] = visible[row, :n_tokens, :n_tokens]
+                self._selected[place][layer] = chosen.sole[row, :, :n_tokens]
+                self._visible[place][layer] = visible[row, :n_tokens, :n_tokens]
 
     def finished(self, n_rows: int) -> tuple[Preferences, Graphs, dict[str, FloatArray]]:
         """The `n_rows` strongest preferences of every head, its graph, and (n_layers, n_heads) how many are contested or in no cycle."""
@@ -47,8 +47,10 @@ class KeptSelections:
         if n_rows == 0 or self.count < 2:
             return rows, graphs, shares
         names = self._names()
-        seen = visible_types([_ids(self._inputs, place) for place in range(self.count)], self._visible)
+        ids = [_ids(self._inputs, place) for place in range(self.count)]
         for layer in range(self._shape[0]):
+            if layer == 0 or any((one[layer] != one[layer - 1]).any() for one in self._visible):
+                seen = visible_types(ids, [one[layer] for one in self._visible])
             for head in range(self._shape[1]):
                 found = head_preferences(seen, [one[layer, head] for one in self._selected])
                 shares["contested_share"][layer, head] = found.contested_share

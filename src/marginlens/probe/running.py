@@ -13,7 +13,7 @@ from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import HeadMeasures
 
 _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
-_SHARES = ("decisive_share", "self_share", "first_share", "last_share")
+_SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share")
 _LOW = 0.05  # the quantile of margins beside the median
 
 
@@ -42,7 +42,7 @@ class RunningMeasures:
         for name, values in zip(_MAPS, found, strict=True):
             self.sums[name][layer] += values.sum(axis=1)
             self.first[name][layer] += values[:, first].sum(axis=1)
-        selected = np.moveaxis(chosen.selected, 1, 0)[:, asked]  # (n_heads, n_queries)
+        selected = np.moveaxis(chosen.sole, 1, 0)[:, asked]  # (n_heads, n_queries)
         for name, hits in self._hits(selected, found[-1], visible[asked], np.nonzero(asked)[1]).items():
             self.sums[name][layer] += hits.sum(axis=1)
         self.margins.add(layer, np.moveaxis(chosen.margin, 1, 0)[:, asked])
@@ -52,11 +52,12 @@ class RunningMeasures:
 
     @staticmethod
     def _hits(selected: Any, top: FloatArray, visible: BoolArray, own: Any) -> dict[str, Any]:
-        """Which queries select decisively, themselves, the first and the last token that they see."""
+        """Which queries select decisively, themselves, the first and the last token that they see, or none, being tied."""
         n_tokens = visible.shape[-1]
         first = np.argmax(visible, axis=-1)
         last = n_tokens - 1 - np.argmax(visible[:, ::-1], axis=-1)
-        return dict(zip(_SHARES, (top > 0.5, selected == own, selected == first, selected == last), strict=True))
+        hits = (top > 0.5, selected == own, selected == first, selected == last, selected < 0)
+        return dict(zip(_SHARES, hits, strict=True))
 
     def finished(self, others: dict[str, FloatArray]) -> HeadMeasures:
         """The averages, with the measures that are no averages over queries beside them."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.errors import reject
 from marginlens.probe.heads.key_query import KeyQueryMap
@@ -60,12 +60,14 @@ class HeadMargin:
         random_selections: the head beside the SVMs of selections drawn uniformly among the visible tokens.
         random_head: Gaussian factors of the same shapes, each at *its own* selections: how max-margin a random head is.
         random_matrix: the same random heads beside the SVM of this head's selections.
+        n_tied: queries that are left out of the head's problem, since several tokens share their largest logit.
     """
 
     own: MarginMatch
     random_selections: tuple[MarginMatch, ...]
     random_head: tuple[MarginMatch, ...]
     random_matrix: tuple[MarginMatch, ...]
+    n_tied: int = 0
 
 
 def layer_margins(
@@ -77,13 +79,14 @@ def layer_margins(
 
     for the sampled queries q, where α is what the head itself selects: the visible token of the largest logit. Where any head of the
     layer has a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints
-    after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart.
+    after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart. A query whose largest logit is
+    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints.
 
     Args:
         sample: the tokens and queries of the layer, from `sample_queries`.
         heads: the key-query maps of its heads, all of one shape. With rotary positions they hold at one offset, and selections are
             those of the map at that offset.
-        settings: `n_draws` and `seed` of the baselines.
+        settings: `n_draws` and `seed` of the baselines, and what `rounding` counts as a tie.
     Returns:
         One `HeadMargin` per head. Heads are spread over threads, which changes no number.
     """
@@ -93,9 +96,9 @@ def layer_margins(
     drawn = [random_selection(sample, rng) for _ in range(asked.n_draws)]
     strangers = [problem.random_head(rng) for _ in range(asked.n_draws)]
     owners = [*heads, *strangers]
-    chosen = drawn + [selected_tokens(sample, head) for head in owners]
+    made = [selected_tokens(sample, head, asked.rounding) for head in owners]
     with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
-        solved = _side_by_side(problem.solve, chosen)
+        solved = _side_by_side(problem.solve, drawn + made)
     random, own, own_random = solved[: len(drawn)], solved[len(drawn) : -len(strangers)], solved[-len(strangers) :]
     at_chance = tuple(problem.match(head, one) for head, one in zip(strangers, own_random, strict=True))
     return tuple(
@@ -104,8 +107,9 @@ def layer_margins(
             tuple(problem.match(head, other) for other in random),
             at_chance,
             tuple(problem.match(stranger, one) for stranger in strangers),
+            int(np.sum(selected < 0)),
         )
-        for head, one in zip(heads, own, strict=True)
+        for head, one, selected in zip(heads, own, made[: len(heads)], strict=True)
     )
 
 
@@ -114,16 +118,26 @@ def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSetti
     return layer_margins(sample, [head], settings)[0]
 
 
-def selected_tokens(sample: QuerySample, head: KeyQueryMap) -> IntArray:
-    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit, the first of equals."""
+def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SAME) -> IntArray:
+    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit; -1 where different ones share it.
+
+    Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Of copies of one token,
+    which always do, it is the first.
+    """
     queries = sample.tokens[sample.queries] @ head.W_Q + head.b_Q  # (n_queries, d_head)
     keys = (sample.tokens @ head.W_K)[sample.seen]  # (n_seen, d_head)
     sizes = np.diff(sample.offsets)
     logits = np.einsum("sh,sh->s", keys, np.repeat(queries, sizes, axis=0))
-    best = logits == np.repeat(np.maximum.reduceat(logits, sample.offsets[:-1]), sizes)
-    places = np.flatnonzero(best)
-    first = places[np.searchsorted(places, sample.offsets[:-1])]
-    return sample.seen[first]
+    best = np.maximum.reduceat(logits, sample.offsets[:-1])
+    places = np.flatnonzero(logits == np.repeat(best, sizes))
+    selected = sample.seen[places[np.searchsorted(places, sample.offsets[:-1])]]
+    longest = np.maximum.reduceat(np.linalg.norm(keys, axis=1), sample.offsets[:-1])
+    close = best - rounding * np.linalg.norm(queries, axis=1) * longest
+    shared = np.flatnonzero(logits >= np.repeat(close, sizes))
+    query = np.searchsorted(sample.offsets, shared, side="right") - 1
+    tied = query[_differ(sample.tokens, selected[query], sample.seen[shared])]
+    selected[tied] = -1
+    return selected
 
 
 def random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
@@ -132,13 +146,20 @@ def random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
 
 
 def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
-    """(n_rows, 3) the query, its selected token and another visible token, for all others that differ from the selected one."""
+    """(n_rows, 3) the query, its selected token and another visible token, for all others that differ from the selected one.
+
+    A query that selects nothing, -1, has none.
+    """
     query = np.repeat(np.arange(len(sample)), np.diff(sample.offsets))
     triples = np.column_stack([query, selected[query], sample.seen])
-    triples = triples[triples[:, 1] != triples[:, 2]]
-    X = sample.tokens
-    gap = np.linalg.norm(X[triples[:, 1]] - X[triples[:, 2]], axis=1)
-    return triples[gap > SAME * np.linalg.norm(X, axis=1)[triples[:, 1]]]
+    triples = triples[(triples[:, 1] >= 0) & (triples[:, 1] != triples[:, 2])]
+    return triples[_differ(sample.tokens, triples[:, 1], triples[:, 2])]
+
+
+def _differ(tokens: FloatArray, one: IntArray, other: IntArray) -> BoolArray:
+    """(n,) whether the tokens at these places are not the same, up to `SAME`."""
+    gap = np.linalg.norm(tokens[one] - tokens[other], axis=1)
+    return np.asarray(gap > SAME * np.linalg.norm(tokens[one], axis=1))
 
 
 class _Layer:
@@ -188,10 +209,10 @@ class _Layer:
 
 
 def _gaps_at_norm_one(W: FloatArray, solution: BilinearSolution) -> FloatArray:
-    """(n_rows,) how far W/‖W‖ ranks each selected token above each other one."""
+    """(n_rows,) how far W/‖W‖ ranks each selected token above each other one; nan where W is zero, which ranks nothing."""
     norm = float(np.linalg.norm(W))
     gaps: FloatArray = solution.rows.apply(W)
-    return gaps / norm if norm > 0.0 else gaps
+    return gaps / norm if norm > 0.0 else np.full_like(gaps, np.nan)
 
 
 def _side_by_side(work: Callable[[IntArray], Result], items: Sequence[IntArray]) -> list[Result]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import positive_number, real_array, reject, whole_number
 
 SAME = 1e-6  # tokens closer than this, relative to their length, count as one token: single precision leaves about 1e-7
 
@@ -23,14 +23,17 @@ class MaxMarginSettings:
         most_constraints: queries are left out at random where there would be more constraints than this.
         n_draws: how many random selections, and how many random heads, the baselines average over.
         seed: of the sample and of the baselines.
+        rounding: logits of a query no further apart than this are tied, relative to the lengths of the query and of its longest key.
     """
 
     queries_per_input: int = 2
     most_constraints: int = 10_000
     n_draws: int = 2
     seed: int = 0
+    rounding: float = SAME
 
     def __post_init__(self) -> None:
+        positive_number(self.rounding, "rounding")
         for name in ("queries_per_input", "most_constraints", "n_draws"):
             whole_number(getattr(self, name), name, at_least=1)
         whole_number(self.seed, "seed", at_least=0)

@@ -18,7 +18,8 @@ class Selection:
     Attributes:
         selected: (…) the position of the visible token of the largest logit, the first of equals; -1 where a query sees nothing.
         margin: (…) its logit minus the second largest: 0 in a tie, infinite where a query sees one token, nan where it sees nothing.
-        n_tied: (…) how many visible tokens share the largest logit: 1 where the selection is unique, 0 where a query sees nothing.
+        n_tied: (…) how many visible tokens share the largest logit, up to rounding: 1 where the selection is unique, 0 where a query sees
+            nothing.
     """
 
     selected: IntArray
@@ -27,6 +28,11 @@ class Selection:
 
     def __repr__(self) -> str:
         return f"Selection({self.n_choices} choices, {self.n_ties} tied)"
+
+    @property
+    def sole(self) -> IntArray:
+        """(…) the selected token where it is the only one of the largest logit; -1 in a tie, which selects none."""
+        return np.where(self.n_tied == 1, self.selected, -1)
 
     @property
     def n_choices(self) -> int:
@@ -53,13 +59,14 @@ class Selection:
         return self.n_ties / self.n_choices if self.n_choices else float("nan")
 
 
-def select_tokens(logits: Any, visible: Any = None) -> Selection:
+def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Selection:
     """The selected token of every query among those it sees, and its margin.
 
     Args:
         logits: (…, n_queries, n_tokens), minus infinity where a token is not visible.
         visible: whether a query sees a token, in the shape of the logits or without their axis of heads: (n_inputs, n_queries,
             n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). Where left out, tokens of finite logit are visible.
+        rounding: logits no further apart than this count as tied: one number, or one for each query; `LayerReading.rounding` of a model.
     Returns:
         A `Selection` with arrays of the logits' shape without the last axis.
     """
@@ -76,7 +83,7 @@ def select_tokens(logits: Any, visible: Any = None) -> Selection:
     hidden = np.where(sees, values, -np.inf)
     selected = np.argmax(hidden, axis=-1)
     best = np.take_along_axis(hidden, selected[..., None], axis=-1)
-    n_tied = ((hidden == best) & sees).sum(axis=-1)
+    n_tied = ((hidden >= best - _of_queries(rounding, best)) & sees).sum(axis=-1)
     np.put_along_axis(hidden, selected[..., None], -np.inf, axis=-1)
     nothing = ~np.broadcast_to(sees, values.shape).any(axis=-1)
     with np.errstate(invalid="ignore"):
@@ -84,3 +91,13 @@ def select_tokens(logits: Any, visible: Any = None) -> Selection:
     return Selection(
         np.where(nothing, -1, selected).astype(np.int64), np.where(nothing, np.nan, margin), n_tied.astype(np.int64)
     )
+
+
+def _of_queries(rounding: Any, best: FloatArray) -> FloatArray:
+    """A tolerance for every query, in the shape (…, 1) of their largest logits."""
+    given = np.asarray(rounding, dtype=np.float64)
+    if given.ndim and given.shape != best.shape[:-1]:
+        raise reject("rounding", f"one number, or numbers of shape {best.shape[:-1]}", f"shape {given.shape}")
+    if not bool((given >= 0.0).all()):
+        raise reject("rounding", "numbers of at least zero", f"{given.min()}")
+    return np.asarray(np.where(np.isfinite(best), given[..., None] if given.ndim else given, 0.0))

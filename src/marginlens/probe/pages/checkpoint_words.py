@@ -89,7 +89,7 @@ def _max_margin(curves: CheckpointCurves, name: str, words: str) -> str:
         return ""
     own = curves.by_layer(name)[:, -1]
     if not np.isfinite(own).any():
-        return f"{words} is known at no checkpoint in the last layer: no W makes the selections of its heads, or their own W is zero."
+        return f"{words} is known at no checkpoint in the last layer: no W makes the selections of its heads, or these are all tied."
     titles = {ending: title for ending, (title, _) in SETTINGS.items() if ending}
     baselines = {title: curves.by_layer(name + ending)[:, -1] for ending, title in titles.items()}
     beside = ", ".join(f"{_number(one[0])} → {_number(one[-1])} for {title}" for title, one in baselines.items())

@@ -136,7 +136,7 @@
       make("h3", {}, "Attention"), choices,
       make("div", { class: "columns" },
         make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1",
-          ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [`It selects ${example.tokens[chosen]}, which is no patch.`])),
+          ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [chosen < 0 ? "It selects none: several tokens tie." : `It selects ${example.tokens[chosen]}, which is no patch.`])),
           ...(example.grid ? [make("p", { class: "under" }, "A patch is named by its row and column, counted from 0 at the top left.")] : [])),
         make("div", {}, selections(example, levels))),
     ];
@@ -215,8 +215,10 @@
     const n = example.tokens.length;
     const rows = example.queries.flatMap((query, q) => {
       const chosen = example.selected[state.layer][state.head][q];
-      if (chosen < 0) return [];
-      return [[example.tokens[query], example.tokens[chosen], ((peak(example) * levels[q * n + chosen]) / 255).toFixed(example.grid ? 3 : 2), shown(example.margins[state.layer][state.head][q])]];
+      const margin = example.margins[state.layer][state.head][q];
+      if (margin === null) return []; // it sees one token only
+      const level = chosen < 0 ? Math.max(...levels.subarray(q * n, (q + 1) * n)) : levels[q * n + chosen];
+      return [[example.tokens[query], chosen < 0 ? "– (tied)" : example.tokens[chosen], ((peak(example) * level) / 255).toFixed(example.grid ? 3 : 2), shown(margin)]];
     });
     return table([["query", "token"], ["selects", "token"], ["attention", "number"], ["logit margin", "number"]], rows);
   }
@@ -251,7 +253,8 @@
       return [draw("text", { x: at + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end", stroke: "#fff", "stroke-width": 3, "paint-order": "stroke" }, `${words} ${shown(value(name))}`)];
     });
     picture.append(...labels); // above both lines
-    return [make("h3", {}, `Margins of ${total.toLocaleString("en")} selections`), make("div", { class: "scroll" }, picture)];
+    const tied = value("tied_share"), counted = total.toLocaleString("en");
+    return [make("h3", {}, tied ? `Margins of ${counted} queries, ${shown(tied, true)} of them tied` : `Margins of ${counted} selections`), make("div", { class: "scroll" }, picture)];
   }
 
   function maxMargin() {

@@ -74,7 +74,24 @@ def _selections(result: ProbeResult) -> str:
     return (
         f"Of {result.n_layers * result.n_heads} heads, {', '.join(counted[:-1])} and {counted[-1]} in more than half of their queries. "
         f"On average {decisive:.0%} of a head's selections are decisive: the selected token holds more than half of the attention."
+        f"{_ties(heads.tied_share)}"
     )
+
+
+def _ties(share: FloatArray) -> str:
+    """Where several tokens share the largest logit; nothing where none do."""
+    tied = np.nan_to_num(share)
+    if not tied.any():
+        return ""
+    most = place_of(share, largest=True)
+    return (
+        f" In {int(np.sum(tied > 0))} of {tied.size} heads some queries select nothing, being tied: several tokens share their largest "
+        f"logit, up to rounding, most often in {head_name(*most)}, in {_percent(share[most])} of its queries."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 def _preferences(result: ProbeResult) -> str:

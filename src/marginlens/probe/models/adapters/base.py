@@ -42,6 +42,7 @@ class LayerReading:
     logits: Any  # (B, H, T, T) scaled; -inf where the model hides a token from a query
     attention: Any  # (B, H, T, T) softmax of the logits over the last axis; zeros where a query sees nothing
     visible: Any  # (B, T, T) bool: query i sees token j, and i is itself a real token
+    rounding: Any  # (B, H, T) by how much rounding alone may part two logits of a query
 
     def __repr__(self) -> str:
         n_inputs, n_heads, n_tokens, _ = self.attention.shape
@@ -177,7 +178,8 @@ class Adapter(ABC):
         if captured.mask is not None:
             attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
         visible = seen & captured.real[:, :, None]
-        return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible)
+        rounding = self.scale(layer) * _rounding(queries, keys, captured.real)
+        return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible, rounding)
 
     def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
         r"""The key-query map of one head: a token x has, for a query z, the logit
@@ -233,6 +235,26 @@ class LinearAdapter(Adapter):
         module = self.attention_module(layer)
         query, key = (getattr(module, name) for name in self.projections)
         return query, key
+
+
+def logit_rounding(dtype: Any) -> float:
+    """How far two logits that ought to be equal may be apart, relative to the lengths of query and key.
+
+    In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
+    """
+    import torch
+
+    return float(torch.finfo(dtype).eps) * (1.0 if dtype.itemsize < 4 else 4.0)
+
+
+def _rounding(queries: Any, keys: Any, real: Any) -> Any:
+    """(B, H, T) `logit_rounding` times the length of each query and of the longest key among the real tokens."""
+    import torch
+
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    lengths, longest = (torch.linalg.vector_norm(one, dim=-1, dtype=wide) for one in (queries, keys))
+    longest = longest.masked_fill(~real[:, None], 0.0).amax(dim=-1, keepdim=True)
+    return logit_rounding(queries.dtype) * lengths * longest
 
 
 def hidden_by(mask: Any) -> Any:
