@@ -16,7 +16,7 @@ from marginlens.report.ledger_file import read_ledger
 from marginlens.report.page import page
 from marginlens.report.wording import duration, number, sizes, tally
 
-_VOID = {"meta", "img", "br", "link", "hr"}
+_VOID = {"meta", "img", "br", "link", "hr", "wbr"}
 
 
 class Outline(HTMLParser):
@@ -66,7 +66,7 @@ def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
             assert part in outline.text
         for part in (entry.result.measured, entry.result.note, entry.result.verdict.value):
             assert part in outline.text
-    assert "≥ 0.999" in outline.text
+    assert "≥\N{NO-BREAK SPACE}0.999" in outline.text
     assert "✗ does not hold" in outline.text
 
 
@@ -77,6 +77,18 @@ def test_the_summary_links_to_every_claim(report):
         "<title>marginlens: 4 claims: 1 reproduced, 1 reproduced with a note, 1 not reproduced, 1 assumption not met</title>"
         in (report.page.read_text(encoding="utf-8"))
     )
+
+
+def test_the_summary_links_to_the_real_model_where_there_is_its_page(report):
+    (report.folder / "minilm.json").write_text('{"findings": ["Heads are sparse."]}', encoding="utf-8")
+    entries = read_ledger(report.folder)
+    assert len(Outline(page(entries, report.folder)).attributes("a", "href")) == 4
+    (report.folder / "minilm.html").write_text("a page", encoding="utf-8")
+    outline = Outline(page(entries, report.folder))
+    links = outline.attributes("a", "href")
+    assert links == ["#A-1", "#A-2", "#A-3", "#A-4", "#real-model", "minilm.html"]
+    assert "real-model" in outline.attributes("section", "id")
+    assert "Heads are sparse." in outline.text
 
 
 def test_the_page_needs_nothing_else(report):

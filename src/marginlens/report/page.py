@@ -13,7 +13,7 @@ from marginlens.experiments.claim import Effort, Verdict
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.figures import DOTS_PER_INCH
-from marginlens.report.minilm import model_section
+from marginlens.report.minilm import model_link, model_section
 from marginlens.report.wording import MARKS, duration, number, sizes, tally
 
 PAGE = "index.html"
@@ -34,7 +34,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     style = files("marginlens.report").joinpath("page.css").read_text(encoding="utf-8")
     body = [
         _header(results, latest),
-        _overview(run),
+        _overview(run, model_link(folder)),
         *(_claim(entry, result, versions, folder) for entry, result in run),
         model_section(folder),
         _footer(entries, versions),
@@ -74,7 +74,7 @@ def _header(results: Sequence[Result], latest: Result | None) -> str:
     )
 
 
-def _overview(run: Sequence[tuple[Entry, Result]]) -> str:
+def _overview(run: Sequence[tuple[Entry, Result]], below: str) -> str:
     rows = "".join(
         f'<tr><th scope="row"><a href="#{_anchor(entry)}">{escape(entry.id)}</a></th>'
         f"<td>{escape(entry.title)}<small>{escape(entry.label)}</small></td>"
@@ -82,9 +82,9 @@ def _overview(run: Sequence[tuple[Entry, Result]]) -> str:
         for entry, result in run
     )
     return (
-        '<section class="overview">\n<h2>The ledger</h2>\n<div class="scroll"><table>\n<thead><tr><th scope="col">Claim</th>'
+        '<section class="overview">\n<h2>The ledger</h2>\n<div class="scroll"><table class="ledger">\n<thead><tr><th scope="col">Claim</th>'
         '<th scope="col">What it says</th><th scope="col">Verdict</th><th scope="col" class="number">Time</th></tr></thead>\n'
-        f"<tbody>\n{rows}</tbody>\n</table></div>\n</section>\n"
+        f"<tbody>\n{rows}</tbody>\n</table></div>\n{below}</section>\n"
     )
 
 
@@ -114,8 +114,8 @@ def _checks(checks: Sequence[Check]) -> str:
     if not checks:
         return ""
     rows = "".join(
-        f'<tr><th scope="row">{escape(check.name)}</th><td class="number">{number(check.number)}</td>'
-        f'<td class="number">{escape(str(check.bound)).replace("-", "−")}</td>'
+        f'<tr><th scope="row">{escape(check.name).replace("_", "_<wbr>")}</th><td class="number">{number(check.number)}</td>'
+        f'<td class="number">{_bound(check)}</td>'
         f'<td class="{"holds" if check.holds else "fails"}">{"✓ holds" if check.holds else "✗ does not hold"}</td></tr>\n'
         for check in checks
     )
@@ -164,6 +164,10 @@ def _badge(verdict: Verdict) -> str:
     return (
         f'<span class="badge {_kind(verdict)}"><span aria-hidden="true">{MARKS[verdict]}</span> {verdict.value}</span>'
     )
+
+
+def _bound(check: Check) -> str:
+    return escape(str(check.bound)).replace("-", "−").replace(" ", "&nbsp;", 1)  # its sign stays with its number
 
 
 def _kind(verdict: Verdict) -> str:
