@@ -70,6 +70,38 @@ def test_json_alone_writes_nothing(bert, text):
     assert Path("here/index.html").is_file()
 
 
+def test_one_seed_draws_queries_and_baselines(bert, text):
+    def answer(*options):
+        told = numbers(bert, "--text", text, *options)
+        told.pop("seconds")
+        return told
+
+    usual, first, again, other = answer(), answer("--seed", 0), answer("--seed", 5), answer("--seed", 6)
+    assert first == usual
+    assert answer("--seed", 5) == again
+    assert (again["settings"]["seed"], other["settings"]["seed"]) == (5, 6)
+    for name in set(other) - {"settings", "max_margin", "notes"}:
+        assert other[name] == again[name], name
+    changed = {name for name in other["max_margin"] if other["max_margin"][name] != again["max_margin"][name]}
+    assert {"correlation", "correlation_random_selections", "correlation_random_matrix"} <= changed
+    every = [answer("--queries", 50, "--seed", seed)["max_margin"] for seed in (5, 6)]  # none is left to chance
+    baselines = {name for name in every[0] if "_random_" in name}
+    changed = {name for name in every[0] if every[0][name] != every[1][name]}
+    assert changed - {"residual"} == baselines  # that of the solver is rounding, which the order of the queries changes
+
+
+def test_curves_take_the_seed_as_well(text):
+    for epoch, sharpness in enumerate((0.2, 1.0)):
+        save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
+    usual, same, other = (
+        numbers("run", "--checkpoints", "--max-margin", "--text", text, "--limit", 4, *seed)["measures"]
+        for seed in ((), ("--seed", 0), ("--seed", 1))
+    )
+    assert same == usual
+    assert other["correlation_random_head"] != usual["correlation_random_head"]
+    assert other["nnz"] == usual["nnz"]
+
+
 def test_without_a_text_it_reads_the_sentences_of_the_project(bert, here):
     assert numbers(bert, "--no-max-margin")["inputs"] == 200
 
@@ -140,6 +172,7 @@ def test_unusable_inputs_are_refused_in_one_sentence(bert, vit, here):
     assert "left out when --text is given" in refused(bert, "--images", "wrong.npy", "--text", "empty.txt")
     assert "not a folder on this machine" in refused("someone/some-model")
     assert "at least two checkpoints" in refused(here, "--checkpoints")
+    assert run(bert, "--text", "empty.txt", "--seed", -1).exit_code == 2
     assert not list(Path().glob("*report*"))
 
 

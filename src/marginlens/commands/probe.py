@@ -48,6 +48,9 @@ def probe(
     queries: Annotated[
         int, typer.Option("--queries", metavar="N", help="Queries of each input in the max-margin part.", min=1)
     ] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Which queries and baselines the max-margin part draws.", min=0)
+    ] = 0,
     offset: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +78,7 @@ def probe(
         from marginlens.report.terminal import Bars, console
 
         asked = not checkpoints if max_margin is None else max_margin
-        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset)
+        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
         request = work.Request(model, text, images, limit, (trust_pickle, download))
         place = work.check_folder(out if out is not None or as_json else Path(work.FOLDER))
         with Bars(console(stderr=True)) as bars:

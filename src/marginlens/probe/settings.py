@@ -22,7 +22,8 @@ class ProbeSettings:
         examples: inputs whose attention maps are kept.
         longest_example: tokens of such an input; of longer ones only the first query's map is kept.
         preferences: rows kept of what each head prefers over what.
-        seed: of everything random.
+        seed: of everything random, which is in the max-margin part alone: the sampled queries, the selections and the weights of the
+            baselines.
     """
 
     max_margin: bool = False
