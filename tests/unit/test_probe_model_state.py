@@ -69,7 +69,9 @@ def test_a_head_without_weights_is_not_said_to_have_impossible_selections():
     assert np.isnan(result.max_margin.correlation[0]).all()
     assert np.isfinite(result.max_margin.correlation[1]).all()
     assert np.isnan(result.max_margin.margin_ratio[0]).all()
-    assert "For 2 heads there is no max-margin solution: all their queries are tied, and select nothing." in result.notes
+    assert (
+        "For 2 heads there is no max-margin solution: all their queries are tied, and select nothing." in result.notes
+    )
 
 
 def test_an_input_whose_maps_exceed_the_memory_is_refused_before_the_model_runs(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.probe.heads.preferences import POOLED, HeadPreferences, PreferenceRule, head_preferences, visible_types
+from marginlens.probe.run import probe_model
+from tiny_transformers import encoded
 
 EVERY_WIN = PreferenceRule(least=1, share=0.0)
 
@@ -136,3 +140,25 @@ def test_what_does_not_fit_is_named() -> None:
         visible_types([np.array([1, 2])], [np.ones((3, 3))])
     with pytest.raises(InputError, match="'share' argument must be a number from 0 to 1; got 2"):
         PreferenceRule(share=2)
+
+
+def test_preferences_are_counted_among_the_tokens_that_a_layer_sees() -> None:
+    """A window in the second layer changes nothing in the first."""
+    import torch
+    from transformers import Qwen2Config, Qwen2Model
+
+    shape: dict[str, Any] = {"vocab_size": 15, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 2, "intermediate_size": 24, "initializer_range": 0.3}
+    found = []
+    windows: list[dict[str, Any]] = [{}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1}]
+    for window in windows:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Qwen2Model(Qwen2Config(**shape, **window, attn_implementation="eager")).eval()
+        found.append(probe_model(model, encoded(model)))
+    whole, windowed = found
+    for head in range(2):
+        assert windowed.preferences[0, head] == whole.preferences[0, head]
+        assert windowed.preferences[1, head] != whole.preferences[1, head]
+    assert np.array_equal(windowed.heads.contested_share[0], whole.heads.contested_share[0])
+    assert windowed.mean_tokens < whole.mean_tokens

@@ -197,27 +197,6 @@ def test_rotary_models_are_asked_for_the_selections_of_w_at_the_offset():
     ]
 
 
-def test_preferences_are_counted_among_the_tokens_that_a_layer_sees():
-    """A window in the second layer changes nothing in the first."""
-    import torch
-    from transformers import Qwen2Config, Qwen2Model
-
-    shape = {"vocab_size": 15, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape |= {"num_key_value_heads": 2, "intermediate_size": 24, "initializer_range": 0.3}
-    found = []
-    for window in ({}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1}):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = Qwen2Model(Qwen2Config(**shape, **window, attn_implementation="eager")).eval()
-        found.append(probe_model(model, encoded(model)))
-    whole, windowed = found
-    for head in range(2):
-        assert windowed.preferences[0, head] == whole.preferences[0, head]
-        assert windowed.preferences[1, head] != whole.preferences[1, head]
-    assert np.array_equal(windowed.heads.contested_share[0], whole.heads.contested_share[0])
-    assert windowed.mean_tokens < whole.mean_tokens
-
-
 def test_images_are_probed_with_the_map_of_the_first_token():
     settings = ImageSettings(1, 6, 6, (2, 2))
     images = ImageInputs(np.random.default_rng(0).normal(size=(5, 1, 6, 6)).astype(np.float32), settings)
