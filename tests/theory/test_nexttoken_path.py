@@ -212,6 +212,16 @@ def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_
 
 
 @pytest.mark.statement("C Algo-RP")
+def test_a_path_stays_at_zero_where_nothing_can_be_chosen():
+    for sequences, labels in ([[[0], [1, 1]], [0, 1]], [[[0, 1, 1], [1, 0, 1]], [0, 1]]):
+        ds = SequenceDataset(sequences, labels, np.array([[1.0, 0.0], [0.0, 0.0]]))
+        path = nexttoken_path(ds, [0.5, 5.0])
+        assert path.limit.status is Status.TRIVIAL
+        assert not path.points.any()
+        assert not cyclic_correction(ds).x.any()
+
+
+@pytest.mark.statement("C Algo-RP")
 def test_infeasible_data_leave_the_infimum_unknown():
     E = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])  # the third lies between the others
     ds = SequenceDataset([[0, 2, 2], [1, 2, 2], [0, 2]], [2, 2, 2], E)

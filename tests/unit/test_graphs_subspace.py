@@ -98,6 +98,18 @@ def test_a_zero_embedding_adds_nothing() -> None:
     assert space.n_generators == 1
     assert space.rank == 0
     assert not space.project(np.ones((2, 2))).any()
+    assert space.basis.shape == (0, 2, 2)
+    assert space.table_basis().shape == (2, 0)
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e160])
+def test_the_subspace_does_not_depend_on_the_scale_of_the_embeddings(scale: float) -> None:
+    E = np.random.default_rng(4).normal(size=(4, 3))
+    ds = SequenceDataset([[0, 1, 2], [0, 1, 2], [2, 3, 1], [3, 2, 1]], [0, 1, 2, 3], E)
+    plain, scaled = (cyclic_subspace(E * factor, priority_graphs(ds)) for factor in (1.0, scale))
+    projections = [np.einsum("rde,rfg->defg", one.basis, one.basis) for one in (plain, scaled)]
+    assert scaled.rank == plain.rank == 2
+    np.testing.assert_allclose(projections[1], projections[0], atol=tolerances.ORTHOGONAL)
 
 
 def test_bad_subspace_arguments_are_refused_by_name() -> None:

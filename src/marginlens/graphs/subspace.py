@@ -13,6 +13,7 @@ from scipy.linalg import cho_solve
 from scipy.sparse.linalg import LinearOperator, lsqr
 
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.papers import implements
@@ -227,13 +228,13 @@ class CyclicSubspace:
         if self.n_generators == 0:
             return np.zeros((0, d, d))
         basis, left, right = self._reduced
-        return np.asarray(left @ basis.reshape(-1, left.shape[1], right.shape[1]) @ right.T)
+        return np.asarray(left @ basis.reshape(len(basis), left.shape[1], right.shape[1]) @ right.T)
 
     def table_basis(self) -> FloatArray:
         """(n_cells, rank) the centred logits of each basis matrix."""
         basis, left, right = self._reduced
         rows, ends = self.E @ left, self.E[self.queries] @ right
-        cores = basis.reshape(-1, left.shape[1], right.shape[1])
+        cores = basis.reshape(len(basis), left.shape[1], right.shape[1])
         tables = rows @ cores @ ends.T  # (rank, n_vocabulary, n_queries)
         return np.ascontiguousarray(self.centre(tables[:, self.tokens, self.columns]).T)
 
@@ -288,5 +289,5 @@ def _independent(rows: FloatArray) -> bool:
 
 def _unit(rows: FloatArray) -> FloatArray:
     """Rows (…, d) of length one, zero rows as they are."""
-    size = np.linalg.norm(rows, axis=-1, keepdims=True)
+    size = length(rows)[..., None]
     return rows / np.where(size == 0.0, 1.0, size)

@@ -168,7 +168,7 @@ def _follow(
     direction = np.zeros(r)
     if limit.status is Status.OPTIMAL:
         direction = unit(risk.coordinates(limit.x))
-    soft = _SOFT / max(risk.reach, np.finfo(float).tiny)
+    soft = _SOFT / risk.reach if risk.reach > 0.0 else np.inf
     points: list[FloatArray] = []
     for k, radius in enumerate(radii.tolist()):
         last = np.concatenate([fixed, np.zeros(r - m)]) if k == 0 else points[-1]
