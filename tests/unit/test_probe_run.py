@@ -10,7 +10,6 @@ from marginlens.errors import InputError
 from marginlens.probe.example_maps import ExampleMaps
 from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.heads.max_margin_sample import MaxMarginSettings
-from marginlens.probe.margins import MarginCounts
 from marginlens.probe.models.image_inputs import ImageInputs, ImageSettings
 from marginlens.probe.models.loading import LoadedModel
 from marginlens.probe.models.reading import read_attention
@@ -290,24 +289,6 @@ def test_settings_refuse_what_cannot_be(name, value):
 def test_unknown_measures_are_refused(found):
     with pytest.raises(InputError, match="The 'name' argument must be one of nnz, relative_nnz"):
         found.measure("sparsity")
-
-
-def test_margin_counts_keep_ties_and_leave_out_what_is_not_finite():
-    counts = MarginCounts.empty(1, 2)
-    counts.add(0, np.array([[0.0, 1.0, np.inf, 2.0], [np.nan, 3.0, 3.0, 1e9]]))
-    assert counts.counts[0].sum(axis=-1).tolist() == [3, 3]
-    assert counts.quantile(0.0)[0, 0] == 0.0
-    assert counts.quantile(1.0)[0, 0] == pytest.approx(2.0, rel=BIN)
-    edges, bars = counts.histogram()
-    assert bars.shape == (1, 2, len(edges) - 1)
-    assert bars.sum() == 6
-    many = MarginCounts.empty(1, 1)
-    many.add(0, np.concatenate([np.full(999, 1.5), [1e-5]])[None])
-    edges, bars = many.histogram()
-    assert bars.tolist() == [[[1000]]]
-    assert edges[0] < 1.5 < edges[1]
-    assert MarginCounts.empty(1, 1).histogram()[1].tolist() == [[[0]]]
-    assert np.isnan(MarginCounts.empty(1, 1).quantile(0.5)).all()
 
 
 def test_the_sentences_are_two_hundred_different_ones():

@@ -8,14 +8,14 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 
-_LOW, _HIGH, _PER_DECADE = -6, 4, 400  # decades of margins; a bin is 0.6% wide
+_LOW, _HIGH, _PER_DECADE = -12, 8, 400  # decades of margins; a bin is 0.6% wide
 _FEW = 0.002  # share of all margins that a histogram's first bar may gather
 _BINS = (_HIGH - _LOW) * _PER_DECADE
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MarginCounts:
-    """Counts of shape (…, n_bins) of margins of at least zero; the first bin also holds all below 1e-6, the last all above 1e4."""
+    """Counts of shape (…, n_bins) of margins of at least zero; the first bin also holds all below 1e-12, the last all above 1e8."""
 
     counts: IntArray
 
@@ -34,7 +34,7 @@ class MarginCounts:
         self.counts[index] += found.reshape(len(margins), _BINS)
 
     def quantile(self, share: float) -> FloatArray:
-        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan where none was counted, 0 below 1e-6."""
+        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan where none was counted, 0 below 1e-12."""
         total = self.counts.sum(axis=-1)
         reached = np.cumsum(self.counts, axis=-1) >= np.maximum(share * total, 0.5)[..., None]
         place = np.argmax(reached, axis=-1)
@@ -42,10 +42,12 @@ class MarginCounts:
         return np.where(total > 0, np.where(place == 0, 0.0, value), np.nan)
 
     def histogram(self, per_decade: int = 10) -> tuple[FloatArray, IntArray]:
-        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the few smallest margins of all are in the first bar."""
+        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the first bar also holds the few smallest margins of all, and zeros."""
         wide = _PER_DECADE // per_decade
         bars = self.counts.reshape(*self.counts.shape[:-1], -1, wide).sum(axis=-1)
-        reached = np.cumsum(bars.reshape(-1, bars.shape[-1]).sum(axis=0))
+        apart = bars.reshape(-1, bars.shape[-1]).sum(axis=0)
+        apart[0] -= self.counts[..., 0].sum()  # zeros, on no logarithmic scale
+        reached = np.cumsum(apart)
         if reached[-1] == 0:
             return 10.0 ** (_LOW + np.arange(2) / per_decade), bars[..., :1]
         first, last = (int(np.argmax(reached >= share * reached[-1])) for share in (_FEW, 1.0))
