@@ -85,6 +85,17 @@ def test_an_input_whose_maps_exceed_the_memory_is_refused_before_the_model_runs(
         assert probe_model(model, encoded(model)).n_inputs == len(TEXTS)
 
 
+def test_logits_that_overflow_in_the_last_layer_are_told():
+    model = tiny_bert(sharpness=1e4).half()
+    for layer in model.encoder.layer[:1]:
+        layer.attention.self.key.weight.data.mul_(1e-4)
+        layer.attention.self.key.bias.data.mul_(1e-4)
+    with pytest.raises(
+        InputError, match="attention that is not finite in its layer 1 on this batch: its weights are not"
+    ):
+        probe_model(model, encoded(model))
+
+
 def test_weights_that_are_not_finite_are_named_as_a_reason():
     model = tiny_bert()
     with torch.no_grad():

@@ -65,6 +65,7 @@ def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[
         with torch.no_grad(), evaluating(adapter.attention_module(layer)):
             # both entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, captured[layer] if again else captured.pop(layer))
+        _check_attention(reading)
         yield reading
 
 
@@ -113,6 +114,15 @@ def _check_finite(captured: Captured, layer: int) -> None:
             f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
             "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
             "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
+        )
+
+
+def _check_attention(reading: LayerReading) -> None:
+    rows = reading.visible.any(dim=-1)[:, None, :, None]
+    if not bool((reading.attention.isfinite() | ~rows).all()):
+        raise InputError(
+            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
+            "finite, or its logits overflow in half precision (give it float32 weights)."
         )
 
 
