@@ -39,6 +39,17 @@ def test_random_problems_in_the_plane_match_the_grid():
         assert path.kkt_residual().max() < CONDITIONED
 
 
+@pytest.mark.parametrize("scale", [1e-50, 1e-9, 1e50])
+def test_short_and_long_tokens_have_the_same_path(scale):
+    data = ragged_problem(np.random.default_rng(5), 3, 3, 2)[0]
+    tokens = [scale * data.X[i, : data.lengths[i]] for i in range(3)]
+    sizes = np.array([0.5, 3.0])
+    one = joint_path(data, sizes, sizes, restarts=16)
+    other = joint_path(TokenDataset(tokens, data.y), sizes / scale, sizes / scale, restarts=16)
+    assert other.kkt_residual().max() < CONDITIONED
+    assert other.log_risk == pytest.approx(one.log_risk, abs=CONDITIONED)
+
+
 @pytest.mark.statement("A Thm 5")
 def test_gradients_point_along_the_weights_where_the_limits_bind():
     path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=16)

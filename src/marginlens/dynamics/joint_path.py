@@ -135,7 +135,7 @@ def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list
     Risks are judged near and far out in turn. Half of the starts are random pairs near zero; half lean towards random tokens, far enough
     out to stay with them where they can.
     """
-    reach = max(float(np.max(np.linalg.norm(data.K, axis=-1))), float(np.max(np.linalg.norm(data.X, axis=-1))), 1e-300)
+    reach = _reach(data)
     v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
     chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
     each = np.arange(data.n_inputs)
@@ -157,6 +157,11 @@ def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list
     for pair in (one for both in zip(*orders, strict=True) for one in both):
         found.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
     return list(found.values())[:_BRANCHES]
+
+
+def _reach(data: TokenDataset) -> float:
+    """The length of the longest token or key."""
+    return max(float(np.max(np.linalg.norm(data.K, axis=-1))), float(np.max(np.linalg.norm(data.X, axis=-1))), 1e-300)
 
 
 def _attended(data: TokenDataset, pair: Pair) -> Any:
@@ -189,13 +194,14 @@ def _settle(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
     """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
     here, best, smallest = pair, pair, np.inf
     tried: list[Pair] = []  # where turns of p began and ended
+    enough = _SETTLED + _NOISE * float(np.max(size)) * _reach(data)
     for _ in range(_ROUNDS):
         turned = _turn(data, here, size)
         left = max(_residual(data, turned, size))
         tried = [*tried, (here[1], turned[1])][-_MEMORY:] if left < 2.0 * smallest else []
         if left < smallest:
             best, smallest = turned, left
-        if left < _SETTLED + _NOISE * float(np.max(size)):
+        if left < enough:
             break
         here = (turned[0], _mix(tried, float(size[1]))) if tried else best  # where a mixture led astray, begin anew
     return best
@@ -234,11 +240,12 @@ def _mix(turns: list[Pair], radius: float) -> FloatArray:
 def _best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
     """The v of smallest mean logistic loss of the margins `rows` v, (n_inputs,), among those up to norm r: Newton steps along the ball."""
     v = start * min(1.0, r / max(float(np.linalg.norm(start)), 1e-300))
+    enough = 1e-13 + _NOISE * r * float(np.max(np.linalg.norm(rows, axis=-1)))
     for _ in range(100):
         gradient, hessian, size = _head_slope(rows, v)
         held = _held(v, gradient, r)
         slope = held @ gradient
-        if np.linalg.norm(slope) <= (1e-13 + _NOISE * r) * size or size == 0.0:
+        if np.linalg.norm(slope) <= enough * size or size == 0.0:
             break
         on_ball = held.trace() < len(v) - 0.5
         outward = -float(gradient @ v) / r**2 if on_ball else 0.0  # the ball's own curvature, times its multiplier
