@@ -252,6 +252,18 @@ def test_inputs_of_different_lengths_in_a_batch_equal_the_problems_alone():
         np.testing.assert_allclose(law.deviation(p)[j], alone.deviation(p[j]), rtol=CONDITIONED)
 
 
+@pytest.mark.parametrize("X", [np.ones((2, 1, 3)), np.ones((2, 4, 3)), np.zeros((1, 2, 3))], ids=["alone", "alike", "zero"])
+def test_where_nothing_can_be_told_apart_no_law_holds(X):
+    y, p = np.ones(len(X)), np.ones(3)
+    one, many = TokenDataset(X, y), TokenDataset(X[None], y[None])
+    law, laws = residual_law(one, p, [0] * len(X)), residual_law(many, p, [[0] * len(X)])
+    assert not law.holds
+    assert law.deviation(p) == laws.deviation(p)[0] == np.inf
+    assert np.isnan(law.multipliers_from(p)).all()
+    assert law_deviation(one, p, descend(one, p, n_steps=1)) == np.inf
+    assert repr(law) == f"ResidualLaw({[0] * len(X)}, does not hold)"
+
+
 def test_laws_print_on_one_line():
     data, v = figure_1b()
     batch, heads = sphere_tokens(3, 2, 3, 3, 0)

@@ -154,7 +154,7 @@ class ResidualLaw:
         inside = np.where(carrying, logs, -np.inf)
         largest = np.max(inside, axis=-1, keepdims=True, initial=-np.inf)
         largest = np.where(np.isfinite(largest), largest, 0.0)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # where no law holds
             logs = logs - largest - np.log(np.sum(np.exp(inside - largest), axis=-1, keepdims=True))
             total = np.log(np.sum(self.multipliers, axis=-1, keepdims=True))
         return logs, self._spread(total, extra), extra
@@ -228,7 +228,7 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     multipliers, log_ratio = np.zeros((len(batch), n_pairs)), np.full((len(batch), n_pairs), np.nan)
     offset, (residual, rate, stiffness) = np.full((len(batch), data.d_key), np.nan), np.full((3, len(batch)), np.nan)
     log_c, active = _log_c(batch, scores.reshape(batch.mask.shape), loss, found.neighbours, solution)
-    rows, given = solution.rows.reshape(len(batch), n_pairs, -1), solution.multipliers.reshape(len(batch), n_pairs)
+    rows, given = solution.rows.reshape(len(batch), n_pairs, data.d_key), solution.multipliers.reshape(len(batch), n_pairs)
     size = np.linalg.norm(rows, axis=-1)
     for j in np.flatnonzero(holds):
         tight = np.flatnonzero(active[j])
@@ -276,7 +276,7 @@ def _log_c(
     batch: TokenDataset, scores: FloatArray, loss: Loss, neighbours: BoolArray, solution: MarginSolution
 ) -> tuple[FloatArray, BoolArray]:
     """log(|ℓ'(γ_α)| (γ_α - γ_t)) of every pair, and whether its constraint is active, each (batch, n_pairs)."""
-    pairs = np.asarray(solution.pairs).reshape(len(batch), -1, 3)
+    pairs = np.asarray(solution.pairs).reshape(len(batch), solution.floor.shape[-1], 3)
     i, alpha, t = np.moveaxis(np.maximum(pairs, 0), -1, 0)
     which = np.arange(len(batch))[:, None]
     top = scores[which, i, alpha]
