@@ -294,6 +294,23 @@ def test_a_checkpoint_with_other_arrays_is_refused_in_one_sentence(data, setting
         train_embeddings(data, settings, checkpoint=file)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"settings": {}}, "'settings' argument must be TrainingSettings; got dict"),
+        ({"watch": 5}, "'watch' argument must be a function"),
+        ({"checkpoint": 5}, "'checkpoint' argument must be a file"),
+        ({"time_limit": 0}, "'time_limit' argument must be a positive number"),
+        ({"every": 0}, "'every' argument must be a whole number of at least 1"),
+    ],
+)
+def test_what_a_run_cannot_use_is_refused_in_one_sentence(data, given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        train_embeddings(data, **{"settings": TrainingSettings(d_model=4, epochs=1), **given})
+    with pytest.raises(InputError, match="'data' argument must be at least one sequence; got none"):
+        train_embeddings(data.subset([]), TrainingSettings(d_model=4, epochs=1))
+
+
 # ---- the command
 
 

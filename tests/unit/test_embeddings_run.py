@@ -74,12 +74,42 @@ def test_files_that_cannot_be_used_say_why(tmp_path, change, sentence):
         ({"learning_rate": -1.0}, "'learning_rate' argument must be a positive number"),
         ({"weight_decay": -1.0}, "'weight_decay' argument must be a number of at least 0"),
         ({"dtype": "float16"}, "'dtype' argument must be float32 or float64"),
+        ({"layers": 1.0}, "'layers' argument must be 1 or 2; got 1.0"),
+        ({"milestones": [1.5]}, "'milestones' argument must be a whole number of at least 0"),
         ({"rate": 1}, "'settings' argument must be some of batch, d_model.*; got rate"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(told, sentence):
     with pytest.raises(InputError, match=sentence):
         TrainingSettings.of(told)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"layers": True}, "'layers' argument must be 1 or 2; got True"),
+        ({"learning_rate": None}, "'learning_rate' argument must be a positive number"),
+        ({"weight_decay": "x"}, "'weight_decay' argument must be a number of at least 0; got 'x'"),
+        ({"weight_decay": None}, "'weight_decay' argument must be a number of at least 0; got None"),
+        ({"milestones": 5}, "'milestones' argument must be a list of epochs; got 5"),
+        ({"train_v": "no"}, "'train_v' argument must be true or false; got 'no'"),
+        ({"device": None}, "'device' argument must be cpu or cuda; got None"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_where_they_are_made(told, sentence):
+    with pytest.raises(InputError, match=sentence):
+        TrainingSettings(**told)
+
+
+def test_settings_of_numpy_numbers_are_those_of_plain_ones():
+    made = TrainingSettings(np.int64(1), np.int32(8), learning_rate=np.float32(0.5), weight_decay=np.float64(0.25))
+    assert made == TrainingSettings(1, 8, learning_rate=0.5, weight_decay=0.25)
+    assert [type(one) for one in (made.layers, made.d_model, made.learning_rate, made.weight_decay)] == [
+        int,
+        int,
+        float,
+        float,
+    ]
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
@@ -112,6 +142,18 @@ def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
     assert facts["epochs_done"] == 3
     assert "--settings" in facts["command"]
     assert facts["versions"]["numpy"] == np.__version__
+
+
+def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_path, capsys):
+    whole_batches = json.dumps({"d_model": 8, "epochs": 30, "batch": 60})
+    common = ["--data", str(encoded), "--settings", whole_batches, "--out", str(tmp_path / "a")]
+    assert main([*common, "--time-limit", "0.001"]) == 1  # nothing holds where to go on
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["epochs_done"] == 1
+    assert main([*common, "--time-limit", "0.001", "--checkpoint", str(tmp_path / "c.npz")]) == 0
+    capsys.readouterr()
+    for option in ("--length", "--data-seed"):
+        assert main([*common, option, "1"]) == 2
+        assert "argument must be left out with --data; got 1" in capsys.readouterr().err
 
 
 def test_the_command_ends_in_one_sentence(encoded, tmp_path, capsys):

@@ -20,8 +20,8 @@ from marginlens.runs.checkpoints import read_archive, refuse_other_data, refuse_
 from marginlens.runs.display import watched
 from marginlens.runs.interrupts import held_interrupts
 from marginlens.runs.keeping import command_without_places, lines_of
-from marginlens.runs.scripts import check_folder, in_one_sentence, settings_in, versions_on
-from marginlens.runs.settings import RunSettings, check_device
+from marginlens.runs.scripts import check_folder, in_one_sentence, settings_in, time_left, versions_on
+from marginlens.runs.settings import RunSettings, check_device, given_settings
 from marginlens.vision import checkpoint as vision_checkpoint
 from marginlens.vision import results as vision_results
 from marginlens.vision.settings import VisionSettings
@@ -86,6 +86,19 @@ def test_only_what_is_free_may_differ():
 def test_settings_of_another_kind_are_refused(kind, told, sentence):
     with pytest.raises(InputError, match=sentence):
         kind.of(told)
+
+
+def test_settings_of_numpy_numbers_are_told_as_json_takes_them():
+    told = Choices(epochs=np.int64(5), rate=np.float32(0.5), steps=(np.int64(4),)).told()
+    assert json.loads(json.dumps(told)) == told == {**Choices().told(), "epochs": 5, "rate": 0.5, "steps": [4]}
+
+
+def test_settings_are_of_their_kind_or_the_defaults():
+    assert given_settings(None, Choices) == Choices()
+    assert given_settings(Choices(epochs=7), Choices).epochs == 7
+    for other in ({}, {"epochs": 1}, TrainingSettings()):
+        with pytest.raises(InputError, match="'settings' argument must be Choices; got"):
+            given_settings(other, Choices)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "", "no-such-file.json", '{"a":' * 100_000, "\0"])
@@ -201,6 +214,8 @@ def test_scripts_end_in_a_sentence_and_a_code(tmp_path, capsys):
         (noted, 2, "marginlens: Unusable. c.npz holds where to go on.\n"),
         (MissingExtra("It needs torch."), 2, "marginlens: It needs torch.\n"),
         (FileNotFoundError(2, "No such file", "x"), 2, "marginlens: [Errno 2] No such file: 'x'\n"),
+        (MemoryError("Unable to allocate 7 PiB."), 2, "marginlens: Unable to allocate 7 PiB.\n"),
+        (MemoryError(), 2, "marginlens: Not enough memory.\n"),
         (KeyboardInterrupt(), 130, "marginlens: interrupted.\n"),
     ):
         assert in_one_sentence(raising(problem), file) == code
@@ -210,6 +225,19 @@ def test_scripts_end_in_a_sentence_and_a_code(tmp_path, capsys):
     assert capsys.readouterr().err == f"marginlens: interrupted; {file} holds where to go on.\n"
     with pytest.raises(ZeroDivisionError):  # a defect keeps its traceback
         in_one_sentence(raising(ZeroDivisionError()))
+
+
+def test_the_time_left_is_what_reading_left(monkeypatch):
+    clock = [10.0]
+    monkeypatch.setattr("marginlens.runs.scripts.time.perf_counter", lambda: clock[0])
+    left = time_left(5.0)
+    clock[0] = 12.0
+    assert left() == 3.0
+    clock[0] = 20.0
+    assert 0.0 < left() < 0.01  # a run takes a step and stops
+    assert time_left(None)() is None
+    with pytest.raises(InputError, match="'time_limit' argument must be a positive number"):
+        time_left(0.0)
 
 
 def test_a_place_for_results_that_is_a_file_is_refused_before_any_work(tmp_path, capsys):
@@ -229,6 +257,8 @@ def test_a_place_for_results_that_is_a_file_is_refused_before_any_work(tmp_path,
         (["--settings", '{"d_model": 4, "epochs": 1}', "--every", "0"], "'every' argument"),
         (["--settings", '{"d_model": 4, "epochs": 1}', "--time-limit", "-1"], "'time_limit' argument"),
         (["--settings", '{"d_model": 4, "learning_rate": "1"}'], "'learning_rate' argument must be a number"),
+        (["--settings", '{"d_model": 4}', "--split", "train"], "'split' argument must be left out with --levels"),
+        (["--settings", '{"d_model": 4, "device": "cuda:x"}'], "'device' argument must be cpu or cuda"),
         (["--settings", '{"d_model": 4}', "--checkpoint", "no/such/file"], "'checkpoint' argument must be a file in"),
     ],
 )
@@ -283,6 +313,18 @@ def test_the_first_request_to_end_waits_and_the_second_does_not(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def held_to_the_end():
+    with held_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_request_to_end_that_nobody_asks_for_is_raised_at_the_end():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        held_to_the_end()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 # ---- kept runs

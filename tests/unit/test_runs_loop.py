@@ -245,10 +245,11 @@ def test_the_time_limit_counts_from_the_call_and_leaves_time_to_save(monkeypatch
 def test_the_shortest_limit_leaves_one_step():
     disk, pieces = Disk(), 1
     while (found := train(disk, limit=1e-9))[-1] is Ending.TIME_LIMIT:
-        assert disk.kept[1] > 0
+        assert disk.calls.count("step") == pieces
+        assert len(found[2]) == pieces // STEPS  # an epoch whose steps are done is closed before the run stops
         pieces += 1
     assert found == WHOLE
-    assert pieces == EPOCHS * (STEPS - 1) + 1  # the last step of an epoch closes it and goes on
+    assert pieces == EPOCHS * STEPS
 
 
 @pytest.mark.parametrize(
@@ -295,5 +296,17 @@ def test_a_timetable_that_cannot_be_is_refused(every, limit, sentence):
 def test_a_checkpoint_has_a_place_for_a_file(tmp_path):
     assert checkpoint_place(None) is None
     assert checkpoint_place(str(tmp_path / "c.npz")) == tmp_path / "c.npz"
-    with pytest.raises(InputError, match="'checkpoint' argument must be a file that can be written"):
-        checkpoint_place(tmp_path)
+    for unusable in (tmp_path, 5, b"c.npz", "a\0b", "x" * 300):
+        with pytest.raises(InputError, match="'checkpoint' argument must be a file that can be written"):
+            checkpoint_place(unusable)
+
+
+def test_a_watcher_is_called_or_refused_before_the_first_step():
+    disk = Disk()
+    with pytest.raises(InputError, match="'watch' argument must be a function of an epoch's record; got 5"):
+        Run(disk).go(Timetable.of(EVERY, None), 5)
+    assert disk.calls == []
+    records = []
+    assert Run(disk).go(Timetable.of(EVERY, None), records.append) == WHOLE
+    assert tuple(records) == WHOLE[2]
+    assert Run(Disk()).go(Timetable.of(EVERY, None), None) == WHOLE

@@ -232,3 +232,58 @@ def test_a_checkpoint_with_other_weights_is_refused_in_one_sentence(images, tmp_
     write_checkpoint(file, saved)
     with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
         train_vision(images, TINY, checkpoint=file)
+
+
+def test_fewer_epochs_than_a_checkpoint_has_are_refused(images, tmp_path):
+    file = tmp_path / "run.npz"
+    train_vision(images, replace(TINY, epochs=2), checkpoint=file)
+    with pytest.raises(InputError, match=r"'epochs' argument must be at least 2, which '.*run.npz' has reached; got 1"):
+        train_vision(images, replace(TINY, epochs=1), checkpoint=file)
+    saved = read_checkpoint(file)
+    write_checkpoint(file, replace(saved, history=saved.history[:2]))
+    with pytest.raises(
+        InputError, match=r"'checkpoint' argument must be a file that marginlens wrote; got .* contradicts"
+    ):
+        train_vision(images, TINY, checkpoint=file)
+
+
+def test_an_interruption_in_the_middle_of_saving_loses_nothing(images, whole, tmp_path, monkeypatch):
+    file, usual, calls = tmp_path / "run.npz", np.savez, []
+
+    def savez(stream, **arrays):
+        calls.append(stream)
+        if len(calls) == 3:  # after epoch 2
+            stream.write(b"half")
+            raise KeyboardInterrupt
+        usual(stream, **arrays)
+
+    monkeypatch.setattr(np, "savez", savez)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_vision(images, TINY, checkpoint=file, every=1)
+    assert "holds where to go on, after 2 whole epochs and 0 steps" in caught.value.__notes__[0]
+    assert read_checkpoint(file).epoch == 2
+    same(train_vision(images, TINY, checkpoint=file), whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"settings": {}}, "'settings' argument must be VisionSettings; got dict"),
+        ({"data": 5}, "'data' argument must be LabelledImages; got int"),
+        ({"watch": 5}, "'watch' argument must be a function"),
+        ({"checkpoint": 5}, "'checkpoint' argument must be a file"),
+        ({"save_models": "m"}, "'save_models' argument must be a folder and a number of epochs; got 'm'"),
+        ({"save_models": (5, 1)}, "'save_models' argument must be a folder and a number of epochs"),
+        ({"save_models": ("m", 0)}, "'save_every' argument must be a whole number of at least 1"),
+    ],
+)
+def test_what_a_run_cannot_use_is_refused_in_one_sentence(images, given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        train_vision(**{"data": images, "settings": TINY, **given})
+
+
+def test_the_time_limit_is_kept_with_one_step_an_epoch(images, tmp_path):
+    file, chosen = tmp_path / "run.npz", replace(TINY, batch=50)
+    first = train_vision(images, chosen, checkpoint=file, time_limit=1e-9)
+    assert (first.ending, first.curves.epochs.tolist()) == (Ending.TIME_LIMIT, [0.0, 1.0])
+    same(train_vision(images, chosen, checkpoint=file), train_vision(images, chosen))

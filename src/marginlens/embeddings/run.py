@@ -17,11 +17,13 @@ from marginlens.embeddings.results import EpochRecord
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
+from marginlens.errors import reject
 from marginlens.runs.display import watched
 from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, time_left, versions_on
 from marginlens.runs.telling import Ending, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
+_LENGTH = 256  # tokens of a K-level sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,17 +71,22 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--data", type=Path, metavar="FILE", help="a .npz with tokens, offsets, y and names")
     source.add_argument("--levels", type=int, metavar="N", help="N sequences of the K-level model of B's Figure 2")
     parser.add_argument("--split", metavar="NAME", help="only the sequences of this part of the file")
-    parser.add_argument("--length", type=int, default=256, metavar="T", help="tokens of a K-level sequence (256)")
-    parser.add_argument("--data-seed", type=int, default=0, metavar="K", help="of K-level sequences (0)")
+    parser.add_argument("--length", type=int, metavar="T", help=f"tokens of a K-level sequence ({_LENGTH})")
+    parser.add_argument("--data-seed", type=int, metavar="K", help="of K-level sequences (0)")
     add_run_options(parser, every=50)
     return parser
 
 
 def _data(options: Any) -> tuple[LabelledSequences, list[str] | None, dict[str, Any]]:
+    for name in ("split",) if options.data is None else ("length", "data_seed"):
+        if getattr(options, name) is not None:
+            raise reject(name, f"left out with --{'data' if options.data else 'levels'}", getattr(options, name))
     if options.data is not None:
         return *read_labelled(options.data, options.split), {"file": options.data.name, "split": options.split}
-    told = {"levels": repr(Levels()), "sequences": options.levels, "length": options.length, "seed": options.data_seed}
-    return level_sequences(options.levels, options.length, options.data_seed), None, told
+    length = _LENGTH if options.length is None else options.length
+    seed = options.data_seed or 0
+    told = {"levels": repr(Levels()), "sequences": options.levels, "length": length, "seed": seed}
+    return level_sequences(options.levels, length, seed), None, told
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.runs.settings import RunSettings
@@ -45,17 +47,25 @@ class TrainingSettings(RunSettings):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.layers not in (1, 2):
+        if isinstance(self.layers, bool | float) or self.layers not in (1, 2):
             raise reject("layers", "1 or 2", self.layers)
-        for name, least in (("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
-            whole_number(getattr(self, name), name, at_least=least)
-        positive_number(self.learning_rate, "learning_rate")
-        positive_number(self.spread, "spread")
-        if not 0.0 <= float(self.weight_decay) < float("inf"):
-            raise reject("weight_decay", "a number of at least 0", self.weight_decay)
+        for name, least in (("layers", 1), ("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
+            object.__setattr__(self, name, whole_number(getattr(self, name), name, at_least=least))
+        for name in ("learning_rate", "spread"):
+            object.__setattr__(self, name, positive_number(getattr(self, name), name))
+        decay = self.weight_decay
+        if isinstance(decay, bool) or not isinstance(decay, int | float | np.number) or not 0.0 <= decay < float("inf"):
+            raise reject("weight_decay", "a number of at least 0", repr(decay))
+        object.__setattr__(self, "weight_decay", float(decay))
+        if not isinstance(self.milestones, list | tuple):
+            raise reject("milestones", "a list of epochs", repr(self.milestones))
         object.__setattr__(
             self, "milestones", tuple(whole_number(one, "milestones", at_least=0) for one in self.milestones)
         )
+        if not isinstance(self.train_v, bool):
+            raise reject("train_v", "true or false", repr(self.train_v))
+        if not isinstance(self.device, str):
+            raise reject("device", "cpu or cuda", repr(self.device))
         if self.dtype not in ("float32", "float64"):
             raise reject("dtype", "float32 or float64", self.dtype)
 

@@ -16,7 +16,7 @@ from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import reject
 from marginlens.runs.loop import Timetable, TrainingLoop, Watcher, checkpoint_place
-from marginlens.runs.settings import check_device
+from marginlens.runs.settings import check_device, given_settings
 
 
 def train_embeddings(
@@ -44,8 +44,9 @@ def train_embeddings(
         The trained model with its table of tokens; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
     """
     timetable, file = Timetable.of(every, time_limit), checkpoint_place(checkpoint)
-    run: TrainingRun = _Run(as_labelled(data), settings or TrainingSettings(), file).go(timetable, watch)
-    return run
+    run = _Run(as_labelled(data), given_settings(settings, TrainingSettings), file)
+    found: TrainingRun = run.go(timetable, watch)
+    return found
 
 
 def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> Any:
@@ -65,6 +66,8 @@ class _Run(TrainingLoop):
     """A run in progress: the model, and the random generator that draws each epoch's order."""
 
     def __init__(self, data: LabelledSequences, settings: TrainingSettings, file: Path | None) -> None:
+        if not len(data):
+            raise reject("data", "at least one sequence", "none")
         self.batches = batches_of(len(data), settings.batch)
         super().__init__(settings.epochs, len(self.batches), file)
         self.data, self.settings = data, settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from marginlens.data.files import check_place
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, reject, whole_number
 from marginlens.runs.interrupts import held_interrupts
 from marginlens.runs.telling import Ending
 
@@ -36,8 +36,13 @@ def checkpoint_place(checkpoint: str | Path | None) -> Path | None:
     """The file that a checkpoint goes to, where there can be one; None where none is wanted."""
     if checkpoint is None:
         return None
-    place = Path(checkpoint)
-    check_place(place, "checkpoint")
+    try:
+        place = Path(checkpoint)
+        check_place(place, "checkpoint")
+    except InputError:
+        raise
+    except (TypeError, ValueError, OSError) as problem:
+        raise reject("checkpoint", "a file that can be written", repr(checkpoint)) from problem
     return place
 
 
@@ -108,6 +113,8 @@ class TrainingLoop(ABC):
 
     def go(self, timetable: Timetable, watch: Watcher | None) -> Any:
         """Run all epochs, or up to the time limit, and give the result; the first Ctrl-C ends it between two steps."""
+        if not (watch is None or callable(watch)):
+            raise reject("watch", "a function of an epoch's record", repr(watch))
         self._began = time.perf_counter()
         self._saved = getattr(watch, "saved", None)
         with held_interrupts() as interrupted:
@@ -130,7 +137,7 @@ class TrainingLoop(ABC):
                 self._whole = True
                 if interrupted():
                     raise KeyboardInterrupt
-                if timetable.until is not None and self._late(timetable.until) and self.place < self.steps:
+                if self.place < self.steps and self._late(timetable.until):
                     self.save()
                     return Ending.TIME_LIMIT
             if not self._close(self.epoch + 1):
@@ -138,13 +145,16 @@ class TrainingLoop(ABC):
             watch(self.history[-1])
             if self.epoch == self.epochs:
                 self.save()
+            elif self._late(timetable.until):
+                self.save()
+                return Ending.TIME_LIMIT
             elif self.epoch % timetable.every == 0:
                 self._keep()
         return Ending.FINISHED
 
-    def _late(self, until: float) -> bool:
+    def _late(self, until: float | None) -> bool:
         """Whether closing an epoch and saving, as long as they took so far, would pass the time limit."""
-        return time.perf_counter() + self._closing + self._keeping > until
+        return until is not None and time.perf_counter() + self._closing + self._keeping > until
 
     def _close(self, epoch: int) -> bool:
         """Measure an epoch, and only then count it as done: all at once, so that no interruption finds half of it counted."""

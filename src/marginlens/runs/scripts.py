@@ -19,12 +19,12 @@ _SHORTEST = 1e-3  # seconds left where reading the data took all of the time
 
 
 def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> int:
-    """The exit code of `work`; unusable input and Ctrl-C end in a sentence instead of a traceback."""
+    """The exit code of `work`; unusable input, too little memory and Ctrl-C end in a sentence instead of a traceback."""
     try:
         return work()
-    except (InputError, MissingExtra, OSError) as problem:
+    except (InputError, MissingExtra, OSError, MemoryError) as problem:
         notes = getattr(problem, "__notes__", [])  # what a run says of its checkpoint when it fails
-        print("marginlens:", problem, *notes, file=sys.stderr)
+        print("marginlens:", str(problem) or "Not enough memory.", *notes, file=sys.stderr)
         return EXIT_UNUSABLE
     except KeyboardInterrupt as problem:
         notes = getattr(problem, "__notes__", [])

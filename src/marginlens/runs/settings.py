@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
 
 from marginlens.errors import missing_extra, reject
 
@@ -17,8 +19,7 @@ class RunSettings:
 
     def told(self) -> dict[str, Any]:
         """The settings as plain values, by name."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Self:
@@ -40,6 +41,25 @@ class RunSettings:
             for name in mine
             if name not in self.FREE and mine[name] != theirs[name]
         ]
+
+
+Settings = TypeVar("Settings", bound=RunSettings)
+
+
+def given_settings(settings: Any, kind: type[Settings]) -> Settings:
+    """Settings of this kind, which are the defaults where none are given."""
+    if settings is None:
+        return kind()
+    if not isinstance(settings, kind):
+        raise reject("settings", kind.__name__, type(settings).__name__)
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON takes it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_kind(name: str, value: Any, default: Any) -> None:

@@ -14,7 +14,7 @@ from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
 from marginlens.runs import telling
 from marginlens.runs.loop import Timetable, TrainingLoop, Watcher, checkpoint_place
-from marginlens.runs.settings import check_device
+from marginlens.runs.settings import check_device, given_settings
 from marginlens.vision.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import cls_attention, key_query_norms
@@ -37,7 +37,7 @@ def train_vision(
     checkpoint: str | Path | None = None,
     every: int = 10,
     time_limit: float | None = None,
-    save_models: tuple[Path, int] | None = None,
+    save_models: tuple[str | Path, int] | None = None,
     watch: Watcher | None = None,
 ) -> VisionRun:
     r"""Train a ViT by minibatches on the cross-entropy, and measure the CLS maps and key-query matrices of all layers after every epoch.
@@ -55,9 +55,9 @@ def train_vision(
         The model and its curves; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
     """
     timetable, file = Timetable.of(every, time_limit), checkpoint_place(checkpoint)
-    if save_models is not None:
-        whole_number(save_models[1], "save_every", at_least=1)
-    run = _Run(data, settings or VisionSettings(), file, save_models)
+    if not isinstance(data, LabelledImages):
+        raise reject("data", "LabelledImages", type(data).__name__)
+    run = _Run(data, given_settings(settings, VisionSettings), file, _models_to_save(save_models))
     with _quick_products(run.device):
         found: VisionRun = run.go(timetable, watch)
         return found
@@ -73,6 +73,15 @@ def map_epochs(epochs: int) -> set[int]:
     """The epochs at which maps are kept: 0, 1, 2, 5, 10, 20, 50, … and the last."""
     decades = 10 ** np.arange(1 + int(np.log10(max(epochs, 1))))
     return {0, epochs, *(int(k * ten) for ten in decades for k in _MAP_STEPS if k * ten <= epochs)}
+
+
+def _models_to_save(given: Any) -> tuple[Path, int] | None:
+    """The folder for models, and every how many epochs one is written into it."""
+    if given is None:
+        return None
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str | Path):
+        raise reject("save_models", "a folder and a number of epochs", repr(given))
+    return Path(given[0]), whole_number(given[1], "save_every", at_least=1)
 
 
 class _Run(TrainingLoop):
