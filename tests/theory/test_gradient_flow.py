@@ -45,6 +45,18 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
         np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
 
+@pytest.mark.statement("B Eq. (7)")
+@pytest.mark.parametrize("scale", [1e-120, 1e4, 1e8, 1e120])
+def test_longer_keys_have_the_same_curve_nearer_to_zero(scale):
+    data, v = problem(np.random.default_rng(7), 3, 4, 5)
+    start = np.random.default_rng(8).standard_normal(5)
+    scaled = TokenDataset(data.X * scale, data.y)
+    one = gradient_flow(TokenDataset(data.X, data.y), v, start=start, until=UntilLength(20.0), tolerance=1e-9)
+    other = gradient_flow(scaled, v / scale, start=start / scale, until=UntilLength(20.0 / scale), tolerance=1e-9)
+    assert other.status is DescentStatus.COMPLETED
+    np.testing.assert_allclose(other.final * scale, one.final, atol=tolerances.FLOW_IN_TIME)
+
+
 @pytest.mark.statement("B Eq. (7)", "B Eq. (1)")
 def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model():
     data, after = after_one_step(1, 8, 4, 40, 5.0)

@@ -21,7 +21,7 @@ from marginlens.papers import implements
 
 _OVERSHOOT = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
 _AT = 1e-12  # relative distance at which an arc length counts as reached
-_SHORT = 1e-5  # steps below this ask whether a minimum is that near, where the flow ends
+_SHORT = 1e-5  # steps below this, over the longest key where that exceeds 1, ask whether a minimum is that near, where the flow ends
 _COARSEST = 1e-2  # larger tolerances are no longer a flow
 
 
@@ -68,7 +68,8 @@ def gradient_flow(
         data: one problem or a batch of independent ones. v, loss, start: as `descend` takes them.
         until: `UntilNorm(norm)` or `UntilLength(length)`, where to stop.
         record: what to keep; its `steps` are arc lengths, in whole units, at which the flow is stopped by.
-        tolerance: local error of one step of the integrator, in p relative to max(1, its entries).
+        tolerance: local error of one step of the integrator, in p relative to its entries or, where these are smaller, to 1; where
+            keys less their input's mean are longer than 1, to 1 over the longest.
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
         the flow ends at a zero of the gradient; or, far out, where the pulls on tokens that tie balance to nine digits, after which
@@ -172,14 +173,15 @@ def _follow(
     if field.is_stationary(c):
         return _Curve(kept, point(c), STATIONARY, 0)
     s, taken = 0.0, 0
-    solver = Radau(field, s, c, np.inf, rtol=tolerance, atol=tolerance, jac=field.jacobian, max_step=1.0)
+    fine = 1.0 / max(1.0, field.landscape.reach)  # how far p moves until a logit moves by one
+    solver = Radau(field, s, c, np.inf, rtol=tolerance, atol=fine * tolerance, jac=field.jacobian, max_step=1.0)
     while (left := room(s, solver.y)) > _AT * s:
         stop = stops[len(kept)]
         solver.max_step = min(left, stop - s)
         solver.step()
         lost = solver.status == "failed" or field.is_stationary(solver.y)
-        if lost or solver.t - s < _SHORT:
-            minimum = field.minimum_within(solver.y, _SHORT)
+        if lost or solver.t - s < fine * _SHORT:
+            minimum = field.minimum_within(solver.y, fine * _SHORT)
             if lost or minimum is not None:
                 return _Curve(kept, point(solver.y if minimum is None else minimum), STATIONARY, taken + 1)
         s, taken = float(solver.t), taken + 1
