@@ -118,6 +118,71 @@ def test_what_cannot_be_kept_is_refused_in_one_sentence(trained, tmp_path, capsy
     assert not list(tmp_path.glob("embeddings-*"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ending": "NOPE"},
+        {"settings": [1]},
+        {"settings": {"pace": 1}},
+        {"history": 3},
+        {"history": {"loss": [1.0], "correlation_v": [], "correlation_p": [], "seconds": []}},
+        {"data": None},
+        {"command": None},
+        {"command": "a 'b"},
+        {"loss": "low"},
+        {"accuracy": []},
+        {"table": "0" * 64},
+        *({name: ...} for name in ("ending", "accuracy", "versions", "data")),  # which is left out
+    ],
+)
+def test_a_run_of_other_contents_is_refused_and_nothing_is_written(trained, tmp_path, change):
+    encoded, folder = trained
+    told = {**json.loads((folder / "run.json").read_text()), **change}
+    (folder / "run.json").write_text(json.dumps({name: one for name, one in told.items() if one is not ...}))
+    with pytest.raises(InputError, match=r"'(folder|settings|command)' argument must be"):
+        keep_run(folder, "x", data=encoded, into=tmp_path)
+    assert not list(tmp_path.glob("embeddings-*"))
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "null", "\0"])
+def test_facts_that_are_no_facts_are_refused(trained, tmp_path, text):
+    encoded, folder = trained
+    (folder / "run.json").write_text(text)
+    with pytest.raises(InputError, match="'folder' argument must be"):
+        keep_run(folder, "x", data=encoded, into=tmp_path)
+
+
+def test_a_table_that_is_no_table_is_refused(trained, tmp_path):
+    encoded, folder = trained
+    told = json.loads((folder / "run.json").read_text())
+    del told["table"]  # as earlier versions wrote them
+    (folder / "run.json").write_text(json.dumps(told))
+    whole = (folder / "tokens.csv").read_text()
+    head = whole.splitlines()[0]
+    for text in (
+        "",
+        head,
+        whole[: len(whole) // 2],
+        f"{head}\n{'a' * 200_000}",
+        whole.replace("t3,", "t3,x"),
+        whole + "1",
+    ):
+        (folder / "tokens.csv").write_text(text)
+        with pytest.raises(InputError, match=r"'(folder|data)' argument must be"):
+            keep_run(folder, "x", data=encoded, into=tmp_path)
+    (folder / "tokens.csv").write_text(whole)
+    assert keep_run(folder, "x", data=encoded, into=tmp_path).is_file()
+
+
+def test_a_run_without_a_loss_is_kept_without_one(trained, tmp_path):
+    encoded, folder = trained
+    told = {**json.loads((folder / "run.json").read_text()), "ending": "DIVERGED", "loss": None}
+    (folder / "run.json").write_text(json.dumps(told))
+    found = read_kept(keep_run(folder, "x", data=encoded, into=tmp_path))
+    assert np.isnan(found.loss)
+    assert not found.finished
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"form": "other"}', '{"form": "marginlens kept training run 1"}'])
 def test_a_file_that_is_no_kept_run_is_refused(tmp_path, content):
     (tmp_path / "embeddings-x.json").write_text(content)

@@ -338,6 +338,12 @@ def test_commands_lose_places_and_keep_the_rest():
     )
 
 
+@pytest.mark.parametrize("command", [None, 5, ["a"]])
+def test_what_is_no_command_is_refused(command):
+    with pytest.raises(InputError, match="'command' argument must be text"):
+        command_without_places(command)
+
+
 def test_kept_json_has_one_line_for_each_name():
     told = {"form": "f", "values": [1, 2.5, None], "name": "ü"}
     assert lines_of(told).decode() == '{\n"form": "f",\n"values": [1,2.5,null],\n"name": "ü"\n}\n'

@@ -35,7 +35,15 @@ _CURVES = ("loss", "correlation_v", "correlation_p")
 _COLUMNS = ("a", "b", "count", "difference")
 _NEEDED = {"settings", "ending", "epochs_done", "loss", "accuracy", "history", "data", "command", "versions"}
 _EXPECTED = f"a folder with {TABLE} and {FACTS}, which marginlens.embeddings.run wrote"
-_OTHERWISE = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # what another content leads to
+_OTHERWISE = (  # what another content leads to
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    csv.Error,
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -39,6 +39,8 @@ def lines_of(told: Mapping[str, Any]) -> bytes:
 
 def command_without_places(command: str) -> str:
     """A command without places of one machine: where things go is left out, and what it reads keeps its name without the folder."""
+    if not isinstance(command, str):  # of which shlex would read the standard input
+        raise reject("command", "text", repr(command))
     words, kept = iter(shlex.split(command)), []
     for word in words:
         option, given, value = word.partition("=")
