@@ -119,5 +119,7 @@ def test_other_bad_arguments_are_refused_by_name() -> None:
         ds.sequence([0, 2])
     with pytest.raises(InputError, match=r"'sequence'.*at least one token id"):
         check_sequence([], 3)
+    with pytest.raises(InputError, match=r"'sequence'.*at least one token id; got lists of different lengths"):
+        check_sequence([[0], [1, 2]], 3)
     with pytest.raises(InputError, match=r"'ds'.*a SequenceDataset; got list"):
         as_sequences([[0, 1]])

@@ -138,7 +138,10 @@ class SequenceDataset:
 
 def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
     """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
-    array = np.asarray(sequence)
+    try:
+        array = np.asarray(sequence)
+    except ValueError as problem:
+        raise reject(argument, "a list of at least one token id", "lists of different lengths") from problem
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise reject(argument, "a list of at least one token id", f"shape {array.shape} with dtype {array.dtype}")
     outside = (array < 0) | (array >= n_vocabulary)
