@@ -10,7 +10,7 @@ from marginlens.commands.probe_work import show
 from marginlens.errors import InputError
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.heads.max_margin import head_margin, selected_tokens, selection_constraints
+from marginlens.probe.heads.max_margin import head_margin, layer_margins, selected_tokens, selection_constraints
 from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, sample_queries
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.models.adapters import adapter_for
@@ -193,6 +193,20 @@ def test_different_tokens_of_one_logit_are_not_selected():
     for name in ("correlation", "margin_ratio", "low_ratio", "best_margin"):
         assert getattr(found.own, name) == pytest.approx(getattr(without.own, name), rel=1e-9), name
     assert found.own.margin_ratio > 0.0
+    for one in (*found.random_selections, *found.random_head, *found.random_matrix):  # at the same queries
+        assert one.n_constraints == found.own.n_constraints
+
+
+def test_ties_of_one_head_change_no_other_and_not_their_baselines():
+    inputs, head = plane()
+    rng = np.random.default_rng(1)
+    others = [KeyQueryMap(*rng.normal(size=(2, 2, 1)), rng.normal(size=1), 1.0) for _ in range(2)]
+    sample = sample_queries(inputs, settings=EVERYONE)
+    together = layer_margins(sample, [others[0], head, others[1]], EVERYONE)
+    for one, alone in zip(together, (others[0], head, others[1]), strict=True):
+        assert repr(head_margin(sample, alone, EVERYONE)) == repr(one)  # repr: nan is itself
+    assert [one.n_tied > 0 for one in together] == [False, True, False]
+    assert together[0].random_head == together[2].random_head != together[1].random_head
 
 
 @pytest.mark.parametrize("rounding", [SAME, 1e-2])

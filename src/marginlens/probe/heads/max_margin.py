@@ -73,14 +73,15 @@ class HeadMargin:
 def layer_margins(
     sample: QuerySample, heads: Sequence[KeyQueryMap], settings: MaxMarginSettings | None = None
 ) -> tuple[HeadMargin, ...]:
-    r"""How max-margin every head of one layer is; the baselines are drawn and solved once for all of them.
+    r"""How max-margin every head of one layer is; the baselines are drawn once for all of them.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_{\alpha_q} - x_t)^\top W z_q \ge 1 \quad (t \ne \alpha_q \text{ visible to } q)
 
     for the sampled queries q, where α is what the head itself selects: the visible token of the largest logit. Where any head of the
     layer has a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints
     after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart. A query whose largest logit is
-    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints.
+    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in those
+    of its baselines.
 
     Args:
         sample: the tokens and queries of the layer, from `sample_queries`.
@@ -95,21 +96,28 @@ def layer_margins(
     rng = np.random.default_rng([asked.seed, 1])
     drawn = [random_selection(sample, rng) for _ in range(asked.n_draws)]
     strangers = [problem.random_head(rng) for _ in range(asked.n_draws)]
-    owners = [*heads, *strangers]
-    made = [selected_tokens(sample, head, asked.rounding) for head in owners]
+    made, chance = ([selected_tokens(sample, one, asked.rounding) for one in some] for some in (heads, strangers))
+    asks, places = list(made), {}  # which queries a head leaves out → where the problems of its baselines begin
+    for selected in made:
+        key = (selected < 0).tobytes()
+        if key not in places:
+            places[key] = len(asks)
+            asks += [np.where(selected < 0, -1, one) for one in (*drawn, *chance)]
     with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
-        solved = _side_by_side(problem.solve, drawn + made)
-    random, own, own_random = solved[: len(drawn)], solved[len(drawn) : -len(strangers)], solved[-len(strangers) :]
-    at_chance = tuple(problem.match(head, one) for head, one in zip(strangers, own_random, strict=True))
+        solved = _side_by_side(problem.solve, asks)
+    random = {key: solved[first : first + len(drawn)] for key, first in places.items()}
+    own_random = {key: solved[first + len(drawn) :][: len(strangers)] for key, first in places.items()}
+    at_chance = {key: tuple(map(problem.match, strangers, some)) for key, some in own_random.items()}
     return tuple(
         HeadMargin(
-            problem.match(head, one),
-            tuple(problem.match(head, other) for other in random),
-            at_chance,
-            tuple(problem.match(stranger, one) for stranger in strangers),
+            problem.match(head, own),
+            tuple(problem.match(head, other) for other in random[key]),
+            at_chance[key],
+            tuple(problem.match(stranger, own) for stranger in strangers),
             int(np.sum(selected < 0)),
         )
-        for head, one, selected in zip(heads, own, made[: len(heads)], strict=True)
+        for head, own, selected in zip(heads, solved[: len(heads)], made, strict=True)
+        for key in [(selected < 0).tobytes()]
     )
 
 
