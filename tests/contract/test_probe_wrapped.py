@@ -74,6 +74,18 @@ class Packed(nn.Module):
         return x @ (self.packed.to(x) * self.factor) + self.offset.to(x)
 
 
+class Offloaded(nn.Module):
+    """A projection whose weights stand elsewhere until it is used; the one that can be seen has no numbers."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.loaded = [base]  # no child
+        self.weight = nn.Parameter(base.weight.detach().to("meta"))
+
+    def forward(self, x: Any) -> Any:
+        return self.loaded[0](x)
+
+
 class Bent(nn.Module):
     """A projection followed by something that is not linear, in some of its outputs."""
 
@@ -294,6 +306,13 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
         affine_map(Bent(nn.Linear(8, 8), bend=torch.log), 8, "layer", torch.empty(0))
     with pytest.raises(InputError, match="The module layer of type Flatten does not give one vector for each token"):
         affine_map(nn.Flatten(), 8, "layer", torch.empty(0))
+
+
+def test_weights_that_are_loaded_when_they_are_used_are_measured_where_the_inputs_are() -> None:
+    model = tiny_bert()
+    expected = adapter_for(model).key_query(1, 0).matrix
+    replaced(model, Offloaded)
+    assert np.abs(adapter_for(model).key_query(1, 0).matrix - expected).max() <= MEASURED
 
 
 def test_what_happens_to_values_does_not_matter() -> None:

@@ -212,10 +212,13 @@ class Adapter(ABC):
         """What one of a layer's projections computes."""
         import torch
 
-        module = getattr(self.attention_module(layer), child)
-        tensors = (*module.parameters(), *module.buffers())
-        device = tensors[0].device if tensors else self.model.device
-        like = torch.empty(0, device=device, dtype=self.model.dtype)
+        around = self.attention_module(layer)
+        module = getattr(around, child)
+        tensors = (one for part in (module, around, self.model) for one in (*part.parameters(), *part.buffers()))
+        there = (
+            one.device for one in tensors if one.device.type != "meta"
+        )  # meta: weights that are loaded when they are used
+        like = torch.empty(0, device=next(there, "cpu"), dtype=self.model.dtype)
         return affine_map(module, self.d_model, f"{self._names[layer]}.{child}", like, used)
 
 
