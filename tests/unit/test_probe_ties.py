@@ -151,10 +151,12 @@ def test_table_page_and_sentences_say_so(found, capsys):
     assert "tied_share" not in [one["name"] for one in page_data(usual)["measures"]]
     show(Console(width=200), usual, None)
     assert "tied" not in capsys.readouterr().out
-    curves = CheckpointCurves("bert", ("a", "b"), np.arange(2.0), {"tied_share": np.zeros((2, 2, 2))}, 1)
-    assert curves.shown == ()
-    some = dataclasses.replace(curves, measures={"tied_share": np.full((2, 2, 2), 0.1)})
-    assert [one.name for one in some.shown] == ["tied_share"]
+    measures = {name: np.stack([values, values]) for name, values in found.heads}
+    curves = CheckpointCurves("bert", ("a", "b"), np.arange(2.0), measures, 1)
+    show(Console(width=200), curves, None)
+    assert "tied" in capsys.readouterr().out.splitlines()[3]
+    none = dataclasses.replace(curves, measures={**measures, "tied_share": np.zeros((2, 2, 2))})
+    assert {one.name for one in curves.shown} - {one.name for one in none.shown} == {"tied_share"}
 
 
 def test_maps_on_the_page_stay_those_of_the_head(found):

@@ -27,7 +27,7 @@ PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 _HEADS = 6  # heads that each table of the terminal names
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
-_CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "Frobenius norm", "median margin", "decisive")
+_CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "Frobenius norm", "median margin", "decisive", "tied")
 
 
 @dataclass(frozen=True)
