@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,12 @@ class _Run(TrainingLoop):
             self.model.loss = loss
 
     def step(self) -> None:
-        self.model.step(*self.batches[self.place], self.rate)
+        first, last = self.batches[self.place]
+        self.model.step(first, last, self.rate)
 
     def measured(self, epoch: int) -> EpochRecord | None:
         (a, b), loss = self.model.products(), self.model.loss
-        if not (np.isfinite(loss) and np.isfinite(a).all() and np.isfinite(b).all()):
+        if not (math.isfinite(loss) and np.isfinite(a).all() and np.isfinite(b).all()):
             return None
         return EpochRecord(epoch, loss / len(self.data), *self.ranks(a, b), self.seconds)
 

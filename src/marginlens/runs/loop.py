@@ -128,16 +128,19 @@ class TrainingLoop(ABC):
             watch(self.history[0])
         if self.epoch < self.epochs:
             self._keep()  # says before the first step what cannot be written, and how long it takes
+        until = timetable.until
         while self.epoch < self.epochs:
             self.begin_epoch()
             while self.place < self.steps:
-                self._whole = False
-                self.step()
-                self.place += 1
-                self._whole = True
+                try:
+                    self.step()
+                    self.place += 1
+                except BaseException:
+                    self._whole = False
+                    raise
                 if interrupted():
                     raise KeyboardInterrupt
-                if self.place < self.steps and self._late(timetable.until):
+                if until is not None and self.place < self.steps and self._late(until):
                     self.save()
                     return Ending.TIME_LIMIT
             if not self._close(self.epoch + 1):
@@ -145,16 +148,16 @@ class TrainingLoop(ABC):
             watch(self.history[-1])
             if self.epoch == self.epochs:
                 self.save()
-            elif self._late(timetable.until):
+            elif until is not None and self._late(until):
                 self.save()
                 return Ending.TIME_LIMIT
             elif self.epoch % timetable.every == 0:
                 self._keep()
         return Ending.FINISHED
 
-    def _late(self, until: float | None) -> bool:
+    def _late(self, until: float) -> bool:
         """Whether closing an epoch and saving, as long as they took so far, would pass the time limit."""
-        return until is not None and time.perf_counter() + self._closing + self._keeping > until
+        return time.perf_counter() + self._closing + self._keeping > until
 
     def _close(self, epoch: int) -> bool:
         """Measure an epoch, and only then count it as done: all at once, so that no interruption finds half of it counted."""
