@@ -17,6 +17,7 @@ from marginlens.commands.graph import graph
 from marginlens.commands.options import AsJson
 from marginlens.commands.probe import probe
 from marginlens.commands.solve import solve
+from marginlens.commands.statement import statement
 from marginlens.commands.text import app as text
 from marginlens.commands.train import train
 
@@ -33,6 +34,7 @@ app.command()(solve)
 app.command()(train)
 app.command()(graph)
 app.command()(probe)
+app.command()(statement)
 app.add_typer(text, name="text")
 app.add_typer(bench, name="bench")
 
@@ -110,6 +112,8 @@ def claims(
     with one_sentence():
         entries = report.ledger(folder)
     console().print(ledger_table(entries))
+    if not any(entry.result for entry in entries):
+        typer.echo(f"There is no report in {folder} yet: marginlens reproduce makes one.", err=True)
 
 
 @bench.command("selection")

@@ -69,6 +69,15 @@ def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
     assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
 
 
+def test_claims_without_a_report_say_where_one_was_sought(run):
+    result = run("claims", "--report", "nowhere")
+    assert result.exit_code == 0
+    assert "A-1" in result.stdout
+    assert result.stderr == "There is no report in nowhere yet: marginlens reproduce makes one.\n"
+    run("reproduce")
+    assert run("claims").stderr == ""
+
+
 @pytest.mark.parametrize("only", ["A-7", "A-1,", ""])
 def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
     result = run("reproduce", "--only", only)

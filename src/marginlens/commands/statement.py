@@ -1,0 +1,144 @@
+"""`marginlens statement`: from a theorem of the papers to the function that implements it and the claims that show it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typer
+
+from marginlens.commands import answers
+from marginlens.commands.endings import one_sentence
+from marginlens.commands.options import AsJson
+from marginlens.errors import reject
+from marginlens.papers import SOURCES, Implementation
+
+_LONG_WORDS = {
+    "theorem": "thm",
+    "equation": "eq.",
+    "eq": "eq.",
+    "definition": "def",
+    "figure": "fig",
+    "appendix": "app.",
+}
+
+
+def statement(
+    label: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LABEL", help="Such as 'A Thm 3'; a paper's letter alone lists its statements.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
+    with one_sentence():
+        from marginlens.report.terminal import console, rows_table
+
+        rows = [one.told() for one in found(label)]
+        if as_json:
+            typer.echo(answers.as_json(rows))
+        elif label is None or label.strip().upper() in SOURCES:
+            console().print(
+                rows_table(
+                    "Statements", [{k: row[k] for k in ("statement", "functions", "claims")} for row in _listed(rows)]
+                )
+            )
+        else:
+            for row in rows:
+                _show(console(), row)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of a paper, the functions that implement it, and the ids of the claims that show it."""
+
+    label: str
+    functions: tuple[Implementation, ...]
+    claims: tuple[str, ...]
+
+    def told(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        functions = [
+            {"name": public_name(one), "what": _sentence(one.summary), "module": one.module} for one in self.functions
+        ]
+        return {"statement": self.label, "functions": functions, "claims": list(self.claims)}
+
+
+def found(label: str | None) -> list[Statement]:
+    """The statements that a label names: one, all of a paper for its letter, or every one for None."""
+    from marginlens.documentation import natural, registered
+    from marginlens.experiments import catalogue
+
+    functions, claims = registered(), catalogue.claims()
+    labels = {one.citation for one in functions} | {cited for claim in claims for cited in claim.labels}
+    wanted = _wanted(label, sorted(labels, key=natural))
+    return [
+        Statement(
+            one,
+            tuple(function for function in functions if function.citation == one),
+            tuple(claim.id for claim in claims if one in claim.labels),
+        )
+        for one in wanted
+    ]
+
+
+def public_name(one: Implementation) -> str:
+    """The shortest path under which the function can be imported."""
+    parts, first = one.module.split("."), one.name.split(".")[0]
+    target = getattr(sys.modules[one.module], first)
+    for length in range(1, len(parts)):
+        package = ".".join(parts[:length])
+        if getattr(sys.modules[package], first, None) is target:
+            return f"{package}.{one.name}"
+    return f"{one.module}.{one.name}"
+
+
+def _wanted(label: str | None, labels: list[str]) -> list[str]:
+    if label is None:
+        return labels
+    key = _plain(label)
+    same = [one for one in labels if key in (_plain(one), _plain(one.split()[0]))]
+    if same:
+        return same
+    near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
+    close = [one for one in labels if _plain(one) in near]
+    expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
+    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
+
+
+def _plain(label: str) -> str:
+    """A label without what people write in different ways: case, brackets, spaces, long words and their short forms."""
+    words = re.findall(r"[a-z]+\.?|\d+|[^\sa-z\d()]+", label.lower().replace("(", " ").replace(")", " "))
+    return " ".join(_LONG_WORDS.get(word, word) for word in words)
+
+
+def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            **row,
+            "functions": "\n".join(one["name"].removeprefix("marginlens.") for one in row["functions"]),
+            "claims": ", ".join(row["claims"]),
+        }
+        for row in rows
+    ]
+
+
+def _show(out: Any, row: dict[str, Any]) -> None:
+    lines = [row["statement"]]
+    for one in row["functions"]:
+        lines += [f"  {one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
+    if row["claims"]:
+        lines.append(f"  shown by: marginlens reproduce --only {','.join(row['claims'])}")
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _sentence(summary: str) -> str:
+    """A docstring's sentence without the marks around its formulas."""
+    return re.sub(r":math:`([^`]*)`", r"\1", summary)

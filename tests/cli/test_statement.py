@@ -1,0 +1,59 @@
+"""`marginlens statement`: every label leads to something that can be imported, however it is written."""
+
+from importlib import import_module
+
+import pytest
+
+import marginlens
+from marginlens.commands.statement import found, public_name
+from marginlens.documentation import registered
+from marginlens.experiments import catalogue
+from one_command import command
+
+statement, numbers = command("statement")
+
+
+@pytest.mark.parametrize("label", ["A Thm 3", "a theorem 3", "  A  thm 3 "])
+def test_a_statement_leads_to_its_functions_and_claims(label):
+    (told,) = numbers(label)
+    assert told["statement"] == "A Thm 3"
+    assert {"marginlens.predict_limit", "marginlens.basin_cone"} == {one["name"] for one in told["functions"]}
+    assert "A-F2" in told["claims"]
+    shown = statement(label).stdout
+    assert "written in marginlens.theory.limits" in shown
+    assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
+
+
+@pytest.mark.parametrize(
+    ("written", "label"), [("c eq 5", "C Eq. (5)"), ("A svm", "A (SVM)"), ("b lemma 2", "B Lemma 2")]
+)
+def test_brackets_and_dots_need_not_be_written(written, label):
+    assert [one.label for one in found(written)] == [label]
+
+
+def test_every_registered_function_can_be_imported_under_its_name():
+    for one in registered():
+        name = public_name(one)
+        package, first = name[: -len(one.name) - 1], one.name.split(".")[0]
+        assert getattr(import_module(package), first).__module__ == one.module
+        if first in marginlens.__all__:
+            assert package == "marginlens"
+
+
+def test_a_letter_lists_its_paper_and_nothing_lists_all():
+    every, of_c = numbers(), numbers("c")
+    assert {one["statement"] for one in of_c} == {
+        one["statement"] for one in every if one["statement"].startswith("C ")
+    }
+    labels = {label for claim in catalogue.claims() for label in claim.labels}
+    assert labels | {one.citation for one in registered()} == {one["statement"] for one in every}
+    assert "Graph-SVM" in statement("C").stdout
+
+
+@pytest.mark.parametrize(("label", "near"), [("A Thm 99", "A Thm 8"), ("what", "A Thm 3"), ("", "A Thm 3")])
+def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
+    result = statement(label)
+    assert result.exit_code == 2
+    assert "The 'label' argument must be" in result.stderr
+    assert near in result.stderr
+    assert result.stderr.count("\n") == 1
