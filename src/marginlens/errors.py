@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_LARGEST = 2**63 - 1
+
 
 class InputError(ValueError):
     """An argument that cannot be used; the message names it."""
@@ -65,9 +67,11 @@ def positive_number(value: Any, argument: str) -> float:
 
 
 def whole_number(value: Any, argument: str, *, at_least: int) -> int:
-    """`value` as an int no smaller than `at_least`."""
+    """`value` as an int no smaller than `at_least`, and no larger than 64 bits hold."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise reject(argument, f"a whole number of at least {at_least}", _summary(value))
+    if value > _LARGEST:
+        raise reject(argument, f"a whole number of at most {_LARGEST}", _summary(value))
     return int(value)
 
 

@@ -120,6 +120,21 @@ def test_a_run_without_a_direction_says_why(here, case):
     assert "nan" not in result.stdout
 
 
+def test_a_step_out_of_all_numbers_is_said_to_be_one(here):
+    Path("s.json").write_text('{"X": [[[1, 2], [2, 1.5]]], "y": [1], "v": [1, 1]}')
+    (told,) = numbers("s.json", "--step-size", "1e308", "--steps", "9")["problems"]
+    assert told["status"] == "NON_FINITE"
+    assert "left what numbers can hold" in told["agreement"]
+
+
+@pytest.mark.parametrize("steps", ["9223372036854775808", "99999999999999999999"])
+def test_more_steps_than_64_bits_hold_are_refused(here, steps):
+    write_problem("n.npz", *sphere_tokens(1, 2, 3, 2, 0))
+    result = train("n.npz", "--steps", steps)
+    assert result.exit_code == 2
+    assert "'steps' argument must be a whole number of at most 9223372036854775807" in result.stderr
+
+
 def test_tokens_that_do_not_outscore_their_neighbours_are_said_to(here):
     data, v = sphere_tokens(4, 5, 3, 2, 3)
     write_problem("n.npz", data[3], v[3])

@@ -303,7 +303,7 @@ TWO = (["good good", "bad bad"], [1, 0])
         ({}, ["a", "b", "c"], [1, 2, 3], r"exactly two classes; got 3 \(1, 2, 3\)"),
         ({}, TWO[0], [1.0, float("nan")], "'y' argument must be a label for every sample; got none at index 1"),
         ({}, ["good good", "unique"], [1, 0], "both classes that keep a token; got only 1"),
-        ({}, ["one", "two"], [1, 0], "Lower min_count"),
+        ({}, ["one", "two"], [1, 0], "a smaller min_count"),
         ({"pipeline": TextPipeline(stop_words=None, min_count=2)}, ["a a", "b b", "c"], [1, 0, 1], "index 2 instead"),
         ({"pipeline": "words"}, *TWO, "'pipeline' argument must be a TextPipeline or None; got str"),
         ({"pair_count": -1}, *TWO, "'pair_count' argument must be a whole number of at least 0"),

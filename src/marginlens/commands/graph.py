@@ -11,9 +11,10 @@ from rich.console import Console
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
-from marginlens.errors import reject
+from marginlens.errors import reject, whole_number
 
 WINDOW = 16  # tokens of a window unless said otherwise
+_CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
 
 SequenceFile = Annotated[
@@ -54,7 +55,10 @@ def graph(
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Let the automaton of the data continue this text.")
     ] = None,
-    tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens to continue it by.")] = 40,
+    tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many tokens to continue it by.", show_default=str(_CONTINUED)),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of random embeddings and of the continuation.")] = 0,
     as_json: AsJson = False,
     plot: Annotated[
@@ -72,6 +76,9 @@ def graph(
         from marginlens.commands import graph_answers as work
         from marginlens.report.terminal import Bars, console
 
+        whole_number(seed, "seed", at_least=0)
+        if tokens is not None and prefix is None:
+            raise reject("tokens", "left out unless a prefix is to be continued", tokens)
         source = _source(file, (window, words, vocabulary, d_model, drop, seed))
         for place, argument, ends in ((plot, "plot", (".png", ".svg")), (save, "save", (".json",))):
             work.check_output(place, argument, ends)
@@ -79,9 +86,10 @@ def graph(
             bar = bars.bar("Ranking tokens")
             bar.expect(4)
             found = source.read()
+            n_tokens = _CONTINUED if tokens is None else tokens
             bar.advance()
             answer = work.Answer.of(file, source, found, last)
-            wanted = None if prefix is None else work.Prefix.of(found, prefix, tokens, seed, source.window)
+            wanted = None if prefix is None else work.Prefix.of(found, prefix, n_tokens, seed, source.window)
             bar.advance()
             told = answer.told()
             bar.advance()
@@ -114,6 +122,8 @@ def _source(file: Path, options: tuple[int | None, bool, int | None, int | None,
         raise reject("drop", "left out for a text, whose windows are dropped and counted anyway", "it")
     if vocabulary is not None and not words:
         raise reject("vocabulary", "left out unless words are the tokens", vocabulary)
+    if vocabulary is not None:
+        whole_number(vocabulary, "vocabulary", at_least=1)
     unit = Words(max_vocabulary=_WORDS if vocabulary is None else vocabulary) if words else Characters()
     return TextSource(file, WINDOW if window is None else window, unit, d_model, seed)
 

@@ -124,7 +124,7 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
                 "angle": angle(final, solution["direction"]),
                 "prediction": answers.prediction_row(prediction),
                 "correlation_with_prediction": predicted,
-                "agreement": _agreement(solution, correlation(final, solution["direction"]), predicted),
+                "agreement": _agreement(solution, correlation(final, solution["direction"]), predicted, run.status[j]),
             }
         )
     return rows
@@ -143,7 +143,7 @@ def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[
     return found
 
 
-def _agreement(solution: dict[str, Any], reached: float, predicted: float | None) -> str:
+def _agreement(solution: dict[str, Any], reached: float, predicted: float | None, ending: DescentStatus) -> str:
     """How training and theory compare, in one sentence."""
     if solution["status"] == "TRIVIAL":
         return "No input has two tokens, so there is nothing to select."
@@ -151,6 +151,8 @@ def _agreement(solution: dict[str, Any], reached: float, predicted: float | None
         return f"The limit is certain, and the trained direction has cosine {predicted:.6f} with it."
     if solution["kind"] == "none":
         return "The softmax prefers no single token of every input, so there is no direction to compare with."
+    if np.isnan(reached) and ending is DescentStatus.NON_FINITE:
+        return "The first step left what numbers can hold, so there is no direction to compare with; a smaller step size helps."
     if np.isnan(reached):
         return "The weights never left zero, so there is no direction to compare with."
     if solution["kind"] in ("GMM", "LMM"):

@@ -130,7 +130,8 @@ class TextPipeline:
             n_texts = len(words.offsets) - 1 if counted is None else int(counted.sum())
             most = int(counts.max(initial=0))
             got = f"{n_texts} whose most frequent token occurs {most} times"
-            raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, "Lower min_count.")
+            remedy = "Give more texts, or a pipeline with a smaller min_count."
+            raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
         return Vocabulary(self, tuple(table.names[k] for k in kept), counts[kept])
 
 
