@@ -208,3 +208,8 @@ def __getattr__(name: str) -> Any:
 
         return AttentionTextClassifier
     raise AttributeError(f"module 'marginlens' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, with the one that is imported late."""
+    return sorted({*globals(), "AttentionTextClassifier"})

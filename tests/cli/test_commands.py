@@ -85,3 +85,10 @@ def test_a_word_that_is_no_command_ends_in_2_without_a_traceback(arguments):
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert "dance" in result.output
+
+
+def test_names_that_are_imported_late_are_listed():
+    import marginlens
+
+    assert "AttentionTextClassifier" in dir(marginlens)
+    assert set(marginlens.__all__) <= set(dir(marginlens))
