@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.levels import Levels, level_sequences
+from marginlens.embeddings import training
 from marginlens.embeddings.checkpoint import read_checkpoint
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
@@ -154,6 +155,27 @@ def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_pa
     for option in ("--length", "--data-seed"):
         assert main([*common, option, "1"]) == 2
         assert "argument must be left out with --data; got 1" in capsys.readouterr().err
+
+
+def test_a_run_that_did_not_begin_leaves_the_results_of_another(encoded, tmp_path, monkeypatch):
+    common = ["--data", str(encoded), "--out", str(tmp_path / "a"), "--every", "1", "--settings"]
+    assert main([*common, SMALL]) == 0
+    before = (tmp_path / "a" / "run.json").read_bytes()
+    usual, calls = training._Run.step, []
+
+    def killed(run):
+        calls.append(run.epoch)
+        if len(calls) in (1, 6):  # in its first step, and in its second epoch of four steps
+            raise SystemExit(9)
+        usual(run)
+
+    monkeypatch.setattr(training._Run, "step", killed)
+    with pytest.raises(SystemExit):
+        main([*common, json.dumps({"d_model": 4, "batch": 16, "epochs": 3})])
+    assert (tmp_path / "a" / "run.json").read_bytes() == before
+    with pytest.raises(SystemExit):
+        main([*common, json.dumps({"d_model": 4, "batch": 16, "epochs": 3})])
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["ending"] == "UNFINISHED"
 
 
 def test_the_command_ends_in_one_sentence(encoded, tmp_path, capsys):

@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings.results import EpochRecord
+from marginlens.embeddings.results import FACTS, EpochRecord, TrainingRun
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
@@ -45,6 +45,11 @@ def _train(options: Any, given: list[str]) -> int:
         "versions": versions_on(settings.device),
         "sequences": len(data),
     }
+
+    def write(so_far: TrainingRun) -> None:
+        if so_far.history or not (options.out / FACTS).exists():  # no epochs are no reason to replace another run's
+            so_far.write(options.out, names=names, facts=facts)
+
     quiet = np.errstate(over="ignore", invalid="ignore")  # a run whose numbers overflow ends, and says so
     with quiet, watched(settings.epochs, _told, between=_BETWEEN_LINES) as watch:
         run = train_embeddings(
@@ -53,7 +58,7 @@ def _train(options: Any, given: list[str]) -> int:
             checkpoint=options.checkpoint,
             every=options.every,
             time_limit=left(),
-            watch=Listener(watch, lambda so_far: so_far.write(options.out, names=names, facts=facts)),
+            watch=Listener(watch, write),
         )
     run.write(options.out, names=names, facts=facts)
     print(f"{run}, accuracy {run.accuracy:.4f}. {run.ending.value} The table is in {options.out}.", flush=True)
