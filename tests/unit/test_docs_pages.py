@@ -39,6 +39,10 @@ def test_every_statement_has_a_function_and_a_test():
     assert gaps(registered(), cited_by_tests(ROOT), catalogue.claims()) == []
 
 
+def test_what_a_page_quotes_of_a_function_is_a_whole_sentence():
+    assert [one for one in registered() if not one.summary.endswith(".")] == []
+
+
 def test_claims_have_ids_of_their_own():
     ids = [claim.id for claim in catalogue.claims()]
     assert len(set(ids)) == len(ids)

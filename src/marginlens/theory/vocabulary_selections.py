@@ -158,8 +158,9 @@ class FeasibleSelections:
 
     @implements("B", "Lemma 19")
     def margin_lead(self, selection: Any) -> float:
-        r"""The largest μ with :math:`\|\hat p\| \le (1 - \mu) \|\hat p'\|` for the solution p̂' of every other selection, that of everything
-        left out (Lemma 6).
+        r"""By which share ‖p̂‖ is shorter than the solution of any other selection, that of everything (Lemma 6) left out.
+
+        .. math:: \mu = \max \{ \mu : \|\hat p\| \le (1 - \mu) \|\hat p'\| \text{ for all other } \hat p' \}
 
         Positive where `selection` has the widest margin: then, by Lemma 19, the flow goes there; nan where no p makes it.
         """
