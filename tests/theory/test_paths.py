@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 import tolerances
 from marginlens.data import TokenDataset, figures, sphere_tokens
 from marginlens.dynamics import Binding, Cone, excess_risk, regularization_path, risk, risk_gradient
+from marginlens.dynamics.landscape import Landscape
 from marginlens.losses import Correlation, Exponential, Logistic
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
 from random_problems import problem, ragged_problem
@@ -172,3 +173,23 @@ def test_inputs_with_one_token_or_equal_scores_leave_the_path_alone(seed):
     radii = [1.0, 30.0, 1000.0]
     alone, beside = regularization_path(data, v, radii), regularization_path(wider, v, radii)
     assert np.max(np.abs(alone.points - beside.points) / alone.norm[:, None]) < tolerances.SAME_PATH
+
+
+@pytest.mark.statement("A Eq. (2)")
+@pytest.mark.parametrize("size", [1.0, 30.0, 300.0])
+def test_a_long_head_hides_no_risk_behind_that_of_the_selected_tokens(size):
+    """Where mixing tokens has e^-100 of the risk of selecting them, the excess over theirs no longer shows what is left."""
+    rng, angles = np.random.default_rng(0), np.linspace(0.0, 2.0 * np.pi, 721)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    for _ in range(4):
+        X, v = rng.standard_normal((2, 3, 2)), size * rng.standard_normal(2)
+        data = TokenDataset(X, np.where((X @ v).max(axis=1) > 0.0, 1.0, -1.0))
+        path, landscape = regularization_path(data, v, [1.0, 3.0]), Landscape(data, v, Logistic())
+        assert path.kkt_residual().max() < tolerances.PATH_KKT
+        for radius, point in zip(path.radii, path.points, strict=True):
+            grid = np.concatenate([share * radius * circle for share in (0.3, 0.7, 1.0)])
+            lowest = np.min(landscape.log_risk(grid @ landscape.basis))
+            found = landscape.log_risk(point[None] @ landscape.basis)[0]
+            assert found <= lowest + tolerances.ROUNDING * size
+            if found > -600.0:
+                assert found == pytest.approx(np.log(risk(data, v, point)), rel=tolerances.ROUNDING)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.dynamics.landscape import Landscape, View
+from marginlens.dynamics.risk import ExcessRisk
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -24,6 +25,7 @@ _SHARES = tuple(
     0.5 ** np.arange(low, high) for low, high in ((0, 1), (1, 10), (10, 28), (28, 46))
 )  # of a step, tried in turn
 _ONE_SIGN = 0.2  # share of its terms' size above which the excess risk is modelled by its logarithm
+_SUNK = 0.1  # share of the selected tokens' risk below which the risk itself is modelled: it vanishes in the excess over theirs
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of logits and their logarithms
 
 
@@ -157,7 +159,8 @@ def _step(landscape: Landscape, region: Region, c: FloatArray, seen: View, held:
 
 @dataclass(frozen=True)
 class _Model:
-    """What falls with the risk at points (batch, r): ±log of the excess where its terms agree in sign, the excess itself elsewhere.
+    """What falls with the risk at points (batch, r): its log where it is far below that of the selected tokens, ±log of the excess over
+    theirs where its terms agree in sign, the excess itself elsewhere.
 
     `scale` turns the view's gradient into the model's, `bend` is the factor of gradient gradientᵀ in its curvature.
     """
@@ -167,6 +170,7 @@ class _Model:
     log: FloatArray
     log_size: FloatArray
     logarithmic: BoolArray
+    sunk: BoolArray
     scale: FloatArray
     bend: FloatArray
 
@@ -174,10 +178,12 @@ class _Model:
     def at(cls, landscape: Landscape, c: FloatArray, seen: View) -> _Model:
         excess = landscape.excess(c, seen.selected)
         size = np.where(np.isfinite(seen.log_size), seen.log_size, seen.log_unit)
-        logarithmic = (excess.sign != 0.0) & (excess.log > size + np.log(_ONE_SIGN))
-        unit = np.where(logarithmic, excess.log, size)
-        bend = np.where(logarithmic, -excess.sign, 0.0)
-        return cls(seen.selected, excess.sign, excess.log, size, logarithmic, np.exp(seen.log_unit - unit), bend)
+        sunk, risk = is_sunk(landscape, c, excess)
+        sign, log = np.where(sunk, 1.0, excess.sign), np.where(sunk, risk, excess.log)
+        logarithmic = sunk | ((sign != 0.0) & (log > size + np.log(_ONE_SIGN)))
+        unit = np.where(logarithmic, log, size)
+        bend = np.where(logarithmic, -sign, 0.0)
+        return cls(seen.selected, sign, log, size, logarithmic, sunk, np.exp(seen.log_unit - unit), bend)
 
     def only(self, which: npt.NDArray[np.int64]) -> _Model:
         return _Model(*(getattr(self, one.name)[which] for one in fields(self)))
@@ -189,7 +195,16 @@ class _Model:
             same = np.where(ahead.log == self.log, 0.0, self.sign * (ahead.log - self.log))
             crossed = np.where(ahead.sign > self.sign, np.inf, -np.inf)
             plain = ahead.sign * np.exp(ahead.log - self.log_size) - self.sign * np.exp(self.log - self.log_size)
-        return np.where(self.logarithmic, np.where(ahead.sign == self.sign, same, crossed), plain)
+        change = np.where(self.logarithmic, np.where(ahead.sign == self.sign, same, crossed), plain)
+        return np.where(self.sunk, landscape.log_risk(trial) - self.log, change) if self.sunk.any() else change
+
+
+def is_sunk(landscape: Landscape, c: FloatArray, excess: ExcessRisk) -> tuple[BoolArray, FloatArray]:
+    """Where the risk at points (batch, r) is far below that of the tokens that `excess` is relative to, and the risk's logarithm."""
+    if not (excess.sign < 0.0).any():
+        return np.zeros(len(c), dtype=np.bool_), np.zeros(len(c))
+    risk = landscape.log_risk(c)
+    return (excess.sign < 0.0) & (risk < excess.log + np.log(_SUNK)), risk
 
 
 def _newton(region: Region, c: FloatArray, seen: View, held: Pressure, model: _Model) -> FloatArray:

@@ -16,6 +16,7 @@ from marginlens.losses import Loss, as_loss
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+_UNDERFLOW = 1e-290  # values below this have lost digits
 _SPAN = 1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
 _SLOPE_STEP = 1e-5  # margins by which log|ℓ'| is differentiated
 _DIRECT = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
@@ -87,6 +88,16 @@ class Landscape:
         total = np.sum(sign * np.exp(logs - safe[:, None]), axis=-1) / self.data.n_inputs
         with np.errstate(divide="ignore"):
             return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
+
+    def log_risk(self, c: FloatArray) -> FloatArray:
+        """Logarithm of the risk at points (batch, r); nan where a loss is not positive. Losses that underflow fall like their slopes."""
+        margin = self._attend(self.logits(c))[1]
+        value = np.asarray(self.loss.value(margin))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(
+                np.abs(value) > _UNDERFLOW, np.log(value), np.asarray(self.loss.log_abs_derivative(margin))
+            )
+            return np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.data.n_inputs)
 
     def view(self, c: FloatArray) -> View:
         r"""Gradient and second derivative of the risk at points (batch, r).

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.ball import Region, minimise, pressure
+from marginlens.dynamics.ball import Region, is_sunk, minimise, pressure
 from marginlens.dynamics.cone import Cone
 from marginlens.dynamics.landscape import Landscape
 from marginlens.dynamics.risk import ExcessRisk
@@ -253,8 +253,11 @@ def _lowest(landscape: Landscape, c: FloatArray) -> int:
     best = 0
     for _ in range(len(c)):
         excess: ExcessRisk = landscape.excess(c, np.repeat(landscape.selected(c[best : best + 1]), len(c), axis=0))
-        order = np.lexsort((excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log), excess.sign))
-        if excess.sign[order[0]] == excess.sign[best] and excess.log[order[0]] == excess.log[best]:
+        sunk, risk = is_sunk(landscape, c, excess)
+        kind = np.where(sunk, -2.0, excess.sign)
+        height = np.where(sunk, risk, excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log))
+        order = np.lexsort((height, kind))
+        if kind[order[0]] == kind[best] and height[order[0]] == height[best]:
             return best
         best = int(order[0])
     return best
