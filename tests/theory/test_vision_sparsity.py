@@ -9,9 +9,10 @@ import torch
 from marginlens.experiments import a_f67
 from marginlens.experiments.a_f67 import DIGITS, trends
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
+from marginlens.runs.telling import Ending
 from marginlens.vision.images import digit_images
 from marginlens.vision.keeping import KeptVisionRun, kept_run
-from marginlens.vision.results import Ending, VisionCurves
+from marginlens.vision.results import VisionCurves
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import train_vision
 

@@ -79,7 +79,7 @@ def test_only_what_is_free_may_differ():
         (TrainingSettings, {"milestones": 5}, "'milestones' argument must be a list"),
         (TrainingSettings, {"train_v": "no"}, "'train_v' argument must be true or false"),
         (VisionSettings, {"learning_rate": "0.01"}, "'learning_rate' argument must be a number"),
-        (VisionSettings, {"seed": 2**70}, "'seed' argument must be a whole number (below|of at most) 9223372036854775"),
+        (VisionSettings, {"seed": 2**70}, "'seed' argument must be a whole number of at most 9223372036854775807"),
         (VisionSettings, {"device": "cpu:0", "precision": "bfloat16"}, "float32 on a processor"),
     ],
 )

@@ -9,11 +9,12 @@ import torch
 
 from marginlens.errors import InputError
 from marginlens.runs import loop
+from marginlens.runs.telling import Ending, Listener
 from marginlens.vision import training
 from marginlens.vision.checkpoint import read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import ClsAttention
-from marginlens.vision.results import Ending, Listener, curves_from
+from marginlens.vision.results import curves_from
 from marginlens.vision.run import main as run_script
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import train_vision

@@ -7,8 +7,9 @@ import pytest
 
 from marginlens.experiments import a_f67
 from marginlens.experiments.vision_figures import COLUMNS, curve_figure, map_figure
+from marginlens.runs.telling import Ending
 from marginlens.vision.keeping import kept_run
-from marginlens.vision.results import BY_LAYER, Ending, VisionCurves
+from marginlens.vision.results import BY_LAYER, VisionCurves
 from marginlens.vision.training import map_epochs
 
 

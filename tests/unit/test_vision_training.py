@@ -6,11 +6,12 @@ import torch
 
 from marginlens.errors import InputError
 from marginlens.runs import loop
+from marginlens.runs.telling import Ending
 from marginlens.vision import training
 from marginlens.vision.checkpoint import read_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.pixels import DevicePixels
-from marginlens.vision.results import Ending, curves_from, told_curves
+from marginlens.vision.results import curves_from, told_curves
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import chosen_images, map_epochs, train_vision
 
@@ -259,6 +260,12 @@ def _cut(base, row, column, mirror):
 def test_settings_that_cannot_be_used_are_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         VisionSettings.of(change)
+
+
+def test_settings_take_numpy_numbers():
+    settings = VisionSettings(width=np.int64(12), learning_rate=np.float32(0.5))
+    assert (type(settings.width), type(settings.learning_rate)) == (int, float)
+    assert settings == VisionSettings.of(settings.told())
 
 
 def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():

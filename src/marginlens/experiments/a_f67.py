@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.vision_figures import curve_figure, map_figure, rate_figure
+from marginlens.runs.telling import Ending
 from marginlens.vision.images import digit_images
 from marginlens.vision.keeping import KeptVisionRun, kept_run
-from marginlens.vision.results import Ending, VisionCurves, VisionRun
+from marginlens.vision.results import VisionCurves, VisionRun
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import chosen_images, train_vision
 

@@ -11,7 +11,8 @@ from typing import Any
 from marginlens.data.files import write_whole
 from marginlens.errors import InputError, reject
 from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
-from marginlens.vision.results import FACTS, FORM, Ending, VisionCurves, curves_from, told_curves
+from marginlens.runs.telling import Ending
+from marginlens.vision.results import FACTS, FORM, VisionCurves, curves_from, told_curves
 from marginlens.vision.settings import VisionSettings
 
 PREFIX = "vision-"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from marginlens.data.files import write_whole
 from marginlens.data.tokens import FloatArray
 from marginlens.runs.keeping import lines_of
+from marginlens.runs.telling import Ending
 from marginlens.vision.settings import VisionSettings
 
 FACTS = "run.json"
@@ -21,17 +21,6 @@ SCALARS = ("loss", "train_accuracy", "test_accuracy", "seconds")
 BY_LAYER = ("sparsity", "head_sparsity", "own_share", "norm", "norm_of_sum")
 _DIGITS = 6  # significant digits of curves
 _MAP_DIGITS = 4
-
-
-class Ending(Enum):
-    """Why training stopped."""
-
-    FINISHED = "All epochs are done."
-    UNFINISHED = "The run was still going when this was written."
-    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint holds where to go on."
-    DIVERGED = (
-        "The loss is no longer a finite number, so training stopped; a smaller rate, a warm-up or clipping may help."
-    )
 
 
 @dataclass(frozen=True)
@@ -118,18 +107,6 @@ class VisionRun:
         """Write one JSON file with settings, curves and maps, and `facts` beside them; no image is in it."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / FACTS, lines_of({**self.told(), **(facts or {})}), "out")
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Who is told of more than epochs: `epoch` of every record, `saved` of the run so far, with every checkpoint or where one would be."""
-
-    epoch: Callable[[EpochRecord], None]
-    saved: Callable[[VisionRun], None]
-
-    def __call__(self, record: EpochRecord) -> None:
-        """Pass on a record."""
-        self.epoch(record)
 
 
 def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]) -> VisionCurves:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import positive_number, reject
+from marginlens.errors import reject
 from marginlens.runs.display import watched
-from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, versions_on
+from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, time_left, versions_on
+from marginlens.runs.telling import Ending, Listener
 from marginlens.vision.image_files import read_images
 from marginlens.vision.images import LabelledImages, digit_images
-from marginlens.vision.results import Ending, EpochRecord, Listener
+from marginlens.vision.results import FACTS, EpochRecord, VisionRun
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import train_vision
-
-_SHORTEST = 1e-3  # seconds left where reading the images took all of the time
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,12 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: Any, given: list[str]) -> int:
-    began = time.perf_counter()
+    left = time_left(options.time_limit)
     check_folder(options.out, "out")
     settings = VisionSettings.of(settings_in(options.settings))
     if (options.save_models is None) != (options.save_every is None):
         raise reject("save_models", "named together with save_every", "one of the two")
-    limit = None if options.time_limit is None else positive_number(options.time_limit, "time_limit")
     data, source = _data(options)
     print(f"{data}; {settings}", flush=True)
     facts = {
@@ -43,15 +40,20 @@ def _train(options: Any, given: list[str]) -> int:
         "command": shlex.join(["python", "-m", "marginlens.vision.run", *given]),
         "versions": versions_on(settings.device),
     }
+
+    def write(so_far: VisionRun) -> None:
+        if so_far.curves.epochs[-1] or not (options.out / FACTS).exists():  # no epochs are no reason to replace another run's
+            so_far.write(options.out, facts)
+
     with watched(settings.epochs, _told) as watch:
         run = train_vision(
             data,
             settings,
             checkpoint=options.checkpoint,
             every=options.every,
-            time_limit=None if limit is None else max(limit - (time.perf_counter() - began), _SHORTEST),
+            time_limit=left(),
             save_models=None if options.save_models is None else (options.save_models, options.save_every),
-            watch=Listener(watch, lambda so_far: so_far.write(options.out, facts)),
+            watch=Listener(watch, write),
         )
     run.write(options.out, facts)
     print(f"{run}, test accuracy {run.accuracy:.4f}. {run.ending.value} The curves are in {options.out}.", flush=True)

@@ -11,7 +11,6 @@ from marginlens.runs.settings import RunSettings
 MOMENTUM = 0.9  # of stochastic gradient descent
 OPTIMISERS = ("sgd", "adamw")
 PRECISIONS = ("float32", "bfloat16")
-_SEEDS = 2**63
 _WHOLE = (
     ("width", 1),
     ("layers", 1),
@@ -72,11 +71,9 @@ class VisionSettings(RunSettings):
 
     def __post_init__(self) -> None:
         for name, least in _WHOLE:
-            whole_number(getattr(self, name), name, at_least=least)
+            object.__setattr__(self, name, whole_number(getattr(self, name), name, at_least=least))
         if self.width % self.heads:
             raise reject("heads", f"a divisor of the width {self.width}", self.heads)
-        if self.seed >= _SEEDS:
-            raise reject("seed", f"a whole number below {_SEEDS}, as torch takes it", self.seed)
         for name in ("learning_rate", "spread"):
             object.__setattr__(self, name, positive_number(getattr(self, name), name))
         if not isinstance(self.device, str):

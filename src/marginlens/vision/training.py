@@ -12,16 +12,16 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
-from marginlens.runs import telling
 from marginlens.runs.loop import Timetable, TrainingLoop, Watcher, checkpoint_place
 from marginlens.runs.settings import check_device, given_settings
+from marginlens.runs.telling import Ending
 from marginlens.vision.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.measuring import cls_attention, key_query_norms
 from marginlens.vision.model import save_model, vision_transformer
 from marginlens.vision.optimiser import optimiser_for, restore_arrays, state_arrays
 from marginlens.vision.pixels import DevicePixels
-from marginlens.vision.results import Ending, EpochRecord, VisionRun, curves_of
+from marginlens.vision.results import EpochRecord, VisionRun, curves_of
 from marginlens.vision.settings import VisionSettings
 
 CHOSEN = 6  # images whose maps are kept: the first of the test images in each of the first six classes
@@ -222,11 +222,11 @@ class _Run(TrainingLoop):
         at = (self.epoch, self.place, *sums, self.seconds)
         write_checkpoint(self.file, Checkpoint(self.settings, self.fingerprint, arrays, *at, self.history, self.maps))
 
-    def result(self, ending: telling.Ending) -> VisionRun:
+    def result(self, ending: Ending) -> VisionRun:
         labels = tuple(self.data.classes[k] for k in self.data.y_test[self.chosen])
         curves = curves_of(self.history, self.maps, labels)
         accuracy = self.accuracy(len(self.data.x_test))
-        return VisionRun(self.settings, self.model, curves, accuracy, Ending[ending.name])
+        return VisionRun(self.settings, self.model, curves, accuracy, ending)
 
 
 @contextmanager
