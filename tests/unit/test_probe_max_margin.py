@@ -104,6 +104,8 @@ def test_a_head_that_is_the_max_margin_solution_is_found_to_be(bias: float) -> N
     head = factored(5.0 * solution.x)
     np.testing.assert_array_equal(selected_tokens(sample, head), selected)
     found = head_margin(sample, head)
+    assert repr(found).startswith(f"HeadMargin(OPTIMAL, correlation {found.own.correlation:.3f}, random heads ")
+    assert len(repr(found)) < 100
     assert found.own.correlation == pytest.approx(1.0, abs=FOUND_AGAIN)
     assert found.own.margin_ratio == pytest.approx(1.0, abs=FOUND_AGAIN)
     assert max(one.correlation for one in found.random_head) < 0.9

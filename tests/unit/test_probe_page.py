@@ -15,7 +15,7 @@ from marginlens.probe.heads.preference_graph import NamedGraph
 from marginlens.probe.margins import MarginCounts
 from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
 from marginlens.probe.pages.page import page_data, probe_page
-from marginlens.probe.pages.page_words import findings
+from marginlens.probe.pages.page_words import _share, findings
 from marginlens.probe.result import Example, NamedPreference, ProbeResult
 from marginlens.probe.settings import ProbeSettings
 
@@ -181,3 +181,10 @@ def test_sentences_go_without_what_was_not_measured():
     assert len(said) == 4
     margin = MaxMarginMeasures(**{name: nothing for name, _ in made_up().max_margin})
     assert findings(made_up(max_margin=margin))[-1].startswith("No head can be compared with a max-margin solution")
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(1.0, "100%"), (0.9991, "99.9%"), (0.99, "99%"), (0.5, "50%"), (0.001, "0.1%"), (0.0, "0%")]
+)
+def test_only_all_is_said_to_be_all_and_only_none_none(share, words):
+    assert _share(share) == words

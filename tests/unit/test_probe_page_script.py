@@ -177,6 +177,7 @@ def test_a_click_shows_the_right_head(text):
     for place, (layer, head) in enumerate(ALL):
         browser.click("#heat button", place)
         assert browser.texts("#head h2") == [f"Layer {layer}, head {head}"]
+        assert browser.texts("#told") == [f"Layer {layer}, head {head} is shown below."]
         where = browser.where()
         assert (where.hash, where.scrolled, where.given["id"]) == (at(layer, head), "head", f"cell-{layer}-{head}")
         pressed = [one.given["aria-pressed"] == "true" for one in browser.see("#heat button")]

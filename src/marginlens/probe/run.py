@@ -112,6 +112,8 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
                 "that is free of positions. State an offset to have W measured there.",
             )
         notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
+    elif offset is not None:
+        notes = (f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets.",)
     deviations = []
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):

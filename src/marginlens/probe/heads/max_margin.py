@@ -51,7 +51,7 @@ class MarginMatch:
     residual: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadMargin:
     """How max-margin one head is, and how much of that chance explains.
 
@@ -68,6 +68,10 @@ class HeadMargin:
     random_head: tuple[MarginMatch, ...]
     random_matrix: tuple[MarginMatch, ...]
     n_tied: int = 0
+
+    def __repr__(self) -> str:
+        chance = np.mean([one.correlation for one in self.random_head]) if self.random_head else np.nan
+        return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
 
 
 def layer_margins(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from marginlens.colours import ACCENTS, PATH, SEQUENCE, STYLE
 from marginlens.probe.measures import MEASURES, QUANTITIES, SETTINGS
@@ -79,6 +80,7 @@ def _panel(axes: Axes, curves: CheckpointCurves, name: str) -> None:
     rank = curves.trend(name)[-1]
     said = f" · last layer: rank correlation {rank:.2f}".replace("-", "−") if np.isfinite(rank) else ""
     axes.set(xlabel=f"checkpoint{said}", title=_WORDS[name])
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
     lowest, highest = axes.get_ylim()
     if lowest > 0.0 or np.nanmin([one.get_ydata() for one in axes.lines]) >= 0.0:
         axes.set_ylim(0.0, highest)

@@ -102,6 +102,7 @@
     }
     const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
+    byId("told").textContent = `Layer ${state.layer}, head ${state.head} is shown below.`;
   }
 
   function title() {

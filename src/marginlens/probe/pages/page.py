@@ -131,5 +131,6 @@ The arrow keys go from head to head.</p>
 <div class="scroll"><table id="heat"></table></div>
 <div id="legend"></div>
 </section>
-<section id="head" aria-live="polite" tabindex="-1"></section>
+<p id="told" class="unseen" role="status"></p>
+<section id="head" tabindex="-1"></section>
 """

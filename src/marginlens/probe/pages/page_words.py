@@ -100,8 +100,13 @@ def _preferences(result: ProbeResult) -> str:
         return ""
     return (
         f"A head decides {np.nanmean(contested):.0%} of the pairs of tokens it chooses between now one way, now the other (mean over "
-        f"heads); of its clear preferences, {np.nanmean(strict):.0%} are in no cycle."
+        f"heads); of its clear preferences, {_share(float(np.nanmean(strict)))} are in no cycle."
     )
+
+
+def _share(value: float) -> str:
+    """In percent, with a digit more where whole percent would say all or none of what is not."""
+    return f"{value:.1%}" if value not in (0.0, 1.0) and not 0.005 <= value < 0.995 else f"{value:.0%}"
 
 
 def _correlation(found: MaxMarginMeasures, offset: int | None) -> str:
