@@ -11,12 +11,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import logsumexp
 
 from marginlens.errors import reject
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_VISIBLE = 1e-290  # values below this have lost digits to underflow
+_PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
 
 
@@ -66,9 +69,26 @@ class Loss:
         u, log_delta, sign = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (u, log_delta, sign)))
         first_order = np.asarray(self.log_abs_derivative(u)) + log_delta
         large = log_delta > _FIRST_ORDER
+        delta = sign * np.exp(np.where(large, log_delta, 0.0))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            ends = np.abs(self.value(u - delta)), np.abs(self.value(u))
+            exact = np.log(np.abs(self.rise(u, delta)))
+        lost = ~(np.isfinite(exact) & (np.maximum(*ends) > _VISIBLE))
+        logs = np.where(lost & large, self._log_integral(u, delta), exact) if np.any(lost & large) else exact
+        return np.where(large, logs, first_order)
+
+    def _log_integral(self, u: FloatArray, delta: FloatArray) -> FloatArray:
+        """log |∫ ℓ'| between u - δ and u, by panels of length one from the end where |ℓ'| is larger: the rest is below rounding."""
+        low, high, span = np.minimum(u - delta, u), np.maximum(u - delta, u), np.abs(delta)
+        from_low = np.asarray(self.log_abs_derivative(low)) >= np.asarray(self.log_abs_derivative(high))
+        first = np.where(from_low, low, high)
+        start = np.minimum(np.arange(_PANELS), span[..., None])  # (…, n_panels)
+        size = np.minimum(span[..., None] - start, 1.0)
+        inside = start[..., None] + size[..., None] * (0.5 + 0.5 * _NODES)
+        at = first[..., None, None] + np.where(from_low, 1.0, -1.0)[..., None, None] * inside
         with np.errstate(divide="ignore"):
-            exact = np.log(np.abs(self.rise(u, sign * np.exp(np.where(large, log_delta, 0.0)))))
-        return np.where(large & np.isfinite(exact), exact, first_order)
+            logs = np.asarray(self.log_abs_derivative(at)) + np.log(0.5 * size[..., None] * _WEIGHTS)
+        return np.asarray(logsumexp(logs, axis=(-2, -1)))
 
     @implements("A", "Assumption A")
     def constants(self, low: float, high: float) -> LossConstants:

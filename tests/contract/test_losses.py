@@ -97,3 +97,20 @@ def test_bad_interval_and_bad_loss():
         ml.Loss().value(0.0)
     with pytest.raises(TypeError, match="Loss must define log_abs_derivative"):
         ml.Loss().log_abs_derivative(0.0)
+
+
+@pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential()])
+@pytest.mark.parametrize("u", [745.0, 800.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-3, 0.5, 5.0, 100.0, 700.0])
+def test_rises_of_values_that_underflow_keep_their_logarithm(loss, u, delta):
+    # from 45 on the logistic loss equals e^-u to rounding, so that the rise is e^-u (e^δ - 1), and its fall e^-u (1 - e^-δ)
+    rise, fall = delta - u + np.log(-np.expm1(-delta)), np.log(-np.expm1(-delta)) - u
+    assert loss.log_rise(u, np.log(delta), 1.0) == pytest.approx(rise, rel=1e-12)
+    assert loss.log_rise(u, np.log(delta), -1.0) == pytest.approx(fall, rel=1e-12)
+
+
+def test_an_exponential_rise_that_overflows_keeps_its_logarithm():
+    with np.errstate(all="raise"):
+        assert ml.Exponential().log_rise(-800.0, np.log(3.0), 1.0) == pytest.approx(
+            803.0 + np.log(-np.expm1(-3.0)), rel=1e-12
+        )
