@@ -34,7 +34,10 @@ def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy:
     """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as problem:  # RuntimeError: a tensor that requires a gradient
         raise reject(argument, expected, _summary(value), remedy) from problem
     if array.ndim != len(shape) or any(
