@@ -98,7 +98,7 @@ class Path:
         )
 
 
-@implements("A", "Eq. (2)", "Eq. (9)", "Eq. (66)")
+@implements("A", "Eq. (2)", "Eq. (9)", "Eq. (66)", "Thm 4", "Thm 7", "Thm 8")
 def regularization_path(
     data: TokenDataset,
     v: Any,

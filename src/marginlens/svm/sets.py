@@ -86,7 +86,7 @@ class SetSolution:
         )
 
 
-@implements("A", "ATT-SVM'")
+@implements("A", "ATT-SVM'", "Thm 8")
 def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) -> SetSolution:
     r"""Every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
 
