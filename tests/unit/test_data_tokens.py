@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.errors import real_array
 
 RNG = np.random.default_rng
 
@@ -156,3 +157,9 @@ def test_scored_tokens_have_the_scores_asked_for():
     assert np.array_equal(data.K, keys)
     with pytest.raises(ml.InputError, match=r"'scores' argument must be one number per key, shape \(3, 4\)"):
         ml.data.scored_tokens(keys, scores[:2])
+
+
+@pytest.mark.parametrize("value", [np.array([1.0, 2.0 + 1.0j]), [1j, 0.0]])
+def test_complex_numbers_are_refused_and_lose_no_part_in_silence(value):
+    with pytest.raises(ml.InputError, match="'v' argument must be an array of finite numbers of shape"):
+        real_array(value, "v", ("d",))
