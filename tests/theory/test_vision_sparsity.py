@@ -127,7 +127,7 @@ def test_runs_at_the_papers_rate_are_shown_and_decide_nothing(quick):
     adam, sgd = quick.arrays["others"]
     assert {one.settings.learning_rate for one in (adam, sgd)} == {3e-3}
     for one, words in ((adam, "AdamW at rate 0.003, 8 epochs"), (sgd, "SGD with momentum .9 at rate 0.003, 58 epochs")):
-        assert f"With {words}: nnz/T 0.999 → {one.curves.by_layer['sparsity'][-1, -1]:.3f}" in quick.note
+        assert f"Tried too: {words}: nnz/T 0.999 → {one.curves.by_layer['sparsity'][-1, -1]:.3f}" in quick.note
     drawn = Claim.of(a_f67).draw(quick)["rates-cifar10"].axes[0]
     assert [len(line.get_xdata()) for line in drawn.get_lines()] == [101, 9, 59]
 
