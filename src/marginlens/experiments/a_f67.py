@@ -223,7 +223,8 @@ def _turn(kept: KeptVisionRun) -> str:
 def _told_other(kept: KeptVisionRun) -> str:
     s, norm = (kept.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     return (
-        f"Tried too: {_rule(kept)}, {int(kept.curves.epochs[-1])} epochs: nnz/T {s[0]:.3f} → {s[-1]:.3f}, ‖W‖_F {norm[0]:.5g} → {norm[-1]:.5g}, "
+        f"Tried too: {_rule(kept)}, {int(kept.curves.epochs[-1])} epochs: "
+        f"nnz/T {s[0]:.3f} → {s[-1]:.3f}, ‖W‖_F {norm[0]:.5g} → {norm[-1]:.5g}, "
         f"training accuracy {kept.curves.scalars['train_accuracy'][-1]:.2f}."
     )
 
