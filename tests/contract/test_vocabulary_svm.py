@@ -199,6 +199,18 @@ def test_required_tokens_and_the_lead_of_the_widest_margin():
 
 
 @pytest.mark.statement("B Lemma 19")
+def test_selections_that_double_precision_cannot_decide_are_counted():
+    rng = np.random.default_rng(0)
+    E, shift = rng.normal(size=(4, 3)), rng.normal(size=3)
+    sequences = [[0, 1, 2], [1, 2, 3], [0, 2, 3]]
+    clear, close = (feasible_selections(np.vstack([E[:3], E[2] + size * shift]), sequences) for size in (1e-3, 1e-12))
+    assert (clear.n_undecided, "undecided" in repr(clear)) == (0, False)
+    assert len(clear) == clear.n_solved  # independent enough for all of them
+    assert 0 < close.n_undecided == close.n_solved - len(close)
+    assert repr(close).endswith(f"{close.n_undecided} undecided)")
+
+
+@pytest.mark.statement("B Lemma 19")
 def test_two_decisive_tokens_of_alike_embeddings_do_not_lead():
     E = np.eye(3)  # tokens 0 and 1 decide, token 2 is irrelevant: tying it with one of them costs nothing
     found = feasible_selections(E, [[0, 2], [1, 2]], required=[[0], [1]])

@@ -140,12 +140,14 @@ class FeasibleSelections:
         margins: (n_found,) 1/‖p̂‖ of its max-margin problem; inf for the selection of everything, which p = 0 makes.
         directions: (n_found, d_model) p̂/‖p̂‖, zero for the selection of everything.
         n_solved: max-margin problems solved.
+        n_undecided: problems that double precision can neither solve nor prove infeasible; their selections are left out.
     """
 
     selections: tuple[Selection, ...]
     margins: FloatArray
     directions: FloatArray
     n_solved: int
+    n_undecided: int = 0
 
     def __len__(self) -> int:
         return len(self.selections)
@@ -173,7 +175,9 @@ class FeasibleSelections:
     def __repr__(self) -> str:
         finite = self.margins[np.isfinite(self.margins)]
         widest = f"{finite.max():.6g}" if len(finite) else "none"
-        return f"FeasibleSelections({len(self)} selections, widest margin {widest}, {self.n_solved} problems solved)"
+        left_out = f", {self.n_undecided} undecided" if self.n_undecided else ""
+        told = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
+        return f"FeasibleSelections({told})"
 
 
 @implements("B", "Lemma 19")
@@ -207,13 +211,14 @@ def feasible_selections(E: Any, sequences: Any, *, required: Any = None, limit: 
             "Raise limit, or ask vocabulary_svm about single selections.",
         )
     lists = [np.array(tokens) for tokens, _ in distinct]
-    margins, x = _solve(table, lists, found)
+    margins, x, undecided = _solve(table, lists, found)
     kept = np.flatnonzero(margins > 0.0)
     kept = kept[np.argsort(-margins[kept], kind="stable")]
     place = [distinct.index(key) for key in keys]
     selections = tuple(tuple(found[k][j] for j in place) for k in kept)
     norms = np.linalg.norm(x[kept], axis=1, keepdims=True)
-    return FeasibleSelections(selections, margins[kept], x[kept] / np.where(norms == 0.0, 1.0, norms), len(found))
+    directions = x[kept] / np.where(norms == 0.0, 1.0, norms)
+    return FeasibleSelections(selections, margins[kept], directions, len(found), undecided)
 
 
 def _ranks(ids: IntArray, logits: FloatArray, width: float) -> tuple[IntArray, IntArray, IntArray]:
@@ -273,15 +278,15 @@ def _added(
     return None if np.any(strict & reach.T) else (reach, strict)
 
 
-def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tuple[FloatArray, FloatArray]:
-    """(n_found,) margins and (n_found, d_model) solutions of the max-margin problems; margin 0 where infeasible."""
+def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tuple[FloatArray, FloatArray, int]:
+    """(n_found,) margins and (n_found, d_model) solutions of the max-margin problems, and how many are undecided; else margin 0."""
     basis = np.linalg.qr(E.T)[0] if E.shape[1] > len(E) else np.eye(E.shape[1])
     problems = [selection_pairs(lists, list(one)) for one in found]
     compared, differences = _differences(E, problems, basis)
     n_rows = max(1, *(len(one.pairs) for one in problems))
     n_ties = max(1, *(len(one.ties) for one in problems))
     d = basis.shape[1]
-    margins, x = np.zeros(len(found)), np.zeros((len(found), d))
+    margins, x, undecided = np.zeros(len(found)), np.zeros((len(found), d)), 0
     size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * d))
     for first in range(0, len(found), size):
         some = problems[first : first + size]
@@ -293,9 +298,10 @@ def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tupl
             ties[k, : len(one.ties)] = differences[np.searchsorted(compared, _key(E, one.ties))]
         solved = least_distance(rows, floor, equalities=ties)
         feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in solved.status])
+        undecided += sum(one is Status.INACCURATE for one in solved.status)
         margins[first : first + len(some)] = np.where(feasible, solved.margin, 0.0)
         x[first : first + len(some)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
-    return margins, x @ basis.T
+    return margins, x @ basis.T, undecided
 
 
 def _key(E: FloatArray, pairs: IntArray) -> IntArray:
