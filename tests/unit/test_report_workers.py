@@ -69,8 +69,17 @@ def test_every_claim_is_told_from_begin_to_end(two):
     assert min(watcher.total.values()) > 0
 
 
+def left_behind():
+    """Processes that are still there after a while; the pool's own thread may have buried one without having noted it yet."""
+    patience = 500
+    while multiprocessing.active_children() and patience:
+        patience -= 1
+        time.sleep(0.02)
+    return multiprocessing.active_children()
+
+
 def test_no_process_is_left_behind(two):
-    assert not multiprocessing.active_children()
+    assert left_behind() == []
 
 
 def test_stopping_early_ends_the_processes():
@@ -79,9 +88,7 @@ def test_stopping_early_ends_the_processes():
     next(results)
     assert multiprocessing.active_children()
     results.close()
-    for child in multiprocessing.active_children():
-        child.join(10)
-    assert not multiprocessing.active_children()
+    assert left_behind() == []
 
 
 _SLOW = """
