@@ -18,7 +18,7 @@ from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_VISIBLE = 1e-290  # values below this have lost digits to underflow
+VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
 
@@ -73,7 +73,7 @@ class Loss:
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             ends = np.abs(self.value(u - delta)), np.abs(self.value(u))
             exact = np.log(np.abs(self.rise(u, delta)))
-        lost = ~(np.isfinite(exact) & (np.maximum(*ends) > _VISIBLE))
+        lost = ~(np.isfinite(exact) & (np.maximum(*ends) > VISIBLE))
         logs = np.where(lost & large, self._log_integral(u, delta), exact) if np.any(lost & large) else exact
         return np.where(large, logs, first_order)
 

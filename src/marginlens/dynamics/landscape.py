@@ -12,11 +12,10 @@ from marginlens.data import TokenDataset
 from marginlens.dynamics.attention import Attended, attend, probabilities
 from marginlens.dynamics.heads import LinearHead, TorchHead, as_head
 from marginlens.dynamics.risk import ExcessRisk
-from marginlens.losses import Loss, as_loss
+from marginlens.losses import VISIBLE, Loss, as_loss
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_UNDERFLOW = 1e-290  # values below this have lost digits
 _SPAN = 1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
 _SLOPE_STEP = 1e-5  # margins by which log|ℓ'| is differentiated
 _DIRECT = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
@@ -94,9 +93,7 @@ class Landscape:
         margin = self._attend(self.logits(c))[1]
         value = np.asarray(self.loss.value(margin))
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(
-                np.abs(value) > _UNDERFLOW, np.log(value), np.asarray(self.loss.log_abs_derivative(margin))
-            )
+            logs = np.where(np.abs(value) > VISIBLE, np.log(value), np.asarray(self.loss.log_abs_derivative(margin)))
             return np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.data.n_inputs)
 
     def view(self, c: FloatArray) -> View:

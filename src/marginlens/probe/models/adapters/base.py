@@ -215,9 +215,7 @@ class Adapter(ABC):
         around = self.attention_module(layer)
         module = getattr(around, child)
         tensors = (one for part in (module, around, self.model) for one in (*part.parameters(), *part.buffers()))
-        there = (
-            one.device for one in tensors if one.device.type != "meta"
-        )  # meta: weights that are loaded when they are used
+        there = (one.device for one in tensors if one.device.type != "meta")  # weights that are loaded when they are used
         like = torch.empty(0, device=next(there, "cpu"), dtype=self.model.dtype)
         return affine_map(module, self.d_model, f"{self._names[layer]}.{child}", like, used)
 
