@@ -309,10 +309,10 @@ def _distinct(data: TokenDataset, pairs: list[Pair], size: FloatArray) -> list[P
     """Pairs by risk, the lowest first, without repetition."""
     kept: list[Pair] = []
     for pair in sorted(pairs, key=lambda one: _log_risk(data, one)):
-        same = [
-            np.allclose(pair[0], v, atol=_SAME * size[0]) and np.allclose(pair[1], p, atol=_SAME * size[1])
-            for v, p in kept
-        ]
-        if not any(same):
+        if not any(_alike(pair, one, size) for one in kept):
             kept.append(pair)
     return kept
+
+
+def _alike(one: Pair, other: Pair, size: FloatArray) -> bool:
+    return all(np.allclose(a, b, atol=_SAME * s) for a, b, s in zip(one, other, size, strict=True))
