@@ -78,10 +78,10 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
     return fig
 
 
-def rate_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
-    """The last layer's nnz/T and ‖W‖_F, and the training accuracy, of runs that differ in how they step; norms on a logarithmic scale."""
-    fig, axes = figure(3, width=4.4, height=3.9)
-    marks = ("-", "--", ":")
+def runs_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
+    """The last layer's nnz/T and ‖W‖_F, and the training accuracy, of runs that differ in their settings; norms on a logarithmic scale."""
+    fig, axes = figure(3, width=4.4, height=4.2)
+    marks = ("-", "--", "-.", ":", (0, (1, 1)))
     for k, (name, run) in enumerate(runs.items()):
         values = (run.by_layer["sparsity"][:, -1], run.by_layer["norm"][:, -1], run.scalars["train_accuracy"])
         for ax, one in zip(axes, values, strict=True):
@@ -99,7 +99,7 @@ def rate_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
     axes[1].set(yscale="log", yticks=(1, 2, 5, 10))
     axes[1].yaxis.set_major_formatter(ScalarFormatter())
     axes[1].yaxis.set_minor_formatter(NullFormatter())
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(runs))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(runs), 3))
     fig.suptitle(title, fontsize=12, color=INK)
     return fig
 

@@ -42,7 +42,7 @@ class VisionSettings(RunSettings):
         measured: how many test images, the first ones, attention is measured on. tested: how many give the test accuracy of an epoch.
         seed: of the initial weights, of the order of the images and of shifts and flips. device: "cpu", or "cuda" with an index or without.
         precision: "float32", or "bfloat16" on a GPU for products under autocast; weights and moments are float32 in both.
-        compiled: whether torch.compile is applied to the training step.
+        compiled: whether torch.compile is applied to the training step. On an H200, ViT-base took 1.35 times as long with it.
     """
 
     FREE: ClassVar[tuple[str, ...]] = ("epochs", "device", "compiled")
