@@ -71,6 +71,12 @@ def test_other_tables_are_refused(change, sentence):
         from_tables([table])
 
 
+@pytest.mark.parametrize("tables", [None, 3, "nonsense", {}, np.eye(2), len])
+def test_what_is_no_list_of_tables_is_refused(tables):
+    with pytest.raises(InputError, match="'tables' argument must be a list of tables made by to_table"):
+        from_tables(tables)
+
+
 def test_what_is_no_graph_is_refused():
     with pytest.raises(InputError, match="'graph' argument must be a PriorityGraph; got dict"):
         to_networkx({})

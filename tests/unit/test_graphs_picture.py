@@ -157,3 +157,9 @@ def test_unusable_arguments_are_refused():
         InputError, match="'names' argument must be a name for each token of the graphs; got none for token 3"
     ):
         draw_graphs(priority_graphs(figure_2()), "abc")
+
+
+@pytest.mark.parametrize("graphs", [None, 3, np.array(1.0)])
+def test_what_holds_no_graphs_is_refused(graphs):
+    with pytest.raises(InputError, match="'graphs' argument must be at least one PriorityGraph; got"):
+        draw_graphs(graphs)

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.graphs import cyclic_subset, graphs_of_edges, is_acyclic, priority_graphs, tied_positions
+from marginlens.errors import InputError
+from marginlens.graphs import (
+    component_levels,
+    cyclic_subset,
+    graphs_of_edges,
+    is_acyclic,
+    priority_graphs,
+    reduced_order,
+    tied_positions,
+)
 from marginlens.graphs.priority import PriorityGraph
 
 
@@ -147,3 +156,40 @@ def test_the_cyclic_subset_of_acyclic_data_is_a_dataset_without_samples() -> Non
     assert repr(subset) == "CyclicSubset(0 sequences × 0 of 3 tokens, d_model=3)"
     assert len(subset.attention(np.eye(3))) == 0
     assert priority_graphs(subset) == {}
+    assert len(cyclic_subset(subset)) == len(tied_positions(subset)) == 0
+
+
+def test_what_is_no_graph_and_no_token_is_refused_by_name() -> None:
+    graph = priority_graphs(SequenceDataset([[0, 1], [1, 0, 2]], [0, 1], np.eye(3)))[1]
+    for function in (component_levels, reduced_order):
+        with pytest.raises(InputError, match="'graph' argument must be a PriorityGraph; got NoneType"):
+            function(None)
+    for wrong, got in ((None, "NoneType"), ({0: None}, "NoneType"), ({"a": graph}, "the key 'a'")):
+        with pytest.raises(InputError, match=f"'graphs'.*mapping from last tokens.*got {got}"):
+            is_acyclic(wrong)
+    for token in ("0", 0.0, None, [0], True):
+        with pytest.raises(InputError, match="'token' argument must be a whole number"):
+            graph.component(token)
+        with pytest.raises(InputError, match="'token' argument must be a whole number"):
+            graph.reaches(0, token)
+    for tokens in (["a"], [0.5], [[0], [0, 1]], None):
+        with pytest.raises(InputError, match="'tokens' argument must be whole numbers"):
+            graph.components_of(tokens)
+    assert graph.components_of([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"last": None}, "'last' argument must be whole numbers"),
+        ({"head": [0, -1]}, r"'head' argument must be a list of ids from 0 to 2; got ids from -1 to 0"),
+        ({"tail": [[0, 1]]}, r"'tail' argument must be a list of ids from 0 to 2; got shape \(1, 2\)"),
+        ({"tail": [0]}, "'tail' argument must be as long as"),
+        ({"n_vocabulary": 0}, "'n_vocabulary' argument must be a whole number of at least 1"),
+    ],
+)
+def test_edges_that_are_none_are_refused_by_name(change: dict[str, object], sentence: str) -> None:
+    edges = {"last": [2, 2], "head": [0, 1], "tail": [1, 0], "n_vocabulary": 3}
+    assert graphs_of_edges(**edges)[2].n_components == 1
+    with pytest.raises(InputError, match=sentence):
+        graphs_of_edges(**edges | change)

@@ -8,7 +8,8 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.graphs.priority import PriorityGraph, priority_graphs
+from marginlens.errors import reject
+from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs
 from marginlens.papers import implements
 
 
@@ -20,9 +21,27 @@ def tied_positions(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | No
         graphs: the priority graphs of the data, made when not given.
     """
     graphs = priority_graphs(as_sequences(ds)) if graphs is None else graphs
-    table, column = component_table(graphs, ds.n_vocabulary)
-    query = np.repeat(column[ds.last], ds.lengths)
-    return table[ds.tokens, query] == table[np.repeat(ds.labels, ds.lengths), query]
+    rank = position_ranks(ds, graphs)
+    of_label = np.maximum.reduceat(np.where(ds.is_label, rank, -1), ds.offsets[:-1])
+    return rank == np.repeat(of_label, ds.lengths)
+
+
+def position_ranks(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> IntArray:
+    """(n_positions,) the component of every position's token in the graph of its last token, 0 the highest priority."""
+    table, column = component_table(as_graphs(graphs, as_sequences(ds).n_vocabulary), ds.n_vocabulary)
+    place = np.repeat(column[ds.last], ds.lengths)
+    rank = table[ds.tokens, place] if table.shape[1] else np.full(len(ds.tokens), -1)
+    unknown = (rank < 0) | (place < 0)
+    if unknown.any():
+        position = int(np.argmax(unknown))
+        i = int(ds.sample[position])
+        raise reject(
+            "graphs",
+            "graphs of these sequences",
+            f"none with token {ds.tokens[position]} for last token {ds.last[i]} (sample {i})",
+            "Make them with priority_graphs(ds) or pseudo_graphs(ds, W, threshold).",
+        )
+    return rank
 
 
 def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> tuple[IntArray, IntArray]:

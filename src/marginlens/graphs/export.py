@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marginlens.errors import missing_extra, reject
-from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,7 +26,7 @@ def to_networkx(graph: PriorityGraph) -> nx.DiGraph:
         import networkx as nx
     except ImportError as problem:
         raise missing_extra("networkx", "graph", "to_networkx") from problem
-    made = nx.DiGraph(last=_checked(graph).last)
+    made = nx.DiGraph(last=as_graph(graph).last)
     made.add_nodes_from(
         (int(token), {"component": int(part)}) for token, part in zip(graph.nodes, graph.component_of, strict=True)
     )
@@ -38,7 +38,7 @@ def to_networkx(graph: PriorityGraph) -> nx.DiGraph:
 
 def to_table(graph: PriorityGraph) -> dict[str, Any]:
     """A priority graph as plain lists: last, nodes, edges (label, token, count), and components for the reader."""
-    _checked(graph)
+    as_graph(graph)
     return {
         "last": graph.last,
         "nodes": graph.nodes.tolist(),
@@ -50,6 +50,8 @@ def to_table(graph: PriorityGraph) -> dict[str, Any]:
 def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]:
     """The graphs of tables as `to_table` makes them, by last token; components are found anew from the edges."""
     graphs = {}
+    if not isinstance(tables, Iterable) or isinstance(tables, str | bytes | Mapping | np.ndarray):
+        raise reject("tables", "a list of tables made by to_table", type(tables).__name__)
     for table in tables:
         try:
             nodes = np.array(table["nodes"], dtype=np.int64)
@@ -69,9 +71,3 @@ def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]
             )
         graphs[last] = replace(made, counts=edges[:, 2])
     return graphs
-
-
-def _checked(graph: Any) -> PriorityGraph:
-    if not isinstance(graph, PriorityGraph):
-        raise reject("graph", "a PriorityGraph", type(graph).__name__)
-    return graph

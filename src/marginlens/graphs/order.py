@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.graphs.priority import PriorityGraph
+from marginlens.graphs.priority import PriorityGraph, as_graph
 
 
 def reduced_order(graph: PriorityGraph) -> BoolArray:
     """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
-    count = graph.n_components
+    count = as_graph(graph).n_components
     direct = np.zeros((count, count), dtype=bool)
     ends = _ends(graph)
     direct[ends[:, 0], ends[:, 1]] = True
@@ -28,7 +28,7 @@ def reduced_order(graph: PriorityGraph) -> BoolArray:
 
 def component_levels(graph: PriorityGraph) -> IntArray:
     """(n_components,) how many components the longest chain above each one has."""
-    level = np.zeros(graph.n_components, dtype=np.int64)
+    level = np.zeros(as_graph(graph).n_components, dtype=np.int64)
     for i, j in np.unique(_ends(graph), axis=0).tolist():  # edges lead to higher numbers, so i is final
         level[j] = max(level[j], level[i] + 1)
     return level

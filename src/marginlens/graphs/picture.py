@@ -52,7 +52,10 @@ def draw_graphs(
     Returns:
         A matplotlib figure with one panel per graph, as large as they need.
     """
-    chosen = list(graphs.values() if isinstance(graphs, Mapping) else graphs)
+    try:
+        chosen = list(graphs.values() if isinstance(graphs, Mapping) else graphs)
+    except TypeError as problem:
+        raise reject("graphs", "at least one PriorityGraph", type(graphs).__name__) from problem
     if not chosen or not all(isinstance(graph, PriorityGraph) for graph in chosen):
         raise reject("graphs", "at least one PriorityGraph", f"{len(chosen)} entries" if chosen else "none")
     if headings is not None and len(headings) != len(chosen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -12,6 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
+from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
 
 _TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
@@ -77,13 +79,16 @@ class PriorityGraph:
 
     def component(self, token: int) -> int:
         """The component of a token, -1 for a token that the graph does not hold."""
+        if isinstance(token, bool) or not isinstance(token, int | np.integer):
+            raise reject("token", "a whole number, the id of a token", repr(token))
         place = int(np.searchsorted(self.nodes, token))
         return int(self.component_of[place]) if place < len(self.nodes) and self.nodes[place] == token else -1
 
     def components_of(self, tokens: IntArray) -> IntArray:
         """The component of each token, -1 where the graph does not hold it."""
-        place = np.minimum(np.searchsorted(self.nodes, tokens), len(self.nodes) - 1)
-        return np.where(self.nodes[place] == tokens, self.component_of[place], -1)
+        ids = _whole(tokens, "tokens")
+        place = np.minimum(np.searchsorted(self.nodes, ids), len(self.nodes) - 1)
+        return np.where(self.nodes[place] == ids, self.component_of[place], -1)
 
     def reaches(self, i: int, j: int) -> bool:
         """Whether a path of edges leads from token i to token j (a token reaches itself)."""
@@ -119,7 +124,10 @@ def priority_graphs(ds: SequenceDataset) -> dict[int, PriorityGraph]:
 
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
     """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
-    K = n_vocabulary
+    K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
+    last, head, tail = (_ids(one, name, K) for one, name in ((last, "last"), (head, "head"), (tail, "tail")))
+    if not len(last) == len(head) == len(tail):
+        raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
     keys, counts = _counted((last * K + head) * K + tail, K**3)
     k, i, j = keys // (K * K), keys // K % K, keys % K
     nodes = np.unique(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
@@ -139,7 +147,48 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
 @implements("C", "Def 2")
 def is_acyclic(graphs: Mapping[int, PriorityGraph]) -> bool:
     """Whether all graphs are acyclic, which makes the dataset acyclic."""
-    return all(graph.is_acyclic for graph in graphs.values())
+    return all(graph.is_acyclic for graph in as_graphs(graphs).values())
+
+
+def as_graph(graph: Any) -> PriorityGraph:
+    """`graph` if it is a priority graph, else the sentence that says what is expected."""
+    if not isinstance(graph, PriorityGraph):
+        raise reject("graph", "a PriorityGraph", type(graph).__name__)
+    return graph
+
+
+def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, PriorityGraph]:
+    """`graphs` if they are priority graphs by last token, of ids below `n_vocabulary` where that is given."""
+    expected = "a mapping from last tokens to PriorityGraph objects"
+    if not isinstance(graphs, Mapping):
+        raise reject("graphs", expected, type(graphs).__name__)
+    for last, graph in graphs.items():
+        if not isinstance(graph, PriorityGraph):
+            raise reject("graphs", expected, type(graph).__name__)
+        if isinstance(last, bool) or not isinstance(last, int | np.integer):
+            raise reject("graphs", expected, f"the key {last!r}")
+        if n_vocabulary is not None and not 0 <= max(last, int(graph.nodes.max(initial=0))) < n_vocabulary:
+            wanted = f"graphs of tokens 0 to {n_vocabulary - 1}, one for each row of E"
+            raise reject("graphs", wanted, f"a graph of last token {last}")
+    return graphs
+
+
+def _whole(ids: Any, argument: str) -> IntArray:
+    try:
+        array = np.asarray(ids)
+    except ValueError as problem:
+        raise reject(argument, "whole numbers, ids of tokens", "lists of different lengths") from problem
+    if array.dtype.kind not in "iu" and array.size:
+        raise reject(argument, "whole numbers, ids of tokens", f"shape {array.shape} with dtype {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
+    array = _whole(ids, argument)
+    if array.ndim != 1 or (len(array) and not 0 <= array.min() <= array.max() < n_vocabulary):
+        got = f"shape {array.shape}" if array.ndim != 1 else f"ids from {array.min()} to {array.max()}"
+        raise reject(argument, f"a list of ids from 0 to {n_vocabulary - 1}", got)
+    return array
 
 
 def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:

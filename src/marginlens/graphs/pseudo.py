@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray
 from marginlens.errors import reject
-from marginlens.graphs.cyclic import CyclicSubset, component_table
+from marginlens.graphs.cyclic import CyclicSubset, position_ranks
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.papers import implements
 
@@ -73,21 +73,8 @@ def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> 
     Returns:
         A `CyclicSubset`, without any sample where none keeps two different tokens.
     """
-    table, column = component_table(graphs, as_sequences(ds).n_vocabulary)
+    rank = position_ranks(ds, graphs)
     starts, lengths = ds.offsets[:-1], ds.lengths
-    place = column[ds.last]
-    rank = table[ds.tokens, np.repeat(place, lengths)] if table.shape[1] else np.full(len(ds.tokens), -1)
-    unknown = (rank < 0) | np.repeat(place < 0, lengths)
-    if unknown.any():
-        position = int(np.argmax(unknown))
-        i = int(ds.sample[position])
-        missing = f"none with token {ds.tokens[position]} for last token {ds.last[i]} (sample {i})"
-        raise reject(
-            "graphs",
-            "graphs of these sequences",
-            missing,
-            "Make them with priority_graphs(ds) or pseudo_graphs(ds, W, threshold).",
-        )
     kept = rank == np.repeat(np.minimum.reduceat(rank, starts), lengths)
     lowest = np.minimum.reduceat(np.where(kept, ds.tokens, ds.n_vocabulary), starts)
     highest = np.maximum.reduceat(np.where(kept, ds.tokens, -1), starts)
