@@ -9,7 +9,7 @@ import tolerances
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
-from marginlens.graphs import cyclic_subset, priority_graphs, subspace
+from marginlens.graphs import cyclic_subset, priority_graphs, subspace, tied_positions
 from marginlens.graphs.pseudo import leading_subset, pseudo_graphs, selected_positions
 from marginlens.graphs.subspace import cyclic_subspace
 
@@ -112,11 +112,27 @@ def test_the_subspace_does_not_depend_on_the_scale_of_the_embeddings(scale: floa
     np.testing.assert_allclose(projections[1], projections[0], atol=tolerances.ORTHOGONAL)
 
 
+@pytest.mark.parametrize("scale", [1e-160, 1e160])
+def test_orthogonal_embeddings_of_any_length_are_projected_alike(scale: float) -> None:
+    ds = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], np.eye(3))
+    W = np.arange(9.0).reshape(3, 3)
+    plain, scaled = (cyclic_subspace(ds.E * factor, priority_graphs(ds)) for factor in (1.0, scale))
+    assert scaled.rank == plain.rank == 1
+    np.testing.assert_allclose(scaled.project(W), plain.project(W), atol=tolerances.ORTHOGONAL)
+    np.testing.assert_allclose(scaled.complement(W), plain.complement(W), atol=tolerances.ORTHOGONAL)
+
+
 def test_bad_subspace_arguments_are_refused_by_name() -> None:
     ds = cyclic_sequences(6, 8, 12, 4, 0)
     space = cyclic_subspace(ds.E, priority_graphs(ds))
-    with pytest.raises(InputError, match=r"'W'.*shape \(…, 8, 8\); got shape \(3, 3\)"):
+    with pytest.raises(InputError, match=r"'W'.*shape \(8, 8\); got shape \(3, 3\)"):
         space.project(np.eye(3))
+    with pytest.raises(InputError, match=r"'W'.*shape \(…, 8, 8\); got nan at index \(1, 0, 0\)"):
+        space.project(np.stack([np.eye(8), np.full((8, 8), np.nan)]))
+    with pytest.raises(InputError, match=r"'W'.*shape \(8, 8\); got 'nonsense'"):
+        space.complement("nonsense")
+    with pytest.raises(InputError, match=r"'graphs'.*a mapping from last tokens.*got list"):
+        cyclic_subspace(ds.E, [])
     with pytest.raises(InputError, match=r"'graphs'.*PriorityGraph objects; got int"):
         cyclic_subspace(ds.E, {0: 3})
     with pytest.raises(InputError, match=r"'graphs'.*tokens 0 to 1, one for each row of E"):
@@ -177,7 +193,9 @@ def test_the_local_subset_keeps_what_is_tied_with_the_selected() -> None:
     assert subset.samples.tolist() == [0]
     assert subset[0][0].tolist() == [1, 2]
     assert subset[0][1] == 0
-    assert leading_subset(ds, pseudo_graphs(ds, np.diag([-100.0, 0.0, 100.0]) @ np.ones((3, 3)), 0.01)).samples.size == 0
+    assert (
+        leading_subset(ds, pseudo_graphs(ds, np.diag([-100.0, 0.0, 100.0]) @ np.ones((3, 3)), 0.01)).samples.size == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,5 +219,10 @@ def test_graphs_of_other_data_are_refused() -> None:
         InputError, match=r"'graphs'.*none with token 1 for last token 2 \(sample 0\).*priority_graphs\(ds\)"
     ):
         leading_subset(ds, priority_graphs(other))
-    with pytest.raises(InputError, match=r"'graphs'.*none with token 0 for last token 2 \(sample 0\)"):
-        leading_subset(ds, {})
+    for function in (leading_subset, cyclic_subset, tied_positions):
+        with pytest.raises(InputError, match=r"'graphs'.*none with token 0 for last token 2 \(sample 0\)"):
+            function(ds, {})
+        with pytest.raises(InputError, match=r"'graphs'.*got str"):
+            function(ds, "graphs")
+        with pytest.raises(InputError, match=r"'ds'.*got NoneType"):
+            function(None, priority_graphs(ds))

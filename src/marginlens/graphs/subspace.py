@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -14,14 +14,15 @@ from scipy.sparse.linalg import LinearOperator, lsqr
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.errors import real_array, reject
-from marginlens.graphs.priority import PriorityGraph
+from marginlens.errors import n_axes, real_array
+from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.papers import implements
 
 _EPS = 2.0**-52
 _DENSE = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
 _QUICK = 250  # up to so many, that is quicker than anything else
 _FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
+_FAR = 200  # powers of two from length one at which products of four embeddings may leave the numbers
 
 
 @implements("C", "Def 3")
@@ -39,15 +40,7 @@ def cyclic_subspace(E: Any, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspa
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
     tokens, columns, groups, found = [], [], [], 0
     queries: list[int] = []
-    for last, graph in graphs.items():
-        if not isinstance(graph, PriorityGraph):
-            raise reject("graphs", "a mapping from last tokens to PriorityGraph objects", type(graph).__name__)
-        if max(int(last), int(graph.nodes.max(initial=0))) >= len(embeddings):
-            raise reject(
-                "graphs",
-                f"graphs of tokens 0 to {len(embeddings) - 1}, one for each row of E",
-                f"a graph of last token {last}",
-            )
+    for last, graph in as_graphs(graphs, len(embeddings)).items():
         sizes = np.bincount(graph.component_of, minlength=graph.n_components)
         inside = sizes[graph.component_of] > 1
         if not inside.any():
@@ -101,6 +94,8 @@ class CyclicSubspace:
         """The dimension of S_cyc."""
         if self.n_generators == 0:
             return 0
+        if self._near is not None:
+            return self._near.rank
         return self.n_generators if self.scales is not None or self.independent else len(self._reduced[0])
 
     @cached_property
@@ -201,11 +196,11 @@ class CyclicSubspace:
     def project(self, W: Any) -> FloatArray:
         """The part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
         d = self.E.shape[1]
-        weights = np.asarray(W, dtype=np.float64)
-        if weights.ndim < 2 or weights.shape[-2:] != (d, d):
-            raise reject("W", f"of shape (…, {d}, {d})", f"shape {weights.shape}")
+        weights = real_array(W, "W", ("…",) * (n_axes(W) - 2) + (d, d))
         if self.n_generators == 0:
             return np.zeros_like(weights)
+        if self._near is not None:
+            return self._near.project(weights)
         if self.scales is not None:
             return self.lift(self.centre(self.cells(weights)) / self.scales[self.columns])
         if self._spanned:
@@ -219,7 +214,14 @@ class CyclicSubspace:
 
     def complement(self, W: Any) -> FloatArray:
         """The part of W (…, d_model, d_model) orthogonal to S_cyc."""
-        return np.asarray(W, dtype=np.float64) - self.project(W)
+        inside = self.project(W)
+        return np.asarray(W, dtype=np.float64) - inside
+
+    @cached_property
+    def _near(self) -> CyclicSubspace | None:
+        """The same subspace by embeddings near length one, where those of `E` are far from it."""
+        E, power = near_one(self.E)
+        return replace(self, E=E) if abs(power) > _FAR else None
 
     @cached_property
     def basis(self) -> FloatArray:
@@ -227,6 +229,8 @@ class CyclicSubspace:
         d = self.E.shape[1]
         if self.n_generators == 0:
             return np.zeros((0, d, d))
+        if self._near is not None:
+            return self._near.basis
         basis, left, right = self._reduced
         return np.asarray(left @ basis.reshape(len(basis), left.shape[1], right.shape[1]) @ right.T)
 
@@ -274,6 +278,12 @@ class CyclicSubspace:
         )
         values = lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[0]
         return self.lift(self.centre(values))
+
+
+def near_one(E: FloatArray) -> tuple[FloatArray, int]:
+    """`E` with its largest entry brought between one half and one by a power of two, and the power that leads back."""
+    power = int(np.frexp(np.abs(E).max(initial=0.0))[1])
+    return np.ldexp(E, -power), power
 
 
 def _frame(rows: FloatArray) -> FloatArray:
