@@ -83,6 +83,19 @@ def test_every_step_is_right_at_norm_ten_thousand():
         assert run.norm > 9.9e3
 
 
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("exponent", [-900, -490, -340, 340, 490, 900])
+def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent):
+    data, v = ml.data.sphere_tokens(2, 3, 4, width, np.random.default_rng(5))
+    start, unit = np.random.default_rng(6).normal(size=width), 2.0**exponent
+    plain = ml.descend(data, v, step=ml.NormalizedStep(0.5), start=start, n_steps=150)
+    scaled = ml.TokenDataset(data.X, data.y, K=data.K * unit)
+    run = ml.descend(scaled, v, step=ml.NormalizedStep(0.5 / unit), start=start / unit, n_steps=150)
+    assert all(one is ml.DescentStatus.COMPLETED for one in run.status)
+    assert np.allclose(run.final * unit, plain.final, rtol=LOOP_AGREEMENT, atol=0)
+    assert np.allclose(run.attention, plain.attention, rtol=0, atol=LOOP_AGREEMENT)
+
+
 def test_many_starts_on_one_problem():
     data, v = ml.data.figure_1b()
     starts = np.random.default_rng(0).normal(size=(9, 2))

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, norm, times
+from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, largest, norm, times
 from marginlens.dynamics.weights import pair_weights
 
 RAN_ALL, STATIONARY, NON_FINITE = 0, 1, 2
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
+_EXTREME = 1e60  # keys beyond, or whose inverses are, are rescaled, so that no product of two keys and a weight leaves the range
 
 
 @njit(**COMPILED)
@@ -111,4 +112,28 @@ def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any
     for b in range(first, last):
         j = b % keys.shape[0]
         rows = centred(keys[j], lengths[j])
-        ends[b, 0], ends[b, 1], logits[b] = _descend_one(rows, scores[j], lengths[j], start[b], rule, save, points[b])
+        normalized, eta, code, n_steps = rule
+        unit = _key_unit(rows, start[b], eta) if normalized else 1.0
+        if unit == 1.0:
+            ends[b, 0], ends[b, 1], logits[b] = _descend_one(
+                rows, scores[j], lengths[j], start[b], rule, save, points[b]
+            )
+            continue
+        scaled = (normalized, eta * unit, code, n_steps)  # of normalised descent on unit p, with keys in units
+        ends[b, 0], ends[b, 1], logits[b] = _descend_one(
+            rows / unit, scores[j], lengths[j], start[b] * unit, scaled, save, points[b]
+        )
+        points[b] /= unit
+
+
+@njit(**COMPILED)
+def _key_unit(rows: Any, start: Any, eta: float) -> float:
+    """The power of two next to the largest entry of extreme keys; 1 for others, and where scaling would round start or step."""
+    size = largest(rows)
+    if size == 0.0 or not math.isfinite(size) or 1.0 / _EXTREME < size < _EXTREME:
+        return 1.0
+    unit = 2.0 ** min(max(math.floor(math.log2(size)), -1022), 1022)
+    exact = eta * unit / unit == eta
+    for k in range(start.shape[0]):
+        exact = exact and start[k] * unit / unit == start[k]
+    return unit if exact else 1.0

@@ -41,11 +41,18 @@ def dot(x: Any, y: Any) -> float:
 
 
 @njit(**COMPILED)
+def largest(x: Any) -> float:
+    """The largest modulus among the entries of an array."""
+    found = 0.0
+    for entry in x.flat:
+        found = max(found, abs(entry))
+    return found
+
+
+@njit(**COMPILED)
 def norm(x: Any) -> float:
     """‖x‖ without overflow or underflow."""
-    scale = 0.0
-    for k in range(x.shape[0]):
-        scale = max(scale, abs(x[k]))
+    scale = largest(x)
     if scale == 0.0 or not math.isfinite(scale):
         return scale
     return scale * math.sqrt(dot(x / scale, x / scale))
