@@ -46,6 +46,7 @@ def adapter_for(model: Any) -> Adapter:
     if not hasattr(config, "model_type") or not hasattr(model, "base_model"):
         raise reject("model", "a loaded Hugging Face model", type(model).__name__)
     adapter = check_family(config)
+    _check_tuning(model)
     implementation = getattr(config, "_attn_implementation", None)
     if implementation != "eager":
         raise reject(
@@ -54,7 +55,21 @@ def adapter_for(model: Any) -> Adapter:
             f"attn_implementation={implementation!r}, which hides it",
             'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").',
         )
+    loading = (hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's, which loads weights when used
+    if all(one.device.type == "meta" for one in model.parameters()) and not any(loading):
+        raise reject("model", "a model with weights", "one on the meta device, which has none")
     return adapter(model)
+
+
+def _check_tuning(model: Any) -> None:
+    """Refuse what peft puts around a model where this changes what the model reads, and not only its modules."""
+    tuned = getattr(model, "active_peft_config", None)
+    kind = getattr(getattr(tuned, "peft_type", None), "value", None)
+    if getattr(tuned, "is_prompt_learning", False):
+        raise reject("model", "a model that reads the tokens it is given alone", f"one with a learned prompt ({kind})")
+    if getattr(tuned, "alora_invocation_tokens", None):
+        got = "an activated LoRA, which starts at a token of the text"
+        raise reject("model", "a model whose projections are the same for all tokens", got)
 
 
 __all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "supported_families"]
