@@ -13,11 +13,13 @@ from marginlens.data.tokens import IntArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.affine import evaluating
-from marginlens.probe.models.adapters.base import Captured, LayerReading, hidden_by
+from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, hidden_by
+from marginlens.probe.models.own_attention import check_own, own_rows
 
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 
 
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REGISTERING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
 _TOKENS, _PAIRS = 1024, 2**19  # of one batch: little padding, and maps of one layer that fit into memory
 
@@ -41,7 +43,8 @@ def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] |
 
     The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
     attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
-    are held at a time. A model in evaluation mode may be read from several threads at once.
+    are held at a time. At a few queries they are compared with the model's own; a layer that attends otherwise than its
+    family does is refused. A model in evaluation mode may be read from several threads at once.
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
@@ -53,40 +56,57 @@ def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] |
     adapter = adapter_for(model)
     wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
     with torch.no_grad():
-        captured = _run(adapter, batch, set(wanted))
-    return _readings(adapter, captured, wanted)
+        ran = _run(adapter, batch, set(wanted))
+    return _readings(adapter, ran, wanted)
 
 
-def _readings(adapter: Adapter, captured: dict[int, Captured], layers: Sequence[int]) -> Iterator[LayerReading]:
+@dataclass(frozen=True, eq=False)
+class _Ran:
+    """What is kept of the layers of a model that ran."""
+
+    entered: dict[int, Captured]
+    own: dict[int, Any]  # the layer's own attention at a few queries
+
+
+def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int]) -> Iterator[LayerReading]:
     import torch
 
     for place, layer in enumerate(layers):
         again = layer in layers[place + 1 :]
         with torch.no_grad(), evaluating(adapter.attention_module(layer)):
             # both entered anew for each layer: what the caller does between two readings is its own
-            reading = adapter.read(layer, captured[layer] if again else captured.pop(layer))
+            reading = adapter.read(layer, ran.entered[layer] if again else ran.entered.pop(layer))
         _check_attention(reading)
+        check_own(reading, ran.own[layer], adapter.module_name(layer))
         yield reading
 
 
 class _Enough(Exception):
-    """The last layer that was asked for has its inputs; what the model would compute from there on is not needed."""
+    """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
 
 
-def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[int, Captured]:
+def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
     """Run the model once, up to the last of the layers, and keep what enters each of them."""
     inputs = _as_model_inputs(adapter.model, batch)
-    kept: dict[int, Captured] = {}
-    own, last = get_ident(), max(layers, default=-1)
+    kept = _Ran({}, {})
+    here, last = get_ident(), max(layers, default=-1)
 
-    def keep(layer: int) -> Callable[..., None]:
+    def enters(layer: int) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if get_ident() != own:  # a thread with another batch, which may find this hook half registered or removed
+            if get_ident() != here:  # a thread with another batch, which may find this hook half registered or removed
                 return
             named = _named(module, args, kwargs or {})
             tokens = named["hidden_states"]
             real = _real_tokens(inputs.get("attention_mask"), tokens)
-            kept[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
+            kept.entered[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
+
+        return hook
+
+    def attended(layer: int) -> Callable[..., None]:
+        def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
+            if get_ident() != here:
+                return
+            kept.own[layer] = own_rows(output, adapter.module_name(layer))
             if layer == last:
                 raise _Enough
 
@@ -97,14 +117,15 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[i
         for layer in sorted(layers):
             with _REGISTERING:
                 module = adapter.attention_module(layer)
-                hooks.append(module.register_forward_pre_hook(keep(layer), with_kwargs=True))
+                hooks.append(module.register_forward_pre_hook(enters(layer), with_kwargs=True))
+                hooks.append(module.register_forward_hook(attended(layer), prepend=True))  # before what others change
         with evaluating(adapter.model), suppress(_Enough):
             adapter.model(**inputs, **adapter.call_options)
     finally:
         for one in hooks:
             one.remove()
-    for layer in sorted(kept):
-        _check_finite(kept[layer], layer)
+    for layer in sorted(kept.entered):
+        _check_finite(kept.entered[layer], layer)
     return kept
 
 
@@ -127,9 +148,10 @@ def _check_attention(reading: LayerReading) -> None:
 
 
 def _named(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a module's forward by name."""
-    names = [name for name in inspect.signature(module.forward).parameters if name != "kwargs"]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+    """The arguments of a module's forward by name; the first are the tokens, also where another forward calls them otherwise."""
+    names = [name for name, one in inspect.signature(module.forward).parameters.items() if one.kind not in _ANY]
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {"hidden_states": args[0], **named} if args else named
 
 
 def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,11 +164,11 @@ def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         raise reject("batch", "a mapping with input_ids, inputs_embeds or pixel_values", type(batch).__name__)
     if batch.get("past_key_values") is not None:
         raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
-    inputs = {}
+    inputs, device = {}, device_of(model)
     for name, value in batch.items():
         if name in _OF_THE_HEAD or value is None:
             continue
-        tensor = torch.as_tensor(value, device=model.device)
+        tensor = torch.as_tensor(value, device=device)
         inputs[name] = tensor.to(model.dtype) if name in ("pixel_values", "inputs_embeds") else tensor
     return inputs
 

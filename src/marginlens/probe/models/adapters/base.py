@@ -126,6 +126,10 @@ class Adapter(ABC):
         """The module of layer `layer` whose inputs are read."""
         return self._modules[self.check_layer(layer)]
 
+    def module_name(self, layer: int) -> str:
+        """What the module of a layer is called in the model, and its type."""
+        return f"{self._names[layer]} of type {type(self._modules[layer]).__name__}"
+
     def check_layer(self, layer: int) -> int:
         if whole_number(layer, "layer", at_least=0) >= self.n_layers:
             raise reject("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
@@ -214,9 +218,7 @@ class Adapter(ABC):
 
         around = self.attention_module(layer)
         module = getattr(around, child)
-        tensors = (one for part in (module, around, self.model) for one in (*part.parameters(), *part.buffers()))
-        there = (one.device for one in tensors if one.device.type != "meta")  # weights that are loaded when they are used
-        like = torch.empty(0, device=next(there, "cpu"), dtype=self.model.dtype)
+        like = torch.empty(0, device=device_of(module, around, self.model), dtype=self.model.dtype)
         return affine_map(module, self.d_model, f"{self._names[layer]}.{child}", like, used)
 
 
@@ -236,6 +238,12 @@ class LinearAdapter(Adapter):
         module = self.attention_module(layer)
         query, key = (getattr(module, name) for name in self.projections)
         return query, key
+
+
+def device_of(*modules: Any) -> Any:
+    """The device of the first weight that is there; the CPU where all are loaded when they are used."""
+    tensors = (one for module in modules for one in (*module.parameters(), *module.buffers()))
+    return next((one.device for one in tensors if one.device.type != "meta"), "cpu")
 
 
 def logit_rounding(dtype: Any) -> float:
