@@ -190,6 +190,18 @@ def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
     assert least_distance(np.vstack([A, -A[:1]]) * scale, np.ones(7)).status is Status.INFEASIBLE
 
 
+def test_what_is_called_optimal_keeps_its_promise_where_rows_nearly_cancel() -> None:
+    kept = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        A = rng.normal(size=(5, 6))
+        A[1] = -A[0] + 3e-12 * rng.normal(size=6)
+        solution = least_distance(A, np.ones(5))
+        kept += solution.status is Status.OPTIMAL
+        assert solution.status is Status.INACCURATE or solution.keeps_promise()
+    assert kept >= 100
+
+
 def test_equalities_confine_x_to_their_null_space() -> None:
     rng = np.random.default_rng(6)
     for _ in range(60):

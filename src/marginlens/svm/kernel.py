@@ -15,7 +15,7 @@ from marginlens.svm.gram_set import gram_active_set
 from marginlens.svm.products import gram, row_squares, square_sum
 from marginlens.svm.solution import MOST_AMPLIFIED
 
-OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED = 0, 1, 2, 3, 4
+OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED, SHAKY = 0, 1, 2, 3, 4, 5
 SWEEPS = 60
 CLEAN = 1e-13                 # residual up to which the quick methods are believed; beyond, rows enter one by one
 PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
@@ -163,8 +163,9 @@ def _proved(problem: Problem, answer: Answer) -> int:
         measure_slack(problem, answer)
         residual, amplified = optimality(problem.floor, answer)
         residual = max(residual, np.sqrt(distance / square_sum(accurate)))
-    allowed = min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED)
-    return OPTIMAL if residual <= allowed else UNPROVED
+    if residual > min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED):
+        return UNPROVED
+    return OPTIMAL if ROUNDING * amplified <= MOST_AMPLIFIED else SHAKY  # beyond, another order of additions may say otherwise
 
 
 @njit(cache=True, nogil=True)

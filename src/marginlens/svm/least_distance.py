@@ -12,6 +12,8 @@ from marginlens.errors import real_array, reject
 from marginlens.svm.equalities import NullSpace
 from marginlens.svm.kernel import (
     INFEASIBLE,
+    OPTIMAL,
+    SHAKY,
     UNPROVED,
     UNSCALED,
     Batch,
@@ -79,6 +81,9 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
         kept = np.isfinite(found.weights[j]) & ((found.weights[j] != 0.0) == (one.weights[0] != 0.0))
         if not kept.all():  # the proof itself is beyond the range of double precision
             found.outcome[j] = UNPROVED
+    for j in np.flatnonzero(found.outcome == SHAKY):
+        proof = (found.x[j], Status.OPTIMAL, found.weights[j], None, found.active[j], None)
+        found.outcome[j] = OPTIMAL if MarginSolution(A[j], b[j], None, *proof).keeps_promise() else UNPROVED
     return found
 
 
