@@ -235,6 +235,10 @@ def test_a_nonpositive_output_has_no_log_loss():
     ds = SequenceDataset([[0, 1]], [0], np.eye(2))
     assert np.isnan(nexttoken_gradient(ds, np.zeros((2, 2)), head=-np.eye(2)).matrix).all()
     assert nexttoken_risk(ds, np.zeros((2, 2)), head=-np.eye(2)) == np.inf
+    with_one_token = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
+    for loss in (LogLoss(), OwnLog()):
+        found = nexttoken_gradient(with_one_token, np.zeros((2, 2)), head=np.diag([1.0, -1.0]), loss=loss)
+        assert np.isnan(found.matrix).all()
 
 
 def test_a_scaled_matrix_says_how_small_it_is():
@@ -242,3 +246,6 @@ def test_a_scaled_matrix_says_how_small_it_is():
     assert found.log_norm == pytest.approx(-2000.0 + 0.5 * np.log(2.0))
     assert not found.value().any()
     assert repr(found) == "ScaledMatrix(shape=(2, 2), log_norm=-2000)"
+    for scale in (1e-150, 1e150):
+        found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], scale * np.eye(2)), np.zeros((2, 2)))
+        assert found.log_norm == pytest.approx(2.0 * np.log(scale) - 0.5 * np.log(2.0))

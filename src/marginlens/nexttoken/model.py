@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
+from marginlens.directions import length
 from marginlens.dynamics.risk import ExcessRisk
 from marginlens.errors import reject
 from marginlens.nexttoken.batch import SequenceBatch
@@ -41,7 +42,7 @@ class ScaledMatrix:
     def log_norm(self) -> float:
         """Logarithm of the Frobenius norm, -inf for a zero matrix."""
         with np.errstate(divide="ignore"):
-            return float(np.log(np.linalg.norm(self.matrix)) + self.log_scale)
+            return float(np.log(length(self.matrix.ravel())) + self.log_scale)
 
     def value(self) -> FloatArray:
         """The matrix itself; entries below the smallest float64 become zero."""

@@ -12,7 +12,10 @@ from marginlens.dynamics.sums import COMPILED, dot
 
 LIKELIHOOD = -2  # the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 LOG, SQUARED, CROSS_ENTROPY, SQUARED_PROBABILITY = 0, 1, 2, 3  # the codes of the losses
-_FAR, _TOO_FAR = 1e60, 1e140  # how far the largest weight may be from the guessed scale: to keep the guess, and for its square to be safe
+_FAR, _TOO_FAR = (
+    1e60,
+    1e140,
+)  # how far the largest weight may be from the guessed scale: to keep the guess, and for its square to be safe
 
 
 @njit(**COMPILED)
@@ -124,7 +127,7 @@ def _of_sample(a: Any, problem: Any, code: int, i: int, room: Any) -> float:
         if score[k] != score[best]:
             near = max(near, values[k])
     if near == -np.inf:
-        return -np.inf
+        return np.nan if code == LOG and score[best] <= 0.0 else -np.inf
     shortfall = 0.0  # δ e^(top - near)
     for k in range(begin, end):
         if score[k] != score[best]:
