@@ -246,11 +246,16 @@ def check_the_limit(found: CyclicCorrection) -> None:
     assert found.direction is not None
     assert found.landscape is not None
     space, land = found.subspace, found.landscape
+    scale = 4.0**land.power
+
+    def slope(c: np.ndarray) -> np.ndarray:
+        return scale * np.tensordot(found.basis, land.gradient(scale * np.tensordot(c, found.basis, axes=1)), axes=2)
+
     np.testing.assert_allclose(space.project(found.direction), found.direction, atol=tolerances.CONDITIONED)
     end = minimize(
         lambda c: land.at(space.cells(np.tensordot(c, found.basis, axes=1))).value,
         np.zeros(space.rank),
-        jac=lambda c: np.tensordot(found.basis, land.gradient(np.tensordot(c, found.basis, axes=1)), axes=2),
+        jac=slope,
         method="BFGS",
         options={"gtol": 1e-5, "maxiter": 100},
     )
@@ -291,6 +296,37 @@ def test_the_local_correction_starts_where_it_is_told() -> None:
     assert found.status is INFINITE or "the start's part in S_cyc" in found.reason
     lone = pseudo_graphs(ds, 1e4 * rng.normal(size=(8, 8)), 0.01)
     assert cyclic_correction(ds, graphs=lone, head=ds.E, loss=CrossEntropy()).status is TRIVIAL
+
+
+@pytest.mark.statement("C §6", "C Lemma 7")
+def test_a_likelihood_of_selected_tokens_may_have_no_finite_correction() -> None:
+    """Weights that select both tokens tie them, but every label is the same: its likelihood grows for ever."""
+    ds = SequenceDataset([[0, 1]] * 2, [0, 0], np.eye(2))
+    found = cyclic_correction(ds, graphs=pseudo_graphs(ds, np.zeros((2, 2)), 0.01))
+    assert found.status is INFINITE
+    assert found.direction is not None
+    assert found.reason.startswith("With last token 1 the component {0, 1} is separated, {0} above {1}")
+    np.testing.assert_allclose(found.direction, [[0.0, 0.5], [0.0, -0.5]], atol=tolerances.ROUNDING)
+
+
+@pytest.mark.statement("C Def 3")
+@pytest.mark.parametrize("scale", [2.0**-500, 2.0**-60, 2.0**10, 2.0**60, 2.0**400])
+@pytest.mark.parametrize("shape", [(6, 8, 12, 4), (8, 4, 12, 4)])
+def test_the_correction_of_scaled_embeddings_is_divided_by_the_square(
+    shape: tuple[int, int, int, int], scale: float
+) -> None:
+    ds = cyclic_sequences(*shape, np.random.default_rng(2))
+    sequences = [ds[i][0] for i in range(len(ds))]
+    found, scaled = cyclic_correction(ds), cyclic_correction(SequenceDataset(sequences, ds.labels, scale * ds.E))
+    assert scaled.status is found.status is FINITE
+    np.testing.assert_array_equal(scaled.x * scale * scale, found.x)
+    assert scaled.curvature / scale / scale / scale / scale in (found.curvature, 0.0, np.inf)
+    assert scaled.residual() / scale / scale <= tolerances.CORRECTION_GRADIENT
+
+
+def test_a_correction_beyond_the_largest_number_is_not_called_finite() -> None:
+    ds = SequenceDataset([[0, 1]] * 3, [0, 1, 1], 1e-170 * np.eye(2))
+    assert cyclic_correction(ds).status is CorrectionStatus.INACCURATE
 
 
 def test_a_label_that_is_not_selected_has_no_log_likelihood() -> None:

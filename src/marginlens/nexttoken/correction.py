@@ -12,6 +12,7 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
+from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
@@ -24,7 +25,7 @@ from marginlens.nexttoken.heads import as_head
 from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.papers import implements
 
-_SETTLED = 1e-10  # gradient at which a minimum counts as found
+_SETTLED = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 _NEAR = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
 
 
@@ -59,8 +60,9 @@ def cyclic_correction(
         \bar{\mathcal L}(W) = \frac{1}{|\bar{\mathcal D}|} \sum_{(X, y) \in \bar{\mathcal D}} \ell(c_y^\top X^\top \mathbb S(X W \bar x))
 
     The risk depends on W only through its part in S_cyc, so the shortest minimiser lies there. With the log-loss and C Eᵀ = I it is
-    strictly convex on S_cyc: the minimum is unique, finite and independent of the start. Otherwise it need not be convex: what comes
-    back is the minimum reached from the start, and the risk may fall for ever, which is said with a direction that shows it.
+    strictly convex on S_cyc, and for the data's own graphs the minimum is unique, finite and independent of the start. Otherwise it need
+    not be convex: what comes back is the minimum reached from the start. For other graphs, heads and losses the risk may fall for ever,
+    which is said with a direction that shows it.
 
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I.
@@ -82,38 +84,41 @@ def cyclic_correction(
         reason = "Every component is a single token."
         return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space)
     landscape = Landscape(subset, space, scores, loss)
-    origin = nothing if at is None else space.project(at)
-    first = landscape.at(space.cells(origin))
+    origin = nothing if at is None else np.ldexp(space.project(at), 2 * landscape.power)
+    first = landscape.at(landscape.space.cells(origin))
     if not np.isfinite(first.value):
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[landscape.risk.problem.merged])))])
         problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
         raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
-    return _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc")
+    return _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc", (subset, space, landscape))
 
 
-def _found(landscape: Landscape, origin: FloatArray, named: str) -> CyclicCorrection:
+def _found(
+    landscape: Landscape, origin: FloatArray, named: str, kept: tuple[CyclicSubset, CyclicSubspace, Landscape]
+) -> CyclicCorrection:
     """Minimise, and say how that ended."""
-    subset, space = landscape.subset, landscape.space
-    end = minimise(landscape, origin)
-    gradient = float(np.linalg.norm(landscape.gradient(end.W)))
+    end, space, power = minimise(landscape, origin), landscape.space, 2 * landscape.power
+    near = float(np.linalg.norm(landscape.gradient(end.W)))
+    with np.errstate(over="ignore"):
+        x, gradient = np.ldexp(end.W, -power), float(np.ldexp(near, power))
     risk = landscape.at(space.cells(end.W)).value
-    flight = None if landscape.risk.is_likelihood or (end.settled and not end.flat) else runaway(landscape, end.W)
+    flight = None if end.settled and not end.flat else runaway(landscape, end.W)
     if flight is not None:
-        found = (flight.sentence, flight.limit, 0.0, flight.direction)
-        return CyclicCorrection(
-            np.full_like(end.W, np.nan), CorrectionStatus.INFINITE, *found, subset, space, landscape
-        )
+        found = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
+        return CyclicCorrection(np.full_like(x, np.nan), CorrectionStatus.INFINITE, *found, *kept)
     spread = float(np.ptp(space.centre(space.cells(end.W))))
-    if end.settled and gradient <= _SETTLED and (not end.flat or spread <= _NEAR):
+    if end.settled and near <= _SETTLED and (not end.flat or spread <= _NEAR) and np.isfinite(x).all():
         if landscape.risk.is_likelihood:
             reason = f"The log-loss is strictly convex on S_cyc; Newton's method took {end.steps} steps."
         else:
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
         if end.flat:
             reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
-        return CyclicCorrection(end.W, CorrectionStatus.FINITE, reason, risk, gradient, None, subset, space, landscape)
-    reason = f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {np.linalg.norm(end.W):.3g}."
-    return CyclicCorrection(end.W, CorrectionStatus.INACCURATE, reason, risk, gradient, None, subset, space, landscape)
+        return CyclicCorrection(x, CorrectionStatus.FINITE, reason, risk, gradient, None, *kept)
+    reason = (
+        f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {length(x.ravel()):.3g}."
+    )
+    return CyclicCorrection(x, CorrectionStatus.INACCURATE, reason, risk, gradient, None, *kept)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -140,7 +145,7 @@ class CyclicCorrection:
     landscape: Landscape | None = None
 
     def __repr__(self) -> str:
-        norm = f"norm={np.linalg.norm(self.x):.6g}, gradient={self.gradient_norm:.1e}"
+        norm = f"norm={length(self.x.ravel()):.6g}, gradient={self.gradient_norm:.1e}"
         return (
             f"CyclicCorrection({self.status.name}, {norm}, {self.subspace.n_groups} components, d_model={len(self.x)})"
         )
@@ -155,7 +160,12 @@ class CyclicCorrection:
         """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where nothing is tied, nan where x is."""
         if self.landscape is None:
             return float("inf")
-        return self.landscape.smallest_eigenvalue(self.x) if np.isfinite(self.x).all() else float("nan")
+        if not np.isfinite(self.x).all():
+            return float("nan")
+        power = self.landscape.power
+        smallest = self.landscape.smallest_eigenvalue(np.ldexp(self.x, 2 * power))
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.ldexp(smallest, 4 * power))
 
     def residual(self) -> float:
         """The norm of the risk's gradient at x, recomputed from the samples position by position; nan where x is infinite."""
@@ -173,4 +183,4 @@ class CyclicCorrection:
             slope = loss.derivative(outputs[None], np.array([label]))[0]
             gains = (slope if scores is None else slope @ scores)[ids]
             gradient += np.outer((s * (gains - s @ gains)) @ ds.E[ids], ds.E[ds.last[i]])
-        return float(np.linalg.norm(gradient / len(ds)))
+        return float(length(gradient.ravel() / len(ds)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -13,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, cg, eigsh
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
-from marginlens.graphs.subspace import CyclicSubspace
+from marginlens.graphs.subspace import CyclicSubspace, near_one
 from marginlens.nexttoken.component_risk import ComponentRisk, RiskPoint
 from marginlens.nexttoken.losses import NextTokenLoss
 from marginlens.nexttoken.reduced import reduce_sequences
@@ -24,6 +26,9 @@ _SMALL = 800  # up to this rank, coordinates in a basis and dense Hessians are t
 class Landscape:
     """The mean loss over a cyclic subset, by the logits of its cells (token, last token), in the order of the subspace.
 
+    Embeddings are brought near length one by a power of two: with those given, the weights W of here are W · 2^(-2 `power`) and have the
+    same logits, and gradients are larger by 2^(2 `power`).
+
     Args:
         subset: the samples. space: S_cyc of the same graphs. scores: H = C Eᵀ, or None for the identity. loss: the loss.
     """
@@ -31,8 +36,10 @@ class Landscape:
     def __init__(
         self, subset: CyclicSubset, space: CyclicSubspace, scores: FloatArray | None, loss: NextTokenLoss
     ) -> None:
-        self.space, self.subset = space, subset
-        self.risk = ComponentRisk(reduce_sequences(subset), scores=scores, loss=loss)
+        E, self.power = near_one(space.E)
+        self.space, self.subset = replace(space, E=E), copy(subset)
+        self.subset.E = E
+        self.risk = ComponentRisk(reduce_sequences(self.subset), scores=scores, loss=loss)
         K, queries = len(space.E), self.risk.problem.queries
         have, want = queries[self.risk.columns] * K + self.risk.tokens, space.queries[space.columns] * K + space.tokens
         if len(have) != len(want) or not np.array_equal(np.sort(have), np.sort(want)):
