@@ -26,7 +26,9 @@ def test_it_is_the_limit_of_the_softmax(seed):
     automaton = NextTokenAutomaton.fit(ds)
     for i in range(len(ds)):
         ids, _ = ds[i]
-        np.testing.assert_allclose(automaton.predict_proba(ids), limit_by_softmax(automaton, ids, 60.0), atol=CONDITIONED)
+        np.testing.assert_allclose(
+            automaton.predict_proba(ids), limit_by_softmax(automaton, ids, 60.0), atol=CONDITIONED
+        )
     weights = 60.0 * automaton.priority.x + automaton.mix.x
     assert automaton.total_variation(ds, weights).max() < CONDITIONED
     assert automaton.total_variation(ds, np.zeros((8, 8))).max() > 0.1
@@ -105,7 +107,9 @@ def test_data_that_no_matrix_separates_are_refused():
     E = np.array([[0.0], [1.0], [2.0], [3.0]])
     ds = SequenceDataset([[A, B, D], [B, C, D]], [D, D], E)
     NextTokenAutomaton.fit(ds)
-    contradictory = SequenceDataset([[A, B, C, D], [C, A, B, D]], [B, B], E)  # the middle one above both ends, on a line
+    contradictory = SequenceDataset(
+        [[A, B, C, D], [C, A, B, D]], [B, B], E
+    )  # the middle one above both ends, on a line
     with pytest.raises(InputError, match="no automaton: their Graph-SVM is infeasible"):
         NextTokenAutomaton.fit(contradictory)
 
@@ -118,3 +122,10 @@ def test_bad_sequences_are_refused_by_name():
         automaton.predict_proba([])
     with pytest.raises(InputError, match="one name for each of 4 tokens"):
         automaton.explain([A], names="ab")
+    for last in (True, None, -1, "A", [A], 1.0):
+        with pytest.raises(InputError, match="'last' argument must be a whole number of at least 0"):
+            automaton.heights(last)
+    with pytest.raises(InputError, match="'last' argument must be an id from 0 to 3; got 4"):
+        automaton.heights(4)
+    automaton.heights(A)[:] = 7.0  # a copy, which leaves the automaton as it is
+    assert automaton.heights(A).max() < 7.0

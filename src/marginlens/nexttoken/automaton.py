@@ -72,7 +72,10 @@ class NextTokenAutomaton:
 
     def heights(self, last: int) -> FloatArray:
         """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""
-        return self._columns(last)[0]
+        token = whole_number(last, "last", at_least=0)
+        if token >= self.n_vocabulary:
+            raise reject("last", f"an id from 0 to {self.n_vocabulary - 1}", token)
+        return self._columns(token)[0].copy()
 
     def predict_proba(self, sequence: Any) -> FloatArray:
         """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks."""
