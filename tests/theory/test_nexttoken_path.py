@@ -285,6 +285,8 @@ def test_a_law_needs_a_free_path_with_something_strict():
         InputError, match="'path' argument must be a free path towards a Graph-SVM solution other than zero"
     ):
         path_law(nexttoken_path(ds, 1.0))
+    with pytest.raises(InputError, match="'path' argument must be a NextTokenPath; got NoneType"):
+        path_law(None)
 
 
 def test_what_the_path_cannot_use_is_named():
@@ -295,6 +297,13 @@ def test_what_the_path_cannot_use_is_named():
         nexttoken_path(ds, [2.0, 1.0])
     with pytest.raises(InputError, match=r"'radii' argument must be positive numbers, each larger.*got -1 instead"):
         nexttoken_path(ds, -1.0)
+    for radius in (1e-101, 1e101):
+        with pytest.raises(InputError, match=r"'radii' argument must be between 1e-100 and 1e\+100"):
+            nexttoken_path(ds, radius)
+    for scale in (1e-70, 1e70):
+        sequences = [ds[i][0] for i in range(len(ds))]
+        with pytest.raises(InputError, match=r"'ds'.*largest entry is between 1e-60 and 1e\+60; got a largest entry"):
+            nexttoken_path(SequenceDataset(sequences, ds.labels, scale * ds.E), 1.0)
     with pytest.raises(InputError, match=r"'loss' argument must be a loss of the label's own output.*got CrossEntropy"):
         nexttoken_path(ds, 1.0, loss=CrossEntropy())
     with pytest.raises(

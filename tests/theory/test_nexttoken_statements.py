@@ -40,6 +40,14 @@ def test_the_sharp_constant_is_attained_by_two_tokens_and_the_papers_is_never_be
     )
     assert slope == pytest.approx(sharp_smoothness(two), rel=1e-6)
     assert sharp_smoothness(two) == pytest.approx(1.0)
+    for scale, smooth in (
+        (1e-50, 1e-200),
+        (1e-160, 0.0),
+        (1e160, np.inf),
+    ):  # the fourth power, as far as there are numbers
+        longer = SequenceDataset([two[i][0] for i in range(len(two))], two.labels, scale * two.E)
+        assert sharp_smoothness(longer) == pytest.approx(smooth)
+        assert nexttoken_smoothness(longer) >= sharp_smoothness(longer)
     assert nexttoken_smoothness(two) == pytest.approx(2.0 * np.sqrt(2.0) * 4.0)
     for seed in range(50):
         ds = random_sequences(np.random.default_rng(seed))

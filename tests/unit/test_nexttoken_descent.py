@@ -157,6 +157,9 @@ def test_starts():
     assert np.abs(W).max() > 0.9 / np.sqrt(7)
     assert np.array_equal(W, random_start(ds, 3))
     assert random_start(ds[0], 3).shape == (7, 7)
+    for rng in (None, "3", -1, [3]):
+        with pytest.raises(InputError, match=r"'rng' argument must be a numpy.random.Generator or a whole number"):
+            random_start(ds, rng)
     run = descend_nexttoken(ds, n_steps=0, start=W[0])
     assert np.array_equal(run.final, np.repeat(W[:1], 4, axis=0))
     assert not descend_nexttoken(ds[0], n_steps=0).final.any()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
@@ -83,9 +84,9 @@ def random_start(ds: SequenceDataset | list[SequenceDataset], rng: Any) -> Float
     r"""W(0) with entries uniform in ±1/√d, as the authors' code of C starts; (d_model, d_model), or one for each of a list of datasets.
 
     Args:
-        rng: a NumPy generator or a seed.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
     """
-    datasets, generator = as_batch(ds), np.random.default_rng(rng)
+    datasets, generator = as_batch(ds), as_generator(rng)
     d = datasets[0].d_model
     W = generator.uniform(-1.0, 1.0, size=(len(datasets), d, d)) / np.sqrt(d)
     return W if isinstance(ds, list | tuple) else W[0]

@@ -24,6 +24,8 @@ from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
 
 _SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
+_FARTHEST = 1e100  # a radius whose square, and that of its inverse, is a number
+_LARGE = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
 _VISIBLE = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
 
 
@@ -203,6 +205,11 @@ def _label_loss(loss: Any) -> LabelLoss:
 
 
 def _check_setting(ds: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic: bool) -> None:
+    largest = float(np.abs(ds.E).max())
+    if not 1.0 / _LARGE <= largest <= _LARGE and largest > 0.0:
+        remedy = "Multiply E by a number; W is then divided by its square."
+        expected = f"of embeddings whose largest entry is between {1.0 / _LARGE:g} and {_LARGE:g}"
+        raise reject("ds", expected, f"a largest entry of {largest:g}", remedy)
     likelihood = head.table is None and isinstance(loss, LogLoss)
     if likelihood:
         return
@@ -251,4 +258,7 @@ def _increasing(radii: Any) -> FloatArray:
         wrong = limits[limits <= 0.0]
         got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
         raise reject("radii", "positive numbers, each larger than the one before", got)
+    if not 1.0 / _FARTHEST <= limits[0] <= limits[-1] <= _FARTHEST:
+        expected = f"between {1.0 / _FARTHEST:g} and {_FARTHEST:g}, so that their squares are numbers"
+        raise reject("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
     return limits

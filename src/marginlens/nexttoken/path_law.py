@@ -74,6 +74,8 @@ def path_law(path: NextTokenPath) -> PathLaw:
     Returns:
         A `PathLaw`. Check it with `law.deviation()` and `law.remainder() - law.offset`, which fall like 1/R.
     """
+    if not isinstance(path, NextTokenPath):
+        raise reject("path", "a NextTokenPath", type(path).__name__)
     risk, limit = path._risk, path.limit
     if limit.status is not Status.OPTIMAL or path._held is not None:
         raise reject("path", "a free path towards a Graph-SVM solution other than zero", repr(path))

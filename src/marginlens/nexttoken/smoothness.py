@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.directions import length
 from marginlens.nexttoken.reduced import reduce_sequences
 from marginlens.papers import implements
 
@@ -19,7 +20,8 @@ def nexttoken_smoothness(ds: SequenceDataset) -> float:
     is never below `sharp_smoothness(ds)`, which counts a repeated token once.
     """
     ds = as_sequences(ds)
-    return float(2.0 * np.sqrt(ds.lengths.max()) * np.linalg.norm(ds.E, 2) ** 4)
+    with np.errstate(over="ignore"):
+        return float(2.0 * np.sqrt(ds.lengths.max()) * np.linalg.norm(ds.E, 2) ** 4)
 
 
 def sharp_smoothness(ds: SequenceDataset) -> float:
@@ -31,11 +33,11 @@ def sharp_smoothness(ds: SequenceDataset) -> float:
     quarter of the squared range. A sample of two different tokens attains it.
     """
     reduced = reduce_sequences(as_sequences(ds))
-    E = reduced.E
-    squares = np.einsum("kd,kd->k", E, E)
-    total = 0.0
+    E, total = reduced.E, np.float64(0.0)
+    sizes = length(E)
     for i, share in enumerate(reduced.share):
         rows = E[reduced.tokens[reduced.offsets[i] : reduced.offsets[i + 1]]]
-        apart = np.linalg.norm(rows[:, None] - rows[None], axis=-1).max()
-        total += share * float(apart) ** 2 * float(squares[reduced.queries[reduced.column[i]]])
-    return 0.25 * total
+        with np.errstate(over="ignore"):
+            reach = length(rows[:, None] - rows[None]).max() * sizes[reduced.queries[reduced.column[i]]]
+            total += share * reach**2
+    return 0.25 * float(total)
