@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -206,6 +207,20 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         load_model(tmp_path)
     with pytest.raises(InputError, match="which is a file"):
         load_model(tmp_path / "config.json")
+
+
+def test_an_adapter_without_its_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds an adapter without its model instead\. Load both with peft, and save"):
+        load_model(tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is not None, reason="peft would load the adapter")
+def test_an_adapter_that_is_not_loaded_is_not_left_out_silently(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"also holds an adapter that is not loaded instead\. Load both with peft"):
+        load_model(tmp_path)
 
 
 def test_weights_that_are_not_all_there(tmp_path: Path) -> None:

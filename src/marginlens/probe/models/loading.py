@@ -21,6 +21,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.mode
 _SAFE = ("*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _EXPECTED = "a folder with a model that transformers saved"
+_ADAPTER = "adapter_config.json"  # of peft, beside weights that are added to those of a model
+_MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,6 +71,8 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     missing = sorted(one for one in told["missing_keys"] if not one.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
+    if (local / _ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
+        raise reject("path", _EXPECTED, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     settings = ImageSettings.of(config, _preprocessor(place)) if images else None
@@ -107,6 +111,8 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
 
 def _check_folder(folder: Path, trust_pickle: bool) -> None:
     if not (folder / "config.json").is_file():
+        if (folder / _ADAPTER).is_file():
+            raise reject("path", _EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
         raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no config.json")
     if _has(folder, _SAFE):
         return
