@@ -2,6 +2,7 @@
 
 import pytest
 
+from marginlens.errors import InputError
 from marginlens.text import Cleaning, StopWords
 from marginlens.text.stopwords import ENGLISH, NEGATED_VERBS, NEGATIONS
 
@@ -22,6 +23,14 @@ def written(text: str, cleaning: Cleaning | None = None) -> list[str]:
         ("don't 'quote' rock'n'roll' 10/10", ["don't", "quote", "rock'n'roll", "10", "10"]),
         ("don\u2019t caf\u00e9 na\u0308ive", ["don't", "cafe", "naive"]),
         ("snake_case well-made", ["snake", "case", "well", "made"]),
+        (
+            "\u0939\u093f\u0928\u094d\u0926\u0940 \u092e\u0947\u0902",
+            ["\u0939\u093f\u0928\u094d\u0926\u0940", "\u092e\u0947\u0902"],
+        ),
+        ("\ud55c\uad6d \uc601\ud654", ["\ud55c\uad6d", "\uc601\ud654"]),
+        ("\u304c\u3063\u3053\u3046 \u30ab\u3099", ["\u304c\u3063\u3053\u3046", "\u30ac"]),
+        ("\u0628\u064e\u064a\u0652\u062a \u05e9\u05b8\u05dc", ["\u0628\u064a\u062a", "\u05e9\u05dc"]),
+        ("1\ufe0f\u20e3 \u2764\ufe0f", ["1"]),
         ("\x85\u2014...", []),
         ("", []),
     ],
@@ -46,6 +55,13 @@ def test_places_are_where_the_words_stand(text: str, keep_punctuation: bool) -> 
     cleaning = Cleaning(keep_punctuation=keep_punctuation)
     assert [text[start:end] for start, end in cleaning.places(text)] == cleaning.words(text)
     assert cleaning.words(text)
+
+
+@pytest.mark.parametrize("text", [None, 3, b"film", ["film"]])
+def test_what_is_no_text_has_no_words(text: object) -> None:
+    for function in (Cleaning().words, Cleaning().places):
+        with pytest.raises(InputError, match="'text' argument must be a string; got"):
+            function(text)
 
 
 def test_ascii_and_other_texts_are_cut_alike() -> None:

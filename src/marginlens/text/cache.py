@@ -25,7 +25,7 @@ from marginlens.progress import Progress
 from marginlens.text.pipeline import TextPipeline, Vocabulary
 from marginlens.text.reviews import ReviewSource
 
-FORMAT = 1  # raised whenever the same text and settings would give other tokens, or the files change
+FORMAT = 2  # raised whenever the same text and settings would give other tokens, or the files change
 
 
 @dataclass(frozen=True, repr=False, eq=False)

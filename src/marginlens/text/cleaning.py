@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import cache
+
+from marginlens.errors import reject
 
 _TAGS = "a|b|big|blockquote|br|center|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|tr|u|ul"
 _MARKUP = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>|&(?:#\d+|#x[0-9a-f]+|amp|apos|gt|lt|nbsp|quot);", re.IGNORECASE)
 _ASCII_WORD = r"[A-Za-z0-9]++(?:'[A-Za-z0-9]++)*+"
-_LETTERS = r"(?:[^\W_]++[\u0300-\u036f]*+)++"  # letters and digits, with the marks that combine with them
-_WORD = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*+"
+_MARKS = range(0x300, 0x10000)  # where the marks that combine with letters are
+_VARIANTS = range(0xFE00, 0xFE10)  # selectors of variants of signs, which are no words
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class Cleaning:
 
     def words(self, text: str) -> list[str]:
         """The words of a text as they stand in it."""
+        if not isinstance(text, str):
+            raise reject("text", "a string", type(text).__name__)
         plain = self._without_markup(text)
         return self._pattern(plain).findall(plain)
 
     def places(self, text: str) -> list[tuple[int, int]]:
         """Where each word of `words(text)` starts and ends in the text."""
+        if not isinstance(text, str):
+            raise reject("text", "a string", type(text).__name__)
         plain = self._without_markup(text)
         return [found.span() for found in self._pattern(plain).finditer(plain)]
 
@@ -49,7 +56,8 @@ class Cleaning:
         written = written.replace("\u2019", "'")
         if self.keep_accents:
             return unicodedata.normalize("NFC", written)
-        return "".join(c for c in unicodedata.normalize("NFD", written) if unicodedata.category(c) != "Mn")
+        apart = unicodedata.normalize("NFD", written)
+        return unicodedata.normalize("NFC", "".join(c for c in apart if not _is_accent(c)))
 
     def _without_markup(self, text: str) -> str:
         """The text with blanks in place of its markup, so that every other character stays where it was."""
@@ -58,12 +66,25 @@ class Cleaning:
         return _MARKUP.sub(lambda found: " " * len(found.group()), text)
 
     def _pattern(self, text: str) -> re.Pattern[str]:
-        return _PATTERNS[self.keep_punctuation, text.isascii()]
+        return _compiled(self.keep_punctuation, text.isascii())
 
 
-_PATTERNS = {
-    (False, True): re.compile(_ASCII_WORD),
-    (False, False): re.compile(_WORD),
-    (True, True): re.compile(rf"{_ASCII_WORD}|[^\w\s]|_"),
-    (True, False): re.compile(rf"{_WORD}|[^\w\s]|_"),
-}
+@cache
+def _compiled(keep_punctuation: bool, is_ascii: bool) -> re.Pattern[str]:
+    word = _ASCII_WORD
+    if not is_ascii:
+        letters = rf"(?:[^\W_]++[{_marks()}]*+)++"  # letters and digits, with the marks that combine with them
+        word = rf"{letters}(?:['\u2019]{letters})*+"
+    return re.compile(rf"{word}|[^\w\s]|_" if keep_punctuation else word)
+
+
+def _marks() -> str:
+    """The marks that combine with letters: accents, and the vowel and sound signs of scripts that write them so."""
+    found = (chr(k) for k in _MARKS if k not in _VARIANTS)
+    return "".join(c for c in found if unicodedata.category(c) in ("Mn", "Mc"))
+
+
+def _is_accent(mark: str) -> bool:
+    """Whether a character is an accent or a point, which a word can be written without; a vowel sign or a tone is not."""
+    kind = unicodedata.combining(mark)
+    return 10 <= kind < 36 or kind >= 200
