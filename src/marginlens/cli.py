@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from marginlens.commands.solve import solve
 from marginlens.commands.statement import statement
 from marginlens.commands.text import app as text
 from marginlens.commands.train import train
+from marginlens.runs.scripts import print_every_sign
 
 _WORKERS = 4  # processes that compute claims side by side, at most
 
@@ -42,7 +44,12 @@ app.add_typer(bench, name="bench")
 def main() -> None:
     """The console entry point."""
     signal.signal(signal.SIGTERM, _interrupt)
-    app()
+    print_every_sign()
+    try:
+        with one_sentence():  # also where the help or the last table cannot be printed
+            app()
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
 
 
 @app.callback(invoke_without_command=True)
@@ -66,15 +73,15 @@ def reproduce(
     With --only, the other claims keep the results that the report already holds.
     Exits with 1 when a claim that ran was not reproduced.
     """
-    from marginlens import report
-    from marginlens.experiments import catalogue
-    from marginlens.experiments.claim import Effort
-    from marginlens.report.minilm import write_model_page
-    from marginlens.report.terminal import Bars, console, ledger_table
-    from marginlens.report.wording import tally
-    from marginlens.threads import n_threads
-
     with one_sentence("The earlier report, if there was one, is untouched."):
+        from marginlens import report
+        from marginlens.experiments import catalogue
+        from marginlens.experiments.claim import Effort
+        from marginlens.report.minilm import write_model_page
+        from marginlens.report.terminal import Bars, console, ledger_table
+        from marginlens.report.wording import tally
+        from marginlens.threads import n_threads
+
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
         with Bars(console(stderr=True)) as bars:
 
@@ -106,14 +113,14 @@ def claims(
     ),
 ) -> None:
     """List every claim with its last result."""
-    from marginlens import report
-    from marginlens.report.terminal import console, ledger_table
-
     with one_sentence():
+        from marginlens import report
+        from marginlens.report.terminal import console, ledger_table
+
         entries = report.ledger(folder)
-    console().print(ledger_table(entries))
-    if not any(entry.result for entry in entries):
-        typer.echo(f"There is no report in {folder} yet: marginlens reproduce makes one.", err=True)
+        console().print(ledger_table(entries))
+        if not any(entry.result for entry in entries):
+            typer.echo(f"There is no report in {folder} yet: marginlens reproduce makes one.", err=True)
 
 
 @bench.command("selection")

@@ -1,6 +1,9 @@
 """The other commands: version, help, benchmarks."""
 
+import errno
+import io
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 
 import marginlens
 from marginlens import cli
+from marginlens.commands import answers
 from marginlens.errors import missing_extra
 
 ROWS = [
@@ -92,3 +96,68 @@ def test_names_that_are_imported_late_are_listed():
 
     assert "AttentionTextClassifier" in dir(marginlens)
     assert set(marginlens.__all__) <= set(dir(marginlens))
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """The console entry point around a command that is set."""
+
+    def run(command):
+        monkeypatch.setattr(cli, "app", command)
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            cli.main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    return run
+
+
+def test_signs_that_the_encoding_lacks_are_printed_as_their_numbers(main, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    main(lambda: print("✓ holds", flush=True))
+    assert stream.buffer.getvalue() == b"\\u2713 holds\n"
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "marginlens: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, "marginlens: interrupted.\n"),
+    ],
+)
+def test_what_goes_wrong_outside_of_commands_ends_in_one_sentence_too(main, capsys, problem, code, sentence):
+    def failing():
+        raise problem
+
+    with pytest.raises(SystemExit) as ended:
+        main(failing)
+    assert ended.value.code == code
+    assert capsys.readouterr().err == sentence
+
+
+def test_json_is_json_in_every_encoding(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    text = answers.as_json({"token": "é😀"})
+    assert text.isascii()
+    assert json.loads(text) == {"token": "é😀"}
+
+
+def test_too_little_memory_ends_in_2_and_one_sentence(bench):
+    def hungry(progress=None):
+        raise MemoryError
+
+    result = invoke("bench", bench(hungry))
+    assert result.exit_code == 2
+    assert result.stderr == "marginlens: Not enough memory.\n"
+
+
+def test_a_reader_that_has_left_is_told_nothing(bench):
+    def unread(progress=None):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    result = invoke("bench", bench(unread))
+    assert result.exit_code == 1
+    assert result.stderr == ""

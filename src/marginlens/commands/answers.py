@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,9 @@ _TOKENS = 7  # of a selection that the terminal shows
 
 
 def as_json(answer: Any) -> str:
-    """`answer` as JSON in which every number is finite; what is not becomes null."""
-    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False)
+    """`answer` as JSON in which every number is finite; what is not becomes null. Where it is printed in UTF-8, so are its signs."""
+    escaped = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=escaped)
 
 
 def size_of(data: TokenDataset) -> str:

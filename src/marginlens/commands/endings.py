@@ -19,8 +19,13 @@ def one_sentence(after_interruption: str = "") -> Iterator[None]:
     """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
     try:
         yield
-    except (InputError, MissingExtra, OSError) as problem:
-        typer.echo(f"marginlens: {problem}", err=True)
+    except (
+        BrokenPipeError
+    ):  # the reader of the output has left, as head does: there is nothing to tell, and nobody to tell it
+        raise
+    except (InputError, MissingExtra, OSError, MemoryError) as problem:
+        what = "Not enough memory. " if isinstance(problem, MemoryError) else ""
+        typer.echo(f"marginlens: {what}{problem}".rstrip(), err=True)
         raise typer.Exit(EXIT_UNUSABLE) from None
     except KeyboardInterrupt:
         typer.echo(f"marginlens: interrupted. {after_interruption}".rstrip(), err=True)

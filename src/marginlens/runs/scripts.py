@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -18,8 +19,16 @@ EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
 _SHORTEST = 1e-3  # seconds left where reading the data took all of the time
 
 
+def print_every_sign() -> None:
+    """Print signs that the terminal's encoding lacks as their numbers, such as \\u2713, instead of failing on them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> int:
     """The exit code of `work`; unusable input, too little memory and Ctrl-C end in a sentence instead of a traceback."""
+    print_every_sign()
     try:
         return work()
     except (InputError, MissingExtra, OSError, MemoryError) as problem:
