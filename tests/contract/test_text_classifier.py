@@ -231,7 +231,7 @@ def test_contributions_add_up_to_the_output(data, fitted):
     for text in (data[0][0], "Not dull, not AWFUL: a superb film!", "Wonderful"):
         told = fitted.explain(text)
         f = float(fitted.decision_function([text])[0])
-        assert told.f == pytest.approx(f, rel=1e3 * ROUNDING)
+        assert told.f == f
         assert sum(row.contribution for row in told.rows) == pytest.approx(f, rel=1e3 * ROUNDING)
         assert sum(part for _, part in told.words) == pytest.approx(f, rel=1e3 * ROUNDING)
         assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
@@ -297,6 +297,20 @@ TWO = (["good good", "bad bad"], [1, 0])
         ({}, [], [], "'X' argument must be at least one sample; got none"),
         ({}, (one for one in "ab"), [0, 1], "'X' argument must be a list of texts.*got generator"),
         ({}, ["a a", 3], [0, 1], "'X' argument must be a list of strings.*got int at index 1"),
+        ({}, set(TWO[0]), [1, 0], "'X' argument must be a list of texts.*got set, which has no order"),
+        ({}, dict.fromkeys(TWO[0]), [1, 0], "'X' argument must be a list of texts.*got dict, which has no order"),
+        ({}, np.array(TWO[0])[:, None], [1, 0], r"'X' argument must be a list of token-id lists.*got shape \(2, 1\)"),
+        ({}, [[0.5, 1], [1, 2]], [1, 0], r"'X\[0\]' argument must be a list of whole-number token ids"),
+        ({}, ["", "!"], [1, 0], "'X' argument must be reviews with a token that occurs 2 times"),
+        ({}, TWO[0], [[1, 2], [3]], "'y' argument must be 2 labels.*got lists of different lengths"),
+        ({}, TWO[0], [1, "a"], "'y' argument must be labels of one kind.*got a mixture"),
+        ({}, TWO[0], ["a", float("nan")], "'y' argument must be a label for every sample; got none at index 1"),
+        (
+            {"learning_rate": 1e5},
+            *TWO,
+            r"'learning_rate' argument must be so small.*got 100000 with weight_decay = 0.1",
+        ),
+        ({"weight_decay": 1e30}, *TWO, "'learning_rate' argument must be so small.*got 0.01 with weight_decay = 1e"),
         ({}, TWO[0], None, "'y' argument must be 2 labels of exactly two classes; got None"),
         ({}, TWO[0], [1], r"'y' argument must be 2 labels, one for each sample of X; got shape \(1,\)"),
         ({}, TWO[0], [1, 1], r"'y' argument must be labels of exactly two classes; got 1 \(1\)"),
@@ -335,6 +349,20 @@ def test_ids_and_texts_are_not_mixed_up(fitted):
     plain = AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3)
     with pytest.raises(InputError, match="token-id lists, as in training; got texts"):
         plain.predict(["a"])
+    for ask in ("explain", "selection_margin"):
+        for sample in (None, 3, ["a"], [0, 1]):
+            with pytest.raises(InputError, match="'text' argument must be one text, as in training; got"):
+                getattr(fitted, ask)(sample)
+        for sample in (None, 3, "a", [], [0.5], [[1, 2], [3]]):
+            with pytest.raises(InputError, match="'text' argument must be one list of at least one token id"):
+                getattr(plain, ask)(sample)
+
+
+def test_a_table_is_asked_for_its_column():
+    table = pytest.importorskip("pandas").DataFrame({"text": TWO[0]})
+    with pytest.raises(InputError, match=r"'X' argument must be a list of texts.*got DataFrame.*Give the column"):
+        AttentionTextClassifier().fit(table, TWO[1])
+    assert AttentionTextClassifier().fit(table["text"], TWO[1]).predict(table["text"]).tolist() == TWO[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ from sklearn.utils import check_random_state
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.embeddings.classifier_tokens import Tokens, are_texts, fit_ids, fit_words
+from marginlens.embeddings.classifier_tokens import (
+    Tokens,
+    WordsAndPairs,
+    are_texts,
+    check_sample,
+    fit_ids,
+    fit_words,
+)
 from marginlens.embeddings.classifier_training import LearnedProducts, learn_products, n_steps, outputs
 from marginlens.embeddings.explaining import Explanation, explain_sample, top_two
 from marginlens.embeddings.settings import TrainingSettings
@@ -129,8 +136,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     def explain(self, text: Any) -> Explanation:
         """Why this text is classified as it is: prints as a table; `to_html()` highlights its words."""
         self._check_fitted()
-        self._check_kind([text])
-        return explain_sample(self, text)
+        return explain_sample(self, check_sample(text, is_text=self._reads_texts))
 
     def selection_margin(self, text: Any) -> float:
         r"""By how much the selected token of a text beats every other token of it, at unit length of p.
@@ -141,8 +147,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             A number of at least 0; infinite where a text has one distinct token, NaN where it has none.
         """
         self._check_fitted()
-        self._check_kind([text])
-        first, second = top_two(self.a_[np.unique(self.tokens_.positions([text])[0])])
+        sample = check_sample(text, is_text=self._reads_texts)
+        first, second = top_two(self.a_[np.unique(self.tokens_.positions([sample])[0])])
         return (first - second) / self.norm_p_
 
     @property
@@ -217,13 +223,14 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         if not hasattr(self, "a_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit with texts and labels first.")
 
-    def _check_kind(self, X: Any) -> None:
-        from marginlens.embeddings.classifier_tokens import WordsAndPairs
+    @property
+    def _reads_texts(self) -> bool:
+        return isinstance(self.tokens_, WordsAndPairs)
 
-        wants_texts = isinstance(self.tokens_, WordsAndPairs)
-        if are_texts(X) != wants_texts:
+    def _check_kind(self, X: Any) -> None:
+        if are_texts(X) != self._reads_texts:
             kinds = ("token-id lists", "texts")
-            raise reject("X", f"{kinds[wants_texts]}, as in training", kinds[not wants_texts])
+            raise reject("X", f"{kinds[self._reads_texts]}, as in training", kinds[not self._reads_texts])
 
 
 def _seed(random_state: Any) -> int:
@@ -242,12 +249,18 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     """The two classes, and each label as -1 or +1."""
     if y is None:
         raise reject("y", f"{n_samples} labels of exactly two classes", "None")
-    labels = np.asarray(y)
+    try:
+        labels = np.asarray(y)
+    except ValueError as problem:
+        raise reject("y", f"{n_samples} labels, one for each sample of X", "lists of different lengths") from problem
     if labels.shape != (n_samples,):
         raise reject("y", f"{n_samples} labels, one for each sample of X", f"shape {labels.shape}")
-    missing = [i for i, one in enumerate(labels.tolist()) if one is None or one != one]
+    listed = y if isinstance(y, list | tuple) else labels.tolist()  # an array of a list makes words of all of it
+    missing = [i for i, one in enumerate(listed) if one is None or one != one]
     if missing:
         raise reject("y", "a label for every sample", f"none at index {missing[0]}")
+    if len({isinstance(one, str) for one in listed}) > 1:
+        raise reject("y", "labels of one kind, such as words or numbers", "a mixture")
     try:
         classes, places = np.unique(labels, return_inverse=True)
     except TypeError as problem:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, n_axes, reject
 from marginlens.progress import Progress, Silence
 from marginlens.text.pipeline import TextPipeline, Vocabulary
 from marginlens.text.words import as_texts
@@ -56,7 +57,8 @@ class WordsAndPairs:
 
     def positions(self, texts: Any) -> tuple[IntArray, IntArray]:
         """Tokens of all texts in one array, and where each text starts; a text may have none."""
-        return self.with_pairs(*self.vocabulary.positions(_strings(texts)))
+        with _named("texts", "X"):
+            return self.with_pairs(*self.vocabulary.positions(as_texts(texts)))
 
     def with_pairs(self, words: IntArray, offsets: IntArray) -> tuple[IntArray, IntArray]:
         """Word ids with the tokens of their pairs added behind each text's words."""
@@ -74,7 +76,7 @@ class WordsAndPairs:
 
     def places(self, text: str) -> list[Place]:
         """The words of one text that have tokens; a pair is shared by the words it joins."""
-        spans = self.vocabulary.places(_strings([text])[0])
+        spans = self.vocabulary.places(text)
         ids = np.array([s for _, _, several in spans for s in several.tolist()], dtype=np.int64)
         owner = np.array([k for k, (_, _, several) in enumerate(spans) for _ in several], dtype=np.int64)
         tokens: list[list[int]] = [[] for _ in spans]
@@ -118,13 +120,14 @@ class PlainIds:
 
     def positions(self, sequences: Any) -> tuple[IntArray, IntArray]:
         """Tokens of all sequences in one array, and where each starts."""
-        tokens, offsets = _flat(sequences)
+        with _named("sequences", "X"):
+            tokens, offsets = flat_sequences(sequences)
         kept = (tokens >= 0) & (tokens < self.n_tokens)
         return tokens[kept], np.concatenate([[0], np.cumsum(kept)])[offsets]
 
     def places(self, sequence: Any) -> list[Place]:
         """The known ids of one sequence; `start` counts positions."""
-        ids = _flat([sequence])[0].tolist()
+        ids = flat_sequences([sequence])[0].tolist()
         return [Place(t, t + 1, (s,), (1.0,)) for t, s in enumerate(ids) if 0 <= s < self.n_tokens]
 
 
@@ -140,7 +143,8 @@ def fit_words(
         texts, y: with labels of ±1. pipeline: how words are found and which are kept.
         pair_count: pairs that occur this often become tokens; 0 for none.
     """
-    encoded = pipeline.encode(_strings(texts), y, progress=progress or Silence())
+    with _named("texts", "X"):
+        encoded = pipeline.encode(as_texts(texts), y, progress=progress or Silence())
     words, data = encoded.vocabulary, encoded.data
     pairs = np.empty((0, 2), dtype=np.int64)
     if pair_count:
@@ -157,7 +161,8 @@ def fit_words(
 
 def fit_ids(sequences: Any, y: FloatArray) -> tuple[PlainIds, LabelledSequences, IntArray]:
     """The same for token ids."""
-    data = LabelledSequences(sequences, y)
+    with _named("sequences", "X"):
+        data = LabelledSequences(sequences, y)
     return PlainIds(data.n_vocabulary), data, np.arange(len(data))
 
 
@@ -165,27 +170,38 @@ def are_texts(X: Any) -> bool:
     """Whether these samples are texts and not token ids, told by the first."""
     if isinstance(X, str | bytes):
         raise reject("X", _EXPECTED, "one string", "Put it into a list.")
+    if hasattr(X, "columns"):
+        raise reject("X", _EXPECTED, type(X).__name__, "Give the column that has the texts.")
+    if isinstance(X, Mapping | Set):
+        raise reject("X", _EXPECTED, f"{type(X).__name__}, which has no order", "Put its texts into a list.")
     try:
         n_samples, first = len(X), next(iter(X), None)
     except TypeError as problem:
         raise reject("X", _EXPECTED, type(X).__name__) from problem
     if n_samples == 0:
         raise reject("X", "at least one sample", "none")
-    return isinstance(first, str) or first is None or not np.ndim(first)
+    return isinstance(first, str) or first is None or not n_axes(first)
 
 
-def _strings(texts: Any) -> list[str]:
+def check_sample(sample: Any, *, is_text: bool) -> Any:
+    """`sample` if it is one text, or one list of token ids."""
+    if is_text and not isinstance(sample, str):
+        raise reject("text", "one text, as in training", type(sample).__name__)
+    if not is_text:
+        try:
+            flat_sequences([sample])
+        except InputError as problem:
+            raise reject("text", "one list of at least one token id, as in training", repr(sample)[:60]) from problem
+    return sample
+
+
+@contextmanager
+def _named(inner: str, outer: str) -> Iterator[None]:
+    """Errors about the argument `inner` of what is called here name the argument `outer` that users gave."""
     try:
-        return as_texts(texts)
+        yield
     except InputError as problem:
-        raise InputError(str(problem).replace("'texts'", "'X'", 1)) from problem
-
-
-def _flat(sequences: Any) -> tuple[IntArray, IntArray]:
-    try:
-        return flat_sequences(sequences)
-    except InputError as problem:
-        raise InputError(str(problem).replace("'sequences'", "'X'", 1)) from problem
+        raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
 
 
 def _neighbours(words: IntArray, offsets: IntArray, n_words: int) -> tuple[IntArray, IntArray]:

@@ -13,6 +13,7 @@ from marginlens.embeddings.minibatches import batches_of, distinct_tokens
 from marginlens.embeddings.one_layer import CompiledOneLayer
 from marginlens.embeddings.parameters import initial_parameters
 from marginlens.embeddings.settings import TrainingSettings
+from marginlens.errors import reject
 from marginlens.progress import Progress
 
 HELD_OUT = 0.1  # share of the texts that training never steps on
@@ -81,6 +82,16 @@ def learn_products(data: LabelledSequences, settings: TrainingSettings, progress
         data: labelled sequences. settings: width, passes, rate and decay; fewer passes are made where the held-out loss rises.
         progress: hears of every step.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _learned(data, settings, progress)
+    if not (np.isfinite(found.a).all() and np.isfinite(found.b).all()):
+        remedy = "A rate of .01 and a decay of .1 suit most texts."
+        got = f"{settings.learning_rate:g} with weight_decay = {settings.weight_decay:g}"
+        raise reject("learning_rate", "so small that training does not run away", got, remedy)
+    return found
+
+
+def _learned(data: LabelledSequences, settings: TrainingSettings, progress: Progress) -> LearnedProducts:
     rng = np.random.default_rng(settings.seed)
     order, held_out = rng.permutation(len(data)), n_held_out(len(data))
     watched, trained_on = data.subset(np.sort(order[:held_out])), data.subset(np.sort(order[held_out:]))

@@ -163,7 +163,7 @@ def explain_sample(model: Any, sample: Any) -> Explanation:
     attention = attention / attention.sum() if len(ids) else attention
     contribution = attention * b
     each = dict(zip(ids.tolist(), (contribution / count).tolist(), strict=True))
-    f = float(contribution.sum())
+    f = float(model.decision_function([sample])[0])
     words = tuple(
         (place, sum(share * each[s] for s, share in zip(place.tokens, place.shares, strict=True))) for place in places
     )
