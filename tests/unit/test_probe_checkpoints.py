@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,8 @@ def test_curves_are_also_rows_json_and_a_picture(curves):
     told = json.loads(json.dumps(curves.to_json(), allow_nan=False))
     assert np.shape(told["measures"]["entropy"]) == (3, 2, 2)
     assert told["trends"]["frobenius"] == [1.0, 1.0]
+    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text(encoding="utf-8")
+    assert not [one for one in told if f"`{one}`" not in page]
     figure = curves.draw()
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [

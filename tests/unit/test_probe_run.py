@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +248,9 @@ def test_json_is_plain_and_finite(bert):
     assert told["examples"][0]["tokens"][0] == "[CLS]"
     assert told["settings"]["max_margin"] is True
     assert set(told["measures"]) == {name for name, _ in result.heads}
+    keys = {*told, *told["examples"][0], *told["preferences"][0], *told["graphs"][0]}
+    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text(encoding="utf-8")
+    assert not [one for one in keys if f"`{one}`" not in page]
 
 
 def test_progress_reaches_what_it_promised(bert):
@@ -273,8 +277,9 @@ def test_texts_need_a_tokenizer(bert):
 
 
 def test_truncated_texts_are_mentioned(bert):
-    cut = dataclasses.replace(encoded(bert), n_truncated=2)
-    assert "2 texts were cut to the 16 tokens that the model can read." in probe_model(bert, cut).notes
+    for count, texts in ((1, "1 text was"), (2, "2 texts were")):
+        cut = dataclasses.replace(encoded(bert), n_truncated=count)
+        assert f"{texts} cut to the 16 tokens that the model can read." in probe_model(bert, cut).notes
 
 
 @pytest.mark.parametrize(("name", "value"), [("queries", 0), ("max_margin", 1), ("offset", -1), ("longest_example", 1)])

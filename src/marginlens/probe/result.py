@@ -130,7 +130,7 @@ class ProbeResult:
         return f"ProbeResult({self.model}: {size}, mean nnz/T {np.nanmean(self.heads.relative_nnz):.3f}, {asked} max-margin)"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the attention maps as plain values: lists over layers and heads, None where there is no number."""
+        """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
         return {
             "model": self.model,
             "family": self.family,

@@ -72,7 +72,8 @@ def probe_model(
         found, more = probe_margins(loaded.model, given, asked, watch)
         notes += more
     if isinstance(given, TextInputs) and given.n_truncated:
-        notes += (f"{given.n_truncated} texts were cut to the {given.max_tokens} tokens that the model can read.",)
+        cut = "1 text was" if given.n_truncated == 1 else f"{given.n_truncated} texts were"
+        notes += (f"{cut} cut to the {given.max_tokens} tokens that the model can read.",)
     return ProbeResult(
         model=loaded.name,
         family=str(loaded.model.config.model_type),
@@ -113,7 +114,9 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
             )
         notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
     elif offset is not None:
-        notes = (f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets.",)
+        notes = (
+            f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets.",
+        )
     deviations = []
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
