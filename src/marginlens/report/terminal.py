@@ -14,6 +14,7 @@ from rich.table import Table
 
 from marginlens.experiments.claim import Claim, Progress, Verdict
 from marginlens.report.entry import Entry
+from marginlens.report.rows import Column, Rows
 from marginlens.report.wording import MARKS, duration
 
 _COLOURS: dict[Verdict, str] = {
@@ -103,24 +104,22 @@ class Bars:
 _MEASURED = 150  # letters of what was measured that the ledger shows on the terminal
 
 
-def ledger_table(entries: Iterable[Entry]) -> Table:
+def ledger_table(entries: Iterable[Entry]) -> Rows:
     """The ledger, one row per claim."""
-    table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
-    for name in ("claim", "statement", "paper", "measured"):
-        table.add_column(name, overflow="fold")
-    table.add_column("verdict", min_width=12)
-    table.add_column("time", justify="right", no_wrap=True)
-    for entry in entries:
-        result = entry.result
-        table.add_row(
+    rows = [
+        (
             f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
             escape(entry.title),
             escape(entry.paper_value),
-            escape(_shortened(result.measured)) if result else "",
+            escape(_shortened(entry.result.measured)) if entry.result else "",
             _verdict(entry),
-            duration(result.seconds) if result else "",
+            duration(entry.result.seconds) if entry.result else "",
         )
-    return table
+        for entry in entries
+    ]
+    names = ("claim", "statement", "paper", "measured", "verdict", "time")
+    columns = [Column(name, [row[k] for row in rows], numeric=name == "time") for k, name in enumerate(names)]
+    return Rows("The ledger", columns, show_lines=True)
 
 
 def _shortened(text: str) -> str:
@@ -128,16 +127,15 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MEASURED else text[:_MEASURED].rsplit(" ", 1)[0].rstrip(",;:. ") + " …"
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Rows:
     """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = []
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(escape(name.replace("_", " ")), justify="right" if numeric else "left")
-    for row in rows:
-        table.add_row(*(escape(_cell(row.get(name))) for name in names))
-    return table
+        cells = [escape(_cell(row.get(name))) for row in rows]
+        columns.append(Column(escape(name.replace("_", " ")), cells, numeric))
+    return Rows(title, columns)
 
 
 def facts_table(title: str, facts: Mapping[str, str]) -> Table:

@@ -1,0 +1,43 @@
+"""Tables in terminals of any width: no word and no number is cut."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from marginlens.report.terminal import rows_table
+
+ROWS = [
+    {"kind": "GMM", "direction": "(-0.064, -0.998)", "small_number": -8.904e-05, "status": "optimal"},
+    {"kind": "[LMM]", "direction": "(0.903, 0.429)", "small_number": 0.0003241, "status": "infeasible"},
+]
+
+
+def printed(width, rows=ROWS):
+    stream = StringIO()
+    Console(file=stream, width=width).print(rows_table("A long title over the rows", rows))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 48, 44, 40, 30, 24])
+def test_every_word_is_whole_and_every_line_fits(width):
+    lines = printed(width).splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert {"title", "small", "number", "GMM", "[LMM]", "(-0.064,", "-8.904e-05", "0.0003241", "infeasible"} <= set(
+        words
+    )
+    assert "…" not in "".join(lines)
+
+
+def test_the_frame_goes_before_the_table_does():
+    framed, bare, listed = printed(80), printed(44), printed(30)
+    assert "│ GMM" in framed
+    assert "│" not in bare
+    assert any(line.split()[:2] == ["GMM", "(-0.064,"] for line in bare.splitlines())
+    assert [line.split() for line in listed.splitlines()[1:5]] == [
+        ["kind", "GMM"],
+        ["direction", "(-0.064,", "-0.998)"],
+        ["small", "number", "-8.904e-05"],
+        ["status", "optimal"],
+    ]
