@@ -1,5 +1,6 @@
 """The loop that all trainings share, on a run that trains one number: whatever fails, and wherever, no step between two saves is lost."""
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,12 @@ from marginlens.runs.telling import Ending, Listener
 
 EPOCHS, STEPS, EVERY = 5, 3, 2
 HOOKS = ("begin_epoch", "measured", "save", "result", "watch", "saved")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """A folder of the test's own, because a run locks its checkpoint's place."""
+    monkeypatch.chdir(tmp_path)
 
 
 class Disk:
@@ -71,7 +78,7 @@ def train(disk, epochs=EPOCHS, limit=None, file=Path("run.npz")):
     return Run(disk, epochs, file).go(Timetable.of(EVERY, limit), Listener(watch, saved))
 
 
-WHOLE = train(Disk())
+WHOLE = train(Disk(), file=None)
 
 
 def test_a_run_saves_at_once_every_few_epochs_and_at_the_end():
@@ -310,3 +317,30 @@ def test_a_watcher_is_called_or_refused_before_the_first_step():
     assert Run(disk).go(Timetable.of(EVERY, None), records.append) == WHOLE
     assert tuple(records) == WHOLE[2]
     assert Run(Disk()).go(Timetable.of(EVERY, None), None) == WHOLE
+
+
+def test_a_checkpoint_belongs_to_one_run_at_a_time(tmp_path):
+    def second(record):
+        with pytest.raises(
+            InputError, match=r"must be one that no other run is writing; got 'run\.npz'.* Wait for that run"
+        ):
+            train(Disk())
+        assert train(Disk(), file=Path("other.npz")) == WHOLE
+
+    assert Run(Disk()).go(Timetable.of(EVERY, None), second) == WHOLE
+    assert train(Disk()) == WHOLE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
+    (tmp_path / ".run.npz.lock").touch()
+    assert train(Disk()) == WHOLE
+
+
+def test_where_nothing_can_be_locked_runs_go_on(tmp_path, monkeypatch):
+    def refuse(number, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
+    assert train(Disk()) == WHOLE
+    assert train(Disk(), file=tmp_path / "nowhere" / "run.npz") == WHOLE

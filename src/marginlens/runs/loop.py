@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from marginlens.data.files import check_place
 from marginlens.errors import InputError, positive_number, reject, whole_number
+from marginlens.runs.alone import alone_with
 from marginlens.runs.interrupts import held_interrupts
 from marginlens.runs.telling import Ending
 
@@ -117,7 +118,7 @@ class TrainingLoop(ABC):
             raise reject("watch", "a function of an epoch's record", repr(watch))
         self._began = time.perf_counter()
         self._saved = getattr(watch, "saved", None)
-        with held_interrupts() as interrupted:
+        with held_interrupts() as interrupted, alone_with(self.file):
             with self._kept_where_it_fails():
                 ending = self._run(timetable, watch or (lambda record: None), interrupted)
             return self.result(ending)
