@@ -23,7 +23,7 @@ from marginlens.data.tokens import IntArray
 from marginlens.errors import reject
 from marginlens.progress import Progress
 from marginlens.text.pipeline import TextPipeline, Vocabulary
-from marginlens.text.reviews import ReviewSource
+from marginlens.text.reviews import ReviewSource, as_path
 
 FORMAT = 2  # raised whenever the same text and settings would give other tokens, or the files change
 
@@ -73,6 +73,14 @@ def encode_reviews(
         cache: a folder, made when it is not there; None neither reads nor writes. `cache_folder()` is the user's own.
         progress: hears of every review read.
     """
+    if not all(callable(getattr(source, name, None)) for name in ("read", "digest", "to_dict")):
+        raise reject("source", "where reviews are read from, e.g. review_source(path)", type(source).__name__)
+    if not isinstance(pipeline, TextPipeline):
+        raise reject("pipeline", "a TextPipeline", type(pipeline).__name__)
+    if count_in is not None and not isinstance(count_in, str):
+        raise reject("count_in", "the name of a part, or None for all reviews", type(count_in).__name__)
+    if cache is not None:
+        as_path(cache, "cache", "a folder, or None")
     key = None if cache is None else cache_key(source, pipeline, count_in)
     if cache is not None and key is not None:
         found = _read(Path(cache), key, pipeline)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import reject
-from marginlens.text.reviews import Reviews, unreadable
+from marginlens.text.reviews import Reviews, as_path, unreadable
 
 _EXPECTED = "the folder aclImdb, with train/pos, train/neg, test/pos and test/neg in it"
 _PARTS = [(split, name) for split in ("train", "test") for name in ("neg", "pos")]
@@ -55,7 +55,7 @@ class ImdbFolder:
         return {"source": "aclImdb"}
 
     def _files(self) -> Iterator[tuple[str, str, Path, bytes]]:
-        root = Path(self.path)
+        root = as_path(self.path, "path", _EXPECTED)
         if not (root / "train").is_dir() and (root / "aclImdb").is_dir():
             root = root / "aclImdb"
         for part, name in _PARTS:

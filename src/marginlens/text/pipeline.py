@@ -44,8 +44,16 @@ class TextPipeline:
     empty: str = "refuse"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cleaning, Cleaning):
+            raise reject("cleaning", "a Cleaning", type(self.cleaning).__name__)
+        if not isinstance(self.stop_words, StopWords | None):
+            raise reject("stop_words", "StopWords, or None to keep all", type(self.stop_words).__name__)
+        if self.stemming is not None and not callable(getattr(self.stemming, "stems", None)):
+            raise reject("stemming", "a Snowball stemmer, or None for whole words", type(self.stemming).__name__)
+        if self.pieces is not None and not callable(getattr(self.pieces, "cut", None)):
+            raise reject("pieces", "a WordPiece, a SavedTokenizer, or None", type(self.pieces).__name__)
         whole_number(self.min_count, "min_count", at_least=1)
-        if self.empty not in ("refuse", "drop"):
+        if not isinstance(self.empty, str) or self.empty not in ("refuse", "drop"):
             raise reject("empty", '"refuse" or "drop"', repr(self.empty))
 
     def fit(self, texts: Sequence[str], progress: Progress | None = None) -> Vocabulary:
@@ -112,7 +120,7 @@ class TextPipeline:
             )
         except InputError:
             raise
-        except (KeyError, TypeError, AttributeError) as problem:
+        except (KeyError, TypeError, AttributeError, IndexError) as problem:
             raise reject("saved", "the settings of a text pipeline, as to_dict writes them", repr(problem)) from problem
 
     def _parts(self, form: str) -> tuple[str, ...]:
@@ -215,7 +223,11 @@ class EncodedTexts:
 
 
 def _signs(y: Any, n_texts: int) -> FloatArray:
-    labels = np.asarray(y)
+    try:
+        labels = np.asarray(y)
+    except ValueError as problem:
+        expected = f"labels, each -1 or +1, of shape ({n_texts},)"
+        raise reject("y", expected, "lists of different lengths") from problem
     if labels.shape != (n_texts,):
         raise reject("y", f"labels, each -1 or +1, of shape ({n_texts},)", f"shape {labels.shape}")
     wrong = ~np.isin(labels, (-1, 1))
@@ -228,7 +240,10 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
 
 
 def _mask(counted: Any, n_texts: int) -> BoolArray:
-    mask = np.asarray(counted)
+    try:
+        mask = np.asarray(counted)
+    except ValueError as problem:
+        raise reject("counted", f"booleans of shape ({n_texts},)", "lists of different lengths") from problem
     if mask.shape != (n_texts,) or mask.dtype != bool:
         raise reject("counted", f"booleans of shape ({n_texts},)", f"shape {mask.shape} with dtype {mask.dtype}")
     return mask

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from marginlens.errors import reject
 from marginlens.text.imdb import ImdbFolder
-from marginlens.text.reviews import ReviewSource
+from marginlens.text.reviews import ReviewSource, as_path
 from marginlens.text.tables import ReviewTable
 from marginlens.text.yelp import YelpLines
 
@@ -23,7 +22,7 @@ def review_source(path: str | os.PathLike[str], text: str | None = None, label: 
     Returns:
         An `ImdbFolder`, `YelpLines` or `ReviewTable`: `read()` gives the reviews.
     """
-    place = Path(path)
+    place = as_path(path, "path", "a file or folder of reviews")
     if not place.exists():
         raise reject("path", "a file or folder of reviews", f"{str(path)!r}, which is not there")
     if not place.is_dir() and place.suffix.lower() not in _LINES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,8 +62,13 @@ def two_classes(labels: Iterable[Any], argument: str = "labels") -> tuple[FloatA
         (n_labels,) numbers -1 or +1, and the names of the class that became -1 and of the one that became +1: the smaller number
         first, or the word that comes first in the alphabet ("neg" before "pos", "negative" before "positive").
     """
+    ordered = isinstance(labels, Iterable) and not isinstance(labels, str | bytes | Mapping | Set)
+    if not ordered or not getattr(labels, "ndim", 1):
+        raise reject(argument, "a list of labels of two classes", type(labels).__name__)
     listed = [_plain(label) for label in labels]
     for i, label in enumerate(listed):
+        if isinstance(label, Iterable) and not isinstance(label, str):
+            raise reject(argument, "numbers, booleans or words", f"{type(label).__name__} at index {i}")
         if label is None:
             raise reject(argument, "a label for every review", f"none at index {i}")
     found = sorted({_name(label) for label in listed}, key=_order)
@@ -77,7 +82,7 @@ def two_classes(labels: Iterable[Any], argument: str = "labels") -> tuple[FloatA
 
 def check_file(path: str | os.PathLike[str], expected: str) -> Path:
     """A path to a file that is there and not empty."""
-    place = Path(path)
+    place = as_path(path, "path", expected)
     try:
         size = place.stat().st_size
         if place.is_dir():
@@ -89,6 +94,13 @@ def check_file(path: str | os.PathLike[str], expected: str) -> Path:
     if size == 0:
         raise reject("path", expected, f"{str(path)!r}, which is empty")
     return place
+
+
+def as_path(path: Any, argument: str, expected: str) -> Path:
+    """`path` as one, else the sentence that says what is expected of it."""
+    if not isinstance(path, str | os.PathLike):
+        raise reject(argument, expected, type(path).__name__)
+    return Path(path)
 
 
 def unreadable(path: str | os.PathLike[str], expected: str, problem: OSError) -> InputError:
@@ -108,6 +120,8 @@ def _plain(label: Any) -> Any:
         label = label.item()
     if isinstance(label, str):
         return label.strip() or None
+    if isinstance(label, Iterable):
+        return label
     return None if label is None or label != label else label
 
 

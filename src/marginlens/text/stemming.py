@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from marginlens.errors import missing_extra, reject
+from marginlens.text.stopwords import listed_words
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Snowball:
 
     def stems(self, words: list[str]) -> list[str]:
         """The stem of each word."""
-        return [stem or word for word, stem in zip(words, self._stemmer().stemWords(words), strict=True)]
+        listed = listed_words(words, "words")
+        return [stem or word for word, stem in zip(listed, self._stemmer().stemWords(listed), strict=True)]
 
     def made_with(self) -> str:
         """The packages that decide the stems, with their versions."""
@@ -34,7 +36,7 @@ class Snowball:
         except ImportError as problem:
             raise missing_extra("snowballstemmer", "text", "Stemming") from problem
         known = snowballstemmer.algorithms()
-        if self.language not in known:
+        if not isinstance(self.language, str) or self.language not in known:
             raise reject(
                 "language", f"a language with a Snowball stemmer ({', '.join(sorted(known))})", repr(self.language)
             )

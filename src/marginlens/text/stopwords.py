@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from marginlens.errors import reject
 
 NEGATIONS = frozenset({"no", "nor", "not", "cannot", "neither"})
 
@@ -46,7 +50,7 @@ class StopWords:
     keep_negations: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", frozenset(self.words))
+        object.__setattr__(self, "words", frozenset(listed_words(self.words, "words")))
 
     def remaining(self, word: str) -> tuple[str, ...]:
         """What is left of a word: itself, its parts at apostrophes, or nothing."""
@@ -59,3 +63,14 @@ class StopWords:
 
     def __repr__(self) -> str:
         return f"StopWords({len(self.words)} words{', negations kept' if self.keep_negations else ''})"
+
+
+def listed_words(words: Any, argument: str) -> tuple[str, ...]:
+    """`words` as strings, one after the other; a single string is none of several words."""
+    if isinstance(words, str | bytes) or not isinstance(words, Iterable) or not getattr(words, "ndim", 1):
+        raise reject(argument, "a list of words", repr(words)[:60] if isinstance(words, str) else type(words).__name__)
+    listed = tuple(words)
+    wrong = [type(one).__name__ for one in listed if not isinstance(one, str)]
+    if wrong:
+        raise reject(argument, "a list of words, which are strings", f"{wrong[0]} among them")
+    return tuple(map(str, listed))

@@ -73,6 +73,8 @@ class ReviewTable:
         return text, label, self._column("split", self.split, ("split",), there)
 
     def _column(self, argument: str, asked: str | None, usual: tuple[str, ...], there: list[str]) -> str:
+        if asked is not None and not isinstance(asked, str):
+            raise reject(argument, "the name of a column", type(asked).__name__)
         found = [name for name in (usual if asked is None else (asked,)) if name in there]
         if found:
             return found[0]

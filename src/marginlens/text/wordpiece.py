@@ -6,10 +6,11 @@ import json
 import os
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol
 
 from marginlens.errors import missing_extra, reject
+from marginlens.text.reviews import as_path
+from marginlens.text.stopwords import listed_words
 
 _LISTED = "a vocabulary file: UTF-8 text with one token on each line"
 
@@ -39,9 +40,11 @@ class WordPiece:
     _longest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", tuple(self.tokens))
+        object.__setattr__(self, "tokens", listed_words(self.tokens, "tokens"))
         if not self.tokens:
             raise reject("tokens", "a vocabulary with at least one token", "an empty one")
+        if not isinstance(self.unknown, str):
+            raise reject("unknown", "a piece, which is a string", type(self.unknown).__name__)
         object.__setattr__(self, "_known", frozenset(self.tokens))
         object.__setattr__(self, "_longest", max(map(len, self.tokens)))
 
@@ -91,6 +94,10 @@ class SavedTokenizer:
 
     content: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise reject("content", "the JSON text of a saved tokenizer", type(self.content).__name__)
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> SavedTokenizer:
         """The tokenizer in a JSON file."""
@@ -137,7 +144,8 @@ class SavedTokenizer:
 
 def read_pieces(path: str | os.PathLike[str]) -> Pieces:
     """The pieces that a file describes: a saved tokenizer if its name ends in .json, else a WordPiece vocabulary."""
-    return SavedTokenizer.from_file(path) if Path(path).suffix.lower() == ".json" else WordPiece.from_file(path)
+    place = as_path(path, "path", "a file with a vocabulary or a saved tokenizer")
+    return SavedTokenizer.from_file(path) if place.suffix.lower() == ".json" else WordPiece.from_file(path)
 
 
 def pieces_from_dict(saved: dict[str, Any]) -> Pieces:
@@ -171,7 +179,7 @@ def read_vocabulary(path: str | os.PathLike[str], n_tokens: int | None = None) -
 
 def _read(path: str | os.PathLike[str], expected: str) -> str:
     try:
-        content = Path(path).read_bytes()
+        content = as_path(path, "path", expected).read_bytes()
     except OSError as problem:
         raise reject("path", expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
     try:
