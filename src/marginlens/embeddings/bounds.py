@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.embeddings.one_step import FirstStep
+from marginlens.embeddings.one_step import FirstStep, as_first_step
 from marginlens.embeddings.proved import ProvedBound, log10_width
 from marginlens.papers import implements
 
@@ -18,7 +18,7 @@ def first_step_errors(step: FirstStep, delta: Any) -> ProvedBound:
     .. math:: \max\{\max_s \|err_s\|, \|err_p\|\} \le 11\, \eta_0\, d^{-1/4}, \quad
         d \ge \max\Big\{256, \Big(2\log\frac{|\mathcal S|^2}{\delta}\Big)^2\Big\}
     """
-    d = len(step.error_p)
+    d = len(as_first_step(step).error_p)
     return ProvedBound(
         "B Eq. (6)", float(step.errors.max()), _error_bound(step), d, log10_width(len(step.alpha), delta)
     )
@@ -30,7 +30,7 @@ def first_step_norms(step: FirstStep, delta: Any) -> tuple[ProvedBound, ProvedBo
 
     .. math:: \max_s \|E^1_s\| \le 2 (1 + 2\eta_0), \quad \|p^1\| \le 2 + 11\, \eta_0\, d^{-1/4}
     """
-    E, p = step.after.E, step.after.p
+    E, p = as_first_step(step).after.E, step.after.p
     needed = log10_width(len(E), delta)
     largest = float(np.sqrt(np.einsum("sd,sd->s", E, E).max()))
     return (
@@ -48,7 +48,7 @@ def first_step_loss(step: FirstStep, delta: Any) -> ProvedBound:
 
     The width it asks for can be met only for small η₀, where 1/(22 η₀) makes the bound large.
     """
-    data = step.data
+    data = as_first_step(step).data
     mean = np.add.reduceat(step.alpha[data.tokens], data.offsets[:-1]) / data.lengths
     exponent = -0.5 * step.rate * data.y * mean + 1.0 / (22.0 * step.rate)
     needed = log10_width(len(step.alpha), delta, step.rate)

@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from marginlens.data.labelled import as_labelled
 from marginlens.embeddings.minibatches import distinct_tokens
-from marginlens.embeddings.parameters import Parameters
+from marginlens.embeddings.parameters import Parameters, as_parameters
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
 
@@ -30,7 +30,7 @@ def directional_slope(model: Parameters, direction: Any, sequences: Any, y: Any 
         The slope; `-direction @ loss_and_gradients(E, p, v, sequences)[1].p` is the same number up to rounding.
     """
     data = as_labelled(sequences, y)
-    table = real_array(model.E, "model.E", ("n_vocabulary", "d_model"))
+    table = real_array(as_parameters(model, "model").E, "model.E", ("n_vocabulary", "d_model"))
     if len(table) < data.n_vocabulary:
         raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
     shape = (table.shape[1],)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.embeddings.parameters import Parameters
+from marginlens.embeddings.parameters import Parameters, as_parameters
 from marginlens.embeddings.proved import ProvedBound, log_of_pairs
+from marginlens.errors import real_array
 from marginlens.papers import implements
 
 
@@ -25,8 +26,9 @@ def initial_concentration(start: Parameters, delta: Any) -> tuple[ProvedBound, P
     Returns:
         The bound on inner products and the bound on norms.
     """
-    E, p, v = (np.asarray(one, dtype=np.float64) for one in (start.E, start.p, start.v))
-    d = len(p)
+    E = real_array(as_parameters(start, "start").E, "start.E", ("n_vocabulary", "d_model"))
+    d = E.shape[1]
+    p, v = real_array(start.p, "start.p", (d,)), real_array(start.v, "start.v", (d,))
     products = max(float(np.abs(E @ v).max()), float(np.abs(E @ p).max()), abs(float(p @ v)))
     norms = max(float(np.sqrt(np.einsum("sd,sd->s", E, E).max())), float(np.linalg.norm(p)))
     return (

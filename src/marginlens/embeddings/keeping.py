@@ -22,9 +22,10 @@ from marginlens.embeddings.results import FACTS, TABLE, digest
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
 from marginlens.runs.telling import Ending
+from marginlens.text.reviews import as_path
 
 FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"
@@ -90,8 +91,10 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
     Returns:
         The file.
     """
+    if not isinstance(name, str):
+        raise reject("name", "a name in letters, digits, dots and dashes", type(name).__name__)
     check_name(name)
-    place = Path(folder)
+    place = as_path(folder, "folder", _EXPECTED)
     facts, table = _read(place)
     try:
         kept = _told(facts, table, data, place)
@@ -100,15 +103,15 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
         raise
     except _OTHERWISE as problem:
         raise reject("folder", _EXPECTED, f"{str(place)!r}, which cannot be read") from problem
-    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    target = (kept_results() if into is None else as_path(into, "into", "a folder")) / f"{PREFIX}{name}.json"
     write_whole(target, lines_of(kept), "into")
     return target
 
 
 def read_kept(path: str | Path) -> KeptRun:
     """The run in a file that `keep_run` wrote."""
-    place = Path(path)
     expected = "a file that keep_run wrote"
+    place = as_path(path, "path", expected)
     try:
         told = json.loads(place.read_text(encoding="utf-8"))
         if told["form"] != FORM:
@@ -124,6 +127,9 @@ def read_kept(path: str | Path) -> KeptRun:
 
 def kept_runs(source: str, layers: int) -> tuple[KeptRun, ...]:
     """All runs on this data and of this depth that come with the package, the largest learning rate first."""
+    if not isinstance(source, str):
+        raise reject("source", "the name of data, such as imdb", type(source).__name__)
+    whole_number(layers, "layers", at_least=1)
     found = [read_kept(one) for one in kept_results().iterdir() if one.name.startswith(PREFIX)]
     chosen = [run for run in found if run.source == source and run.settings.layers == layers]
     return tuple(sorted(chosen, key=lambda run: (-run.settings.learning_rate, run.settings.spread, run.name)))

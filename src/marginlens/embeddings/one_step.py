@@ -10,8 +10,8 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.one_layer import loss_and_gradients
-from marginlens.embeddings.parameters import Parameters
-from marginlens.errors import positive_number
+from marginlens.embeddings.parameters import Parameters, as_parameters
+from marginlens.errors import positive_number, reject
 from marginlens.papers import implements
 
 
@@ -63,6 +63,7 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: Any = None) ->
     Returns:
         A `FirstStep` in float64; `first_step_errors`, `first_step_norms` and `first_step_loss` hold it against the lemmas.
     """
+    as_parameters(start, "start")
     eta, data = positive_number(rate, "rate"), as_labelled(sequences, y)
     loss, slopes = loss_and_gradients(start.E, start.p, start.v, data)
     v = np.asarray(start.v, dtype=np.float64)
@@ -71,6 +72,13 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: Any = None) ->
     alpha[: data.n_vocabulary] = mean_signed_share(data)
     error_E = -eta * (slopes.E + 0.5 * np.outer(alpha, v))
     return FirstStep(data, start, after, eta, alpha, error_E, -eta * slopes.p, loss)
+
+
+def as_first_step(step: Any) -> FirstStep:
+    """`step` if it is a first step, else the sentence that says what is expected."""
+    if not isinstance(step, FirstStep):
+        raise reject("step", "a FirstStep, as first_step gives it", type(step).__name__)
+    return step
 
 
 def mean_signed_share(sequences: Any, y: Any = None) -> FloatArray:

@@ -47,7 +47,10 @@ class ProvedBound:
 
 def log_of_pairs(n_vocabulary: int, delta: Any) -> float:
     r"""The :math:`2 \log(|S|^2/\delta)` that all statements about the initialisation share."""
-    chance = float(delta)
+    try:
+        chance = float(delta)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as problem:
+        raise reject("delta", "a probability between 0 and 1", repr(delta)[:60]) from problem
     if not 0.0 < chance < 1.0:
         raise reject("delta", "a probability between 0 and 1", delta)
     return 2.0 * (2.0 * math.log(n_vocabulary) - math.log(chance))

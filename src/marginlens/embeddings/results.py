@@ -18,6 +18,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics
+from marginlens.errors import reject, whole_number
 from marginlens.runs.telling import Ending
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
@@ -115,7 +116,9 @@ class RankCorrelations:
     """Spearman's correlation of ⟨E_s, v⟩ with the posterior difference, and of ⟨E_s, p⟩ with its modulus, over frequent tokens."""
 
     def __init__(self, statistics: TokenStatistics, at_least: int = FREQUENT) -> None:
-        self.tokens: IntArray = np.flatnonzero(statistics.count >= at_least)
+        if not isinstance(statistics, TokenStatistics):
+            raise reject("statistics", "TokenStatistics, as token_statistics gives them", type(statistics).__name__)
+        self.tokens: IntArray = np.flatnonzero(statistics.count >= whole_number(at_least, "at_least", at_least=0))
         difference = statistics.posterior_difference[self.tokens]
         self._v, self._p = _ranks(difference), _ranks(np.abs(difference))
 

@@ -19,6 +19,7 @@ from marginlens.embeddings.classifier_tokens import PlainIds, WordsAndPairs
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.errors import InputError, missing_extra, reject
 from marginlens.text.pipeline import TextPipeline, Vocabulary
+from marginlens.text.reviews import as_path
 
 FORM = "marginlens text classifier 1"
 FACTS, TENSORS, ARRAYS = "model.json", "arrays.safetensors", "arrays.npz"
@@ -29,7 +30,7 @@ _PER_TOKEN = ("a", "b", "selected", "in_positive", "in_negative")
 
 def check_folder(folder: str | os.PathLike[str], argument: str = "folder") -> Path:
     """A place where a model can be written: nothing there yet, or an earlier model, in a folder that is there."""
-    place = Path(folder)
+    place = as_path(folder, argument, "a folder")
     if place.exists() and not (place / FACTS).is_file() and not (place.is_dir() and not any(place.iterdir())):
         raise reject(
             argument, "a new folder, or one with an earlier model", f"{str(place)!r}, which holds something else"
@@ -86,7 +87,7 @@ def _exchange(made: Path, final: Path, earlier: Path) -> None:
 
 def load_classifier(cls: Any, folder: str | os.PathLike[str]) -> Any:
     """The classifier in a folder; arrays that were changed or belong to another model are refused."""
-    place = Path(folder)
+    place = as_path(folder, "folder", _EXPECTED)
     try:
         told = json.loads((place / FACTS).read_text(encoding="utf-8"))
         if told.get("form") != FORM:

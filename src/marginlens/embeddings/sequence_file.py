@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.data.files import write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.errors import reject
+from marginlens.text.reviews import as_path
 
 _NEEDED = ("tokens", "offsets", "y")
 _FORM = "a .npz file with tokens, offsets and y, and optionally names"
@@ -26,7 +28,7 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
             (n_vocabulary,) and `split` (n_samples,). Pickled objects are never loaded.
         split: take only the sequences whose `split` is this.
     """
-    place = Path(path)
+    place = as_path(path, "path", _FORM)
     try:
         with place.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in (*_NEEDED, "names", "split") if name in archive.files}
@@ -49,21 +51,31 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
 
 def write_labelled(path: str | Path, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
     """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
+    if not isinstance(data, LabelledSequences):
+        raise reject("data", "LabelledSequences", type(data).__name__)
+    place = as_path(path, "path", "a file to write")
     arrays: dict[str, Any] = {
         "tokens": data.tokens.astype(np.int32),
         "offsets": data.offsets.astype(np.int64),
         "y": data.y.astype(np.int8),
-        "names": np.asarray(range(data.n_vocabulary) if names is None else names).astype(str),
+        "names": _strings(range(data.n_vocabulary) if names is None else names, "names"),
     }
     if arrays["names"].shape != (data.n_vocabulary,):
         raise reject("names", f"one for each of {data.n_vocabulary} tokens", f"shape {arrays['names'].shape}")
     if split is not None:
-        arrays["split"] = np.asarray(split).astype(str)
+        arrays["split"] = _strings(split, "split")
         if arrays["split"].shape != (len(data),):
             raise reject("split", f"one for each of {len(data)} sequences", f"shape {arrays['split'].shape}")
     stream = BytesIO()
     np.savez_compressed(stream, **arrays)
-    write_whole(Path(path), stream.getvalue(), "path")
+    write_whole(place, stream.getvalue(), "path")
+
+
+def _strings(values: Any, argument: str) -> npt.NDArray[np.str_]:
+    try:
+        return np.asarray(values).astype(str)
+    except ValueError as problem:
+        raise reject(argument, "a list of names", "lists of different lengths") from problem
 
 
 def _checked(arrays: dict[str, Any], n_names: int | None, place: Path) -> LabelledSequences:

@@ -47,8 +47,8 @@ class TrainingSettings(RunSettings):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.layers, bool | float) or self.layers not in (1, 2):
-            raise reject("layers", "1 or 2", self.layers)
+        if isinstance(self.layers, bool) or not isinstance(self.layers, int | np.integer) or self.layers not in (1, 2):
+            raise reject("layers", "1 or 2", repr(self.layers))
         for name, least in (("layers", 1), ("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
             object.__setattr__(self, name, whole_number(getattr(self, name), name, at_least=least))
         for name in ("learning_rate", "spread"):
@@ -66,8 +66,8 @@ class TrainingSettings(RunSettings):
             raise reject("train_v", "true or false", repr(self.train_v))
         if not isinstance(self.device, str):
             raise reject("device", "cpu or cuda", repr(self.device))
-        if self.dtype not in ("float32", "float64"):
-            raise reject("dtype", "float32 or float64", self.dtype)
+        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
+            raise reject("dtype", "float32 or float64", repr(self.dtype))
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0."""
