@@ -122,6 +122,8 @@ def test_bad_sequences_are_refused_by_name():
         automaton.predict_proba([])
     with pytest.raises(InputError, match="one name for each of 4 tokens"):
         automaton.explain([A], names="ab")
+    with pytest.raises(InputError, match="'names' argument must be one name for each of 4 tokens; got int"):
+        automaton.explain([A], names=4)
     for last in (True, None, -1, "A", [A], 1.0):
         with pytest.raises(InputError, match="'last' argument must be a whole number of at least 0"):
             automaton.heights(last)

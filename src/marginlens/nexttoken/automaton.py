@@ -167,6 +167,11 @@ class NextTokenAutomaton:
 def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(n_vocabulary)))
-    if len(names) != n_vocabulary:
-        raise reject("names", f"one name for each of {n_vocabulary} tokens", f"{len(names)} names")
-    return tuple(map(str, names))
+    expected = f"one name for each of {n_vocabulary} tokens"
+    try:
+        listed = tuple(map(str, names))
+    except TypeError as problem:
+        raise reject("names", expected, type(names).__name__) from problem
+    if len(listed) != n_vocabulary:
+        raise reject("names", expected, f"{len(listed)} names")
+    return listed
