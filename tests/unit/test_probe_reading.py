@@ -91,6 +91,11 @@ def test_what_is_not_a_hugging_face_model(model: Any) -> None:
         adapter_for(model)
 
 
+def test_a_model_inside_a_wrapper_is_pointed_at() -> None:
+    with pytest.raises(InputError, match=r"got DataParallel instead\. Pass the model that it holds as \.module\.$"):
+        adapter_for(torch.nn.DataParallel(bert()))
+
+
 def test_unusable_layers_heads_and_batches() -> None:
     model = bert()
     with pytest.raises(InputError, match="The 'layer' argument must be a layer from 0 to 2; got 3 instead"):

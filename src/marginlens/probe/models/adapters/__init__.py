@@ -44,7 +44,8 @@ def adapter_for(model: Any) -> Adapter:
     """
     config = getattr(model, "config", None)
     if not hasattr(config, "model_type") or not hasattr(model, "base_model"):
-        raise reject("model", "a loaded Hugging Face model", type(model).__name__)
+        inside = "Pass the model that it holds as .module." if hasattr(model, "module") else ""
+        raise reject("model", "a loaded Hugging Face model", type(model).__name__, inside)
     adapter = check_family(config)
     _check_tuning(model)
     implementation = getattr(config, "_attn_implementation", None)
