@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe.models.adapters import adapter_for, supported_families
+from marginlens.probe.models.adapters import adapter_for, check_family, supported_families
 from marginlens.probe.models.reading import InputBatch, batch_size, read_attention
 
 torch = pytest.importorskip("torch")
@@ -55,6 +55,13 @@ def test_models_that_normalise_queries_are_refused_by_name() -> None:
     config = transformers.Qwen3Config(**TEXT, num_key_value_heads=1, head_dim=4)
     with pytest.raises(InputError, match=r"The model family 'qwen3' has no adapter \(it normalises queries and keys"):
         adapter_for(transformers.Qwen3Model(config))
+
+
+def test_models_that_cap_their_logits_are_refused_by_name() -> None:
+    with pytest.raises(
+        InputError, match=r"The model family 'gemma2' has no adapter \(it caps its logits, so a logit is"
+    ):
+        check_family(transformers.Gemma2Config())
 
 
 def test_a_llama_with_normalised_queries_is_refused() -> None:
