@@ -119,6 +119,24 @@ def test_unusable_layers_heads_and_batches() -> None:
         read_attention(model, {**batch(), "attention_mask": np.ones((2, 1, 5, 5), dtype=bool)})
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"input_ids": [[1, 2, 3], [1, 2]]}, r"numbers of one shape under 'input_ids'; got .* Pad texts to one length"),
+        ({"input_ids": [[1, 2]], "adapter_names": ["one"]}, "numbers of one shape under 'adapter_names'"),
+        ({"input_ids": [1, 2, 3]}, r"input_ids of shape \(n_inputs, n_tokens\), none of them 0; got shape \(3,\)"),
+        ({"input_ids": np.zeros((2, 0), dtype=int)}, r"none of them 0; got shape \(2, 0\)"),
+        (
+            {"inputs_embeds": np.zeros((0, 5, 8))},
+            r"\(n_inputs, n_tokens, d_model\), none of them 0; got shape \(0, 5, 8\)",
+        ),
+    ],
+)
+def test_batches_that_are_no_arrays_of_inputs(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_attention(bert(), given)
+
+
 def test_rotary_models_have_no_matrix_without_an_offset() -> None:
     config = transformers.LlamaConfig(**TEXT)
     config._attn_implementation = "eager"

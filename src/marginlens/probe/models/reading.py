@@ -18,7 +18,11 @@ from marginlens.probe.models.own_attention import check_own, own_rows
 
 _OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 
-
+_AXES = {  # of what a model reads
+    "input_ids": ("n_inputs", "n_tokens"),
+    "inputs_embeds": ("n_inputs", "n_tokens", "d_model"),
+    "pixel_values": ("n_inputs", "channels", "height", "width"),
+}
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REGISTERING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
 _TOKENS, _PAIRS = 1024, 2**19  # of one batch: little padding, and maps of one layer that fit into memory
@@ -158,9 +162,7 @@ def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The batch as tensors where the model is, images in its precision."""
     import torch
 
-    if not isinstance(batch, Mapping) or not any(
-        name in batch for name in ("input_ids", "inputs_embeds", "pixel_values")
-    ):
+    if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):
         raise reject("batch", "a mapping with input_ids, inputs_embeds or pixel_values", type(batch).__name__)
     if batch.get("past_key_values") is not None:
         raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
@@ -168,7 +170,17 @@ def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in batch.items():
         if name in _OF_THE_HEAD or value is None:
             continue
-        tensor = torch.as_tensor(value, device=device)
+        try:
+            tensor = torch.as_tensor(value, device=device)
+        except (TypeError, ValueError, RuntimeError) as problem:
+            got = "no numbers, or lists of different lengths"
+            remedy = "Pad texts to one length, and say in attention_mask where."
+            raise reject("batch", f"numbers of one shape under {name!r}", got, remedy) from problem
+        axes = _AXES.get(name)
+        if axes is not None and (tensor.ndim != len(axes) or not tensor.numel()):
+            raise reject(
+                "batch", f"{name} of shape ({', '.join(axes)}), none of them 0", f"shape {tuple(tensor.shape)}"
+            )
         inputs[name] = tensor.to(model.dtype) if name in ("pixel_values", "inputs_embeds") else tensor
     return inputs
 
