@@ -66,7 +66,9 @@ def solve_large(products: GraphProducts, floor: FloatArray, free: BoolArray) -> 
         idle = idle + 1 if error > 0.5 * best else 0
         if error < best:
             best, best_weights = error, state.weights
-        if error < _NEAR:
+        noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _NOISE * float(np.abs(state.weights).max())
+        last = (noisy and idle >= 2) or idle >= 12 or products.n_products > _PRODUCTS
+        if error < _NEAR or last:
             weights = problem.polished(state.weights)
             exact = problem.residual(weights)
             if exact < best:
@@ -78,8 +80,7 @@ def solve_large(products: GraphProducts, floor: FloatArray, free: BoolArray) -> 
             proof = problem.farkas(added)
             if proof is not None:
                 return Outcome(proof, True)
-        noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _NOISE * float(np.abs(state.weights).max())
-        if best <= _ENOUGH or (noisy and idle >= 2) or idle >= 12 or products.n_products > _PRODUCTS:
+        if best <= _ENOUGH or last:
             break
         state.sigma *= 1.0 if noisy else _GROWTH
     return Outcome(scale * best_weights, False)
