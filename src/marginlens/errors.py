@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGEST = 2**63 - 1
+NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last by a tensor that requires a gradient
 
 
 class InputError(ValueError):
@@ -21,7 +22,9 @@ class MissingExtra(ImportError):
 
 def reject(argument: str, expected: str, got: object, remedy: str = "") -> InputError:
     """The error for one unusable argument, in the words that every message of the library uses."""
-    sentence = f"The '{argument}' argument must be {expected}; got {got} instead."
+    told = str(got)
+    told = " ".join(told.split()) if "\n" in told else told  # arrays print on several lines
+    sentence = f"The '{argument}' argument must be {expected}; got {told} instead."
     return InputError(f"{sentence} {remedy}".rstrip())
 
 
@@ -30,16 +33,32 @@ def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
     return MissingExtra(f"{feature} needs the package {package}: install it with pip install 'marginlens[{extra}]'.")
 
 
+def float_array(
+    value: Any, argument: str, expected: str = "real numbers", *, remedy: str = ""
+) -> npt.NDArray[np.float64]:
+    """`value` as a float64 array of any shape, nan and inf allowed; complex numbers, times and what is no number are refused."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "cmM" or (array.dtype.kind == "O" and any(one is None for one in array.flat)):
+            raise TypeError(f"dtype {array.dtype}")
+        return np.asarray(array, dtype=np.float64)
+    except NOT_NUMBERS as problem:
+        raise reject(argument, expected, _summary(value), remedy) from problem
+
+
+def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
+    """`value` as the array NumPy makes of it; lists of different lengths and tensors that require a gradient are refused."""
+    try:
+        return np.asarray(value)
+    except (ValueError, RuntimeError) as problem:
+        got = "lists of different lengths" if isinstance(problem, ValueError) else _summary(value)
+        raise reject(argument, expected, got) from problem
+
+
 def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy: str = "") -> npt.NDArray[np.float64]:
     """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind == "c":
-            raise TypeError("complex numbers")
-        array = np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as problem:  # RuntimeError: a tensor that requires a gradient
-        raise reject(argument, expected, _summary(value), remedy) from problem
+    array = float_array(value, argument, expected, remedy=remedy)
     if array.ndim != len(shape) or any(
         isinstance(want, int) and have != want for want, have in zip(shape, array.shape, strict=True)
     ):
@@ -54,19 +73,26 @@ def n_axes(value: Any) -> int:
     """How many axes `value` has as an array; 0 for what is not one, which `real_array` then says."""
     try:
         return int(np.ndim(value))
-    except (TypeError, ValueError, RuntimeError):
+    except NOT_NUMBERS:
         return 0
 
 
 def positive_number(value: Any, argument: str) -> float:
     """`value` as a finite float above zero."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as problem:
-        raise reject(argument, "a positive number", _summary(value)) from problem
+    number = real_number(value, argument, "a positive number")
     if not (np.isfinite(number) and number > 0):
         raise reject(argument, "a positive number", number)
     return number
+
+
+def real_number(value: Any, argument: str, expected: str) -> float:
+    """`value` as a float, nan and inf allowed; the caller says what it must be."""
+    if getattr(value, "requires_grad", False):
+        raise reject(argument, expected, _summary(value))
+    try:
+        return float(value)
+    except NOT_NUMBERS as problem:
+        raise reject(argument, expected, _summary(value)) from problem
 
 
 def whole_number(value: Any, argument: str, *, at_least: int) -> int:
@@ -79,8 +105,10 @@ def whole_number(value: Any, argument: str, *, at_least: int) -> int:
 
 
 def _summary(value: Any) -> str:
+    if getattr(value, "requires_grad", False):
+        return "a tensor that requires a gradient"
     shape = getattr(value, "shape", None)
-    if shape is not None:
+    if isinstance(shape, tuple):
         return f"shape {tuple(shape)} with dtype {getattr(value, 'dtype', '?')}"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

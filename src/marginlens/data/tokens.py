@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, n_axes, real_array, reject
+from marginlens.errors import InputError, array_of_any, float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -116,6 +116,7 @@ class TokenDataset:
         """A batch of `n_copies` of this one problem (views, no copies): the way to descend from many starts."""
         if self.is_batch:
             raise reject("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
+        whole_number(n_copies, "n_copies", at_least=0)
         batch = object.__new__(TokenDataset)
         batch.is_batch, batch.W = True, self.W
         for name in ("X", "K", "y", "lengths", "mask"):
@@ -158,10 +159,7 @@ class TokenDataset:
     def selection(self, selected: Any, argument: str = "selected") -> IntArray:
         """Token indices checked against each input's length and broadcast to (…, n_inputs)."""
         expected = f"whole numbers of shape ({self.n_inputs},): one token index per input"
-        try:
-            array = np.asarray(selected)
-        except ValueError as problem:
-            raise reject(argument, expected, "lists of different lengths") from problem
+        array = array_of_any(selected, argument, expected)
         if array.dtype.kind not in "iu" or array.shape not in ((self.n_inputs,), self.y.shape):
             raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
         array = np.broadcast_to(array, self.y.shape).astype(np.int64)
@@ -189,9 +187,9 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
         raise reject(argument, "at least one input", "an empty dataset")
     try:
-        array = _floats(value, argument)
-    except (TypeError, ValueError) as problem:
-        if isinstance(problem, InputError):
+        array = float_array(value, argument, f"real numbers {expected}")
+    except InputError:
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise
         return _ragged(value, argument, expected)
     if array.ndim not in (3, 4):
@@ -202,25 +200,10 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     return array, np.full(array.shape[:-2], array.shape[-2], dtype=np.int64), array.ndim == 4
 
 
-def _floats(value: Any, argument: str) -> FloatArray:
-    """`value` as float64; complex numbers and tensors that require a gradient are refused by name."""
+def _ragged(value: Sequence[Any], argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
     try:
-        array = np.asarray(value)
-    except RuntimeError as problem:
-        raise reject(argument, "numbers", "a tensor that requires a gradient", "Detach it first.") from problem
-    if array.dtype.kind == "c":
-        raise reject(argument, "real numbers", "complex ones")
-    return np.asarray(array, dtype=np.float64)
-
-
-def _ragged(value: Any, argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise reject(argument, expected, type(value).__name__)
-    try:
-        inputs = [_floats(one, f"{argument}[{i}]") for i, one in enumerate(value)]
-    except (TypeError, ValueError) as problem:
-        if isinstance(problem, InputError):
-            raise
+        inputs = [float_array(one, f"{argument}[{i}]") for i, one in enumerate(value)]
+    except InputError:
         inputs = []
     if not inputs or any(one.ndim == 3 for one in inputs):  # a list of problems
         problems = [_tokens(one, f"{argument}[{j}]") for j, one in enumerate(value)]
@@ -255,10 +238,7 @@ def _require_finite(array: FloatArray, argument: str) -> None:
 
 def _labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
     expected = f"labels, each -1 or +1, of shape {shape}"
-    try:
-        labels = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as problem:
-        raise reject("y", expected, type(y).__name__) from problem
+    labels = float_array(y, "y", expected)
     if labels.shape != shape:
         raise reject("y", expected, f"shape {labels.shape}")
     wrong = ~np.isin(labels, (-1.0, 1.0))
