@@ -7,14 +7,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import reject
+from marginlens.errors import float_array, reject, whole_number
 
 FloatArray = npt.NDArray[np.float64]
+_SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to underflow or overflow
 
 
 def length(x: Any) -> FloatArray:
     """Norm over the last axis, without overflow or underflow on the way."""
-    array = np.asarray(x, dtype=np.float64)
+    array = _weights(x, "x")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = np.asarray(np.einsum("...d,...d->...", array, array))
+        norms = np.asarray(np.sqrt(squares))
+    extreme = ~((squares > _SQUARES[0]) & (squares < _SQUARES[1]))
+    if extreme.any():
+        norms[extreme] = _scaled_length(array[extreme])
+    return norms[()]
+
+
+def _scaled_length(array: FloatArray) -> FloatArray:
+    """Norm over the last axis of vectors whose squares leave the range, divided by their largest entries first."""
     scale = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
     safe = np.where((scale == 0.0) | ~np.isfinite(scale), 1.0, scale)
     return np.linalg.norm(array / safe, axis=-1) * safe[..., 0]
@@ -22,7 +34,7 @@ def length(x: Any) -> FloatArray:
 
 def unit(x: Any) -> FloatArray:
     """`x` divided by its norm over the last axis; nan where the norm is zero or not finite."""
-    array = np.asarray(x, dtype=np.float64)
+    array = _weights(x, "x")
     with np.errstate(invalid="ignore", divide="ignore"):
         return array / length(array)[..., None]
 
@@ -39,7 +51,9 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
     Returns:
         A float where there is no batch axis, an array (batch,) otherwise; nan where a norm is zero.
     """
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    first, second, axes = _weights(a, "a"), _weights(b, "b"), whole_number(axes, "axes", at_least=1)
+    if first.ndim < axes:
+        raise reject("a", f"weights of at least {axes} axes", f"shape {first.shape}")
     if min(first.ndim, second.ndim) < axes or first.shape[-axes:] != second.shape[-axes:]:
         expected = (
             f"weights whose last {axes} axes match a's shape {first.shape}"
@@ -55,8 +69,19 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
 
 def angle(a: Any, b: Any) -> Any:
     r"""Angle in radians between weights over the last axis, accurate for tiny angles too (Kahan's formula)."""
-    first, second = unit(a), unit(b)
+    first, second = _weights(a, "a"), _weights(b, "b")
+    if first.shape[-1] != second.shape[-1]:
+        raise reject("b", f"weights whose last axis matches a's shape {first.shape}", f"shape {second.shape}")
+    first, second = unit(first), unit(second)
     return _scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))
+
+
+def _weights(x: Any, argument: str) -> FloatArray:
+    """`x` as an array with a last axis to measure along."""
+    array = float_array(x, argument)
+    if array.ndim == 0:
+        raise reject(argument, "a vector or an array of vectors", f"the number {array}")
+    return array
 
 
 def _scalar(values: Any) -> Any:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens import directions
 from tolerances import ROUNDING
 
 
@@ -37,3 +38,11 @@ def test_tiny_angles_survive():
     a = np.array([1.0, 0.0])
     assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9)
     assert ml.angle(a, -a) == pytest.approx(np.pi)
+
+
+def test_lengths_at_any_scale():
+    assert directions.length([3.0, 4.0]) == 5.0
+    x = np.array([[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [5e-324, 0.0], [np.inf, 1.0], [np.nan, 1.0], [3.0, 4.0]])
+    expected = [5e200, 5e-200, 0.0, 5e-324, np.inf, np.nan, 5.0]
+    np.testing.assert_allclose(directions.length(x), expected, rtol=ROUNDING)
+    assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
