@@ -6,7 +6,7 @@ import quadprog
 
 from marginlens import InputError, Status, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
-from marginlens.theory import globally_optimal_direction, token_optimality
+from marginlens.theory import globally_optimal_direction, in_cone, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import QUADPROG, ROUNDING
 
@@ -164,3 +164,14 @@ def test_arguments_are_refused_with_a_sentence():
         InputError, match=r"'selected' argument must be token indices from 0 to 2 for input 0; got index 3"
     ):
         token_optimality(data, v, [3])
+
+
+def test_scores_of_extreme_tokens_and_heads_are_told_apart():
+    data, v = sphere_tokens(20, 2, 3, 6, 4)
+    plain = token_optimality(data, v, data.optimal(v))
+    far = TokenDataset(data.X * 2.0**700, data.y, K=data.K)
+    found = token_optimality(far, v * 2.0**-700, data.optimal(v))
+    assert np.array_equal(found.is_locally_optimal, plain.is_locally_optimal)
+    assert np.array_equal(found.score_gap, plain.score_gap)
+    assert found.optimum_is_unique.all()
+    assert in_cone([1e-200, 0.0], [1.0, 0.0], 0.1, 1e-201)

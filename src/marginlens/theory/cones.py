@@ -8,8 +8,8 @@ import numpy as np
 
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import FloatArray
-from marginlens.directions import unit
-from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.directions import length, unit
+from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.theory.problem import plain
 
@@ -29,12 +29,18 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     Returns:
         A bool, or an array (…) of them; never true of a zero vector. Decided on 1 - cosine without its cancellation.
     """
-    points, axis = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    points, axis = float_array(p, "p"), float_array(q, "q")
+    wide, least = float_array(mu, "mu"), float_array(radius, "radius")
     if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
         raise reject("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
-    long_enough = np.linalg.norm(points, axis=-1) >= np.asarray(radius)
-    distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
-    return plain((distance <= np.sqrt(2.0 * np.asarray(mu)) + _ROUNDING) & long_enough)
+    if not (wide >= 0.0).all() or np.isnan(least).any():
+        raise reject("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
+    try:
+        distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
+        return plain((distance <= np.sqrt(2.0 * wide) + _ROUNDING) & (length(points) >= least))
+    except ValueError as problem:
+        shapes = [points.shape, axis.shape, wide.shape, least.shape]
+        raise reject("p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}") from problem
 
 
 def apart(p: Any, q: Any) -> FloatArray:
@@ -56,8 +62,8 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
         Shape (n, d_key); `in_cone(points, q, mu, radius)` is true of all of them. In one dimension all lie along q.
     """
     axis = unit(real_array(q, "q", ("d_key",)))
-    positive_number(mu, "mu")
-    if mu > 2.0 or not (np.isfinite(radius) and radius >= 0.0) or not np.isfinite(axis).all():
+    mu, radius = positive_number(mu, "mu"), real_number(radius, "radius", "a finite norm of at least 0")
+    if mu > 2.0 or not (np.isfinite(radius) and radius >= 0.0) or not (axis.size and np.isfinite(axis).all()):
         raise reject("q, mu, radius", "a nonzero axis, mu up to 2 and a finite radius", f"mu={mu}, radius={radius}")
     generator, d = as_generator(rng), len(axis)
     whole_number(n, "n", at_least=0)
@@ -67,8 +73,8 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     turn = np.where(which % 2 == 0, mu * (1.0 - _INSIDE), turn)
     sideways = generator.standard_normal((n, d))
     sideways -= np.outer(sideways @ axis, axis)
-    length = np.linalg.norm(sideways, axis=-1, keepdims=True)
-    sideways = np.where(length > 0.0, sideways / np.where(length > 0.0, length, 1.0), 0.0)
+    size = np.linalg.norm(sideways, axis=-1, keepdims=True)
+    sideways = np.where(size > 0.0, sideways / np.where(size > 0.0, size, 1.0), 0.0)
     if d == 1:
         turn, sideways = np.zeros(n), np.zeros((n, d))
     # 1 - a along the axis and sqrt(a (2 - a)) sideways give the cosine 1 - a, however small a is

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
+from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.losses import Loss, LossConstants, as_loss
 
@@ -30,8 +31,8 @@ def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, F
 
 def score_blur(data: TokenDataset, v: Any) -> Any:
     r"""Score differences up to which two tokens tie, (…): `SCORE_TOLERANCE` :math:`\|v\| \max_{it} \|x_{it}\|`."""
-    longest = np.max(np.linalg.norm(data.X, axis=-1), axis=(-2, -1))
-    return SCORE_TOLERANCE * np.linalg.norm(data.head(v), axis=-1) * longest
+    longest = np.max(length(data.X), axis=(-2, -1))
+    return SCORE_TOLERANCE * length(data.head(v)) * longest
 
 
 def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
