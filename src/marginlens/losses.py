@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from marginlens.errors import reject
+from marginlens.errors import float_array, real_number, reject
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -56,7 +56,7 @@ class Loss:
 
     def rise(self, u: Any, delta: Any) -> FloatArray:
         r""":math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
-        u, delta = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(delta, dtype=np.float64))
+        u, delta = _together(u=u, delta=delta)
         nodes = u[..., None] - delta[..., None] * (0.5 + 0.5 * _NODES)
         integral = delta * 0.5 * np.sum(_WEIGHTS * np.exp(self.log_abs_derivative(nodes)), axis=-1)
         return np.where(np.abs(delta) <= 1.0, integral, self.value(u - delta) - self.value(u))
@@ -66,7 +66,7 @@ class Loss:
 
         The sign of the rise is the sign of δ, because the loss decreases.
         """
-        u, log_delta, sign = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (u, log_delta, sign)))
+        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
         first_order = np.asarray(self.log_abs_derivative(u)) + log_delta
         large = log_delta > _FIRST_ORDER
         delta = sign * np.exp(np.where(large, log_delta, 0.0))
@@ -113,11 +113,11 @@ class Logistic(Loss):
 
     def value(self, u: Any) -> FloatArray:
         """log(1 + e^-u), without overflow on either side."""
-        return np.logaddexp(0.0, -np.asarray(u, dtype=np.float64))
+        return np.logaddexp(0.0, -float_array(u, "u"))
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """-log(1 + e^u)."""
-        return -np.logaddexp(0.0, np.asarray(u, dtype=np.float64))
+        return -np.logaddexp(0.0, float_array(u, "u"))
 
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
@@ -137,11 +137,11 @@ class Exponential(Loss):
     def value(self, u: Any) -> FloatArray:
         """e^-u."""
         with np.errstate(over="ignore"):
-            return np.exp(-np.asarray(u, dtype=np.float64))
+            return np.exp(-float_array(u, "u"))
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """-u."""
-        return -np.asarray(u, dtype=np.float64)
+        return -float_array(u, "u")
 
     def derivative(self, u: Any) -> FloatArray:
         """-e^-u."""
@@ -162,11 +162,11 @@ class Correlation(Loss):
 
     def value(self, u: Any) -> FloatArray:
         """-u."""
-        return -np.asarray(u, dtype=np.float64)
+        return -float_array(u, "u")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """0."""
-        return np.zeros_like(np.asarray(u, dtype=np.float64))
+        return np.zeros_like(float_array(u, "u"))
 
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: a constant slope of -1."""
@@ -174,10 +174,21 @@ class Correlation(Loss):
         return LossConstants(0.0, 1.0, 1.0, True)
 
 
+def _together(**given: Any) -> list[FloatArray]:
+    """Arrays of one shape from numbers and arrays that broadcast against each other."""
+    arrays = [float_array(value, name) for name, value in given.items()]
+    try:
+        return list(np.broadcast_arrays(*arrays))
+    except ValueError as problem:
+        shapes = " and ".join(str(one.shape) for one in arrays)
+        raise reject(", ".join(given), "arrays that broadcast against each other", f"shapes {shapes}") from problem
+
+
 def _interval(low: float, high: float) -> tuple[float, float]:
+    low, high = real_number(low, "low", "a finite number"), real_number(high, "high", "a finite number")
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
         raise reject("low, high", "finite numbers with low ≤ high", f"({low}, {high})")
-    return float(low), float(high)
+    return low, high
 
 
 def as_loss(loss: Any) -> Loss:

@@ -87,7 +87,7 @@ def test_rise_is_exact_where_the_difference_cancels(loss):
 
 def test_bad_interval_and_bad_loss():
     with pytest.raises(
-        ml.InputError, match=r"'low, high' argument must be finite numbers with low ≤ high; got \(1, 0\)"
+        ml.InputError, match=r"'low, high' argument must be finite numbers with low ≤ high; got \(1.0, 0.0\)"
     ):
         ml.Logistic().constants(1, 0)
     data, v = ml.data.figure_1a()

@@ -21,7 +21,7 @@ ROWS, FLOOR = np.ones((2, 3)), np.ones(2)
         (np.ones((1, 1, 1, 1)), FLOOR, r"'rows' .* got shape \(1, 1, 1, 1\)"),
         (np.ones((2, 0)), FLOOR, "'rows' .* one coordinate"),
         (np.ones((0, 2, 3)), np.ones((0, 2)), "'rows' .* at least one problem"),
-        ("rows", FLOOR, "'rows' argument must be numbers .* got str"),
+        ("rows", FLOOR, "'rows' argument must be numbers .* got 'rows'"),
         (ROWS * np.nan, FLOOR, r"'rows' .* finite .* nan at index \(0, 0\)"),
         (ROWS * np.inf, FLOOR, "'rows' .* finite .* inf"),
         (ROWS, np.ones(3), r"'floor' .* shape \(2,\).*got shape \(3,\)"),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import float_array, reject, whole_number
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,9 +25,7 @@ def sphere_tokens(
     Returns:
         A batch of `n_problems` problems and their heads v, shape (n_problems, d_model).
     """
-    sizes = (n_problems, n_inputs, n_tokens, d_model)
-    for name, size in zip(("n_problems", "n_inputs", "n_tokens", "d_model"), sizes, strict=True):
-        whole_number(size, name, at_least=1)
+    sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
     X = _on_sphere(generator.standard_normal(sizes))
     v = _on_sphere(generator.standard_normal((n_problems, d_model)))
@@ -39,8 +37,9 @@ def gaussian_tokens(
     n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
 ) -> tuple[TokenDataset, FloatArray]:
     """Standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too."""
+    sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
-    X = generator.standard_normal((n_problems, n_inputs, n_tokens, d_model))
+    X = generator.standard_normal(sizes)
     W = generator.standard_normal((d_model, d_model)) / np.sqrt(d_model)
     y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
     return TokenDataset(X, y, W=W), generator.standard_normal((n_problems, d_model))
@@ -54,10 +53,14 @@ def scored_tokens(keys: Any, scores: Any, y: Any = None) -> tuple[TokenDataset, 
     Returns:
         A dataset with d_model = d_key + 1 and the head v = e_last, so that `data.scores(v)` is `scores`.
     """
-    K, gamma = np.asarray(keys, dtype=np.float64), np.asarray(scores, dtype=np.float64)
+    K, gamma = float_array(keys, "keys"), float_array(scores, "scores")
+    if K.ndim not in (3, 4):
+        raise reject("keys", "of shape (…, n_inputs, n_tokens, d_key)", f"shape {K.shape}")
     if K.shape[:-1] != gamma.shape:
         raise reject("scores", f"one number per key, shape {K.shape[:-1]}", f"shape {gamma.shape}")
-    labels = np.ones(K.shape[:-2]) if y is None else np.asarray(y, dtype=np.float64)
+    labels = np.ones(K.shape[:-2]) if y is None else float_array(y, "y")
+    if labels.shape != K.shape[:-2]:
+        raise reject("y", f"labels, each -1 or +1, of shape {K.shape[:-2]}", f"shape {labels.shape}")
     X = np.concatenate([K, (labels[..., None] * gamma)[..., None]], axis=-1)
     return TokenDataset(X, labels, K=K), np.eye(K.shape[-1] + 1)[-1]
 
@@ -69,6 +72,10 @@ def as_generator(rng: Any) -> np.random.Generator:
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng))
     raise reject("rng", "a numpy.random.Generator or a whole number that seeds one", repr(rng))
+
+
+def _sizes(**given: Any) -> tuple[int, ...]:
+    return tuple(whole_number(size, name, at_least=1) for name, size in given.items())
 
 
 def _on_sphere(x: FloatArray) -> FloatArray:

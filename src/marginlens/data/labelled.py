@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import reject, whole_number
+from marginlens.errors import float_array, reject, whole_number
 
 
 class LabelledSequences:
@@ -65,8 +65,16 @@ class LabelledSequences:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]], float(self.y[i])
 
     def subset(self, samples: Any) -> LabelledSequences:
-        """The samples with these indices, in this order."""
-        chosen = np.arange(len(self))[samples]
+        """The samples with these indices, or that this boolean mask or slice leaves, in this order."""
+        try:
+            index = samples if isinstance(samples, slice) or np.size(samples) else np.empty(0, dtype=np.int64)
+            chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
+        except (IndexError, TypeError, ValueError, RuntimeError) as problem:
+            raise reject(
+                "samples", f"indices of the {len(self)} samples, a mask or a slice", repr(samples)
+            ) from problem
+        if chosen.ndim != 1:
+            raise reject("samples", "indices along one axis", repr(samples))
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         place = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
@@ -89,10 +97,7 @@ def as_labelled(sequences: Any, y: Any = None) -> LabelledSequences:
 
 def _labels(y: Any, n_samples: int) -> FloatArray:
     expected = f"labels, each -1 or +1, of shape ({n_samples},)"
-    try:
-        labels = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
-        raise reject("y", expected, type(y).__name__) from problem
+    labels = float_array(y, "y", expected)
     if labels.shape != (n_samples,):
         raise reject("y", expected, f"shape {labels.shape}")
     wrong = ~np.isin(labels, (-1.0, 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from marginlens.data.generators import as_generator
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import reject, whole_number
+from marginlens.errors import float_array, real_number, reject, whole_number
 from marginlens.papers import implements
 
 _FIGURE_2 = (0.45, 0.35, 0.3, 0.25, 0.2, 0.1, 0.05, 0.02)
@@ -41,17 +42,20 @@ class Levels:
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        deltas = tuple(float(one) for one in self.deltas)
+        deltas = tuple(np.atleast_1d(float_array(self.deltas, "deltas", "numbers from 0 to 1")).reshape(-1).tolist())
         if not deltas or not all(0.0 <= one <= 1.0 for one in deltas):
             raise reject("deltas", "at least one number, each from 0 to 1", self.deltas)
+        if not isinstance(self.sizes, Sequence | np.ndarray) or getattr(self.sizes, "ndim", 1) != 1:
+            raise reject("sizes", "whole numbers, one for each level", repr(self.sizes))
         sizes = tuple(self.sizes) or tuple(4 + 2 ** (k + 1) for k in range(len(deltas)))
         if len(sizes) != len(deltas):
             raise reject("sizes", f"one size for each of the {len(deltas)} levels", f"{len(sizes)} sizes")
         object.__setattr__(self, "deltas", deltas)
         object.__setattr__(self, "sizes", tuple(whole_number(one, "sizes", at_least=1) for one in sizes))
         whole_number(self.n_irrelevant, "n_irrelevant", at_least=0)
-        if not 0.0 < self.share <= 1.0 or (self.share < 1.0) != (self.n_irrelevant > 0):
-            expected = "between 0 and 1, and 1 exactly when there are no irrelevant tokens"
+        expected = "between 0 and 1, and 1 exactly when there are no irrelevant tokens"
+        share = real_number(self.share, "share", expected)
+        if not 0.0 < share <= 1.0 or (share < 1.0) != (self.n_irrelevant > 0):
             raise reject("share", expected, f"{self.share} with {self.n_irrelevant} irrelevant tokens")
 
     @property
@@ -73,6 +77,8 @@ class Levels:
 
     def chances(self, y: int) -> FloatArray:
         """(n_vocabulary,) p(s|y) of Eq. (34)."""
+        if not isinstance(y, int | float | np.number) or y not in (-1, 1):
+            raise reject("y", "a label, -1 or +1", repr(y))
         delta = np.concatenate([[0.5], self.deltas])[self.level]
         relevant = self.share * np.where(self.sign == y, 1.0 - delta, delta) / sum(self.sizes)
         return np.where(self.sign == 0, (1.0 - self.share) / max(self.n_irrelevant, 1), relevant)
@@ -101,7 +107,9 @@ def level_sequences(n_samples: int, n_tokens: int, rng: Any, levels: Levels | No
         Labelled sequences whose ids are those of `levels`; check them with `token_statistics`.
     """
     n, T = whole_number(n_samples, "n_samples", at_least=1), whole_number(n_tokens, "n_tokens", at_least=1)
-    law, generator = levels or Levels(), as_generator(rng)
+    law, generator = Levels() if levels is None else levels, as_generator(rng)
+    if not isinstance(law, Levels):
+        raise reject("levels", "Levels or None", repr(levels))
     y = generator.choice([-1.0, 1.0], size=n)
     tokens = np.empty((n, T), dtype=np.int64)
     for label in (-1, 1):

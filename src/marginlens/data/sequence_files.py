@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from marginlens.data.files import write_whole
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.text_windows import ONE_HOT, decoded, embeddings
+from marginlens.data.text_windows import ONE_HOT, as_path, decoded, embeddings
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject
 
@@ -28,7 +28,7 @@ def read_sequences(path: str | os.PathLike[str], *, unrealizable: str = "refuse"
     Returns:
         The dataset and the names of its tokens, which are their ids where the file has none.
     """
-    content = _content(Path(path))
+    content = _content(as_path(path))
     missing = [name for name in ("sequences", "labels") if name not in content]
     if missing:
         found = ", ".join(map(repr, content)) or "nothing"
@@ -68,12 +68,14 @@ def write_sequences(path: str | os.PathLike[str], ds: SequenceDataset, names: An
         "E": ds.E.tolist(),
     }
     if names is not None:
+        if isinstance(names, str) or not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
+            raise reject("names", f"one name for each of {ds.n_vocabulary} tokens", repr(names))
         content["vocabulary"] = list(_names(list(names)) or ())
         if len(content["vocabulary"]) != ds.n_vocabulary:
             raise reject(
                 "names", f"one name for each of {ds.n_vocabulary} tokens", f"{len(content['vocabulary'])} names"
             )
-    write_whole(Path(path), json.dumps(content, allow_nan=False, ensure_ascii=False).encode(), "path")
+    write_whole(as_path(path), json.dumps(content, allow_nan=False, ensure_ascii=False).encode(), "path")
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, array_of_any, reject, whole_number
 from marginlens.papers import implements
 
 _DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
@@ -43,7 +43,7 @@ def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, r
     Returns:
         What `acyclic_sequences` gives, with this order in place of a random one.
     """
-    ids = np.asarray(order)
+    ids = array_of_any(order, "order", "every id from 0 to n_vocabulary - 1 once, highest priority first")
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not np.array_equal(np.sort(ids), np.arange(len(ids))):
         raise reject("order", "every id from 0 to n_vocabulary - 1 once, highest priority first", f"{order!r}")
     K, d, n, T = _sizes(len(ids), d_model, n_samples, n_tokens)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.errors import InputError, real_array, reject
+from marginlens.errors import InputError, array_of_any, real_array, reject
 from marginlens.papers import implements
 
 _NAMED = 5  # offenders that an error names
@@ -32,7 +32,7 @@ class SequenceDataset:
     """
 
     def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
-        if unrealizable not in ("refuse", "drop"):
+        if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop"):
             raise reject("unrealizable", '"refuse" or "drop"', repr(unrealizable))
         self.E = _embeddings(E)
         tokens, offsets = flat_sequences(sequences)
@@ -138,10 +138,7 @@ class SequenceDataset:
 
 def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
     """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
-    try:
-        array = np.asarray(sequence)
-    except ValueError as problem:
-        raise reject(argument, "a list of at least one token id", "lists of different lengths") from problem
+    array = array_of_any(sequence, argument, "a list of at least one token id")
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise reject(argument, "a list of at least one token id", f"shape {array.shape} with dtype {array.dtype}")
     outside = (array < 0) | (array >= n_vocabulary)
@@ -195,10 +192,7 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
 
 
 def _ids(one: Any, i: int) -> IntArray:
-    try:
-        ids = np.asarray(one)
-    except ValueError as problem:
-        raise reject(f"sequences[{i}]", "a list of token ids", "lists of different lengths") from problem
+    ids = array_of_any(one, f"sequences[{i}]", "a list of token ids")
     if ids.ndim == 1 and ids.size == 0:
         raise reject("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -220,10 +214,7 @@ def _check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
 
 def _labels(labels: Any, n_samples: int, n_vocabulary: int) -> IntArray:
     expected = f"whole numbers of shape ({n_samples},): one token id per sequence"
-    try:
-        array = np.asarray(labels)
-    except ValueError as problem:
-        raise reject("labels", expected, type(labels).__name__) from problem
+    array = array_of_any(labels, "labels", expected)
     if array.shape != (n_samples,) or array.dtype.kind not in "iu":
         raise reject("labels", expected, f"shape {array.shape} with dtype {array.dtype}")
     outside = (array < 0) | (array >= n_vocabulary)

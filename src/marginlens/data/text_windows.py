@@ -19,7 +19,7 @@ ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a UTF-8 file, with new lines as one character and without a byte-order mark."""
-    place = Path(path)
+    place = as_path(path)
     try:
         content = place.read_bytes()
     except OSError as problem:
@@ -28,6 +28,13 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if not text:
         raise reject("path", "a text file", f"{str(path)!r}, which is empty")
     return text
+
+
+def as_path(path: Any) -> Path:
+    """`path` as a `Path`, else the sentence that says what is expected."""
+    if not isinstance(path, str | os.PathLike):
+        raise reject("path", "the path of a file", type(path).__name__)
+    return Path(path)
 
 
 def decoded(content: bytes, path: Path) -> str:
@@ -57,7 +64,10 @@ def text_windows(
     if not isinstance(text, str):
         raise reject("text", "a string", type(text).__name__)
     T = whole_number(window, "window", at_least=1)
-    vocabulary, ids = (Characters() if unit is None else unit).index(text)
+    cut = Characters() if unit is None else unit
+    if isinstance(cut, type | str | bytes) or not hasattr(cut, "index") or not hasattr(cut, "join"):
+        raise reject("unit", "Characters() or Words(...)", repr(unit))
+    vocabulary, ids = cut.index(text)
     if len(ids) == 0:
         raise reject("text", "a text with at least one token", "none")
     if len(ids) <= T:

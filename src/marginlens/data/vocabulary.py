@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import IntArray
-from marginlens.errors import reject, whole_number
+from marginlens.errors import array_of_any, reject, whole_number
 
 UNKNOWN = "<unknown>"
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
+
+
+def _as_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise reject("text", "a string", type(text).__name__)
+    return text
+
+
+def _as_names(names: Any, argument: str = "names") -> list[str]:
+    if not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
+        raise reject(argument, "a list of strings", type(names).__name__)
+    listed = list(names)
+    for one in listed:
+        if not isinstance(one, str):
+            raise reject(argument, "a list of strings", repr(one))
+    return listed
 
 
 class Unit(Protocol):
@@ -53,10 +69,13 @@ class Vocabulary:
 
     def encode(self, text: str, argument: str = "text") -> IntArray:
         """(n_tokens,) the ids of a text."""
+        if not isinstance(text, str):
+            raise reject(argument, "a string", type(text).__name__)
         return self.ids(self.unit.split(text), argument)
 
     def ids(self, names: Sequence[str], argument: str = "names") -> IntArray:
         """(n_tokens,) the ids of tokens given by name."""
+        names = _as_names(names, argument)
         found = [self._places.get(name, self.unknown) for name in names]
         if None in found:
             missing = names[found.index(None)]
@@ -67,7 +86,15 @@ class Vocabulary:
 
     def decode(self, ids: IntArray) -> str:
         """The text of token ids."""
-        return self.unit.join([self.names[i] for i in ids])
+        expected = f"a list of whole numbers from 0 to {len(self) - 1}"
+        given = array_of_any(ids, "ids", expected)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise reject("ids", expected, f"shape {given.shape} with dtype {given.dtype}")
+        places = given.astype(np.int64)
+        outside = (places < 0) | (places >= len(self))
+        if outside.any():
+            raise reject("ids", expected, f"{places[outside][0]}")
+        return self.unit.join([self.names[i] for i in places.tolist()])
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -96,15 +123,15 @@ class Characters:
 
     def split(self, text: str) -> list[str]:
         """The characters of a text."""
-        return list(text)
+        return list(_as_text(text))
 
     def join(self, names: Sequence[str]) -> str:
         """The characters, one after the other."""
-        return "".join(names)
+        return "".join(_as_names(names))
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The characters that occur, and (n_characters,) the text in their ids."""
-        points, ids = np.unique(np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), return_inverse=True)
+        points, ids = np.unique(np.frombuffer(_as_text(text).encode("utf-32-le"), dtype="<u4"), return_inverse=True)
         return Vocabulary(tuple(map(chr, points.tolist())), self), ids.reshape(-1).astype(np.int64)
 
 
@@ -140,11 +167,11 @@ class Words:
 
     def split(self, text: str) -> list[str]:
         """The words and marks of a text."""
-        return re.findall(self.pattern, text.lower() if self.lowercase else text)
+        return re.findall(self.pattern, _as_text(text).lower() if self.lowercase else _as_text(text))
 
     def join(self, names: Sequence[str]) -> str:
         """The words with spaces between them, marks close to the word before."""
-        return re.sub(r" ([,.;:!?])", r"\1", " ".join(names))
+        return re.sub(r" ([,.;:!?])", r"\1", " ".join(_as_names(names)))
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The words that are frequent enough, and (n_words,) the text in their ids."""
@@ -162,11 +189,11 @@ class Listed:
 
     def split(self, text: str) -> list[str]:
         """The names in a text."""
-        return text.split()
+        return _as_text(text).split()
 
     def join(self, names: Sequence[str]) -> str:
         """The names with spaces between."""
-        return " ".join(names)
+        return " ".join(_as_names(names))
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The names that occur, in the order of their letters, and (n_names,) the text in their ids."""

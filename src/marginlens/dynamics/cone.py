@@ -30,8 +30,8 @@ class Cone:
 
     def __post_init__(self) -> None:
         axis = unit(real_array(self.axis, "cone.axis", ("d_key",)))
-        if not np.isfinite(axis).all():
-            raise reject("cone.axis", "a vector that is not zero", "zero")
+        if not axis.size or not np.isfinite(axis).all():
+            raise reject("cone.axis", "a vector that is not zero", "zero" if axis.size else "an empty one")
         mu = positive_number(self.mu, "cone.mu")
         if mu >= 2.0:
             raise reject("cone.mu", "a width between 0 and 2, both excluded", mu)

@@ -15,7 +15,7 @@ from marginlens.dynamics.heads import as_head
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
-from marginlens.errors import reject, whole_number
+from marginlens.errors import n_axes, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.threads import over_problems
@@ -68,7 +68,7 @@ def descend(
 
 
 def _compiled(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: FloatArray, steps: IntArray) -> Run:
-    shared = batch.is_repeated and np.ndim(v) == 1  # many starts on one problem
+    shared = batch.is_repeated and n_axes(v) == 1  # many starts on one problem
     problems = batch[0].as_batch() if shared else batch
     with np.errstate(over="ignore", invalid="ignore"):
         scores = problems.scores(v)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import logits, softmax
 from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.heads import as_head
 from marginlens.dynamics.steps import ConstantStep, NormalizedStep, StepRule, as_step
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 
@@ -33,7 +33,10 @@ def matrix_from_vector(p: Any, u: Any) -> FloatArray:
         (…, d_query, d_model).
     """
     query = _query(u)
-    return query[:, None] * np.asarray(p, dtype=np.float64)[..., None, :] / (query @ query)
+    vectors = float_array(p, "p")
+    if vectors.ndim == 0:
+        raise reject("p", "weights of shape (…, d_model)", f"the number {vectors}")
+    return query[:, None] * vectors[..., None, :] / (query @ query)
 
 
 @implements("A", "Lemma 1", "Eq. (15b)")
@@ -64,13 +67,13 @@ def descend_matrix(
     """
     loss, step, query = as_loss(loss), as_step(step), _query(u)
     n_steps = whole_number(n_steps, "n_steps", at_least=0)
-    if not np.array_equal(data.K, data.X):
+    if not np.array_equal(as_dataset(data).K, data.X):
         raise reject("data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own")
     batch = data.as_batch()
     shape = (len(batch), len(query), data.d_model)
     first = np.zeros(shape)
     if start is not None:
-        axes: tuple[str | int, ...] = shape if np.ndim(start) == 3 else shape[1:]
+        axes: tuple[str | int, ...] = shape if n_axes(start) == 3 else shape[1:]
         first = np.broadcast_to(real_array(start, "start", axes), shape)
     head = as_head(batch, v)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from marginlens.data import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.heads import as_head
 from marginlens.losses import Logistic, Loss, as_loss
@@ -54,7 +54,7 @@ def excess_risk(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic(), sel
     Args:
         selected: α of shape (…, n_inputs); by default the tokens with the largest logits at p.
     """
-    alpha = None if selected is None else data.selection(selected)
+    alpha = None if selected is None else as_dataset(data).selection(selected)
     at = attend(logits(data, p), data.scores(v), data.mask, alpha)
     with np.errstate(divide="ignore"):
         log_delta = np.log(np.abs(at.shortfall)) + at.log_unit

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import array_of_any, positive_number, reject, whole_number
 from marginlens.papers import implements
 
 IntArray = npt.NDArray[np.int64]
@@ -61,10 +61,10 @@ class Record:
     keep: Sequence[str] = ("p",)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep, Iterable):
+        if not isinstance(self.keep, Iterable) or getattr(self.keep, "ndim", 1) != 1:
             raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(self.keep))
         names = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
-        unknown = [name for name in names if name not in QUANTITIES]
+        unknown = [name for name in names if not isinstance(name, str) or name not in QUANTITIES]
         if unknown:
             raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(unknown[0]))
         object.__setattr__(self, "keep", names)
@@ -75,10 +75,7 @@ class Record:
             every = whole_number(self.steps, "steps", at_least=1)
             return np.unique(np.append(np.arange(0, n_steps + 1, every), n_steps)).astype(np.int64)
         expected = f"increasing whole numbers from 0 to n_steps = {n_steps}"
-        try:
-            chosen = np.asarray(self.steps)
-        except ValueError as problem:
-            raise reject("steps", expected, repr(self.steps)) from problem
+        chosen = array_of_any(self.steps, "steps", expected)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             raise reject("steps", expected, repr(self.steps))
         if chosen.size and (chosen.min() < 0 or chosen.max() > n_steps or np.any(np.diff(chosen) <= 0)):

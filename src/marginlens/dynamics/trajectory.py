@@ -15,6 +15,7 @@ from marginlens.directions import length
 from marginlens.dynamics.attention import probabilities, softmax
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import Record
+from marginlens.errors import reject
 from marginlens.losses import Loss
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,6 +88,8 @@ class Trajectory:
         `law` is `residual_law(data, v, run.selected)`. What comes back is the largest |log ratio| between the multipliers that the final
         attention shows and those of the margin problem; it falls exponentially in the norm once the run is in its last regime.
         """
+        if not callable(getattr(law, "deviation", None)):
+            raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
         return law.deviation(self.final)
 
     def __repr__(self) -> str:

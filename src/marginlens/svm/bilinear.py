@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.errors import real_array, reject
+from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.svm.bilinear_pivot import solve_pivot
 from marginlens.svm.bilinear_rows import BilinearRows
 from marginlens.svm.graph_groups import FORMED
@@ -64,6 +64,7 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
     """
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     named = _triples(triples, len(queries), len(tokens))
+    whole_number(formed, "formed", at_least=0)
     blank = _blank(BilinearRows(tokens, queries, named))
     if not len(named):
         return blank
@@ -124,11 +125,11 @@ def _judged(blank: BilinearSolution, weights: FloatArray) -> BilinearSolution:
 
 def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:
     """Checked, and ordered by query."""
-    array = np.asarray(triples)
+    expected = "whole numbers of shape (n_rows, 3): query, higher token, lower token"
+    array = array_of_any(triples, "triples", expected)
     if array.size == 0:
         return np.empty((0, 3), dtype=np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
-        expected = "whole numbers of shape (n_rows, 3): query, higher token, lower token"
         raise reject("triples", expected, f"shape {array.shape} with dtype {array.dtype}")
     limits = np.array([n_queries, n_tokens, n_tokens])
     outside = (array < 0) | (array >= limits)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import real_array, reject
+from marginlens.errors import array_of_any, float_array, n_axes, real_array, reject
 from marginlens.svm.equalities import NullSpace
 from marginlens.svm.kernel import (
     INFEASIBLE,
@@ -132,10 +132,7 @@ def _judged(solution: MarginSolution) -> MarginSolution:
 def _problem(rows: Any, floor: Any) -> tuple[FloatArray, FloatArray]:
     """A and b checked; the kernel finds out by itself whether A is finite."""
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
-    try:
-        A = np.asarray(rows, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
-        raise reject("rows", f"numbers {expected}", type(rows).__name__) from problem
+    A = float_array(rows, "rows", f"numbers {expected}")
     if A.ndim not in (2, 3) or A.shape[-1] == 0 or (A.ndim == 3 and len(A) == 0):
         raise reject("rows", f"{expected} with at least one problem and one coordinate", f"shape {A.shape}")
     b = real_array(floor, "floor", A.shape[:-1])
@@ -148,7 +145,7 @@ def _equalities(equalities: Any, A: FloatArray) -> FloatArray | None:
     if equalities is None:
         return None
     axes: tuple[str | int, ...] = ("n_equalities", A.shape[-1])
-    if A.ndim == 3 and np.ndim(equalities) == 3:
+    if A.ndim == 3 and n_axes(equalities) == 3:
         axes = (len(A), *axes)
     C = real_array(equalities, "equalities", axes)
     return np.broadcast_to(C, (*A.shape[:-2], *C.shape[-2:]))
@@ -157,7 +154,7 @@ def _equalities(equalities: Any, A: FloatArray) -> FloatArray | None:
 def _names(pairs: Any, A: FloatArray) -> IntArray | None:
     if pairs is None:
         return None
-    names = np.asarray(pairs)
+    names = array_of_any(pairs, "pairs", f"whole numbers of shape {(*A.shape[:-1], 3)}")
     if names.dtype.kind not in "iu" or names.shape != (*A.shape[:-1], 3):
         raise reject("pairs", f"whole numbers of shape {(*A.shape[:-1], 3)}", f"shape {names.shape} of {names.dtype}")
     return names

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, TokenDataset
-from marginlens.errors import reject
+from marginlens.errors import array_of_any, reject
 from marginlens.papers import implements
 from marginlens.svm.attention import token_pairs
 from marginlens.svm.least_distance import least_distance
@@ -40,10 +40,7 @@ def relaxed_svm(data: TokenDataset, selected: Any, support: Any) -> MarginSoluti
 def _support(data: TokenDataset, support: Any) -> BoolArray:
     """Whether each input is in S, of shape (n_inputs,) or (batch, n_inputs)."""
     expected = f"input indices from 0 to {data.n_inputs - 1}, or a boolean mask of shape {data.y.shape}"
-    try:
-        given = np.asarray(support)
-    except ValueError as problem:
-        raise reject("support", expected, "lists of different lengths") from problem
+    given = array_of_any(support, "support", expected)
     if given.dtype.kind == "b":
         if given.shape not in ((data.n_inputs,), data.y.shape):
             raise reject("support", expected, f"a mask of shape {given.shape}")

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm.branching import Alternatives, Search, branch_and_bound
 from marginlens.svm.least_distance import least_distance
@@ -130,7 +130,8 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
 
 def as_optimal_sets(data: TokenDataset, optimal_sets: Any) -> tuple[IntArray, ...]:
     """One sorted array of token indices per input, checked."""
-    if isinstance(optimal_sets, str) or not isinstance(optimal_sets, Sequence | np.ndarray):
+    many = isinstance(optimal_sets, Sequence | np.ndarray) and getattr(optimal_sets, "ndim", 1) > 0
+    if isinstance(optimal_sets, str) or not many:
         raise reject("optimal_sets", "one list of token indices per input", type(optimal_sets).__name__)
     if len(optimal_sets) != data.n_inputs:
         raise reject("optimal_sets", f"one list of token indices per input, {data.n_inputs} in all", len(optimal_sets))
@@ -139,10 +140,7 @@ def as_optimal_sets(data: TokenDataset, optimal_sets: Any) -> tuple[IntArray, ..
 
 def _one_set(given: Any, length: int, argument: str) -> IntArray:
     expected = f"different token indices from 0 to {length - 1}"
-    try:
-        indices = np.asarray(sorted(given) if isinstance(given, set | frozenset) else given)
-    except (TypeError, ValueError) as problem:
-        raise reject(argument, expected, type(given).__name__) from problem
+    indices = array_of_any(list(given) if isinstance(given, set | frozenset) else given, argument, expected)
     if indices.size == 0:
         raise reject(argument, f"at least one of the token indices from 0 to {length - 1}", "an empty set")
     if indices.ndim != 1 or indices.dtype.kind not in "iu":

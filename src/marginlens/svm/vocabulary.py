@@ -13,7 +13,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.errors import real_array, reject
+from marginlens.errors import array_of_any, real_array, reject
 from marginlens.papers import implements
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
@@ -191,7 +191,7 @@ def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
 def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, SelectionPairs]:
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     lists = token_lists(sequences, len(table))
-    if isinstance(selection, str) or not isinstance(selection, Iterable):
+    if isinstance(selection, str) or not isinstance(selection, Iterable) or getattr(selection, "ndim", 1) == 0:
         raise reject("selection", "a list of token-id lists, one for each sequence", type(selection).__name__)
     chosen = [_chosen(one, i) for i, one in enumerate(selection)]
     if len(chosen) != len(lists):
@@ -207,10 +207,7 @@ def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, Select
 
 def _chosen(one: Any, i: int) -> IntArray:
     expected = f"a list of the token ids selected in sequence {i}, at least one"
-    try:
-        ids = np.asarray(one)
-    except ValueError as problem:
-        raise reject(f"selection[{i}]", expected, "lists of different lengths") from problem
+    ids = array_of_any(one, f"selection[{i}]", expected)
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
         raise reject(f"selection[{i}]", expected, f"shape {ids.shape} with dtype {ids.dtype}" if ids.size else "none")
     return np.unique(ids).astype(np.int64)

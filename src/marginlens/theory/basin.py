@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
-from marginlens.errors import reject
+from marginlens.errors import positive_number, reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
 from marginlens.svm import Status
@@ -123,6 +123,7 @@ class BasinCone:
 
     def radius_for(self, C_0: float, pi: float) -> float:
         r"""Eq. (46): :math:`\frac{\max(2, 1/\delta)}{\Theta} \log\frac{C_0 T \Gamma A}{\pi \gamma^{gap}_{\min}}`."""
+        C_0, pi = positive_number(C_0, "C_0"), positive_number(pi, "pi")
         return self._rate * float(np.log(C_0 / pi * self.n_tokens * self.Gamma * self.A / self.gap_min))
 
     def explicit_radius(self, pi: float, nu: float) -> float:
@@ -136,6 +137,7 @@ class BasinCone:
         absorbing :math:`6\Gamma A((1 - s)^2 + Q)` takes), Eq. (49), and the bound after Eq. (50). Inputs without neighbours double
         C_0 and add a fourth: some neighbour's margin never exceeds 1, so their terms are smaller by :math:`e^{-R\Theta\delta}`.
         """
+        pi, nu = positive_number(pi, "pi"), positive_number(nu, "nu")
         log_scale = np.log(self.n_tokens * self.Gamma * self.A / (pi * self.gap_min))
         log_slopes = np.log(self.n_inputs * self.n_tokens) + np.log(self.c_max) - np.log(self.c_min)
         own = self.radius_for(_C0_PROVEN if self.every_input_has_neighbours else 2.0 * _C0_PROVEN, pi)

@@ -20,7 +20,7 @@ from marginlens.embeddings.one_step import FirstStep, first_step
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.proved import log_of_pairs
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
-from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status
 from marginlens.svm.vocabulary import vocabulary_svm
@@ -49,7 +49,7 @@ def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int,
     n, T = len(data), int(data.lengths.max())
     size = len(np.unique(data.tokens))
     obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
-    pairs = log_of_pairs(size, delta) ** 2
+    pairs = log_of_pairs(size, real_number(delta, "delta", "a probability between 0 and 1")) ** 2
     power = 8.0 * math.log10(88.0 * eta**2 + 111.0 * eta + 2.0)
     told = f"d = {d}, and "
     conditions = (
@@ -93,7 +93,7 @@ def decisive_margin(E: Any, sequences: Any, y: Any = None) -> tuple[MarginSoluti
 @implements("B", "Lemma 20")
 def tightest_slack(solution: MarginSolution) -> float:
     r"""How far the tightest constraint of a max-margin problem is from equality, :math:`\min_r |a_r^\top \hat p - b_r|`; it is zero."""
-    if solution.status is not Status.OPTIMAL or solution.is_batch:
+    if not isinstance(solution, MarginSolution) or solution.status is not Status.OPTIMAL or solution.is_batch:
         raise reject("solution", "one problem with a solution other than zero", repr(solution))
     return float(np.min(np.abs(np.asarray(solution.rows) @ solution.x - solution.floor)))
 

@@ -12,7 +12,7 @@ from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.gradient import risk_gradient
-from marginlens.errors import positive_number, real_array, reject
+from marginlens.errors import float_array, n_axes, positive_number, real_array, reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
 from marginlens.svm import att_svm
@@ -49,10 +49,20 @@ def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
     Returns:
         A `KeyInequality` over the leading axes.
     """
-    logs, scores, values = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (log_s, gamma, a)))
-    if logs.ndim == 0 or np.isnan(logs).any():
-        raise reject("log_s", "logarithms of probabilities with tokens on the last axis", f"shape {logs.shape} or nan")
+    given = [float_array(x, name) for name, x in (("log_s", log_s), ("gamma", gamma), ("a", a))]
+    try:
+        logs, scores, values = np.broadcast_arrays(*given)
+    except ValueError as problem:
+        shapes = " and ".join(str(one.shape) for one in given)
+        raise reject("gamma, a", "numbers for the tokens of log_s", f"shapes {shapes}") from problem
+    if logs.ndim == 0 or logs.shape[-1] == 0 or not (logs < np.inf).all():
+        raise reject(
+            "log_s", "logarithms of probabilities with tokens on the last axis", f"shape {logs.shape}, nan or inf"
+        )
     real = ~np.isneginf(logs)
+    for name, one in (("gamma", scores), ("a", values)):
+        if not np.isfinite(one[real]).all():
+            raise reject(name, "a finite number for every token", "nan or inf")
     scores, values = np.where(real, scores, scores[..., :1]), np.where(real, values, values[..., :1])
     rest = logs[..., 1:]
     with np.errstate(divide="ignore"):
@@ -177,7 +187,10 @@ def local_gradient_bounds(
     points = real_array(p, "p", ("n_points", one_problem(data).d_key))
     if len(points) == 0:
         raise reject("p", "at least one point", f"shape {points.shape}")
-    toward = unit(points if q is None else np.broadcast_to(np.asarray(q, dtype=np.float64), points.shape))
+    if not isinstance(cone, BasinCone):
+        raise reject("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
+    axes = points.shape[-1:] if n_axes(q) == 1 else points.shape
+    toward = unit(points if q is None else np.broadcast_to(real_array(q, "q", axes), points.shape))
     many = data.repeat(len(points))
     at = attend(
         logits(many, points), many.scores(v), many.mask, np.broadcast_to(cone.optimality.selected, many.y.shape)

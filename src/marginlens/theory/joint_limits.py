@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
-from marginlens.losses import Logistic, Loss
+from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check
@@ -91,6 +91,7 @@ def predict_joint_limit(
     Returns:
         A `JointPrediction`, `str` of which is a readable account. Check it with `descend_joint` and `joint_path`.
     """
+    loss = as_loss(loss)
     best = best_selections(one_problem(data), limit=limit)
     found = _about(data, best, best.selections[0], loss)
     for selected in best.selections[1:_MOST_CANDIDATES]:

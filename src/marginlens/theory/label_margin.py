@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.dynamics.attention import logits, probabilities
-from marginlens.errors import reject, whole_number
+from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
@@ -168,9 +168,12 @@ def check_assumption_c(
         A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.
     """
     alpha = one_problem(data).selection(selected)
-    asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else np.asarray(inputs)
+    whole_number(n_samples, "n_samples", at_least=1)
+    whole_number(limit, "limit", at_least=0)
+    mask = f"a mask of shape ({data.n_inputs},) with an input in it"
+    asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
     if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
-        raise reject("inputs", f"a mask of shape ({data.n_inputs},) with an input in it", f"{inputs!r}")
+        raise reject("inputs", mask, f"{inputs!r}")
     rows = np.take_along_axis(data.X, alpha[:, None, None], axis=1)[asked, 0]
     head = label_svm(rows, data.y[asked])
     name = "A Assumption C" if asked.all() else "A Assumption C over S"
@@ -182,7 +185,7 @@ def check_assumption_c(
         said = f"the label margin is Γ = {gamma:.4g} and no input has a second token to mix in"
         return MixingCheck(name, True, said, {"margin": gamma, "nu": np.inf, "proved_nu": np.inf}, None, True, asked)
     cost = _Cost(data, alpha, asked, gamma)
-    nu, worst = _search(cost, n_samples, limit, np.random.default_rng(seed))
+    nu, worst = _search(cost, n_samples, limit, np.random.default_rng(whole_number(seed, "seed", at_least=0)))
     free = _free_ray(cost, head) if nu > 0.0 else None
     if free is not None:
         nu, worst = 0.0, free

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import Status
@@ -105,6 +105,7 @@ def predict_limit(
         A `LimitPrediction`, a `JointPrediction` without a head or a `NextTokenPrediction` for sequences, `str` of which is a readable
         account; a list of them for a batch. Check it with `descend`, `descend_joint` or `descend_nexttoken`.
     """
+    whole_number(limit, "limit", at_least=1)
     if isinstance(data, SequenceDataset):
         if start is not None:
             raise reject("start", "left out for sequences, because C Thm 3 holds from every start", "it")

@@ -14,7 +14,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import unit
 from marginlens.dynamics.attention import logits
 from marginlens.dynamics.landscape import Landscape
-from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
@@ -37,7 +37,7 @@ def log_nonoptimality(data: TokenDataset, p: Any, optimal_sets: Any) -> Any:
         A number, or (n_points,): -inf where every token of every input is optimal.
     """
     inside = _membership(one_problem(data), as_optimal_sets(data, optimal_sets))
-    points = real_array(p, "p", (data.d_key,) if np.ndim(p) == 1 else ("n_points", data.d_key))
+    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
     at = logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
     chosen = np.where(inside, at, -np.inf)
     rest = np.where(data.mask & ~inside, at, -np.inf)
@@ -189,12 +189,18 @@ def distance_to_set(p: Any, solutions: SetSolution | Sequence[Any] | FloatArray,
         A number, or (n_points,); relative to the solutions' norm it is Ξ times that.
     """
     given = solutions.points if isinstance(solutions, SetSolution) else solutions
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or getattr(given, "ndim", 1) == 0:
+        raise reject("solutions", "a SetSolution, its solutions or an array of them", repr(solutions))
     listed = [getattr(one, "x", one) for one in given]
     if not listed:
         raise reject("solutions", "at least one global minimum", "none", "The problem has no solution.")
     minima = real_array(listed, "solutions", ("n_solutions", "d_key"))
-    points = real_array(p, "p", (minima.shape[1],) if np.ndim(p) == 1 else ("n_points", minima.shape[1]))
-    norm = np.linalg.norm(points, axis=-1) if radius is None else real_array(radius, "radius", np.shape(radius))
+    points = real_array(p, "p", (minima.shape[1],) if n_axes(p) == 1 else ("n_points", minima.shape[1]))
+    norm = (
+        np.linalg.norm(points, axis=-1)
+        if radius is None
+        else real_array(radius, "radius", points.shape[:-1] if n_axes(radius) else ())
+    )
     if np.any(norm <= 0.0):
         raise reject("radius" if radius is not None else "p", "of positive length", f"{np.min(norm):g}")
     scaled = points / (norm / np.linalg.norm(minima[0]))[..., None]

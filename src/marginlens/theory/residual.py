@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.dynamics.attention import attend
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.errors import reject
+from marginlens.errors import float_array, reject
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status
@@ -84,7 +84,7 @@ class ResidualLaw:
             (…, d_key) with R's axes. The norm exceeds R by about ‖offset‖²/(2R). What p has outside the span of the carrying rows is
             no part of it: the start and the first steps leave it there, and it stays bounded.
         """
-        norms = np.asarray(R, dtype=np.float64)
+        norms = float_array(R, "R", "positive finite norms")
         if not np.all(norms > 0.0) or not np.isfinite(norms).all():
             raise reject("R", "positive finite norms", repr(R))
         if self.data.is_batch and norms.ndim and norms.shape[0] != len(self.data):
@@ -161,7 +161,7 @@ class ResidualLaw:
 
     def _points(self, p: Any) -> tuple[FloatArray, int]:
         """p as an array, and how many axes it has between the batch axis and the last."""
-        points = np.asarray(p, dtype=np.float64)
+        points = float_array(p, "p", "weights")
         lead = self.data.batch_shape
         if points.ndim == 1 and lead and points.shape[-1] == self.data.d_key:
             points = np.broadcast_to(points, (*lead, self.data.d_key))
@@ -263,6 +263,7 @@ def law_deviation(data: TokenDataset, v: Any, run: Trajectory, *, loss: Loss = L
         (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, v, run.selected)
         .deviation(run.saved["p"])` gives it along the way.
     """
+    as_dataset(data)
     if not isinstance(run, Trajectory) or run.final.shape != (*data.batch_shape, data.d_key):
         got = type(run).__name__ if not isinstance(run, Trajectory) else f"weights of shape {run.final.shape}"
         raise reject("run", f"a Trajectory with final weights of shape {(*data.batch_shape, data.d_key)}", got)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm import Status, least_distance
 from marginlens.svm.vocabulary import SelectionPairs, selection_pairs, token_lists
@@ -51,7 +52,8 @@ def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> 
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     query = real_array(p, "p", (table.shape[1],))
-    width = float(np.max(np.linalg.norm(table, axis=1)) * np.linalg.norm(query)) * _TIE if tie is None else float(tie)
+    blur = float(np.max(np.linalg.norm(table, axis=1), initial=0.0) * np.linalg.norm(query)) * _TIE
+    width = blur if tie is None else real_number(tie, "tie", "a number of at least 0")
     if not width >= 0.0:
         raise reject("tie", "a number of at least 0", tie)
     logits = table @ query
@@ -154,7 +156,7 @@ class FeasibleSelections:
 
     def index(self, selection: Any) -> int:
         """The place of a selection in the list; -1 where no p makes it."""
-        wanted = [np.unique(one) for one in selection]
+        wanted = [np.unique(one) for one in _id_lists(selection, "selection")]
         same = (all(map(np.array_equal, wanted, one)) for one in self.selections)
         return next((k for k, equal in enumerate(same) if equal), -1)
 
@@ -230,10 +232,21 @@ def _ranks(ids: IntArray, logits: FloatArray, width: float) -> tuple[IntArray, I
     return groups[0], groups[1], left
 
 
+def _id_lists(given: Any, argument: str) -> list[IntArray]:
+    expected = "one list of token ids for each sequence"
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 2) < 1:
+        raise reject(argument, expected, repr(given))
+    lists = [array_of_any(one, argument, expected) for one in given]
+    for one in lists:
+        if one.ndim != 1 or (one.size and one.dtype.kind not in "iu"):
+            raise reject(argument, expected, f"shape {one.shape} with dtype {one.dtype}")
+    return lists
+
+
 def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
     if required is None:
         return [[] for _ in sets]
-    lists = [np.unique(one).tolist() for one in required]
+    lists = [np.unique(one).tolist() for one in _id_lists(required, "required")]
     if len(lists) != len(sets):
         raise reject("required", f"one list of token ids for each of the {len(sets)} sequences", f"{len(lists)} lists")
     for i, (must, ids) in enumerate(zip(lists, sets, strict=True)):
