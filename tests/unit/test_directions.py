@@ -42,7 +42,9 @@ def test_tiny_angles_survive():
 
 def test_lengths_at_any_scale():
     assert directions.length([3.0, 4.0]) == 5.0
-    x = np.array([[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [5e-324, 0.0], [np.inf, 1.0], [np.nan, 1.0], [3.0, 4.0]])
+    x = np.array(
+        [[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [5e-324, 0.0], [np.inf, 1.0], [np.nan, 1.0], [3.0, 4.0]]
+    )
     expected = [5e200, 5e-200, 0.0, 5e-324, np.inf, np.nan, 5.0]
     np.testing.assert_allclose(directions.length(x), expected, rtol=ROUNDING)
     assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
