@@ -324,6 +324,14 @@ def test_the_correction_of_scaled_embeddings_is_divided_by_the_square(
     assert scaled.residual() / scale / scale <= tolerances.CORRECTION_GRADIENT
 
 
+def test_a_zero_last_token_tells_nothing_apart() -> None:
+    found = cyclic_correction(SequenceDataset([[0, 1, 0], [1, 0, 0]], [0, 1], [[0.0, 0.0], [1.0, 2.0]]))
+    assert found.status is FINITE
+    assert not found.x.any()
+    assert found.basis.shape == (0, 2, 2)
+    assert found.curvature == np.inf
+
+
 def test_a_correction_beyond_the_largest_number_is_not_called_finite() -> None:
     ds = SequenceDataset([[0, 1]] * 3, [0, 1, 1], 1e-170 * np.eye(2))
     assert cyclic_correction(ds).status is CorrectionStatus.INACCURATE

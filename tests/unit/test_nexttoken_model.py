@@ -158,6 +158,16 @@ def test_excess_is_refused_for_losses_of_all_outputs():
         nexttoken_excess(ds, np.zeros((7, 7)), loss=CrossEntropy())
 
 
+def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
+    ds = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
+    above = nexttoken_excess(ds, np.zeros((2, 2)), head=np.array([[1.0, -3.0], [0.0, 1.0]]))
+    assert (above.sign, above.log) == (1.0, np.inf)
+    for own in ([-1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0]):
+        unknown = nexttoken_excess(ds, np.zeros((2, 2)), head=np.diag(own))
+        assert np.isnan(unknown.sign)
+        assert np.isnan(unknown.log)
+
+
 def test_a_sequence_of_one_token_pulls_nothing():
     ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
     for loss in LOSSES + OWN:

@@ -157,7 +157,7 @@ class CyclicCorrection:
 
     @cached_property
     def curvature(self) -> float:
-        """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where nothing is tied, nan where x is."""
+        """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where that is empty, nan where x is infinite."""
         if self.landscape is None:
             return float("inf")
         if not np.isfinite(self.x).all():

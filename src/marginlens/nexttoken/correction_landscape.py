@@ -151,6 +151,8 @@ class Landscape:
     def smallest_eigenvalue(self, W: FloatArray) -> float:
         """The smallest eigenvalue of the Hessian by W inside S_cyc, in orthonormal coordinates."""
         space, point = self.space, self.at(self.space.cells(W))
+        if space.rank == 0:
+            return float("inf")
         if space.scales is not None:
             hessian = self.curvature(point)
             return min(

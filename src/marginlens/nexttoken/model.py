@@ -99,7 +99,8 @@ def nexttoken_excess(
     Args:
         loss: one of the label's output alone, as Assumption 1 asks: `LogLoss()` or `SquaredLoss()`.
     Returns:
-        Its sign and the logarithm of its modulus. Lemma 1: on acyclic data the sign is 1 for every finite W.
+        Its sign and the logarithm of its modulus, infinite where the log-loss of W is and nan where that of L* is. Lemma 1: on acyclic
+        data the sign is 1 for every finite W.
     """
     ds = as_sequences(ds)
     return excess_of(ds, ds.weights(W), as_head(ds, head), check_excess(as_nexttoken_loss(loss)))
@@ -189,10 +190,12 @@ def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLos
         sign, log_delta = _shortfall(ds, W, head)
         delta = sign * np.exp(log_delta)
         if isinstance(loss, LogLoss):
-            ratio = sign * np.exp(log_delta - np.log(own))  # L rises by -log(1 - δ/h_y)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                exact = np.log(np.abs(np.log1p(-ratio)))
-            logs = np.where(np.abs(ratio) < 1e-16, log_delta - np.log(own), exact)
+            own = np.where(own > 0.0, own, np.nan)  # no L* where a label's own output is not positive
+            sign, log_own = sign + 0.0 * own, np.log(own)
+            ratio = sign * np.exp(log_delta - log_own)  # L rises by -log(1 - δ/h_y), for ever where δ is all of h_y
+            with np.errstate(divide="ignore"):
+                exact = np.log(np.abs(np.log1p(-np.minimum(ratio, 1.0))))
+            logs = np.where(np.abs(ratio) < 1e-16, log_delta - log_own, exact)
         else:
             outer = 2.0 * (1.0 - own) + delta  # (c + δ)² - c² = δ (2c + δ)
             with np.errstate(divide="ignore"):
