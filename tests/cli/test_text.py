@@ -161,6 +161,7 @@ def test_an_interruption_leaves_nothing(table, monkeypatch):
         (("train", "r.csv", "--train", "dev"), "a part that the texts name ('test', 'train'); got 'dev'"),
         (("train", "r.csv", "--test", "dev"), "a part ('test', 'train'), a file, or a share between 0 and 1"),
         (("train", "r.csv", "--test", "1.5"), "a share between 0 and 1; got '1.5'"),
+        (("train", "r.csv", "--test", "0.999"), "a share that leaves some of 80 texts to train on; got '0.999'"),
         (("train", "r.csv", "--train", "test", "--test", "test"), "another part than the one to train on"),
         (("train", "r.csv", "--test", "stars.csv"), "a file with the classes 'neg' and 'pos'; got '1' and '5'"),
         (("train", "r.csv", "--seed", "-1"), "'seed' argument must be a whole number of at least 0"),

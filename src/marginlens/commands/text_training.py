@@ -206,6 +206,8 @@ def _masks(request: Request, reviews: Reviews, share: float | None) -> tuple[Boo
         there = np.flatnonzero(train)
         chosen = np.random.default_rng(request.seed).permutation(there)[: max(1, round(share * len(there)))]
         drawn[chosen] = True
+        if drawn.sum() == len(there):
+            raise reject("test", f"a share that leaves some of {len(there)} texts to train on", repr(request.test))
         return train & ~drawn, drawn, f"{share:g} of them, drawn at random"
     if request.test is None:
         usual = "test" in parts and part != "test"
