@@ -7,6 +7,7 @@ from scipy.special import softmax
 from marginlens import InputError, SequenceDataset, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.explanation import Explanation, Rival
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)
@@ -93,6 +94,13 @@ def test_an_unknown_last_token_and_an_unseen_pair_are_said():
     apart = NextTokenAutomaton.fit(SequenceDataset([[A, B], [C, B]], [A, C], np.eye(4))).explain([A, C, B])
     assert not apart.is_ranked
     assert "the data do not compare them" in str(apart)
+
+
+def test_heights_that_differ_by_rounding_are_one_level_of_the_chain():
+    rivals = [Rival(0, 1, 0.3, 1, 0.5), Rival(2, 1, 0.3 - 1e-16, 2, 0.5), Rival(1, 1, 0.2, 3, 0.0)]
+    told = Explanation(1, tuple(rivals), {}, True, ("a", "b", "c"))
+    assert told.chain == ((0, 2), (1,))
+    assert "Priority: a = c > b." in str(told)
 
 
 def test_continuations_are_reproducible_and_look_back_only_as_far_as_asked():

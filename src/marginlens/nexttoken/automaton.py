@@ -15,11 +15,9 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, priority_graphs
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.explanation import Explanation, Rival
+from marginlens.nexttoken.explanation import TIE, Explanation, Rival
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, graph_svm
-
-_TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
 
 
 @implements("C", "Abstract")
@@ -102,7 +100,7 @@ class NextTokenAutomaton:
     def _shares(self, last: int, tokens: IntArray, counts: IntArray) -> FloatArray:
         """(n_tokens,) the probabilities of different tokens that occur `counts` times."""
         height, mix = (column[tokens] for column in self._columns(last))
-        log_weight = np.where(height >= height.max() - _TIE, mix + np.log(counts), -np.inf)
+        log_weight = np.where(height >= height.max() - TIE, mix + np.log(counts), -np.inf)
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
+
 
 @dataclass(frozen=True)
 class Rival:
@@ -48,16 +50,13 @@ class Explanation:
     @property
     def chain(self) -> tuple[tuple[int, ...], ...]:
         """The tokens present, in groups of equal height, highest first."""
-        groups: list[list[int]] = []
-        level = None
+        groups: list[list[Rival]] = []
         for one in self.rivals:
-            same = level is not None and (one.component == level.component >= 0 or one.height == level.height)
-            if same:
-                groups[-1].append(one.token)
+            if groups and one.height >= groups[-1][0].height - TIE:
+                groups[-1].append(one)
             else:
-                groups.append([one.token])
-            level = one
-        return tuple(map(tuple, groups))
+                groups.append([one])
+        return tuple(tuple(one.token for one in group) for group in groups)
 
     @property
     def reasons(self) -> tuple[tuple[int, int, float], ...]:
