@@ -31,6 +31,10 @@ def test_brackets_and_dots_need_not_be_written(written, label):
     assert [one.label for one in found(written)] == [label]
 
 
+def test_a_label_needs_no_quotes():
+    assert numbers("A", "Eq", "10") == numbers("A Eq. (10)")
+
+
 def test_every_registered_function_can_be_imported_under_its_name():
     for one in registered():
         name = public_name(one)

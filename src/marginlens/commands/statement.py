@@ -28,10 +28,12 @@ _LONG_WORDS = {
 
 
 def statement(
-    label: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="LABEL", help="Such as 'A Thm 3'; a paper's letter alone lists its statements.", show_default=False
+            metavar="LABEL",
+            help="Such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -40,6 +42,7 @@ def statement(
     with one_sentence():
         from marginlens.report.terminal import console, rows_table
 
+        label = " ".join(words) if words else None
         rows = [one.told() for one in found(label)]
         if as_json:
             typer.echo(answers.as_json(rows))
