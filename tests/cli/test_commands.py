@@ -79,8 +79,9 @@ def test_the_installed_command_says_its_version():
 def test_help_names_every_command():
     result = invoke("--help")
     assert result.exit_code == 0
-    for name in ("reproduce", "claims", "bench", "solve", "train"):
+    for name in ("reproduce", "claims", "bench", "solve", "train", "graph", "text", "probe", "statement"):
         assert name in result.stdout
+    assert "Exit codes" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [("dance",), ("reproduce", "--dance"), ("bench", "dance")])
