@@ -172,6 +172,19 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     assert changed == {"figures/A-2-correlation.png", "figures/A-2-correlation.svg", "index.html", "ledger.json"}
 
 
+def test_two_runs_at_a_time_keep_the_results_of_both(tmp_path):
+    folder = tmp_path / "report"
+    both = fake_claim("A-1"), fake_claim("A-2")
+
+    def meanwhile(effort, progress):
+        reproduce((both[1],), folder, keep=both)
+        return finding(0.9996)(effort, progress)
+
+    report = reproduce((fake_claim("A-1", meanwhile),), folder, keep=both)
+    assert verdicts(report) == {"A-1": Verdict.REPRODUCED, "A-2": Verdict.REPRODUCED}
+    assert all((folder / picture.png).is_file() for entry in report.entries for picture in entry.result.pictures)
+
+
 def test_a_failure_of_an_earlier_run_is_not_a_failure_of_this_one(tmp_path):
     bad, good = fake_claim("A-1", finding(0.1)), fake_claim("A-2")
     reproduce((bad,), tmp_path / "report")

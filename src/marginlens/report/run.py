@@ -90,11 +90,12 @@ def reproduce(
     """
     watching = watcher or Nobody()
     with draft(folder) as new:
-        earlier = read_ledger(new.place)
+        read_ledger(new.place)  # what is wrong with it is said before any computing
         fresh: dict[str, Entry] = {}
         for claim, outcome in outcomes(claims, effort, watching.begin, workers):
             fresh[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
             watching.finish(fresh[claim.id])
+        earlier = read_ledger(new.place)  # as it is now: another run may have published meanwhile
         known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
         order = dict.fromkeys(claim.id for claim in (*keep, *claims))
         entries = tuple(known[name] for name in order if name in known)
