@@ -36,6 +36,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "roberta": lambda: transformers.RobertaModel(_eager(transformers.RobertaConfig(**SMALL, **TEXT))),
     "xlm-roberta": lambda: transformers.XLMRobertaModel(_eager(transformers.XLMRobertaConfig(**SMALL, **TEXT))),
+    "camembert": lambda: transformers.CamembertModel(_eager(transformers.CamembertConfig(**SMALL, **TEXT))),
     "electra": lambda: transformers.ElectraModel(
         _eager(transformers.ElectraConfig(**SMALL, **TEXT, embedding_size=10))
     ),
@@ -61,6 +62,12 @@ MODELS: dict[str, Callable[[], Any]] = {
     "mistral": lambda: transformers.MistralModel(
         _eager(transformers.MistralConfig(**SMALL, **TEXT, num_key_value_heads=2, sliding_window=4))
     ),
+    "gemma": lambda: transformers.GemmaModel(
+        _eager(transformers.GemmaConfig(**SMALL, **TEXT, num_key_value_heads=1, head_dim=8))
+    ),
+    "starcoder2": lambda: transformers.Starcoder2Model(
+        _eager(transformers.Starcoder2Config(**SMALL, **TEXT, num_key_value_heads=2, sliding_window=4))
+    ),
     "qwen2": lambda: transformers.Qwen2Model(
         _eager(
             transformers.Qwen2Config(
@@ -69,7 +76,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         )
     ),
 }
-ROTARY = [name for name in MODELS if name.split()[0] in ("llama", "mistral", "qwen2")]
+ROTARY = [name for name in MODELS if name.split()[0] in ("llama", "mistral", "gemma", "starcoder2", "qwen2")]
 CAUSAL = [*ROTARY, *(name for name in MODELS if name.startswith("gpt2")), "bert decoder"]
 TEXTUAL = [name for name in MODELS if "vit" not in name and name != "deit"]
 
@@ -158,7 +165,7 @@ def test_visible_is_what_a_real_token_may_see(name: str, padding: str) -> None:
     if name in CAUSAL:
         expected &= torch.ones(11, 11, dtype=torch.bool).tril()
     for reading in read_attention(model, batch):
-        window = {"mistral": 4, "qwen2": 3 if reading.layer >= 1 else 99}.get(name, 99)
+        window = {"mistral": 4, "starcoder2": 4, "qwen2": 3 if reading.layer >= 1 else 99}.get(name, 99)
         near = torch.ones(11, 11, dtype=torch.bool).triu(1 - window)
         assert torch.equal(reading.visible, expected & near)
         hidden = ~reading.visible[:, None].expand(reading.logits.shape) & reading.visible.any(-1)[:, None, :, None]

@@ -13,7 +13,7 @@ import numpy as np
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.reading import InputBatch, batch_size
 
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta")  # positions count from pad_token_id + 1
+_OFFSET_POSITIONS = ("roberta", "camembert", "xlm-roberta")  # positions count from pad_token_id + 1
 _STRETCH, _SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens
 _NO_LIMIT = 10**9  # tokenizers without a limit of their own name one far beyond this
 

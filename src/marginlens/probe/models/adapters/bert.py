@@ -9,9 +9,9 @@ from marginlens.probe.models.adapters.base import LinearAdapter
 
 
 class BertAdapter(LinearAdapter):
-    """BERT, RoBERTa, XLM-RoBERTa and ELECTRA, with positions that are part of the inputs."""
+    """BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA, with positions that are part of the inputs."""
 
-    families: ClassVar[tuple[str, ...]] = ("bert", "roberta", "xlm-roberta", "electra")
+    families: ClassVar[tuple[str, ...]] = ("bert", "roberta", "camembert", "xlm-roberta", "electra")
     projections: ClassVar[tuple[str, ...]] = ("query", "key")
 
     def __init__(self, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Decoders with rotary positions and grouped queries: Llama, Mistral, Qwen2."""
+"""Decoders with rotary positions and grouped queries: Llama, Mistral, Qwen2, Gemma, StarCoder2."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CHANGING = ("dynamic", "longrope")  # rotary frequencies that depend on how lon
 
 
 class LlamaAdapter(LinearAdapter):
-    r"""Llama, Mistral and Qwen2; a sliding window reaches the reading through the model's own mask.
+    r"""Llama, Mistral, Qwen2, Gemma and StarCoder2; a sliding window reaches the reading through the model's own mask.
 
     A query at position m and a key at position n are turned by R(m) and R(n) before their product, so that the logit
     is :math:`x^\top W_K R(m-n) W_Q^\top z` times the scale: it has no matrix of its own, only one for each offset m - n.
     """
 
-    families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "qwen2")
+    families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "qwen2", "gemma", "starcoder2")
     projections: ClassVar[tuple[str, ...]] = ("q_proj", "k_proj")
     rotary: ClassVar[bool] = True
     softmax_in_single: ClassVar[bool] = True
