@@ -10,6 +10,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.adapters.base import logit_rounding
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.run import probe_model
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
@@ -187,3 +188,15 @@ def _loading(module: Any, weights: dict[str, Any]) -> Callable[..., Any]:
             module._parameters.update(kept)
 
     return loaded
+
+
+@pytest.mark.parametrize(("precision", "digits"), [("highest", 23), ("high", 10), ("medium", 7)])
+def test_products_that_may_round_their_factors_are_held_to_that_precision(precision, digits):
+    usual = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        single, double = logit_rounding(torch.float32), logit_rounding(torch.float64)
+    finally:
+        torch.set_float32_matmul_precision(usual)
+    assert 1.0 <= single * 2.0**digits <= 4.0
+    assert double == 4.0 * torch.finfo(torch.float64).eps

@@ -255,10 +255,13 @@ def logit_rounding(dtype: Any) -> float:
     """How far two logits that ought to be equal may be apart, relative to the lengths of query and key.
 
     In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
+    Where `torch.set_float32_matmul_precision` lets products of single precision round their factors, it is to that precision.
     """
     import torch
 
-    return float(torch.finfo(dtype).eps) * (1.0 if dtype.itemsize < 4 else 4.0)
+    coarse = {"high": 2.0**-10, "medium": 2.0**-7}.get(torch.get_float32_matmul_precision(), 0.0)
+    usual = float(torch.finfo(dtype).eps) * (1.0 if dtype.itemsize < 4 else 4.0)
+    return max(usual, coarse) if dtype == torch.float32 else usual
 
 
 def _rounding(queries: Any, keys: Any, real: Any) -> Any:
