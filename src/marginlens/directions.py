@@ -16,12 +16,12 @@ _SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to un
 def length(x: Any) -> FloatArray:
     """Norm over the last axis, without overflow or underflow on the way."""
     array = _weights(x, "x")
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        squares = np.asarray(np.einsum("...d,...d->...", array, array))
-        norms = np.asarray(np.sqrt(squares))
-    extreme = ~((squares > _SQUARES[0]) & (squares < _SQUARES[1]))
-    if extreme.any():
-        norms[extreme] = _scaled_length(array[extreme])
+    squares = np.einsum("...d,...d->...", array, array)  # which raises no floating-point flags
+    norms = np.sqrt(squares)
+    if squares.size and squares.min() > _SQUARES[0] and squares.max() < _SQUARES[1]:
+        return norms
+    extreme, norms = np.asarray(~((squares > _SQUARES[0]) & (squares < _SQUARES[1]))), np.asarray(norms)
+    norms[extreme] = _scaled_length(array[extreme])
     return norms[()]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGEST = 2**63 - 1
+_DOUBLE = np.dtype(np.float64)
 NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last by a tensor that requires a gradient
 
 
@@ -37,6 +38,8 @@ def float_array(
     value: Any, argument: str, expected: str = "real numbers", *, remedy: str = ""
 ) -> npt.NDArray[np.float64]:
     """`value` as a float64 array of any shape, nan and inf allowed; complex numbers, times and what is no number are refused."""
+    if type(value) is np.ndarray and value.dtype is _DOUBLE:
+        return value
     try:
         array = np.asarray(value)
         if array.dtype.kind in "cmM" or (array.dtype.kind == "O" and any(one is None for one in array.flat)):

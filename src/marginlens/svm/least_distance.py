@@ -65,6 +65,8 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
     The compiled code notices when a problem's numbers leave its range; they are then rescaled by powers of two.
     """
     found = _in_range(A, b)
+    if found.outcome.max() <= UNPROVED:
+        return found
     extreme = np.flatnonzero(found.outcome == UNSCALED)
     if len(extreme):
         real_array(given, "rows", given.shape)
@@ -154,7 +156,8 @@ def _equalities(equalities: Any, A: FloatArray) -> FloatArray | None:
 def _names(pairs: Any, A: FloatArray) -> IntArray | None:
     if pairs is None:
         return None
-    names = array_of_any(pairs, "pairs", f"whole numbers of shape {(*A.shape[:-1], 3)}")
-    if names.dtype.kind not in "iu" or names.shape != (*A.shape[:-1], 3):
-        raise reject("pairs", f"whole numbers of shape {(*A.shape[:-1], 3)}", f"shape {names.shape} of {names.dtype}")
+    shape = (*A.shape[:-1], 3)
+    names = pairs if isinstance(pairs, np.ndarray) else array_of_any(pairs, "pairs", f"whole numbers of shape {shape}")
+    if names.dtype.kind not in "iu" or names.shape != shape:
+        raise reject("pairs", f"whole numbers of shape {shape}", f"shape {names.shape} of {names.dtype}")
     return names
