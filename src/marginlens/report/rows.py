@@ -54,6 +54,7 @@ class Rows:
             yield self._table(framed, Table(show_lines=self.show_lines))
         elif least <= plain:
             bare = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+            bare.show_lines = self.show_lines
             yield self._table(plain, bare)
         else:
             yield Text.from_markup(self.title, style="bold")
