@@ -70,7 +70,7 @@ def implements(paper: str, *labels: str) -> Callable[[F], F]:
         raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
 
     def record(target: F) -> F:
-        summary = (target.__doc__ or "").strip().splitlines()[0]
+        summary = (target.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
         for label in labels:
             _REGISTRY.append(Implementation(paper, label, target.__module__, target.__qualname__, summary))
         return target

@@ -36,3 +36,11 @@ def test_a_paper_that_is_not_in_the_bibliography_is_refused():
 def test_the_bibliography_is_keyed_by_letter():
     assert {key: paper.key for key, paper in BIBLIOGRAPHY.items()} == {key: key for key in BIBLIOGRAPHY}
     assert all(paper.authors and paper.title and 2020 < paper.year < 2030 for paper in BIBLIOGRAPHY.values())
+
+
+def test_what_has_no_docstring_is_recorded_without_a_summary():
+    @implements("A", "Thm 1")
+    def bare():
+        pass
+
+    assert [one.summary for one in implementations()] == [""]

@@ -6,6 +6,7 @@ import csv
 import os
 from dataclasses import dataclass
 from importlib import import_module
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from marginlens.text.reviews import Reviews, check_file, file_digest, two_classe
 TEXT_NAMES = ("text", "review", "sentence", "content")
 LABEL_NAMES = ("label", "sentiment", "class", "y")
 _EXPECTED = "a CSV or parquet file with a column of texts and a column of labels"
+_NAMES, _NAME = (
+    8,
+    40,
+)  # how many columns are listed where the one asked for is not there, and how many characters of each
 _LONGEST = 10_000_000  # characters in one field of a CSV file
 
 
@@ -78,7 +83,7 @@ class ReviewTable:
         found = [name for name in (usual if asked is None else (asked,)) if name in there]
         if found:
             return found[0]
-        expected = f"a column of {str(self.path)!r}, which has {', '.join(map(repr, there)) or 'none'}"
+        expected = f"a column of {str(self.path)!r}, which has {_listed(there)}"
         got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
         raise reject(argument, expected, got)
 
@@ -136,3 +141,10 @@ class ReviewTable:
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _listed(names: list[str]) -> str:
+    """The first names of columns, each cut where it is longer than a name would be."""
+    shown = [repr(shorten(name, _NAME, placeholder="…")) for name in names[:_NAMES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "") if names else "none"

@@ -42,7 +42,9 @@ def _train(options: Any, given: list[str]) -> int:
     }
 
     def write(so_far: VisionRun) -> None:
-        if so_far.curves.epochs[-1] or not (options.out / FACTS).exists():  # no epochs are no reason to replace another run's
+        if (
+            so_far.curves.epochs[-1] or not (options.out / FACTS).exists()
+        ):  # no epochs are no reason to replace another run's
             so_far.write(options.out, facts)
 
     with watched(settings.epochs, _told) as watch:
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--data", type=Path, metavar="PATH", help="a .npz, or a folder of CIFAR-10's python or binary batches"
     )
-    source.add_argument("--digits", action="store_true", help="scikit-learn's digits of 8 × 8 pixels")
+    source.add_argument("--digits", action="store_true", help="scikit-learn's digits of 8 by 8 pixels")
     add_run_options(parser, every=10)
     parser.add_argument("--save-models", type=Path, metavar="FOLDER", help="where models go, as epoch-NNN")
     parser.add_argument("--save-every", type=int, metavar="N", help="epochs between two saved models")
