@@ -70,3 +70,7 @@ def test_one_size_is_a_column_and_the_summary_a_line():
 
 def test_nothing_measured_is_an_empty_table():
     assert printed([]).startswith("Timings [all]\n")
+
+
+def test_no_word_of_a_heading_is_cut():
+    assert " difference \n" in printed([{"method": "fused", "difference_of_W": 2e-16}])

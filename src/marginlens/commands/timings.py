@@ -15,7 +15,7 @@ from rich.table import Table
 Row = Mapping[str, Any]
 SUMMARY = "summary"  # the text by which a benchmark marks the row that sums up the others
 NOTE = "note"  # the name of what is said about a row, below its table
-_HEADING = 9  # letters of a numeric column's heading in one line
+_HEADING = 9  # letters of a numeric column's heading in one line, where no word is longer
 
 
 def timings_table(title: str, rows: Sequence[Row]) -> Group:
@@ -62,7 +62,7 @@ def _table(rows: Sequence[Row], sections: Sequence[str]) -> Table:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         heading = name.replace("seconds", "time").replace("_", " ")
         if numeric:  # a narrow heading leaves the room to the texts
-            table.add_column(escape("\n".join(wrap(heading, _HEADING))), justify="right", no_wrap=True)
+            table.add_column(escape("\n".join(wrap(heading, _HEADING, break_long_words=False))), justify="right", no_wrap=True)
         else:
             table.add_column(escape(heading), overflow="fold")
     for k, row in enumerate(rows):
