@@ -5,6 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from marginlens.report.rows import Column, Rows
 from marginlens.report.terminal import rows_table
 
 ROWS = [
@@ -41,3 +42,14 @@ def test_the_frame_goes_before_the_table_does():
         ["small", "number", "-8.904e-05"],
         ["status", "optimal"],
     ]
+
+
+def test_longer_texts_get_more_room_and_numbers_keep_their_unit():
+    stream = StringIO()
+    rows = [{"a": "one two three", "b": "many words " * 20, "time": "3.1 s"}]
+    columns = [Column(name, [row[name] for row in rows], numeric=name == "time") for row in rows for name in row]
+    Console(file=stream, width=70).print(Rows("title", columns))
+    lines = stream.getvalue().splitlines()
+    assert "│ 3.1 s │" in stream.getvalue()
+    assert "│ one two three │" in stream.getvalue()
+    assert max(map(len, lines)) == 70  # all of the room is used

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil, inf
 from typing import Literal
 
 from rich import box
@@ -13,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 _FRAME, _GAP = 3, 2  # what a column costs besides its words: with a frame around it, and with spaces alone
+
+_EASY = 16  # letters of a column that is easy to read
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,17 @@ class Column:
 
     @cached_property
     def least(self) -> int:
-        """The width that leaves every word whole."""
-        return max((Text(word).cell_len for text in self._texts() for word in text.plain.split()), default=1)
+        """The width that leaves every word whole, and every number with its unit."""
+        heading, *cells = self._texts()
+        together = (
+            [text.plain for text in cells] if self.numeric else [one for text in cells for one in text.plain.split()]
+        )
+        return max((Text(one).cell_len for one in (*heading.plain.split(), *together)), default=1)
+
+    @cached_property
+    def longest(self) -> int:
+        """The width that the longest cell would take in one line."""
+        return max(text.cell_len for text in self._texts())
 
     def _texts(self) -> list[Text]:
         return [Text.from_markup(one) for one in (self.heading, *self.cells)]
@@ -61,14 +73,17 @@ class Rows:
             yield self._listed()
 
     def _table(self, room: int, table: Table) -> Table:
-        """The table with the columns as even as their words and their lines let them be."""
+        """The table with the longest cells of all columns in about as many lines as each other, as few as there is room for."""
 
-        def widths(level: int) -> list[int]:
-            return [min(one.full, max(one.least, level)) for one in self.columns]
+        def widths(lines: float, floor: int) -> list[int]:
+            return [min(one.full, max(one.least, floor, ceil(one.longest / lines))) for one in self.columns]
 
-        level = max((k for k in range(1, room + 1) if sum(widths(k)) <= room), default=1)
+        floor = max((k for k in range(1, _EASY + 1) if sum(widths(inf, k)) <= room), default=1)
+        lines = 1.0
+        while sum(widths(lines, floor)) > room:  # which ends, since the longest words fit
+            lines *= 1.02
         table.title, table.title_justify, table.title_style = self.title, "left", "bold"
-        for column, width in zip(self.columns, widths(level), strict=True):
+        for column, width in zip(self.columns, widths(lines, floor), strict=True):
             side: Literal["right", "left"] = "right" if column.numeric else "left"
             table.add_column(column.heading, justify=side, width=width, overflow="fold")
         for cells in self._cells():
