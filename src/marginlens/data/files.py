@@ -81,6 +81,13 @@ def write_problem(path: str | os.PathLike[str], data: TokenDataset, v: Any) -> N
         write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
 
 
+def as_path(path: Any, argument: str, expected: str) -> Path:
+    """`path` as a `Path`, else the sentence that says what is expected of it."""
+    if not isinstance(path, str | os.PathLike):
+        raise reject(argument, expected, type(path).__name__)
+    return Path(path)
+
+
 def write_whole(place: Path, content: bytes, argument: str) -> None:
     """Write a file beside its place and rename it into it, so that it appears whole or not at all."""
     check_place(place, argument)

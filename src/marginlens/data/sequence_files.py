@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from marginlens.data.files import write_whole
+from marginlens.data.files import as_path, write_whole
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.text_windows import ONE_HOT, as_path, decoded, embeddings
+from marginlens.data.text_windows import ONE_HOT, decoded, embeddings
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject
 
@@ -28,7 +28,7 @@ def read_sequences(path: str | os.PathLike[str], *, unrealizable: str = "refuse"
     Returns:
         The dataset and the names of its tokens, which are their ids where the file has none.
     """
-    content = _content(as_path(path))
+    content = _content(as_path(path, "path", "the path of a file"))
     missing = [name for name in ("sequences", "labels") if name not in content]
     if missing:
         found = ", ".join(map(repr, content)) or "nothing"
@@ -75,7 +75,11 @@ def write_sequences(path: str | os.PathLike[str], ds: SequenceDataset, names: An
             raise reject(
                 "names", f"one name for each of {ds.n_vocabulary} tokens", f"{len(content['vocabulary'])} names"
             )
-    write_whole(as_path(path), json.dumps(content, allow_nan=False, ensure_ascii=False).encode(), "path")
+    write_whole(
+        as_path(path, "path", "the path of a file"),
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode(),
+        "path",
+    )
 
 
 def _content(path: Path) -> dict[str, Any]:

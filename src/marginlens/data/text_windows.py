@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.files import as_path
 from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
@@ -19,7 +20,7 @@ ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a UTF-8 file, with new lines as one character and without a byte-order mark."""
-    place = as_path(path)
+    place = as_path(path, "path", "the path of a file")
     try:
         content = place.read_bytes()
     except OSError as problem:
@@ -28,13 +29,6 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if not text:
         raise reject("path", "a text file", f"{str(path)!r}, which is empty")
     return text
-
-
-def as_path(path: Any) -> Path:
-    """`path` as a `Path`, else the sentence that says what is expected."""
-    if not isinstance(path, str | os.PathLike):
-        raise reject("path", "the path of a file", type(path).__name__)
-    return Path(path)
 
 
 def decoded(content: bytes, path: Path) -> str:

@@ -19,9 +19,9 @@ UNKNOWN = "<unknown>"
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
 
-def _as_text(text: Any) -> str:
+def _as_text(text: Any, argument: str = "text") -> str:
     if not isinstance(text, str):
-        raise reject("text", "a string", type(text).__name__)
+        raise reject(argument, "a string", type(text).__name__)
     return text
 
 
@@ -69,9 +69,7 @@ class Vocabulary:
 
     def encode(self, text: str, argument: str = "text") -> IntArray:
         """(n_tokens,) the ids of a text."""
-        if not isinstance(text, str):
-            raise reject(argument, "a string", type(text).__name__)
-        return self.ids(self.unit.split(text), argument)
+        return self.ids(self.unit.split(_as_text(text, argument)), argument)
 
     def ids(self, names: Sequence[str], argument: str = "names") -> IntArray:
         """(n_tokens,) the ids of tokens given by name."""

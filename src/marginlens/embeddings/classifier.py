@@ -24,7 +24,7 @@ from marginlens.embeddings.classifier_training import LearnedProducts, learn_pro
 from marginlens.embeddings.explaining import Explanation, explain_sample, top_two
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import reject, whole_number
+from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.progress import Progress, Silence
 from marginlens.text.pipeline import TextPipeline
 
@@ -249,12 +249,10 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     """The two classes, and each label as -1 or +1."""
     if y is None:
         raise reject("y", f"{n_samples} labels of exactly two classes", "None")
-    try:
-        labels = np.asarray(y)
-    except ValueError as problem:
-        raise reject("y", f"{n_samples} labels, one for each sample of X", "lists of different lengths") from problem
+    expected = f"{n_samples} labels, one for each sample of X"
+    labels = array_of_any(y, "y", expected)
     if labels.shape != (n_samples,):
-        raise reject("y", f"{n_samples} labels, one for each sample of X", f"shape {labels.shape}")
+        raise reject("y", expected, f"shape {labels.shape}")
     listed = y if isinstance(y, list | tuple) else labels.tolist()  # an array of a list makes words of all of it
     missing = [i for i, one in enumerate(listed) if one is None or one != one]
     if missing:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import write_whole
+from marginlens.data.files import as_path, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
@@ -25,7 +25,6 @@ from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
 from marginlens.runs.telling import Ending
-from marginlens.text.reviews import as_path
 
 FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"

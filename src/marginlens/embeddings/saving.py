@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.files import as_path
 from marginlens.embeddings.classifier_tokens import PlainIds, WordsAndPairs
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.errors import InputError, missing_extra, reject
 from marginlens.text.pipeline import TextPipeline, Vocabulary
-from marginlens.text.reviews import as_path
 
 FORM = "marginlens text classifier 1"
 FACTS, TENSORS, ARRAYS = "model.json", "arrays.safetensors", "arrays.npz"

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.files import write_whole
+from marginlens.data.files import as_path, write_whole
 from marginlens.data.labelled import LabelledSequences
-from marginlens.errors import reject
-from marginlens.text.reviews import as_path
+from marginlens.errors import array_of_any, reject
 
 _NEEDED = ("tokens", "offsets", "y")
 _FORM = "a .npz file with tokens, offsets and y, and optionally names"
@@ -72,10 +71,7 @@ def write_labelled(path: str | Path, data: LabelledSequences, names: Any = None,
 
 
 def _strings(values: Any, argument: str) -> npt.NDArray[np.str_]:
-    try:
-        return np.asarray(values).astype(str)
-    except ValueError as problem:
-        raise reject(argument, "a list of names", "lists of different lengths") from problem
+    return array_of_any(values, argument, "a list of names").astype(str)
 
 
 def _checked(arrays: dict[str, Any], n_names: int | None, place: Path) -> LabelledSequences:

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.errors import reject, whole_number
+from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 
 _TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
@@ -174,12 +174,10 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
 
 
 def _whole(ids: Any, argument: str) -> IntArray:
-    try:
-        array = np.asarray(ids)
-    except ValueError as problem:
-        raise reject(argument, "whole numbers, ids of tokens", "lists of different lengths") from problem
+    expected = "whole numbers, ids of tokens"
+    array = array_of_any(ids, argument, expected)
     if array.dtype.kind not in "iu" and array.size:
-        raise reject(argument, "whole numbers, ids of tokens", f"shape {array.shape} with dtype {array.dtype}")
+        raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
     return array.astype(np.int64, copy=False)
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.files import write_whole
+from marginlens.data.files import as_path, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import IntArray
 from marginlens.errors import reject
 from marginlens.progress import Progress
 from marginlens.text.pipeline import TextPipeline, Vocabulary
-from marginlens.text.reviews import ReviewSource, as_path
+from marginlens.text.reviews import ReviewSource
 
 FORMAT = 2  # raised whenever the same text and settings would give other tokens, or the files change
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.files import as_path
 from marginlens.errors import reject
-from marginlens.text.reviews import Reviews, as_path, unreadable
+from marginlens.text.reviews import Reviews, unreadable
 
 _EXPECTED = "the folder aclImdb, with train/pos, train/neg, test/pos and test/neg in it"
 _PARTS = [(split, name) for split in ("train", "test") for name in ("neg", "pos")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, array_of_any, reject, whole_number
 from marginlens.progress import Progress, Silence
 from marginlens.text.cleaning import Cleaning
 from marginlens.text.stemming import Snowball
@@ -223,13 +223,10 @@ class EncodedTexts:
 
 
 def _signs(y: Any, n_texts: int) -> FloatArray:
-    try:
-        labels = np.asarray(y)
-    except ValueError as problem:
-        expected = f"labels, each -1 or +1, of shape ({n_texts},)"
-        raise reject("y", expected, "lists of different lengths") from problem
+    expected = f"labels, each -1 or +1, of shape ({n_texts},)"
+    labels = array_of_any(y, "y", expected)
     if labels.shape != (n_texts,):
-        raise reject("y", f"labels, each -1 or +1, of shape ({n_texts},)", f"shape {labels.shape}")
+        raise reject("y", expected, f"shape {labels.shape}")
     wrong = ~np.isin(labels, (-1, 1))
     if wrong.any():
         i = int(np.argmax(wrong))
@@ -240,10 +237,8 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
 
 
 def _mask(counted: Any, n_texts: int) -> BoolArray:
-    try:
-        mask = np.asarray(counted)
-    except ValueError as problem:
-        raise reject("counted", f"booleans of shape ({n_texts},)", "lists of different lengths") from problem
+    expected = f"booleans of shape ({n_texts},)"
+    mask = array_of_any(counted, "counted", expected)
     if mask.shape != (n_texts,) or mask.dtype != bool:
-        raise reject("counted", f"booleans of shape ({n_texts},)", f"shape {mask.shape} with dtype {mask.dtype}")
+        raise reject("counted", expected, f"shape {mask.shape} with dtype {mask.dtype}")
     return mask

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from marginlens.data.files import as_path
 from marginlens.errors import reject
 from marginlens.text.imdb import ImdbFolder
-from marginlens.text.reviews import ReviewSource, as_path
+from marginlens.text.reviews import ReviewSource
 from marginlens.text.tables import ReviewTable
 from marginlens.text.yelp import YelpLines
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from marginlens.data.files import as_path
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import InputError, reject
 
@@ -94,13 +95,6 @@ def check_file(path: str | os.PathLike[str], expected: str) -> Path:
     if size == 0:
         raise reject("path", expected, f"{str(path)!r}, which is empty")
     return place
-
-
-def as_path(path: Any, argument: str, expected: str) -> Path:
-    """`path` as one, else the sentence that says what is expected of it."""
-    if not isinstance(path, str | os.PathLike):
-        raise reject(argument, expected, type(path).__name__)
-    return Path(path)
 
 
 def unreadable(path: str | os.PathLike[str], expected: str, problem: OSError) -> InputError:

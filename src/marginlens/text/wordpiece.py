@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
+from marginlens.data.files import as_path
 from marginlens.errors import missing_extra, reject
-from marginlens.text.reviews import as_path
 from marginlens.text.stopwords import listed_words
 
 _LISTED = "a vocabulary file: UTF-8 text with one token on each line"
