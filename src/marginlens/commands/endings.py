@@ -19,9 +19,7 @@ def one_sentence(after_interruption: str = "") -> Iterator[None]:
     """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
     try:
         yield
-    except (
-        BrokenPipeError
-    ):  # the reader of the output has left, as head does: there is nothing to tell, and nobody to tell it
+    except BrokenPipeError:  # the reader of the output has left, as head does: there is nobody to tell
         raise
     except (InputError, MissingExtra, OSError, MemoryError) as problem:
         what = "Not enough memory. " if isinstance(problem, MemoryError) else ""

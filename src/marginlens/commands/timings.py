@@ -62,7 +62,9 @@ def _table(rows: Sequence[Row], sections: Sequence[str]) -> Table:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         heading = name.replace("seconds", "time").replace("_", " ")
         if numeric:  # a narrow heading leaves the room to the texts
-            table.add_column(escape("\n".join(wrap(heading, _HEADING, break_long_words=False))), justify="right", no_wrap=True)
+            table.add_column(
+                escape("\n".join(wrap(heading, _HEADING, break_long_words=False))), justify="right", no_wrap=True
+            )
         else:
             table.add_column(escape(heading), overflow="fold")
     for k, row in enumerate(rows):

@@ -12,10 +12,8 @@ from marginlens.dynamics.sums import COMPILED, dot
 
 LIKELIHOOD = -2  # the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 LOG, SQUARED, CROSS_ENTROPY, SQUARED_PROBABILITY = 0, 1, 2, 3  # the codes of the losses
-_FAR, _TOO_FAR = (
-    1e60,
-    1e140,
-)  # how far the largest weight may be from the guessed scale: to keep the guess, and for its square to be safe
+_FAR = 1e60  # how far the largest weight may be from the guessed scale to keep the guess
+_TOO_FAR = 1e140  # and for its square to be safe
 
 
 @njit(**COMPILED)

@@ -17,11 +17,11 @@ def alone_with(checkpoint: Path | None) -> Iterator[None]:
     A lock on a file beside the checkpoint says so. The system takes it away from a process that ends, however that ends, so a lock never
     outlives its run. Where files cannot be locked, as on Windows and some networks' disks, nothing is refused.
     """
-    stream = None if checkpoint is None else _locked(checkpoint)
-    if stream is None:
+    lock = None if checkpoint is None else _locked(checkpoint)
+    if lock is None:
         yield
         return
-    name, number = stream
+    name, number = lock
     try:
         yield
     finally:

@@ -16,8 +16,8 @@ GUIDE = "docs/adapters.md"
 
 _NORMALISED = "it normalises queries and keys, so a logit is not linear in the token"
 _CAPPED = "it caps its logits, so a logit is not linear in the token"
-_NAMES = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4")
-_REFUSED = {**dict.fromkeys(_NAMES, _NORMALISED), "gemma2": _CAPPED}
+_WITH_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4")
+_REFUSED = {**dict.fromkeys(_WITH_NORMS, _NORMALISED), "gemma2": _CAPPED}
 
 
 def supported_families() -> tuple[str, ...]:
