@@ -45,30 +45,31 @@ DIGITS = VisionSettings(
 SEEDS = range(5)
 QUICK = replace(DIGITS, epochs=8, warmup=270)
 CIFAR10 = "cifar10"
-OTHERS = ("cifar10-adamw-3e-4-shifts-8", "cifar10-adamw-1e-4", "cifar10-adamw-3e-3", "cifar10-sgd-3e-3")
-AIMED_RANK = -0.7
+OTHERS = ("cifar10-seed-1", "cifar10-shifts-4", "cifar10-adamw-1e-4", "cifar10-adamw-3e-3", "cifar10-sgd-3e-3")
 PROTOCOL = (
     "s is the mean over heads of the attention of CLS in a layer, without CLS → CLS and scaled to sum 1, so that T is the number of "
     "patches; nnz(s)/T is averaged over 256 fixed test images, before the first epoch and after each. ‖W‖_F is the norm of all heads' "
-    "W_h = W_K,h W_Q,hᵀ/√d_h side by side. CIFAR-10: ViT-base (12 layers, 12 heads, width 768) with 2 × 2 patches, T = 256, trained once "
-    "on a GPU on 18,000 images; its curves and maps come with the package. Digits, trained here and now: scikit-learn's 8 × 8 digits, "
+    "W_h = W_K,h W_Q,hᵀ/√d_h side by side. CIFAR-10: ViT-base (12 layers, 12 heads, width 768) with 2 × 2 patches, T = 256, trained "
+    "on a GPU on 18,000 images; the curves and maps come with the package. Digits, trained here and now: scikit-learn's 8 × 8 digits, "
     f"2 × 2 patches, T = 16, {DIGITS.layers} layers, {DIGITS.heads} heads, width {DIGITS.width}, {DIGITS.epochs} epochs of AdamW, "
     f"batch {DIGITS.batch}, rate {DIGITS.learning_rate:g} after a warm-up of {DIGITS.warmup} steps (9 epochs), initial weights of spread "
     f"{DIGITS.spread:g}, five seeds, of which the worst decides; the quick form has one seed, {QUICK.epochs} epochs and a warm-up of "
     f"{QUICK.warmup} steps. These settings were chosen among about 28 on seeds 0 to 7: without a warm-up, nnz/T falls within the first "
     "epochs and then varies about a level, so that some seeds missed a rank correlation; of seeds 10 to 19, tried afterwards (two of "
     "them also before, with more epochs), nine met all three bounds and one ended at .612 of its first nnz/T. In both sets the last "
-    "layer must end at .6 of its first nnz/T or below, with a rank correlation with the epoch of at least .95 for ‖W‖_F and, for nnz/T, "
-    "of at most −.7 on digits and below −.5 on CIFAR-10, where −.7 was aimed for too. Further runs on CIFAR-10, two of them at the "
-    "paper's rate, are shown and decide nothing."
+    "layer must end at .6 of its first nnz/T or below, with a rank correlation with the epoch of at least .95 for ‖W‖_F and of at most "
+    "−.7 for nnz/T. On CIFAR-10 the settings that decide were chosen after four others: with images shifted half as far, the run learnt "
+    "most of them by heart within its 100 epochs, its map got denser again meanwhile, and its rank correlation missed the bound. All "
+    "these runs, two of them at the paper's rate, are shown beside the one that decides, and so is another seed of it."
 )
+DENSER = 1.1  # a last nnz/T above so many times the lowest is told
 PAPER_VALUE = "two figures, of 400 epochs at a fixed rate of 3e-3"
 
 
 def _bounds(name: str) -> dict[str, Bound]:
     return {
         f"{name}_share_of_first": Bound(high=0.6),
-        f"{name}_sparsity_rank": Bound(high=-0.5 if name == CIFAR10 else AIMED_RANK),
+        f"{name}_sparsity_rank": Bound(high=-0.7),
         f"{name}_norm_rank": Bound(low=0.95),
     }
 
@@ -109,7 +110,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     kept = kept_run(CIFAR10)
     numbers = _numbers_of(kept)
     others = [kept_run(name) for name in OTHERS]
-    words, notes = [_told_kept(kept, numbers)], [_note(kept), _turn(kept), *(_told_other(one, kept) for one in others)]
+    words, notes = [_told_kept(kept, numbers)], [_note(kept), _turn(kept), *(_told_other(one) for one in others)]
     if runs:
         found = [trends(run.curves) for run in runs]
         numbers |= {
@@ -135,7 +136,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
         "maps-cifar10": map_figure(kept.curves, f"{size}: attention of CLS in the last layer"),
         "curves-cifar10": curve_figure([kept.curves], size),
         "runs-cifar10": runs_figure(
-            {_rule(one, kept): one.curves for one in (kept, *others)}, "CIFAR-10, ViT-base, last layer"
+            {_name(one): one.curves for one in (kept, *others)}, "CIFAR-10, ViT-base, last layer"
         ),
     }
     if digits:
@@ -188,11 +189,11 @@ def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
 
 def _note(kept: KeptVisionRun) -> str:
     settings, data = kept.settings, kept.facts["data"]
-    altered = [word for word, given in (("shifted", settings.crop), ("mirrored", settings.flip)) if given]
+    altered = [word for word, given in ((f"shifted by up to {settings.crop} pixels", settings.crop), ("mirrored", settings.flip)) if given]
     extras = [
         f"{settings.warmup} steps of warm-up" if settings.warmup else "",
         f"gradients cut to norm {settings.clip:g}" if settings.clip else "",
-        f"{' and '.join(altered)} images" if altered else "",
+        f"images {' and '.join(altered)}" if altered else "",
         f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
     ]
     added = ", ".join(one for one in extras if one)
@@ -204,36 +205,39 @@ def _note(kept: KeptVisionRun) -> str:
     )
 
 
-def _turn(kept: KeptVisionRun) -> str:
-    """Where nnz/T turns before the end and its rank correlation misses the aim, a sentence with what was measured."""
-    epochs, s = kept.curves.epochs, kept.curves.by_layer["sparsity"][:, -1]
-    last = trends(kept.curves)
-    if last.sparsity_rank <= AIMED_RANK:
-        return ""
+def _turn(run: KeptVisionRun) -> str:
+    """Where a run that went through all its epochs ends with a denser map than it once had, a sentence with what was measured."""
+    epochs, s = run.curves.epochs, run.curves.by_layer["sparsity"][:, -1]
     lowest = int(np.argmin(s))
-    falling = trends(kept.curves.until(int(epochs[lowest])))
-    accuracy = kept.curves.scalars["train_accuracy"]
+    if run.ending is not Ending.FINISHED or s[-1] <= DENSER * s[lowest]:
+        return ""
+    falling = trends(run.curves.until(int(epochs[lowest])))
+    accuracy = run.curves.scalars["train_accuracy"]
     return (
         f"nnz/T is lowest at epoch {int(epochs[lowest])} ({s[lowest]:.3f}, rank correlation {falling.sparsity_rank:.3f} up to there) and "
-        f"{s[-1]:.3f} at the end, while the training accuracy goes from {accuracy[lowest]:.2f} to {accuracy[-1]:.2f} and ‖W‖_F grows on: "
-        f"over all epochs the rank correlation is {last.sparsity_rank:.3f}, short of the {AIMED_RANK:g} aimed for."
+        f"{s[-1]:.3f} at the end, while the training accuracy goes from {accuracy[lowest]:.2f} to {accuracy[-1]:.2f} and ‖W‖_F grows on."
     )
 
 
-def _told_other(other: KeptVisionRun, kept: KeptVisionRun) -> str:
+def _told_other(other: KeptVisionRun) -> str:
     s, norm = (other.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
-    return (
-        f"Tried too: {_rule(other, kept)}, {int(other.curves.epochs[-1])} epochs: "
+    told = (
+        f"Tried too: {_name(other)}, {int(other.curves.epochs[-1])} epochs: "
         f"nnz/T {s[0]:.3f} → {s[-1]:.3f}, rank correlation {trends(other.curves).sparsity_rank:.3f}, "
         f"‖W‖_F {norm[0]:.5g} → {norm[-1]:.5g}, training accuracy {other.curves.scalars['train_accuracy'][-1]:.2f}."
     )
+    return " ".join(filter(None, (told, _turn(other))))
 
 
-def _rule(run: KeptVisionRun, beside: KeptVisionRun | None = None) -> str:
-    """How a run steps, and how far it shifts its images where that differs from the run beside it."""
+def _rule(run: KeptVisionRun) -> str:
     optimiser = "AdamW" if run.settings.optimiser == "adamw" else "SGD with momentum .9"
-    shifted = beside is not None and run.settings.crop != beside.settings.crop
-    return f"{optimiser} at rate {run.settings.learning_rate:g}" + (f", shifts up to {run.settings.crop}" * shifted)
+    return f"{optimiser} at rate {run.settings.learning_rate:g}"
+
+
+def _name(run: KeptVisionRun) -> str:
+    """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed where that is not 0."""
+    seed = f", seed {run.settings.seed}" if run.settings.seed else ""
+    return f"{_rule(run)}, shifts up to {run.settings.crop}{seed}"
 
 
 @contextmanager

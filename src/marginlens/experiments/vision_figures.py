@@ -81,7 +81,7 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
 def runs_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
     """The last layer's nnz/T and ‖W‖_F, and the training accuracy, of runs that differ in their settings; norms on a logarithmic scale."""
     fig, axes = figure(3, width=4.4, height=4.2)
-    marks = ("-", "--", "-.", ":", (0, (1, 1)))
+    marks = ("-", "--", "-.", ":", (0, (1, 1)), (0, (6, 2, 1, 2, 1, 2)))
     for k, (name, run) in enumerate(runs.items()):
         values = (run.by_layer["sparsity"][:, -1], run.by_layer["norm"][:, -1], run.scalars["train_accuracy"])
         for ax, one in zip(axes, values, strict=True):
