@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -43,11 +42,11 @@ app.add_typer(bench, name="bench")
 
 
 def main() -> None:
-    """The console entry point."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """The command line, once it is imported; `marginlens_command` is what the console calls."""
     print_every_sign()
     try:
         with one_sentence():  # also where the help or the last table cannot be printed
+            _interruptible()
             app()
     except typer.Exit as ending:
         sys.exit(ending.exit_code)
@@ -190,9 +189,11 @@ def _bench(title: str, measure: Callable[..., list[dict[str, Any]]], as_json: bo
         console().print(timings_table(title, rows))
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Being asked to terminate is an interruption too: what was begun is cleaned up."""
-    raise KeyboardInterrupt
+def _interruptible() -> None:
+    """Let Ctrl-C, unless it is ignored, and being asked to terminate raise: what was begun is cleaned up."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _shown(path: Path) -> str:

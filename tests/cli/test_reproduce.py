@@ -121,8 +121,8 @@ _SLOW = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down an ignored one
 import time
+import marginlens_command
 from fake_claims import fake_claim
-from marginlens import cli
 from marginlens.experiments import catalogue
 
 def compute(effort, progress):
@@ -130,7 +130,7 @@ def compute(effort, progress):
     time.sleep(60)
 
 catalogue.claims = lambda: (fake_claim(compute=compute),)
-cli.main()
+marginlens_command.main()
 """
 
 

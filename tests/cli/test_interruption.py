@@ -1,0 +1,71 @@
+"""The console command while it is still importing: a signal ends it in 130 and a sentence, and an import that fails is told as it is."""
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
+SIGNALLED = """
+import os, signal, time
+
+try:
+    os.kill(os.getpid(), signal.{name})
+    time.sleep({seconds})
+except BaseException:  # as packages do that can go without another one
+    pass
+raise ImportError("the import went on")
+"""
+
+
+def start(folder, package, code, *, sigint="default_int_handler"):
+    """Start the console command where importing `package` runs `code` instead."""
+    (folder / f"{package}.py").write_text(code)
+    module, function = ENTRY.split(":")
+    calling = f"import signal; signal.signal(signal.SIGINT, signal.{sigint}); import {module}; {module}.{function}()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
+    command = [sys.executable, "-c", calling, "--version"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "package", ["numpy", "typer"]
+)  # of the library and of the command line, each the first of its kind
+def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, name):
+    done = start(tmp_path, package, SIGNALLED.format(name=name, seconds=60))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    done = start(tmp_path, "numpy", SIGNALLED.format(name="SIGINT", seconds=0), sigint="SIG_IGN")
+    assert done.returncode == 1
+    assert "the import went on" in done.stderr
+
+
+def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
+    done = start(tmp_path, "numpy", "raise ImportError('a broken installation')")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("ImportError: a broken installation\n")
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch, handler):
+    from marginlens import cli
+
+    seen = {}
+    monkeypatch.setattr(cli, "app", lambda: seen.update({one: signal.getsignal(one) for one in before}))
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, handler)
+    try:
+        cli.main()
+    finally:
+        for one, earlier in before.items():
+            signal.signal(one, earlier)
+    assert seen == {signal.SIGINT: handler, signal.SIGTERM: signal.default_int_handler}
