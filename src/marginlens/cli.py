@@ -66,7 +66,9 @@ def reproduce(
         typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the report goes.")] = Path("report"),
+    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = Path(
+        "report"
+    ),
 ) -> None:
     """Run the claims, print the ledger and write the report.
 
@@ -90,7 +92,7 @@ def reproduce(
 
             published = report.reproduce(
                 catalogue.claims() if chosen is None else chosen,
-                output,
+                out,
                 effort=Effort.QUICK if quick else Effort.PAPER,
                 keep=() if chosen is None else catalogue.claims(),
                 watcher=bars,

@@ -92,11 +92,17 @@ def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(r
     Path("taken").write_text("a file")
     Path("full").mkdir()
     Path("full", "thesis.tex").write_text("years of work")
-    result = run("reproduce", "--output", place, claims=(fake_claim(compute=raising(SystemExit("computed"))),))
+    result = run("reproduce", "--out", place, claims=(fake_claim(compute=raising(SystemExit("computed"))),))
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("marginlens: The 'output' argument must be a folder")
+    assert result.stderr.startswith("marginlens: The 'out' argument must be a folder")
     assert len(result.stderr.splitlines()) == 1
     assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
+
+
+def test_out_has_an_older_spelling(run):
+    run("reproduce", "--out", "new")
+    run("reproduce", "--output", "old")
+    assert [path.name for path in sorted(Path().iterdir())] == ["new", "old"]
 
 
 def test_a_missing_extra_stops_only_its_claim(run):
@@ -159,7 +165,7 @@ def test_a_real_signal_ends_the_process_in_130_and_leaves_nothing(tmp_path, stop
 def test_claims_lists_every_claim_with_its_last_result(run):
     claims = (fake_claim("A-1"), fake_claim("A-2", finding(0.5)))
     assert "not run" in run("claims", claims=claims).stdout
-    run("reproduce", "--only", "A-2", "--output", "elsewhere", claims=claims)
+    run("reproduce", "--only", "A-2", "--out", "elsewhere", claims=claims)
     listed = run("claims", "--report", "elsewhere", claims=claims)
     assert listed.exit_code == 0
     assert "not run" in listed.stdout

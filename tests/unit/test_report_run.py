@@ -281,13 +281,13 @@ def test_a_folder_that_cannot_be_the_report_is_refused_before_computing(tmp_path
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     monkeypatch.chdir(tmp_path)
     before = snapshot(tmp_path)
-    with pytest.raises(InputError, match="The 'output' argument must be a folder"):
+    with pytest.raises(InputError, match="The 'out' argument must be a folder"):
         reproduce((fake_claim(compute=never),), place)
     assert snapshot(tmp_path) == before
 
 
 def test_a_system_folder_is_refused_before_computing():
-    with pytest.raises(InputError, match=r"The 'output' argument must be a folder that can be written; got '/proc/"):
+    with pytest.raises(InputError, match=r"The 'out' argument must be a folder that can be written; got '/proc/"):
         reproduce((fake_claim(compute=never),), "/proc/marginlens/report")
 
 

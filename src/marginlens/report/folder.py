@@ -57,7 +57,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
         workshop = Path(tempfile.mkdtemp(prefix=f".{final.name}-", suffix=".partial", dir=ground))
     except OSError as problem:
         got = f"{str(place)!r} ({problem.strerror or problem})"
-        raise reject("output", "a folder that can be written", got) from problem
+        raise reject("out", "a folder that can be written", got) from problem
     try:
         made = Draft(final, workshop / "new", workshop / "old")
         made.folder.mkdir()
@@ -72,12 +72,12 @@ def _require_report(place: Path) -> None:
     if not place.exists():
         return
     if not place.is_dir():
-        raise reject("output", expected, f"the file {str(place)!r}")
+        raise reject("out", expected, f"the file {str(place)!r}")
     if Path.cwd().is_relative_to(place):
-        raise reject("output", expected, "the current folder or one above it", "Name a folder inside it.")
+        raise reject("out", expected, "the current folder or one above it", "Name a folder inside it.")
     if os.path.ismount(place):
-        raise reject("output", expected, f"the mount point {str(place)!r}", "Name a folder inside it.")
+        raise reject("out", expected, f"the mount point {str(place)!r}", "Name a folder inside it.")
     if any(place.iterdir()) and not (place / LEDGER).is_file():
-        raise reject("output", expected, f"{str(place)!r}, which holds other files")
+        raise reject("out", expected, f"{str(place)!r}, which holds other files")
     with tempfile.TemporaryFile(dir=place):  # a folder that cannot be written cannot be renamed away either
         pass
