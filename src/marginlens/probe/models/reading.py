@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
@@ -47,8 +47,9 @@ def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] |
 
     The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
     attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
-    are held at a time. At a few queries they are compared with the model's own; a layer that attends otherwise than its
-    family does is refused. A model in evaluation mode may be read from several threads at once.
+    are held at a time, in the precision in which it ran: under the autocast of that moment where there was one. At a few
+    queries they are compared with the model's own; a layer that attends otherwise than its family does is refused.
+    A model in evaluation mode may be read from several threads at once.
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
@@ -69,6 +70,7 @@ class _Ran:
     """What is kept of the layers of a model that ran."""
 
     entered: dict[int, Captured]
+    cast: dict[int, Any]  # the autocast in which the layer ran, to be entered again
     own: dict[int, Any]  # the layer's own attention at a few queries
 
 
@@ -77,8 +79,8 @@ def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int]) -> Iterator[La
 
     for place, layer in enumerate(layers):
         again = layer in layers[place + 1 :]
-        with torch.no_grad(), evaluating(adapter.attention_module(layer)):
-            # both entered anew for each layer: what the caller does between two readings is its own
+        with torch.no_grad(), evaluating(adapter.attention_module(layer)), ran.cast[layer]:
+            # all entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, ran.entered[layer] if again else ran.entered.pop(layer))
         _check_attention(reading)
         check_own(reading, ran.own[layer], adapter.module_name(layer))
@@ -92,7 +94,7 @@ class _Enough(Exception):
 def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
     """Run the model once, up to the last of the layers, and keep what enters each of them."""
     inputs = _as_model_inputs(adapter.model, batch)
-    kept = _Ran({}, {})
+    kept = _Ran({}, {}, {})
     here, last = get_ident(), max(layers, default=-1)
 
     def enters(layer: int) -> Callable[..., None]:
@@ -103,6 +105,7 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
             tokens = named["hidden_states"]
             real = _real_tokens(inputs.get("attention_mask"), tokens)
             kept.entered[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
+            kept.cast[layer] = _autocast(tokens.device.type)
 
         return hook
 
@@ -131,6 +134,15 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
     for layer in sorted(kept.entered):
         _check_finite(kept.entered[layer], layer)
     return kept
+
+
+def _autocast(device: str) -> Any:
+    """What casts to a lower precision on a kind of device at this moment, or that nothing does."""
+    import torch
+
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device))
 
 
 def _check_finite(captured: Captured, layer: int) -> None:

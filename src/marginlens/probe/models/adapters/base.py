@@ -177,17 +177,18 @@ class Adapter(ABC):
         if self.n_key_heads != self.n_heads:
             keys = keys[:, [self.key_head(head) for head in range(self.n_heads)]]
         logits = self.products(layer, queries, keys)
+        rounding = self.scale(layer) * _rounding(queries, keys, captured.real, logits.dtype)
         seen = captured.real.new_ones((n_inputs, n_tokens, n_tokens))
         if captured.mask is not None:
             hidden = hidden_by(captured.mask)
             logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
             seen = seen & ~hidden.all(dim=1)
-        single = torch.float32 if self.softmax_in_single else None
-        attention = torch.softmax(logits, dim=-1, dtype=single).to(logits.dtype)
+        attention = torch.softmax(logits, dim=-1, dtype=torch.float32 if self.softmax_in_single else None)
+        if self.softmax_in_single:
+            attention = attention.to(queries.dtype)  # as the family's own code does
         if captured.mask is not None:
             attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
         visible = seen & captured.real[:, :, None]
-        rounding = self.scale(layer) * _rounding(queries, keys, captured.real)
         return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible, rounding)
 
     def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
@@ -264,14 +265,17 @@ def logit_rounding(dtype: Any) -> float:
     return max(usual, coarse) if dtype == torch.float32 else usual
 
 
-def _rounding(queries: Any, keys: Any, real: Any) -> Any:
-    """(B, H, T) `logit_rounding` times the length of each query and of the longest key among the real tokens."""
+def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
+    """(B, H, T) `logit_rounding` times the length of each query and of the longest key among the real tokens.
+
+    It is that of the queries or of `multiplied`, the dtype of their products, whichever is coarser: autocast may lower the latter alone.
+    """
     import torch
 
     wide = torch.promote_types(queries.dtype, torch.float32)
     lengths, longest = (torch.linalg.vector_norm(one, dim=-1, dtype=wide) for one in (queries, keys))
     longest = longest.masked_fill(~real[:, None], 0.0).amax(dim=-1, keepdim=True)
-    return logit_rounding(queries.dtype) * lengths * longest
+    return max(map(logit_rounding, (queries.dtype, multiplied))) * lengths * longest
 
 
 def hidden_by(mask: Any) -> Any:

@@ -29,6 +29,9 @@ class Gpt2Adapter(Adapter):
         return scale / (layer + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
 
     def products(self, layer: int, queries: Any, keys: Any) -> Any:
-        if self.config.reorder_and_upcast_attn:
-            queries, keys = queries.float(), keys.float()
-        return super().products(layer, queries, keys)
+        import torch
+
+        if not self.config.reorder_and_upcast_attn:
+            return super().products(layer, queries, keys)
+        with torch.autocast(queries.device.type, enabled=False):
+            return super().products(layer, queries.float(), keys.float())
