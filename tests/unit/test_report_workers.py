@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from fake_claims import fake_claim
 from marginlens.experiments.catalogue import chosen
 from marginlens.experiments.claim import Effort
-from marginlens.report import reproduce
+from marginlens.report import reproduce, workers
 from marginlens.report.workers import outcomes
 
 SMALL = ("A-K3", "A-F1a", "A-F5")
@@ -88,6 +89,39 @@ def test_stopping_early_ends_the_processes():
     next(results)
     assert multiprocessing.active_children()
     results.close()
+    assert left_behind() == []
+
+
+def test_what_is_told_after_a_result_is_left_out(monkeypatch):
+    watcher, finished = Watcher(), []
+    pass_on = workers._pass_on
+
+    def late(told, by_id, bars, begin):
+        pass_on(told, by_id, bars, begin)
+        after = queue.Queue()
+        for one in finished:
+            after.put((one, "advance", 1))
+        pass_on(after, by_id, bars, begin)
+
+    monkeypatch.setattr(workers, "_pass_on", late)
+    for claim, _ in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2):
+        finished.append(claim.id)
+    assert watcher.done == watcher.total
+
+
+def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
+    watcher = Watcher()
+    pass_on = workers._pass_on
+
+    def kill(told, by_id, bars, begin):
+        pass_on(told, by_id, bars, begin)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    monkeypatch.setattr(workers, "_pass_on", kill)
+    found = {claim.id: outcome for claim, outcome in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2)}
+    assert set(found) == set(watcher.done) == set(SMALL)
+    assert all(outcome.numbers and outcome.drawings for outcome in found.values())
     assert left_behind() == []
 
 

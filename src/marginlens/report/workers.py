@@ -14,7 +14,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.experiments.claim import Claim, Effort, Progress
+from marginlens.experiments.claim import Claim, Effort, Progress, Silence
 from marginlens.report.outcome import Outcome, run_claim
 from marginlens.threads import n_threads
 
@@ -56,12 +56,13 @@ def _side_by_side(claims: list[Claim], effort: Effort, begin: Begin, workers: in
             _pass_on(told, by_id, bars, begin)
             for one in done:
                 claim = waiting.pop(one)
+                if claim.id not in bars:  # it finished before it was seen to begin
+                    bars[claim.id] = begin(claim)
                 try:
                     outcome = one.result()
                 except BrokenProcessPool:  # its process was killed from outside
-                    outcome = run_claim(claim, effort, bars.get(claim.id) or begin(claim))
-                if claim.id not in bars:  # it finished before it was seen to begin
-                    bars[claim.id] = begin(claim)
+                    outcome = run_claim(claim, effort, bars[claim.id])
+                bars[claim.id] = Silence()  # what a process told may arrive after its result, when the bar is gone
                 yield claim, outcome
     finally:
         for child in set(multiprocessing.active_children()) - others:  # idle, unless this is an interruption
