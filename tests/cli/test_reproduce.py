@@ -105,6 +105,11 @@ def test_out_has_an_older_spelling(run):
     assert [path.name for path in sorted(Path().iterdir())] == ["new", "old"]
 
 
+def test_the_home_of_nobody_is_a_name_like_any_other(run):
+    assert run("reproduce", "--out", "~nobody-of-that-name/report").exit_code == 0
+    assert Path("~nobody-of-that-name/report/index.html").is_file()
+
+
 def test_a_missing_extra_stops_only_its_claim(run):
     lacking = fake_claim("A-1", raising(missing_extra("torch", "torch", "A nonlinear head")))
     result = run("reproduce", claims=(lacking, fake_claim("A-2")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -86,11 +87,16 @@ def curves(request: Request, settings: ProbeSettings, progress: Progress) -> Che
 # ---- the folder
 
 
+def _resolved(folder: Path) -> Path:
+    """The folder itself, with ~ for a home; ~nobody stays as it is, as in shells."""
+    return Path(os.path.expanduser(folder)).resolve()
+
+
 def check_folder(folder: Path | None) -> Path | None:
     """A place where the page can be written: nothing there yet, or an earlier probe, in a folder that is there."""
     if folder is None:
         return None
-    final = folder.expanduser().resolve()
+    final = _resolved(folder)
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
         raise reject("out", expected, f"the file {str(folder)!r}")
@@ -110,7 +116,7 @@ def check_folder(folder: Path | None) -> Path | None:
 
 def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
     """Write the files beside their place and move the folder into it, so that it appears whole or not at all."""
-    final = folder.expanduser().resolve()
+    final = _resolved(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
             made, earlier = Path(workshop) / "new", Path(workshop) / "earlier"

@@ -51,7 +51,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
     Opening the draft is the test whether `place` can be written, so it comes before any computing.
     """
     try:
-        final = Path(place).expanduser().resolve()
+        final = Path(os.path.expanduser(place)).resolve()  # which leaves ~nobody as it is, as shells do
         _require_report(final)
         ground = next(parent for parent in final.parents if parent.exists())
         workshop = Path(tempfile.mkdtemp(prefix=f".{final.name}-", suffix=".partial", dir=ground))
