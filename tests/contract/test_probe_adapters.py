@@ -25,6 +25,7 @@ ROTARY_IN_SINGLE = 1e-5  # transformers rounds its cosines and sines to float32,
 SMALL = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20}
 TEXT = {"vocab_size": 40, "max_position_embeddings": 32}
 VIT = {"image_size": 8, "patch_size": 2, "num_channels": 3}
+DINOV2 = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "mlp_ratio": 2}
 GPT2 = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 32}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 8}
@@ -46,6 +47,10 @@ MODELS: dict[str, Callable[[], Any]] = {
     "vit": lambda: transformers.ViTForImageClassification(_eager(transformers.ViTConfig(**SMALL, **VIT))),
     "vit without biases": lambda: transformers.ViTModel(_eager(transformers.ViTConfig(**SMALL, **VIT, qkv_bias=False))),
     "deit": lambda: transformers.DeiTModel(_eager(transformers.DeiTConfig(**SMALL, **VIT))),
+    "dinov2": lambda: transformers.Dinov2ForImageClassification(_eager(transformers.Dinov2Config(**DINOV2, **VIT))),
+    "dinov2 without biases": lambda: transformers.Dinov2Model(
+        _eager(transformers.Dinov2Config(**DINOV2, **VIT, qkv_bias=False, use_swiglu_ffn=True))
+    ),
     "gpt2": lambda: transformers.GPT2LMHeadModel(_eager(transformers.GPT2Config(**GPT2))),
     "gpt2 scaled by layer": lambda: transformers.GPT2Model(
         _eager(transformers.GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True))
@@ -78,7 +83,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 ROTARY = [name for name in MODELS if name.split()[0] in ("llama", "mistral", "gemma", "starcoder2", "qwen2")]
 CAUSAL = [*ROTARY, *(name for name in MODELS if name.startswith("gpt2")), "bert decoder"]
-TEXTUAL = [name for name in MODELS if "vit" not in name and name != "deit"]
+TEXTUAL = [name for name in MODELS if name.split()[0] not in ("vit", "deit", "dinov2")]
 
 
 def _eager(config: Any) -> Any:

@@ -192,6 +192,32 @@ def test_tokens_are_named_by_row_and_column() -> None:
     assert repr(inputs) == "ImageInputs(250 images of shape (1, 4, 6))"
 
 
+DINOV2 = SimpleNamespace(**{**vars(VIT), "model_type": "dinov2"})
+CROP = {"crop_size": {"height": 6, "width": 8}}
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "size"),
+    [
+        (DINOV2, CROP, (6, 8)),
+        (DINOV2, {"crop_size": 8}, (8, 8)),
+        (DINOV2, {**CROP, "do_center_crop": False}, (4, 4)),
+        (DINOV2, {}, (4, 4)),
+        (VIT, CROP, (4, 4)),  # which reads images of one size alone
+    ],
+)
+def test_a_model_that_reads_any_size_is_given_what_its_preprocessor_crops_to(config, facts, size) -> None:
+    settings = ImageSettings.of(config, facts)
+    assert (settings.height, settings.width) == size
+    assert settings.n_tokens == 1 + size[0] * size[1] // 4
+
+
+@pytest.mark.parametrize("crop", ["8", 0, {"height": 8}, 8.5])
+def test_a_crop_that_is_no_size(crop) -> None:
+    with pytest.raises(InputError, match="The 'crop_size' argument must be a whole number of at least 1; got"):
+        ImageSettings.of(DINOV2, {"crop_size": crop})
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 4, 3), (4, 4, 3), (2, 4, 4), (0, 4, 4, 3), (2, 3, 4, 4)])
 def test_bytes_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
     message = rf"bytes of shape \(n_images, 4, 4, 3\), as the model asks; got shape \({', '.join(map(str, shape))}\)"

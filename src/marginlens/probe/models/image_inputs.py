@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import reject
+from marginlens.errors import reject, whole_number
 from marginlens.probe.models.adapters.vit import image_shape
 from marginlens.probe.models.reading import InputBatch, batch_size
 
@@ -37,10 +37,12 @@ class ImageSettings:
     @classmethod
     def of(cls, config: Any, preprocessor: Mapping[str, Any] | None = None) -> ImageSettings:
         """From a model's configuration and the contents of its preprocessor_config.json, where it has one."""
+        facts, n_special = preprocessor or {}, 2 if config.model_type == "deit" else 1
         channels, height, width = image_shape(config)
+        if config.model_type == "dinov2":
+            height, width = _cropped(facts, height, width)
         size = config.patch_size
         patch = (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
-        facts, n_special = preprocessor or {}, 2 if config.model_type == "deit" else 1
         normalised = facts.get("do_normalize", True)
         mean = _per_channel(_stated(facts, "image_mean", 0.5), channels, "image_mean") if normalised else (0.0,)
         std = _per_channel(_stated(facts, "image_std", 0.5), channels, "image_std") if normalised else (1.0,)
@@ -136,6 +138,16 @@ def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
 def _shape(images: Any) -> str:
     array = np.asarray(images)
     return f"shape {array.shape} with dtype {array.dtype}"
+
+
+def _cropped(facts: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
+    """The size to which a preprocessor crops images, for a model that reads any: its own where nothing is cropped."""
+    crop = facts.get("crop_size") if facts.get("do_center_crop", True) else None
+    if crop is None:
+        return height, width
+    sides = [crop.get("height"), crop.get("width")] if isinstance(crop, Mapping) else [crop, crop]
+    height, width = (whole_number(side, "crop_size", at_least=1) for side in sides)
+    return height, width
 
 
 def _stated(facts: Mapping[str, Any], name: str, default: float) -> Any:

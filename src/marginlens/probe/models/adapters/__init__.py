@@ -9,9 +9,16 @@ from marginlens.probe.models.adapters.base import Adapter
 from marginlens.probe.models.adapters.bert import BertAdapter, DistilBertAdapter
 from marginlens.probe.models.adapters.gpt2 import Gpt2Adapter
 from marginlens.probe.models.adapters.llama import LlamaAdapter
-from marginlens.probe.models.adapters.vit import ViTAdapter
+from marginlens.probe.models.adapters.vit import Dinov2Adapter, ViTAdapter
 
-ADAPTERS: tuple[type[Adapter], ...] = (BertAdapter, DistilBertAdapter, ViTAdapter, Gpt2Adapter, LlamaAdapter)
+ADAPTERS: tuple[type[Adapter], ...] = (
+    BertAdapter,
+    DistilBertAdapter,
+    ViTAdapter,
+    Dinov2Adapter,
+    Gpt2Adapter,
+    LlamaAdapter,
+)
 GUIDE = "docs/adapters.md"
 
 _NORMALISED = "it normalises queries and keys, so a logit is not linear in the token"

@@ -79,7 +79,7 @@ class Adapter(ABC):
     """
 
     families: ClassVar[tuple[str, ...]] = ()  # values of config.model_type
-    projections: ClassVar[tuple[str, ...]] = ()  # children that make a module an attention layer
+    projections: tuple[str, ...] = ()  # children that make a module an attention layer
     rotary: ClassVar[bool] = False  # W depends on the offset of query and key
     softmax_in_single: ClassVar[bool] = False  # the family's own code takes the softmax in float32, whatever the dtype
     call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch

@@ -12,7 +12,7 @@ class BertAdapter(LinearAdapter):
     """BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA, with positions that are part of the inputs."""
 
     families: ClassVar[tuple[str, ...]] = ("bert", "roberta", "camembert", "xlm-roberta", "electra")
-    projections: ClassVar[tuple[str, ...]] = ("query", "key")
+    projections: tuple[str, ...] = ("query", "key")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -25,4 +25,4 @@ class DistilBertAdapter(LinearAdapter):
     """DistilBERT: BERT's layers under other names."""
 
     families: ClassVar[tuple[str, ...]] = ("distilbert",)
-    projections: ClassVar[tuple[str, ...]] = ("q_lin", "k_lin")
+    projections: tuple[str, ...] = ("q_lin", "k_lin")

@@ -12,7 +12,7 @@ class Gpt2Adapter(Adapter):
     """GPT-2, with its options: no scale, a scale that falls with the layer, products in float32."""
 
     families: ClassVar[tuple[str, ...]] = ("gpt2",)
-    projections: ClassVar[tuple[str, ...]] = ("c_attn",)
+    projections: tuple[str, ...] = ("c_attn",)
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ class LlamaAdapter(LinearAdapter):
     """
 
     families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "qwen2", "gemma", "starcoder2")
-    projections: ClassVar[tuple[str, ...]] = ("q_proj", "k_proj")
+    projections: tuple[str, ...] = ("q_proj", "k_proj")
     rotary: ClassVar[bool] = True
     softmax_in_single: ClassVar[bool] = True
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
