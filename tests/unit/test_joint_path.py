@@ -6,8 +6,11 @@ import pytest
 from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import joint_gradient, joint_path, risk
+from marginlens.theory import predict_joint_limit
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
+
+FAR_OUT = 1e-2  # slope left where logits of 1e12 are rounded to 1e-4, relative to its terms
 
 
 def lowest_on_grid(data, r, R, n_angles=361):
@@ -61,6 +64,14 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
     moved = joint_path(figure_3b(), [10.0], [10.0], restarts=1)
     turned = type(moved)(**{**vars(moved), "p": moved.p[:, ::-1]})
     assert turned.kkt_residual().max() > 0.1  # the check can fail
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+@pytest.mark.parametrize("data", [figure_3a(), figure_3b()], ids=["3a", "3b"])
+def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
+    path = joint_path(data, 1e12, 1e12, restarts=16)
+    assert path.kkt_residual().max() < FAR_OUT
+    assert np.linalg.norm(path.p[0] / 1e12 - predict_joint_limit(data).p_direction) < ROUNDING
 
 
 def test_a_limit_on_the_head_need_not_bind():

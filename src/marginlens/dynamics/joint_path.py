@@ -27,7 +27,7 @@ Pair = tuple[FloatArray, FloatArray]
 _LOSS = Logistic()
 _LEAP = 2.0  # factor by which the balls grow between two rounds of a branch
 _LEAN = 30.0  # norms, times the longest token or key, at which descent keeps to the tokens it starts with
-_FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk
+_FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk; wider first limits are approached from there
 _MEMORY = 6  # turns that are mixed
 _ROUNDS = 60  # turns of v and p before a branch is left as it is
 _BRANCHES = 8  # selections that are followed side by side
@@ -92,7 +92,7 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sizes = _radii(r, R)
     whole_number(restarts, "restarts", at_least=1)
-    branches, last = _starts(data, restarts, as_generator(rng)), sizes[0]
+    branches, last = _starts(data, restarts, as_generator(rng)), np.minimum(sizes[0], _FAR / _reach(data))
     branches = [(v * last[0], p * last[1]) for v, p in branches]
     kept: list[Pair] = []
     for size in sizes:
