@@ -38,6 +38,10 @@ def write_parquet(path: Path, **columns: list[object]) -> Path:
         (["10", "9"], [1, -1], ("9", "10")),
         (["pos", " neg "], [1, -1], ("neg", "pos")),
         ([True, False], [1, -1], ("False", "True")),
+        (["good", "Bad"], [1, -1], ("Bad", "good")),
+        (["a", "A"], [1, -1], ("A", "a")),
+        (["nan", "inf"], [1, -1], ("inf", "nan")),
+        (["nan", "3", "3"], [1, -1, -1], ("3", "nan")),
         (np.array([2, 5], dtype=np.int8), [-1, 1], ("2", "5")),
     ],
 )

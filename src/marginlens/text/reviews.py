@@ -126,8 +126,11 @@ def _name(label: Any) -> str:
     return str(label)
 
 
-def _order(name: str) -> tuple[int, float, str]:
+def _order(name: str) -> tuple[bool, float, str, str]:
+    """Numbers before words; words that differ in capitals only, or are no number such as "nan", have their order too."""
     try:
-        return 0, float(name), name
+        number = float(name)
     except ValueError:
-        return 1, 0.0, name.lower()
+        number = float("nan")
+    is_word = number != number
+    return is_word, 0.0 if is_word else number, name.lower(), name
