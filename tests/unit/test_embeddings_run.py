@@ -43,6 +43,10 @@ def test_a_part_of_a_file_is_taken_by_name(tmp_path):
     assert (data.tokens.tolist(), data.y.tolist(), data.n_vocabulary, names) == ([0, 1, 1], [1.0, 1.0], 3, None)
     with pytest.raises(InputError, match="'split' argument must be one of test, train"):
         read_labelled(tmp_path / "d.npz", "rest")
+    arrays["split"] = ["train", "test"]
+    np.savez(tmp_path / "d.npz", **{name: np.array(one) for name, one in arrays.items()})
+    with pytest.raises(InputError, match=r"'split' argument must be one for each of 3 sequences in .*; got 2 instead"):
+        read_labelled(tmp_path / "d.npz", "train")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,14 @@ def test_a_part_of_a_file_is_taken_by_name(tmp_path):
         ),
         ({"offsets": np.array([0, 2, 4])}, "'offsets' argument must be numbers from 0 to 3"),
         ({"offsets": np.array([0, 3, 3])}, r"no sequence is empty in .* an empty sequence \(sample 1\)"),
+        ({"offsets": np.array([1, 2, 3])}, r"'offsets' argument must be numbers from 0 to 3.*got \[1\] to \[3\]"),
+        (
+            {"offsets": np.array([0, 2, 1, 3], dtype=np.uint64), "y": np.array([1, -1, 1])},
+            r"'offsets' argument must be increasing.*\(sample 1\)",
+        ),
+        ({"tokens": np.array([0, -1, 2])}, "'tokens' argument must be ids from 0 to 2 in .*; got ids from -1 to 2"),
+        ({"names": np.array("a")}, r"'names' argument must be a list of names in .*; got shape \(\)"),
+        ({"split": np.array([["a"], ["b"]])}, r"'split' argument must be a list of names in .*; got shape \(2, 1\)"),
         ({"y": np.array([1, 0])}, r"'y' argument must be 2 labels, each -1 or \+1"),
         ({"names": np.array(["a", "b"])}, "'tokens' argument must be ids from 0 to 1 in .*; got ids from 0 to 2"),
         ({"y": np.array([{}, {}], dtype=object)}, "which cannot be read"),

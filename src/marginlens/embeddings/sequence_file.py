@@ -38,6 +38,9 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
         raise reject("path", _FORM, f"{str(place)!r} without {' and '.join(missing)}")
+    for name in set(arrays) & {"names", "split"}:
+        if arrays[name].ndim != 1:
+            raise reject(name, f"a list of names in {str(place)!r}", f"shape {arrays[name].shape}")
     names = [str(one) for one in arrays["names"]] if "names" in arrays else None
     data = _checked(arrays, None if names is None else len(names), place)
     if split is None:
@@ -45,6 +48,8 @@ def read_labelled(path: str | Path, split: str | None = None) -> tuple[LabelledS
     parts = [str(one) for one in np.unique(arrays.get("split", []))]
     if split not in parts:
         raise reject("split", f"one of {', '.join(parts) or 'none'}, those of {str(place)!r}", repr(split))
+    if len(arrays["split"]) != len(data):
+        raise reject("split", f"one for each of {len(data)} sequences in {str(place)!r}", len(arrays["split"]))
     return data.subset(np.flatnonzero(arrays["split"] == split)), names
 
 
@@ -87,7 +92,7 @@ def _checked(arrays: dict[str, Any], n_names: int | None, place: Path) -> Labell
         raise wrong(
             "offsets", f"numbers from 0 to {len(tokens)}, the number of positions", f"{offsets[:1]} to {offsets[-1:]}"
         )
-    empty = np.flatnonzero(np.diff(offsets) < 1)
+    empty = np.flatnonzero(offsets[1:] <= offsets[:-1])  # a difference of unsigned numbers is never negative
     if len(empty):
         raise wrong("offsets", "increasing, as no sequence is empty", f"an empty sequence (sample {empty[0]})")
     if y.shape != (len(offsets) - 1,) or not np.isin(y, (-1, 1)).all():
