@@ -63,6 +63,8 @@ def test_what_is_no_path_is_refused(read, path):
         (lambda: SavedTokenizer(None), "'content' argument must be the JSON text of a saved tokenizer; got NoneType"),
         (lambda: PIPELINE.encode(["a", "b"], [[1, 2], [3]]), "'y' argument must be labels.*lists of different lengths"),
         (lambda: PIPELINE.encode(["a"], [1], counted=[[1, 2], [3]]), "'counted' argument must be booleans"),
+        (lambda: PIPELINE.encode({"a", "b"}, [1, -1]), "'texts' argument must be a list of strings.*got set instead. Give"),
+        (lambda: PIPELINE.fit({"text": ["a"]}), "'texts' argument must be a list of strings.*got dict instead. Give the"),
         (lambda: VOCABULARY.places(None), "'text' argument must be a string; got NoneType"),
         (lambda: two_classes(None), "'labels' argument must be a list of labels of two classes; got NoneType"),
         (lambda: two_classes("ab"), "'labels' argument must be a list of labels of two classes; got str"),

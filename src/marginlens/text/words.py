@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,10 @@ def as_texts(texts: Any) -> list[str]:
     expected = "a list of strings, one for each review"
     if isinstance(texts, str | bytes):
         raise reject("texts", expected, "one string", "Put it into a list.")
+    if isinstance(texts, Mapping | Set) or hasattr(texts, "columns"):
+        raise reject(
+            "texts", expected, type(texts).__name__, "Give the texts themselves, in the order of their labels."
+        )
     try:
         listed = list(texts)
     except TypeError as problem:
