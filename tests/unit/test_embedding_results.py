@@ -76,10 +76,21 @@ def test_curves_are_thinned_and_keep_their_ends(trained, tmp_path):
 def test_a_stopped_run_says_so(trained, tmp_path):
     encoded, folder = trained
     facts = json.loads((folder / "run.json").read_text())
+    facts["history"]["seconds"] = [4.0 * k for k in range(30)]
     (folder / "run.json").write_text(json.dumps({**facts, "ending": "TIME_LIMIT"}))
     found = read_kept(keep_run(folder, "tiny", data=encoded, into=tmp_path))
     assert not found.finished
     assert "then stopped" in repr(found)
+    assert found.facts["seconds"] == 116.0
+
+
+def test_a_run_on_a_part_of_a_file_is_kept_with_the_counts_of_that_part(tmp_path):
+    data, parts = level_sequences(60, 9, 0, LAW), np.where(np.arange(60) % 3 == 0, "test", "train")
+    write_labelled(tmp_path / "tiny.npz", data, split=parts)
+    common = ["--data", str(tmp_path / "tiny.npz"), "--settings", '{"d_model": 4, "epochs": 1}', "--split", "train"]
+    assert run.main([*common, "--out", str(tmp_path / "run")]) == 0
+    found = read_kept(keep_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
+    assert np.array_equal(found.statistics.count, token_statistics(data.subset(parts == "train")).count)
 
 
 def test_k_level_runs_need_no_file(tmp_path, capsys):
@@ -236,6 +247,16 @@ def test_rank_correlations_agree_with_scipy_also_with_ties():
     expected = [spearmanr(one, other)[0] for one, other in zip(x, y, strict=True)]
     assert np.abs(spearman(x, y) - expected).max() < ROUNDING
     assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
+
+
+def test_tokens_that_never_occur_are_not_ranked():
+    known = TokenStatistics(np.array([5, 0, 3, 0, 1]), np.array([1, 0, 3, 4, 1]), 18)
+    a, b = np.array([3.0, 9.0, 1.0, 2.0, 0.0]), np.array([2.0, -9.0, 0.5, -1.0, 0.4])
+    there, difference = known.count > 0, known.posterior_difference[known.count > 0]
+    expected = spearmanr(b[there], difference)[0], spearmanr(a[there], np.abs(difference))[0]
+    for least in (0, 1):
+        assert RankCorrelations(known, least)(a, b) == pytest.approx(expected)
+    assert np.isnan(RankCorrelations(known, 7)(a, b)).all()
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():

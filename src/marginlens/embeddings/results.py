@@ -118,7 +118,8 @@ class RankCorrelations:
     def __init__(self, statistics: TokenStatistics, at_least: int = FREQUENT) -> None:
         if not isinstance(statistics, TokenStatistics):
             raise reject("statistics", "TokenStatistics, as token_statistics gives them", type(statistics).__name__)
-        self.tokens: IntArray = np.flatnonzero(statistics.count >= whole_number(at_least, "at_least", at_least=0))
+        least = max(whole_number(at_least, "at_least", at_least=0), 1)  # what never occurs has no posterior difference
+        self.tokens: IntArray = np.flatnonzero(statistics.count >= least)
         difference = statistics.posterior_difference[self.tokens]
         self._v, self._p = _ranks(difference), _ranks(np.abs(difference))
 
