@@ -163,6 +163,16 @@ def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None
     same = bilinear_svm(X, Q, [[0, 2, 1], [1, 0, 1]])
     assert same.status is Status.INFEASIBLE
     assert same.certificate_residual() == 0.0
+    for formed in (0, 1000):
+        for tokens, queries in ((X, Q), (np.eye(3)[:, :2], np.zeros((2, 2)))):
+            alike = bilinear_svm(tokens, queries, [[0, 2, 1], [1, 0, 1]], formed=formed)
+            assert alike.status is Status.INFEASIBLE
+            assert alike.certificate.sum() == 1.0
+        assert (
+            bilinear_svm(1e-200 * np.eye(3), 1e-200 * np.eye(3), [[0, 2, 1]], formed=formed).status is Status.INACCURATE
+        )
+        lost = bilinear_svm(np.diag([1e-200, 1e-200, 1.0]), np.diag([1e-200, 1.0, 1.0]), [[0, 0, 1]], formed=formed)
+        assert lost.status is Status.INACCURATE  # by underflow
     assert bilinear_svm(X, Q, np.empty((0, 3), dtype=int)).status is Status.TRIVIAL
 
 
@@ -175,13 +185,19 @@ def test_a_single_row_has_the_solution_of_the_formula() -> None:
     guess = solve_pivot(BilinearRows(X, Q, np.array([[0, 0, 1]])).scaled(), np.ones(1))
     assert guess.finished
     assert guess.weights.tolist() == [1.0]
+    assert bilinear_svm(X, Q, [[0, 0, 1], [0, 0, 1]], formed=0).active.tolist() == [
+        True,
+        True,
+    ]  # one multiplier will do
 
 
-@pytest.mark.parametrize("factor", [1e-150, 1e-100, 1e100, 1e150])
+@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-150, 1e-100, 1e100, 1e150, 1e160, 1e300])
 def test_multipliers_that_leave_double_precision_prove_nothing(factor: float) -> None:
     X, Q, triples = random_problem(np.random.default_rng(3), 3, (6, 5), True)
     for formed in (0, 10**6):
-        assert bilinear_svm(X * factor, Q * factor, triples, formed=formed).status is Status.INACCURATE
+        lost = bilinear_svm(X * factor, Q * factor, triples, formed=formed)
+        assert lost.status is Status.INACCURATE
+        np.testing.assert_array_equal(lost.active, bilinear_svm(X, Q, triples).active)
         assert bilinear_svm(X * factor, Q / factor, triples, formed=formed).status is Status.OPTIMAL
 
 
@@ -191,5 +207,7 @@ def test_wrong_triples_are_named() -> None:
         InputError, match=r"'triples' argument must be not negative and below 2, 3 and 3; got \[2 0 1\] in row 0"
     ):
         bilinear_svm(X, Q, [[2, 0, 1]])
+    with pytest.raises(InputError, match=r"not negative and below 2, 3 and 3; got \[ 0  1 -1\] in row 1"):
+        bilinear_svm(X, Q, [[0, 0, 1], [0, 1, -1]])
     with pytest.raises(InputError, match=r"whole numbers of shape \(n_rows, 3\)"):
         bilinear_svm(X, Q, [[0.5, 0.0, 1.0]])

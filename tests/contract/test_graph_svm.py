@@ -250,12 +250,34 @@ def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None
         assert np.linalg.norm(scaled.x * factor**2 - one.x) <= tolerances.SVM_ORACLE * np.linalg.norm(one.x)
 
 
-@pytest.mark.parametrize("factor", [1e-150, 1e-80, 1e80, 1e100, 1e150])
+@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-150, 1e-80, 1e80, 1e100, 1e150, 1e160, 1e300])
 def test_multipliers_that_leave_double_precision_prove_nothing(factor: float) -> None:
     ds = acyclic_sequences(8, 8, 6, 5, 3)
     graphs = priority_graphs(ds)
-    assert graph_svm(factor * ds.E, graphs).status is Status.INACCURATE
-    assert graph_svm(factor * np.eye(8), graphs).status is Status.INACCURATE
+    for E in (ds.E, np.eye(8)):
+        plain, scaled = graph_svm(E, graphs), graph_svm(factor * E, graphs)
+        assert scaled.status is Status.INACCURATE
+        np.testing.assert_array_equal(scaled.active, plain.active)
+        assert np.isnan(scaled.certificate_residual())
+        if 1e-150 <= factor <= 1e150:  # W itself is a double
+            np.testing.assert_allclose(scaled.x * factor * factor, plain.x, atol=tolerances.SVM_ORACLE)
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-80, 1e80, 1e140])
+def test_contradictions_are_proved_at_any_scale(factor: float) -> None:
+    E = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    for head in ([0, 1, 1], [1, 1, 1]):  # 0 ≍ 1 above 2 on one line; 1 above 0 and 2 on either side
+        solution = graph_svm(factor * E, graphs_of_edges(np.full(3, 3), np.array(head), np.array([1, 0, 2]), 4))
+        assert solution.status is Status.INFEASIBLE
+        assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+
+
+def test_rows_that_vanish_by_underflow_are_no_contradiction() -> None:
+    E = np.array([[1e-200, 0.0], [0.0, 1e-200], [1.0, 1.0]])
+    graphs = graphs_of_edges(np.array([0, 2]), np.array([0, 2]), np.array([1, 1]), 3)
+    assert graph_svm(E, graphs).status is Status.INACCURATE
+    E[1] = E[0]
+    assert graph_svm(E, graphs).status is Status.INFEASIBLE
 
 
 def test_unusable_arguments_are_named() -> None:

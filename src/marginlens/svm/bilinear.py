@@ -10,11 +10,13 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import array_of_any, real_array, reject, whole_number
+from marginlens.graphs.subspace import near_one
 from marginlens.svm.bilinear_pivot import solve_pivot
 from marginlens.svm.bilinear_rows import BilinearRows
+from marginlens.svm.graph import FAR
 from marginlens.svm.graph_groups import FORMED
 from marginlens.svm.kernel import NOTHING, TIGHT
-from marginlens.svm.least_distance import least_distance
+from marginlens.svm.least_distance import held_to_proof, least_distance
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 FORMED_IN_DOUBT = (
@@ -68,9 +70,14 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
     blank = _blank(BilinearRows(tokens, queries, named))
     if not len(named):
         return blank
-    sizes = blank.rows.sizes
-    if not sizes.all():  # no W tells tokens apart that look the same
-        return _infeasible(blank, (np.arange(len(named)) == np.argmin(sizes)).astype(np.float64))
+    (near_tokens, of_tokens), (near_queries, of_queries) = near_one(tokens), near_one(queries)
+    if max(abs(of_tokens), abs(of_queries)) > FAR:
+        return _rescaled(blank, bilinear_svm(near_tokens, near_queries, named, formed=formed), of_tokens + of_queries)
+    sizes, alike = blank.rows.sizes, np.flatnonzero(blank.rows.vanish)
+    if len(alike):  # no W tells tokens apart that look the same
+        return _infeasible(blank, (np.arange(len(named)) == alike[0]).astype(np.float64))
+    if not sizes.all():  # by underflow
+        return replace(blank, status=Status.INACCURATE)
     if blank.rows.shape[0] * blank.rows.shape[1] <= formed:
         found = least_distance(np.asarray(blank.rows), blank.floor)
         if found.status is Status.INFEASIBLE:
@@ -121,6 +128,12 @@ def _judged(blank: BilinearSolution, weights: FloatArray) -> BilinearSolution:
     tight = (slack <= TIGHT + NOTHING * float(length(W)) * blank.rows.sizes) | (weights > 0.0)
     solved = replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, active=tight, status=Status.INACCURATE)
     return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
+
+
+def _rescaled(blank: BilinearSolution, found: BilinearSolution, power: int) -> BilinearSolution:
+    """What was found for the rows of `blank` divided by two to a power, for these rows themselves."""
+    W, weights = np.ldexp(found.x, -power), np.ldexp(found.multipliers, -2 * power)
+    return held_to_proof(replace(found, rows=blank.rows, x=W, multipliers=weights))
 
 
 def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.svm.graph_products import GraphProducts
 
@@ -47,6 +47,11 @@ class BilinearRows:
     def differences(self) -> FloatArray:
         """(n_rows, d_tokens) x_i - x_j."""
         return self.X[self.triples[:, 1]] - self.X[self.triples[:, 2]]
+
+    @property
+    def vanish(self) -> BoolArray:
+        """(n_rows,) whether rows are zero as they are, and not by underflow."""
+        return (self.differences == 0.0).all(axis=1) | (self.Q == 0.0).all(axis=1)[self.triples[:, 0]]
 
     def apply(self, x: FloatArray) -> FloatArray:
         """(n_rows,) the gaps (x_i - x_j)ᵀ W q_k; differences are taken of tokens, not of logits, which may nearly agree."""

@@ -7,8 +7,7 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.svm.certify import EPS
-from marginlens.svm.kernel import INFEASIBLE, OPTIMAL, PROVED, ROUNDING, UNPROVED, Found
-from marginlens.svm.solution import MOST_AMPLIFIED
+from marginlens.svm.kernel import INFEASIBLE, Found
 
 _INSIDE = 64 * EPS            # a row whose part outside the span of C is this small, relative to it, lies inside
 
@@ -22,7 +21,6 @@ class NullSpace:
     """
 
     def __init__(self, C: FloatArray) -> None:
-        self._C = C
         size = length(C)
         self._size = np.where(size == 0.0, 1.0, size)
         left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
@@ -40,18 +38,8 @@ class NullSpace:
         return np.where((left <= _INSIDE * size)[..., None], 0.0, outside)
 
     def multipliers(self, rows: FloatArray, found: Found) -> FloatArray:
-        """mu (batch, n_equalities) with x = Aᵀ weights + Cᵀ mu, or 0 for a Farkas vector; doubtful problems are marked so."""
+        """mu (batch, n_equalities) that comes closest to x = Aᵀ weights + Cᵀ mu, or to 0 for a Farkas vector."""
+        goal = np.where((found.outcome == INFEASIBLE)[:, None], 0.0, found.x)
         with np.errstate(all="ignore"):  # weights and mu may leave double precision
-            impossible = (found.outcome == INFEASIBLE)[:, None]
-            goal = np.where(impossible, 0.0, found.x)
             wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
-            scaled = (self._inverse @ (self._basis @ wanted[..., None]))[..., 0]
-            missing = length(wanted - (scaled[:, None, :] @ (self._C / self._size[..., None]))[:, 0])
-            forces = np.abs(scaled).sum(axis=-1) + (found.weights * length(rows)).sum(axis=-1)
-            scale = np.where(impossible[:, 0], forces, length(goal))
-            allowed = np.clip(ROUNDING * forces, PROVED * scale, MOST_AMPLIFIED * scale)
-            mu = scaled / self._size
-        kept = (np.isfinite(mu) & ((mu != 0.0) == (scaled != 0.0))).all(axis=-1)
-        doubtful = ~((missing <= allowed) & kept)
-        found.outcome[np.isin(found.outcome, (OPTIMAL, INFEASIBLE)) & doubtful] = UNPROVED
-        return mu
+            return (self._inverse @ (self._basis @ wanted[..., None]))[..., 0] / self._size

@@ -14,14 +14,17 @@ from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.order import reduced_order
 from marginlens.graphs.priority import PriorityGraph
+from marginlens.graphs.subspace import near_one
 from marginlens.papers import implements
 from marginlens.svm.graph_columns import is_orthonormal, solve_columns
 from marginlens.svm.graph_groups import FORMED, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
 from marginlens.svm.kernel import NOTHING, TIGHT
+from marginlens.svm.least_distance import held_to_proof
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
+FAR = 200  # powers of two from length one at which products of two embeddings may leave the numbers when squared
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,6 +66,9 @@ def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
     blank = _blank(GraphRows(embeddings, strict), GraphRows(embeddings, tied))
     if not len(strict):
         return blank
+    near, power = near_one(embeddings)
+    if abs(power) > FAR:
+        return _rescaled(blank, graph_svm(near, graphs), 2 * power)
     columns = solve_columns(embeddings, graphs, strict, tied) if is_orthonormal(embeddings) else None
     if columns is not None:
         return _judged(blank, columns.W, columns.strict, columns.tied)
@@ -110,11 +116,11 @@ def _one_of_each(graph: PriorityGraph) -> IntArray:
 def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> GraphSolution:
     """The rows `kept` group by group, put together and judged; `formed` as in `solve_part`."""
     rows, ties = blank.rows, blank.equalities
-    alike = np.flatnonzero(rows.sizes == 0.0)
-    if len(alike):  # no W tells tokens apart that look the same
-        y = np.zeros(len(rows))
-        y[alike[0]] = 1.0
-        return _infeasible(blank, y, np.zeros(len(ties)))
+    zero = np.flatnonzero(rows.sizes == 0.0)
+    for one in zero[rows.vanish(zero)]:  # no W tells tokens apart that look the same
+        return _infeasible(blank, (np.arange(len(rows)) == one).astype(np.float64), np.zeros(len(ties)))
+    if len(zero):  # by underflow
+        return replace(blank, status=Status.INACCURATE)
     last, label = group_labels(rows, ties)
     group = label[np.searchsorted(last, rows.triples[kept, 0])]
     group_of_ties = label[np.searchsorted(last, ties.triples[:, 0])]
@@ -176,6 +182,16 @@ def _judged(
         blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
     )
     return replace(solved, status=Status.OPTIMAL) if known and solved.keeps_promise() else solved
+
+
+def _rescaled(blank: GraphSolution, found: GraphSolution, power: int) -> GraphSolution:
+    """What was found for the rows of `blank` divided by two to a power, for these rows themselves."""
+    forces = np.asarray(found.equality_multipliers)  # of a Farkas vector, which has no scale, or of W
+    forces = forces if found.status is Status.INFEASIBLE else np.ldexp(forces, -2 * power)
+    scaled = {"x": np.ldexp(found.x, -power), "multipliers": np.ldexp(found.multipliers, -2 * power)}
+    return held_to_proof(
+        replace(found, rows=blank.rows, equalities=blank.equalities, equality_multipliers=forces, **scaled)
+    )
 
 
 def _named(last: list[int], pairs: list[IntArray]) -> IntArray:

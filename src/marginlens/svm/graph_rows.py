@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 
 _CHUNK = 1 << 22  # entries of embedding differences formed at a time
@@ -56,6 +56,10 @@ class GraphRows:
             for some in self._chunks(0, len(self)):
                 sizes[some] = length(self.differences(some))
         return sizes * length(self.E)[self.triples[:, 0]]
+
+    def vanish(self, some: IntArray) -> BoolArray:
+        """(n_some,) whether rows are zero as they are, and not by underflow."""
+        return (self.differences(some) == 0.0).all(axis=1) | (self.E[self.triples[some, 0]] == 0.0).all(axis=1)
 
     def apply(self, x: FloatArray) -> FloatArray:
         """(n_rows,) the gaps (e_i - e_j)ᵀ W e_k; differences are taken of embeddings, not of logits, which may nearly agree."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 from marginlens.threads import over_problems
 
 FEW_ROWS = 64                 # up to so many, the Gram matrix of all rows is worth its cost at any width
+_Solution = TypeVar("_Solution", bound=MarginSolution)
 _STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
 
@@ -56,7 +57,7 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
         found = _solve(space.project(many[0]), many[1], A)
         mu = space.multipliers(many[0], found)
     solution = _solution((A, b, C), found, mu, names)
-    return solution if C is None else _judged(solution)
+    return solution if C is None else held_to_proof(solution)
 
 
 def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
@@ -118,8 +119,8 @@ def _solution(
     return MarginSolution(*problem, found.x[0], status[0], found.weights[0], only, found.active[0], farkas, names)
 
 
-def _judged(solution: MarginSolution) -> MarginSolution:
-    """The solution of a problem with equalities, proved only where its own residual says so: rows nearly inside their span lose digits."""
+def held_to_proof(solution: _Solution) -> _Solution:
+    """The solution, called proved only where its own residual says so: equalities and extreme scales may cost it its digits."""
     lost = np.where(
         solution.status == Status.INFEASIBLE,
         ~np.asarray(solution.certificate_residual() <= CONTRADICTION),

@@ -167,6 +167,7 @@ class MarginSolution:
         worst = np.where(np.isnan(norm), np.nan, np.where(np.isnan(worst), np.inf, worst))
         return worst if self.is_batch else float(worst)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def rounding_floor(self) -> Any:
         r"""What rounding alone may leave of `kkt_residual`, per problem; nan where it is infeasible.
 
@@ -183,6 +184,7 @@ class MarginSolution:
         floor = 2.0**-52 * pushed / np.where(norm == 0.0, 1.0, norm)
         return floor if self.is_batch else float(floor)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def certificate_residual(self) -> Any:
         r"""How far the Farkas vector is from a proof of infeasibility; nan where the problem is feasible.
 
@@ -190,7 +192,7 @@ class MarginSolution:
 
         A value :math:`\rho` proves that every x with A x >= b is longer than 1/rho times the average of
         :math:`b_r/\|a_r\|` over the rows that y weighs; at rounding level none exists. It is infinite where y has a
-        negative entry or no weight on a positive floor.
+        negative entry or no weight on a positive floor, and where the proof is beyond the range of double precision.
         """
         if self.certificate is None:
             return float("nan")
@@ -200,7 +202,7 @@ class MarginSolution:
         distance = length(self._combined(y))
         valid = (weight > 0.0) & (y >= 0.0).all(axis=-1)
         residual = np.where(valid, distance / np.where(valid, weight, 1.0), np.inf)
-        residual = np.where(np.isnan(y).any(axis=-1), np.nan, residual)
+        residual = np.where(np.isnan(y).any(axis=-1), np.nan, np.where(np.isnan(residual), np.inf, residual))
         return residual if self.is_batch else float(residual)
 
     def keeps_promise(self) -> Any:
