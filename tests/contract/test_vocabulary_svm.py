@@ -270,7 +270,7 @@ def test_a_span_that_nearly_equal_tokens_blur_costs_no_accuracy():
 
 
 @pytest.mark.statement("B Lemma 3")
-@pytest.mark.parametrize("scale", [1e-140, 1e-30, 1e30, 1e140])
+@pytest.mark.parametrize("scale", [1e-200, 1e-140, 1e-30, 1e30, 1e140, 1e200])
 def test_the_verdict_on_the_closed_form_does_not_depend_on_the_scale(scale):
     verdicts = set()
     for seed in range(36, 48):
@@ -278,5 +278,6 @@ def test_the_verdict_on_the_closed_form_does_not_depend_on_the_scale(scale):
         one, other = (closed_form_candidate(E * factor, sequences, selection) for factor in (1.0, scale))
         assert one.certified is other.certified
         np.testing.assert_allclose(other.x * scale, one.x, atol=CONDITIONED * np.linalg.norm(one.x))
+        assert repr(other).endswith(f"norm={np.linalg.norm(other.x * scale) / scale:.6g})")
         verdicts.add(one.certified)
     assert verdicts == {True, False}

@@ -87,7 +87,7 @@ class ClosedForm:
         return "It meets every constraint with equality, and its multipliers are at least 0: it is the solution."
 
     def __repr__(self) -> str:
-        return f"ClosedForm({'certified' if self.certified else 'refused'}, norm={np.linalg.norm(self.x):.6g})"
+        return f"ClosedForm({'certified' if self.certified else 'refused'}, norm={float(length(self.x)):.6g})"
 
 
 @implements("B", "Lemma 3")
@@ -124,7 +124,9 @@ def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
         return ClosedForm(y @ coordinates, np.zeros(len(rows)), missed, 1.0)
     signed = np.concatenate([narrow, -narrow[len(rows) :]])
     weights, left = nnls(signed.T / values[0], y / norm, maxiter=50 * len(signed))
-    return ClosedForm(y @ coordinates, weights[: len(rows)] * (norm / values[0]), missed, float(left))
+    with np.errstate(over="ignore"):  # multipliers go with the inverse square of the scale
+        multipliers = weights[: len(rows)] * norm / values[0]
+    return ClosedForm(y @ coordinates, multipliers, missed, float(left))
 
 
 @dataclass(frozen=True)
