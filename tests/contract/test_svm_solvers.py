@@ -220,6 +220,20 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             np.testing.assert_allclose(solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
 
 
+@pytest.mark.parametrize("apart", [1e-3, 1e-6, 1e-9])
+def test_equalities_that_nearly_agree_bind_each(apart: float) -> None:
+    solution = least_distance([[0.0, 1.0, 1.0]], [1.0], equalities=[[1.0, 0.0, 0.0], [1.0, apart, 0.0]])
+    assert_solved(solution)
+    np.testing.assert_allclose(solution.x, [0.0, 0.0, 1.0], atol=tolerances.ROUNDING)
+
+
+def test_equality_multipliers_beyond_double_precision_prove_nothing() -> None:
+    for row in ([1.0, 0.0], [1.0, 1.0]):  # infeasible, feasible
+        solution = least_distance([row], [1.0], equalities=[[1e-310, 0.0]])
+        assert solution.status is Status.INACCURATE
+        assert np.inf in (solution.certificate_residual(), solution.kkt_residual())
+
+
 @pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e160, 1e200])
 def test_equalities_bind_at_any_scale(scale: float) -> None:
     rng = np.random.default_rng(8)
@@ -303,6 +317,7 @@ def test_label_svm_is_least_distance_on_signed_points() -> None:
         np.testing.assert_array_equal(batch.x[j], one.x)
         np.testing.assert_allclose((R[j] @ one.x * y[j])[one.active], 1.0, rtol=tolerances.SVM_ORACLE)
         assert (R[j] @ one.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()
+    np.testing.assert_array_equal(label_svm(R, y[0]).x[1], label_svm(R[1], y[0]).x)  # the same labels for all
 
 
 def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> bool:

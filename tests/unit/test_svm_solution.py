@@ -47,10 +47,36 @@ def test_a_longer_x_shows_in_the_duality_gap(solved: MarginSolution) -> None:
     assert stretched.kkt_residual() >= 0.005
 
 
+def test_a_negative_multiplier_shows_where_all_else_is_in_order() -> None:
+    """Both rows tight, x their combination and no gap: only the sign says that (1, 0) is shorter."""
+    solution = least_distance([[1.0, 0.0], [1.0, 1.0]], [1.0, 0.5])
+    pulled = replace(solution, x=np.array([1.0, -0.5]), multipliers=np.array([1.5, -0.5]))
+    assert pulled.kkt_residual() == pytest.approx(0.5 * np.sqrt(2.0) / np.sqrt(1.25))
+
+
+def test_a_point_off_an_equality_plane_shows_where_all_else_is_in_order() -> None:
+    solution = least_distance([[1.0, 0.0]], [1.0], equalities=[[3.0, -3.0]])
+    np.testing.assert_allclose(solution.x, [1.0, 1.0], atol=tolerances.ROUNDING)
+    loose = replace(solution, x=np.array([1.0, 0.0]), multipliers=np.ones(1), equality_multipliers=np.zeros(1))
+    assert loose.kkt_residual() == pytest.approx(np.sqrt(0.5))
+
+
+def test_a_slack_row_with_a_large_multiplier_shows_more_than_the_distance() -> None:
+    gap, step = 1e-3, 1e-4
+    solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
+    aside = replace(solution, x=solution.x + np.array([step, 0.0]))
+    assert aside.kkt_residual() == pytest.approx(0.5 * step, rel=0.01)  # all else is a thousandth of complementarity
+
+
 @pytest.mark.parametrize("factor", [1.0, 1e100])
 def test_the_zero_vector_never_passes_for_a_solution(solved: MarginSolution, factor: float) -> None:
     lost = replace(solved, rows=solved.rows * factor, x=np.zeros(5), multipliers=np.zeros(12))
     assert lost.kkt_residual() == np.inf
+
+
+def test_nothing_passes_for_a_solution_where_a_zero_row_has_a_floor(solved: MarginSolution) -> None:
+    rows, floor = np.vstack([solved.rows, np.zeros(5)]), np.append(solved.floor, 1e-15)
+    assert replace(solved, rows=rows, floor=floor, multipliers=np.append(solved.multipliers, 0.0)).kkt_residual() == np.inf
 
 
 def test_residuals_do_not_depend_on_scales(solved: MarginSolution) -> None:
@@ -100,6 +126,12 @@ def test_the_rounding_floor_grows_as_rows_cancel() -> None:
         floors.append(solution.rounding_floor())
     assert floors == sorted(floors)
     assert 1e-7 < floors[-1] < 1e-5
+
+
+def test_the_rounding_floor_counts_what_equalities_push() -> None:
+    gap = 1e-4
+    solution = least_distance([[1.0, 0.0]], [1.0], equalities=[[1.0, -gap]])
+    assert solution.rounding_floor() == pytest.approx(2.0**-52 * 2.0 / gap, rel=0.01)  # as much as the row, against it
 
 
 def test_what_rounding_decides_is_called_inaccurate() -> None:
