@@ -115,6 +115,9 @@ def test_where_lengths_differ_the_step_weighs_sequences_alike():
     step = first_step(start_of(data, 200_000), 1.0, data)
     moved = (step.after.E - step.start.E) @ step.start.v
     assert np.abs(moved - 0.5 * mean_signed_share(data)).max() < 0.01 < 0.18 < abs(moved[0])
+    wider = first_step(start_of(uniform(5, vocabulary=25), 16), 2.0, uniform(5))  # five tokens that never occur
+    assert np.array_equal(wider.alpha, [*mean_signed_share(uniform(5)), *np.zeros(5)])
+    assert wider.errors[20:25].tolist() == [0.0] * 5
     even = uniform(5)
     assert np.abs(mean_signed_share(even) - token_statistics(even).alpha).max() < ROUNDING
 
@@ -149,6 +152,11 @@ def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_tha
         -sum(0.0025 * y * step.alpha[s] for s in ids) / T + 1 / 0.11 for ids, y in map(data.__getitem__, range(20))
     ]
     assert found.bound == pytest.approx(np.mean(np.log1p(np.exp(exponents))))
+    uneven = first_step(start_of(ragged(7), 64), 3.0, ragged(7))
+    means = [y * uneven.alpha[ids].mean() for ids, y in map(ragged(7).__getitem__, range(30))]
+    assert first_step_loss(uneven, DELTA).bound == pytest.approx(
+        np.mean(np.log1p(np.exp(1 / 66 - 1.5 * np.array(means))))
+    )
     large = first_step_loss(first_step(start_of(data, 2048), 10.0, data), DELTA)
     assert not large.promised
     assert large.log10_width_needed == pytest.approx(8 * math.log10(8800 + 1110 + 2))
@@ -181,9 +189,23 @@ def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
         assert directional_slope(Parameters(E, p, v), direction, [ids], [-1]) == pytest.approx(total, rel=CONDITIONED)
     p = np.array([60.0, 0.0])
     gap = directional_slope(Parameters(E, p, v), direction, [ids], [1])
-    expected = 2.0 * math.exp(-60.0) * (0.475 - 0.175) * 0.75 / (1.0 + math.exp(0.5))
-    assert gap == pytest.approx(expected, rel=CONDITIONED)  # where means of logits would cancel at 1e-16
-    assert -direction @ loss_and_gradients(E, p, v, [ids], [1])[1].p == pytest.approx(expected, rel=CONDITIONED)
+    expected = 2.0 * math.exp(-60.0) * (-0.05 - 0.175) * 0.75 / (1.0 + math.exp(0.5))
+    assert gap == pytest.approx(expected, rel=CONDITIONED, abs=0.0)  # where means of logits would cancel at 1e-16
+    slope = -direction @ loss_and_gradients(E, p, v, [ids], [1])[1].p
+    assert slope == pytest.approx(expected, rel=CONDITIONED, abs=0.0)
+
+
+@pytest.mark.statement("B Lemma 7", "B Lemma 8")
+def test_gradients_of_sequences_that_are_surely_right_keep_their_digits():
+    E, p, head = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0.0, 0.5]), np.array([1.0, 2.0])
+    q = 1.0 / (1.0 + math.exp(-0.5))  # of token 1
+    for scale in (40.0, 200.0):
+        g = math.exp(-scale * (1.0 + q))  # 1 / (1 + e^f) up to e^-f
+        found = loss_and_gradients(E, p, scale * head, [[0, 1]], [1])[1]
+        assert found.p[1] == pytest.approx(-g * scale * q * (1.0 - q), rel=CONDITIONED, abs=0.0)
+        assert found.v[1] == pytest.approx(-g * q, rel=CONDITIONED, abs=0.0)
+        slope = directional_slope(Parameters(E, p, scale * head), [0.0, 1.0], [[0, 1]], [1])
+        assert slope == pytest.approx(-found.p[1], rel=CONDITIONED, abs=0.0)
 
 
 def test_widths_asked_for_and_representation():
@@ -193,12 +215,18 @@ def test_widths_asked_for_and_representation():
     found = ProvedBound("B Eq. (6)", 0.5, 0.25, 100, 2.4)
     assert repr(found) == "ProvedBound(B Eq. (6): 0.5 > 0.25, d=100 is below 1e2.40)"
     assert found.looseness == 0.5
+    at = ProvedBound("B Eq. (6)", 0.25, 0.25, 256, log10_width(10, 0.1))
+    assert (at.holds, at.promised) == (True, True)
+    assert (replace(at, value=0.2501).holds, replace(at, width=255).promised) == (False, False)
     data = uniform(9)
     assert repr(first_step(start_of(data, 16), 2.0, data)).startswith(
         "FirstStep(20 tokens, d=16, rate=2, largest error 0."
     )
-    with pytest.raises(InputError, match="'delta' argument must be a probability between 0 and 1; got 0 instead"):
-        log10_width(10, 0)
+    for delta in (0, 1):
+        with pytest.raises(
+            InputError, match=f"'delta' argument must be a probability between 0 and 1; got {delta} instead"
+        ):
+            log10_width(10, delta)
     with pytest.raises(InputError, match=r"'rate' argument must be a positive number; got -1\.0 instead"):
         first_step(start_of(data, 16), -1.0, data)
     with pytest.raises(InputError, match="at least 20 rows, one for each token; got 3 rows"):
