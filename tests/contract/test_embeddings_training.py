@@ -53,6 +53,15 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
     assert run.parameters.E.dtype == np.float32
 
 
+@pytest.mark.statement("B App. E")
+def test_the_defaults_are_the_papers_for_reviews():
+    told = TrainingSettings().told()
+    stated = {"epochs": 500, "batch": 128, "learning_rate": 0.01, "weight_decay": 1e-8, "milestones": [100, 200]}
+    assert {name: told[name] for name in stated} == stated
+    assert (told["d_model"], told["train_v"], told["spread"]) == (2048, True, 1.0)
+    assert [TrainingSettings().rate(k) for k in (99, 100, 200)] == pytest.approx([1e-2, 1e-3, 1e-4])
+
+
 def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, settings, tmp_path):
     whole = train_embeddings(data, settings)
     pieces = 0

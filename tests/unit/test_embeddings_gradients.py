@@ -120,6 +120,15 @@ def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
     assert np.array_equal(v, start.v) is not train_v
 
 
+def test_products_that_another_device_did_not_leave_are_formed_again():
+    data, settings = ragged(), TrainingSettings(d_model=9, batch=11, dtype="float64")
+    model, other = (CompiledOneLayer(distinct_tokens(data), parameters(data, 9, seed), settings) for seed in (1, 2))
+    model.step(0, 11, 0.05)
+    other.restore({name: one.copy() for name, one in model.state().items() if name not in ("a", "b")}, model.taken)
+    for mine, expected in zip(other.products(), model.products(), strict=True):
+        assert np.abs(mine - expected).max() < ROUNDING
+
+
 @pytest.mark.statement("B Eq. (36)")
 def test_distinct_tokens_with_multiplicities_are_the_padded_sequences_of_two_layers():
     data = LabelledSequences([[3, 3, 3, 1], [2], [0, 1, 0, 1, 0, 3, 2, 2]], [1, -1, 1])

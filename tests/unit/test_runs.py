@@ -57,6 +57,10 @@ def test_only_what_is_free_may_differ():
     assert VisionSettings().differences(VisionSettings(epochs=1, device="cuda", compiled=True)) == []
     assert len(VisionSettings().differences(VisionSettings(precision="bfloat16", device="cuda"))) == 1
     assert TrainingSettings().differences(TrainingSettings(epochs=1, device="cuda")) == []
+    others = {"layers": 2, "d_model": 4, "batch": 1, "learning_rate": 1.0, "weight_decay": 1.0, "milestones": ()}
+    others |= {"train_v": False, "seed": 1, "dtype": "float64", "spread": 2.0}
+    for name, other in others.items():
+        assert [one.split()[0] for one in TrainingSettings().differences(TrainingSettings(**{name: other}))] == [name]
     with pytest.raises(
         InputError, match=r"one of the same settings; got 'c.npz' with rate 0.2 there, 0.1 here instead. Go"
     ):
