@@ -22,6 +22,7 @@ def written(text: str, cleaning: Cleaning | None = None) -> list[str]:
         ("<sigh> again", ["sigh", "again"]),
         ("don't 'quote' rock'n'roll' 10/10", ["don't", "quote", "rock'n'roll", "10", "10"]),
         ("don\u2019t caf\u00e9 na\u0308ive", ["don't", "cafe", "naive"]),
+        ("gar\u00e7on Vi\u1ec7t \u0218tef\u0103nescu \u0105\u1e2b", ["garcon", "viet", "stefanescu", "ah"]),
         ("snake_case well-made", ["snake", "case", "well", "made"]),
         (
             "\u0939\u093f\u0928\u094d\u0926\u0940 \u092e\u0947\u0902",
