@@ -1,12 +1,15 @@
 """Tables in terminals of any width: no word and no number is cut."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
+from fake_claims import fake_claim
+from marginlens.report import reproduce
 from marginlens.report.rows import Column, Rows
-from marginlens.report.terminal import rows_table
+from marginlens.report.terminal import facts_table, ledger_table, rows_table
 
 ROWS = [
     {"kind": "GMM", "direction": "(-0.064, -0.998)", "small_number": -8.904e-05, "status": "optimal"},
@@ -53,3 +56,21 @@ def test_longer_texts_get_more_room_and_numbers_keep_their_unit():
     assert "│ 3.1 s │" in stream.getvalue()
     assert "│ one two three │" in stream.getvalue()
     assert max(map(len, lines)) == 70  # all of the room is used
+
+
+@pytest.mark.parametrize("text", ["\\", "[a]\\", "a\\\\", "\\[b]", "[/]"])
+def test_signs_of_the_markup_are_printed_as_they_are(text):
+    assert f"│ {text} " in printed(40, [{"token": text}])
+    assert f"{text}\\" not in printed(40, [{"token": text}])
+    stream = StringIO()
+    Console(file=stream, width=40).print(facts_table("Facts", {"token": text}))
+    assert f"│ token │ {text} │" in stream.getvalue()
+
+
+def test_the_ledger_cuts_what_was_measured_after_a_word(tmp_path):
+    words = [f"number{k}" for k in range(40)]
+    entry = reproduce((fake_claim(),), tmp_path / "report").entries[0]
+    entry = replace(entry, result=replace(entry.result, measured=" ".join(words)))
+    stream = StringIO()
+    Console(file=stream, width=400).print(ledger_table([entry]))
+    assert f" {' '.join(words[:17])} … " in stream.getvalue()  # 150 letters and no more

@@ -133,7 +133,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Rows:
     columns = []
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        cells = [escape(_cell(row.get(name))) for row in rows]
+        cells = [_alone(_cell(row.get(name))) for row in rows]
         columns.append(Column(escape(name.replace("_", " ")), cells, numeric))
     return Rows(title, columns)
 
@@ -144,7 +144,7 @@ def facts_table(title: str, facts: Mapping[str, str]) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in facts.items():
-        table.add_row(escape(name), escape(text))
+        table.add_row(escape(name), _alone(text))
     return table
 
 
@@ -153,6 +153,11 @@ def _verdict(entry: Entry) -> str:
         return "[dim]not run[/]"
     verdict = entry.result.verdict
     return f"[{_COLOURS[verdict]}]{MARKS[verdict]} {verdict.value}[/]"
+
+
+def _alone(text: str) -> str:
+    """`text` as markup that nothing follows: `escape` doubles a single last backslash in case a tag does."""
+    return escape(text)[:-1] if text.endswith("\\") and not text.endswith("\\\\") else escape(text)
 
 
 def _cell(value: Any) -> str:
