@@ -2,6 +2,7 @@
 
 import base64
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -127,6 +128,39 @@ def test_results_of_another_version_and_reduced_sizes_are_marked(tmp_path, monke
     assert text.count("numpy 2.0.0") == 1
 
 
+def test_the_page_counts_the_verdicts_and_shows_their_shares(tmp_path):
+    claims = (fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-3", finding(0.5)))
+    text = reproduce(claims, tmp_path / "report").page.read_text(encoding="utf-8")
+    counts = re.findall(r'<li class="([a-z-]+)"><b>(\d+)</b>', text)
+    assert counts == [
+        ("reproduced", "2"),
+        ("reproduced-with-note", "0"),
+        ("not-reproduced", "1"),
+        ("assumption-not-met", "0"),
+    ]
+    shares = re.findall(r'<span class="([a-z-]+)" style="flex:(\d+)">', text)
+    assert shares == [("reproduced", "2"), ("not-reproduced", "1")]
+
+
+def test_the_page_explains_the_letters_of_its_labels_and_no_others(report):
+    entries = read_ledger(report.folder)
+    footer = page(entries, report.folder).split("<footer>")[1]
+    assert re.findall(r"<dt>(\w)</dt>", footer) == ["A"]
+    own = page([replace(entries[0], labels=("X O", "A Thm 4"))], report.folder).split("<footer>")[1]
+    assert re.findall(r"<dt>(\w)</dt>", own) == ["A", "X"]
+    assert "Statements beyond the papers" in own
+
+
+def test_bounds_have_true_minus_signs_that_stay_with_their_numbers(tmp_path):
+    claim = fake_claim(expected={"mean_corr": Bound(-1e-8, 1.0)})
+    text = Outline(reproduce((claim,), tmp_path / "report").page.read_text(encoding="utf-8")).text
+    assert "−1e−08\N{NO-BREAK SPACE}… 1" in text
+
+
+def test_a_figure_is_as_wide_as_its_letters_ask_for(report):
+    assert set(Outline(report.page.read_text(encoding="utf-8")).attributes("img", "width")) == {"672"}  # 6 inches
+
+
 def test_an_empty_report_is_a_page_too(tmp_path):
     assert "0 claims: none run" in reproduce((), tmp_path / "report").page.read_text(encoding="utf-8")
 
@@ -157,8 +191,9 @@ def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
 
 
 def test_a_huge_figure_gets_fewer_dots():
-    image = png(Figure(figsize=(40, 10)))
-    assert int.from_bytes(image[16:20], "big") == 2000
+    wide, tall = png(Figure(figsize=(40, 10))), png(Figure(figsize=(10, 40)))
+    assert [int.from_bytes(wide[k : k + 4], "big") for k in (16, 20)] == [2000, 500]
+    assert [int.from_bytes(tall[k : k + 4], "big") for k in (16, 20)] == [500, 2000]
 
 
 # ---- words

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from marginlens.experiments.claim import Effort, Verdict
-from marginlens.papers import BIBLIOGRAPHY
+from marginlens.papers import SOURCES
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.figures import DOTS_PER_INCH
 from marginlens.report.minilm import model_link, model_section
@@ -146,7 +146,7 @@ def _footer(entries: Sequence[Entry], versions: Mapping[str, str]) -> str:
     cited = {label.split()[0] for entry in entries for label in entry.labels}
     papers = "".join(
         f"<dt>{paper.key}</dt><dd>{escape(paper.authors)}: <cite>{escape(paper.title)}</cite>, {paper.year}</dd>\n"
-        for paper in BIBLIOGRAPHY.values()
+        for paper in SOURCES.values()
         if paper.key in cited
     )
     made = "".join(f"<li>{escape(name)} {escape(version)}</li>" for name, version in versions.items())
