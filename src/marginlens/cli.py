@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from marginlens.commands.train import train
 from marginlens.runs.scripts import print_every_sign
 
 _WORKERS = 4  # processes that compute claims side by side, at most
+_REPORT = Path("report")  # where the report is unless said otherwise
 
 app = typer.Typer(
     help="Predict, train and verify what softmax attention selects.",
@@ -66,9 +68,7 @@ def reproduce(
         typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
-    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = Path(
-        "report"
-    ),
+    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = _REPORT,
 ) -> None:
     """Run the claims, print the ledger and write the report.
 
@@ -110,9 +110,9 @@ def reproduce(
 
 @app.command()
 def claims(
-    folder: Annotated[Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")] = Path(
-        "report"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")
+    ] = _REPORT,
 ) -> None:
     """List every claim with its last result."""
     with one_sentence():
@@ -122,7 +122,8 @@ def claims(
         entries = report.ledger(folder)
         console().print(ledger_table(entries))
         if not any(entry.result for entry in entries):
-            typer.echo(f"There is no report in {folder} yet: marginlens reproduce makes one.", err=True)
+            place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
+            typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
 
 
 @bench.command("selection")

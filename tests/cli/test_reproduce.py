@@ -64,6 +64,7 @@ def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
     result = run("reproduce", "--quick", *only, claims=claims)
     assert result.exit_code == 0, result.output
     assert ids() == ["A-1", "A-3"]
+    assert result.stdout.endswith("The report is at report/index.html\n")  # and no other page is made
     run("reproduce", "--only", "A-2", claims=claims)
     rows = json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))
     assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
@@ -73,7 +74,8 @@ def test_claims_without_a_report_say_where_one_was_sought(run):
     result = run("claims", "--report", "nowhere")
     assert result.exit_code == 0
     assert "A-1" in result.stdout
-    assert result.stderr == "There is no report in nowhere yet: marginlens reproduce makes one.\n"
+    assert result.stderr == "There is no report in nowhere yet: marginlens reproduce --out nowhere makes one.\n"
+    assert run("claims").stderr == "There is no report in report yet: marginlens reproduce makes one.\n"
     run("reproduce")
     assert run("claims").stderr == ""
 
@@ -97,6 +99,12 @@ def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(r
     assert result.stderr.startswith("marginlens: The 'out' argument must be a folder")
     assert len(result.stderr.splitlines()) == 1
     assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
+
+
+def test_a_report_elsewhere_is_told_with_its_whole_path(run, tmp_path, monkeypatch):
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    assert f"The report is at {tmp_path / 'there' / 'index.html'}\n" in run("reproduce", "--out", "../there").stdout
 
 
 def test_out_has_an_older_spelling(run):
