@@ -58,10 +58,13 @@ def test_a_drawing_that_raises_keeps_the_numbers(tmp_path):
     def draw(found: Finding):
         raise RuntimeError("no such colour")
 
-    result = reproduce((fake_claim(draw=draw),), tmp_path / "report").entries[0].result
+    claim = fake_claim(compute=finding(0.9996, note="As the paper says."), draw=draw)
+    result = reproduce((claim,), tmp_path / "report").entries[0].result
     assert result.verdict is Verdict.NOT_REPRODUCED
     assert result.numbers["mean_corr"] == 0.9996
-    assert "no such colour" in result.note
+    assert result.measured == "mean correlation 0.9996 ± .0002"
+    assert result.note.startswith("As the paper says. The run stopped with RuntimeError in test_report_run.py, line ")
+    assert result.note.endswith(": no such colour.")
 
 
 def test_a_number_that_was_expected_and_not_found_is_not_reproduced(tmp_path):
@@ -284,6 +287,21 @@ def test_a_folder_that_cannot_be_the_report_is_refused_before_computing(tmp_path
     with pytest.raises(InputError, match="The 'out' argument must be a folder"):
         reproduce((fake_claim(compute=never),), place)
     assert snapshot(tmp_path) == before
+
+
+def test_a_report_that_one_works_in_is_refused_before_computing(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    monkeypatch.chdir(folder / "figures")
+    with pytest.raises(InputError, match=r"The 'out' argument must be .*; got the current folder or one above it"):
+        reproduce((fake_claim(compute=never),), folder)
+
+
+def test_a_mount_point_is_refused_before_computing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda place: str(place) == str(tmp_path / "disk"))
+    (tmp_path / "disk").mkdir()
+    with pytest.raises(InputError, match=r"The 'out' argument must be .*; got the mount point"):
+        reproduce((fake_claim(compute=never),), tmp_path / "disk")
 
 
 def test_a_system_folder_is_refused_before_computing():
