@@ -67,15 +67,13 @@ def test_each_panel_has_the_directions_of_its_own_problem_in_their_colours(drawn
     keys = np.random.default_rng(0).normal(size=(4, 1, 3, 2))  # as many problems as one figure holds
     data, v = scored_tokens(keys, np.tile([1.0, 0.0, 0.5], (4, 1, 1)))
     plane.check_plot(data, plane.Path("p.png"))
-    rows = [
-        [{"kind": "GMM", "direction": [1.0, j]}, {"kind": "LMM", "direction": [np.nan, j]}]
-        + [{"kind": "LMM", "direction": [0.0, j + 1.0]}, {"kind": "neither", "direction": [j + 1.0, 0.0]}]
-        for j in range(4)
-    ]
+    kinds = ("GMM", "LMM", "LMM", "neither")
+    directions = [([1.0, j], [np.nan, j], [0.0, j + 1.0], [j + 1.0, 0.0]) for j in range(4)]
+    rows = [[{"kind": kind, "direction": one} for kind, one in zip(kinds, own, strict=True)] for own in directions]
     rays, marks = drawn(data, v, rows)
     for j in range(4):
-        gmm, lmm, neither = ([1.0, j], drawing.GLOBAL), ([0.0, j + 1.0], drawing.LOCAL), ([j + 1.0, 0.0], drawing.INK)
-        assert rays[j] == [gmm, lmm, neither]
+        gmm, _, lmm, neither = directions[j]  # what is not a number is left out
+        assert rays[j] == [(gmm, drawing.GLOBAL), (lmm, drawing.LOCAL), (neither, drawing.INK)]
         shown = {point: marker for marker, point in marks[j]}
         assert [shown[tuple(key)] for key in keys[j, 0]] == ["*", "o", "o"]
 

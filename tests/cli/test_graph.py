@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,24 @@ def test_windows_of_a_text_are_counted(text, options, unit):
     assert told["dropped"] == len(found.data.dropped)
     assert told["last_tokens"] == len(priority_graphs(found.data))
     assert told["settings"]["window"] == 4
-    assert "lack the token that follows them and are left out" in graph(text, "--window", "4", *options).stdout
+    share = f"{told['dropped'] / (told['dropped'] + told['samples']):.0%}"
+    left_out = f"{told['dropped']} sequences ({share}) lack the token that follows them and are left out"
+    assert left_out in graph(text, "--window", "4", *options).stdout
+
+
+def test_the_three_most_frequent_last_tokens_are_shown(text):
+    told = numbers(text, "--window", "6")
+    counts = sorted(np.bincount(text_windows(TEXT, 6).data.last), reverse=True)
+    assert told["last_tokens"] > 3
+    assert [row["samples"] for row in told["graphs"]] == counts[:3]
+
+
+def test_a_long_order_is_cut_between_tokens(here):
+    names = [letter * 60 for letter in "abcde"]
+    chain = {"sequences": [[0, 1, 4], [1, 2, 4], [2, 3, 4], [3, 4]], "labels": [0, 1, 2, 3], "vocabulary": names}
+    Path("c.json").write_text(json.dumps(chain))
+    (row,) = numbers("c.json")["graphs"]
+    assert row["priority"] == f"{names[0]} > {names[1]} > {names[2]} > …"
 
 
 def test_last_tokens_are_chosen_by_name_or_by_sign(text):
@@ -92,19 +110,20 @@ def test_last_tokens_are_chosen_by_name_or_by_sign(text):
 
 def test_the_automaton_continues_a_prefix(text):
     found = text_windows(TEXT, 6)
-    told = numbers(text, "--window", "6", "--prefix", "not to be", "--tokens", "12", "--seed", "3")["continuation"]
+    told = numbers(text, "--window", "6", "--prefix", "or not t", "--tokens", "12", "--seed", "3")["continuation"]
     automaton = NextTokenAutomaton.fit(found.data)
-    prefix = found.vocabulary.encode("not to be")
+    prefix = found.vocabulary.encode("or not t")
     expected = automaton.predict_proba(prefix[-6:])
     for row in told["next"]:
         token = found.vocabulary.shown.index(row["token"])
         assert row["probability"] == pytest.approx(expected[token], abs=CONDITIONED)
+        assert row["probability"] > 0.0
     assert sum(row["probability"] for row in told["next"]) == pytest.approx(1.0, abs=CONDITIONED)
     assert len(told["text"]) == 12
-    assert told["whole"] == "not to be" + told["text"]
-    assert set(told["text"]) <= set("not to be")  # attention outputs what it reads
-    again = graph(text, "--window", "6", "--prefix", "not to be", "--tokens", "12", "--seed", "3")
-    assert "The automaton continues:\nnot to be" in again.stdout
+    assert told["whole"] == "or not t" + told["text"]
+    assert set(told["text"]) <= set("or not t")  # attention outputs what it reads
+    again = graph(text, "--window", "6", "--prefix", "or not t", "--tokens", "12", "--seed", "3")
+    assert "The automaton continues:\nor not t" in again.stdout
 
 
 def test_data_without_an_automaton_say_why(here):
@@ -123,24 +142,42 @@ def test_it_draws(example):
         assert Path(name).read_bytes().startswith(start)
 
 
-def test_it_keeps_the_edges_with_what_made_them(text):
+OPTIONS = {
+    "characters": ("t.txt", "--window", "6"),
+    "embedded": ("t.txt", "--window", "6", "--d-model", "60", "--seed", "3"),
+    "words": ("t.txt", "--window", "4", "--words", "--vocabulary", "7", "--last", "not"),
+    "listed": ("s.json", "--drop"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_it_keeps_the_edges_with_what_made_them(text, case):
+    Path("s.json").write_text('{"sequences": [[0, 1], [0, 1]], "labels": [2, 1]}')
+    name, *options = OPTIONS[case]
     folder = Path("deep")
     folder.mkdir()
-    (folder / "t.txt").write_text(TEXT, encoding="utf-8")
-    result = graph(str(folder / "t.txt"), "--window", "6", "--save", "kept.json")
+    (folder / name).write_bytes(Path(name).read_bytes())
+    result = graph(str(folder / name), *options, "--save", "kept.json")
     assert result.exit_code == 0, result.output
     kept = json.loads(Path("kept.json").read_text(encoding="utf-8"))
     assert "deep" not in Path("kept.json").read_text(encoding="utf-8")
-    assert kept["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
-    graphs = priority_graphs(text_windows(TEXT, 6).data)
-    for last, back in from_tables(kept["graphs"]).items():
-        assert np.array_equal(back.edges, graphs[last].edges)
-        assert np.array_equal(back.counts, graphs[last].counts)
-    words = kept["command"].replace("'", "").split()
-    assert words[:3] == ["marginlens", "graph", "t.txt"]
+    assert kept["sha256"] == hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    words = shlex.split(kept["command"])
+    assert words[:3] == ["marginlens", "graph", name]
     first = Path("kept.json").read_bytes()
     assert graph(*words[2:]).exit_code == 0  # the command that it names makes it again
     assert Path("kept.json").read_bytes() == first
+
+
+def test_the_edges_it_keeps_are_those_of_the_graphs(text):
+    graph(text, "--window", "6", "--save", "kept.json")
+    kept = json.loads(Path("kept.json").read_text(encoding="utf-8"))
+    data = text_windows(TEXT, 6).data
+    graphs = priority_graphs(data)
+    for table, (last, back) in zip(kept["graphs"], from_tables(kept["graphs"]).items(), strict=True):
+        assert np.array_equal(back.edges, graphs[last].edges)
+        assert np.array_equal(back.counts, graphs[last].counts)
+        assert table["samples"] == np.sum(data.last == last)
 
 
 @pytest.mark.parametrize(

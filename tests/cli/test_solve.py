@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from marginlens.commands import plane
-from marginlens.data import TokenDataset, figure_1b, figure_8, gaussian_tokens, sphere_tokens, write_problem
+from marginlens.data import (
+    TokenDataset,
+    figure_1b,
+    figure_8,
+    gaussian_tokens,
+    scored_tokens,
+    sphere_tokens,
+    write_problem,
+)
 from marginlens.svm import att_svm
 from marginlens.theory import locally_optimal_directions
 from one_command import command
@@ -36,6 +44,13 @@ def test_it_prints_the_prediction_and_every_direction(here):
     assert "Not certain: A Thm 2 does not apply" in result.stdout
 
 
+def test_its_json_tells_the_limit_of_the_path_where_that_of_descent_is_not_certain(here):
+    write_problem("b.npz", *figure_1b())
+    told = numbers("b.npz")["problems"][0]
+    assert told["prediction"]["direction"] is None
+    assert told["prediction"]["path_direction"] == told["solutions"][0]["direction"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed):
     data, v = ragged_problem(np.random.default_rng(seed), 3, 4, 3)
@@ -47,6 +62,7 @@ def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed)
     for row in listed:
         p = np.zeros(3)
         for part in row["proof"]:
+            assert part["weight"] > 0.0
             p += part["weight"] * (data.K[part["input"], part["selected"]] - data.K[part["input"], part["other"]])
         np.testing.assert_allclose(p * row["margin"], row["direction"], atol=CONDITIONED)
         assert row["kkt_residual"] <= SVM_KKT
@@ -122,6 +138,28 @@ def test_a_batch_has_one_row_per_problem(here):
     write_problem("one.npz", data[3], v[3])
     alone = numbers("one.npz")["problems"][0]
     assert [row["selected"] for row in alone["solutions"]] == [row["selected"] for row in told[3]["solutions"]]
+
+
+def test_a_batch_tells_problem_by_problem_what_is_certain(here):
+    keys = [[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]]
+    write_problem("b.npz", *scored_tokens([keys, keys], [[[1.0, 0.9, 0.9]], [[1.0, 0.9, 0.0]]]))
+    result = solve("b.npz")
+    assert "The GMM of each problem" in result.stdout
+    ends = [[cell.strip() for cell in line(result, f"│       {j} │").split("│")][-4:-1] for j in range(2)]
+    assert ends == [["0", "A Thm 1, A Thm 2", "yes"], ["1", "A Thm 1", "no"]]
+    assert "The hard-margin problem of each" in solve("b.npz", "--selected", "0").stdout
+
+
+def test_long_lists_are_cut_and_the_rest_is_counted(here):
+    turn = 2.0 * np.pi * np.arange(50) / 50
+    ring, high = np.stack([np.cos(turn), np.sin(turn)], axis=-1), np.arange(50) % 2 == 0  # every second token is an LMM
+    write_problem("ring.npz", *scored_tokens([ring], [np.where(high, 1.0 + 0.01 * np.arange(50), 0.0)]))
+    result = solve("ring.npz")
+    assert result.stdout.count("│ LMM  │") == 19
+    assert "and 5 more; --json lists them all." in result.stdout
+    assert len(numbers("ring.npz")["problems"][0]["solutions"]) == 25
+    write_problem("deep.npz", TokenDataset(np.eye(30)[None], [1.0]), np.eye(30)[0])
+    assert "and 9 more; --json lists them all." in solve("deep.npz", "--selected", "3").stdout
 
 
 def test_lines_fit_into_100_columns(here, monkeypatch):

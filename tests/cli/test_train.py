@@ -7,7 +7,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.commands import plane, training
-from marginlens.data import TokenDataset, figure_1b, figure_8, sphere_tokens, write_problem
+from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -60,6 +60,19 @@ def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(her
     }
 
 
+@pytest.mark.parametrize("loss", [ml.Exponential(), ml.Correlation()])
+def test_a_constant_step_depends_on_the_loss(here, loss):
+    data, v = sphere_tokens(1, 2, 3, 5, 0)
+    write_problem("b.npz", data, v)
+    told = numbers("b.npz", "--constant", "--steps", "10", "--loss", type(loss).__name__)["training"]
+    assert told["step_size"] == pytest.approx(ml.smoothness(data, v, loss).largest_step.min(), rel=ROUNDING)
+
+
+def test_a_constant_step_is_one_where_the_theorems_allow_any(here):
+    Path("s.json").write_text('{"X": [[[1, 2], [2, 1]]], "y": [1], "v": [0, 0]}')
+    assert numbers("s.json", "--constant")["training"]["step_size"] == 1.0
+
+
 def test_it_prints_where_training_went_and_what_that_is(here):
     write_problem("b.npz", *figure_1b())
     result = train("b.npz", "--start", "0,-1", "--step-size", "0.1", "--steps", "20000")
@@ -96,6 +109,44 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
     alone = numbers("one.npz")["problems"][0]
     assert alone["selected"] == told[2]["selected"]
     np.testing.assert_allclose(alone["direction"], told[2]["direction"], rtol=LOOP_AGREEMENT)
+
+
+def test_a_problem_that_stops_stops_no_other(here, monkeypatch):
+    monkeypatch.setattr(training, "LEG", 100)
+    data, v = sphere_tokens(2, 2, 3, 4, 0)
+    v = v * [[0.0], [1.0]]  # without a head nothing moves
+    write_problem("b.npz", data, v)
+    told = numbers("b.npz", "--steps", "300")["problems"]
+    assert [one["steps_taken"] for one in told] == ml.descend(data, v, n_steps=300).steps_taken.tolist()
+    assert told[0]["steps_taken"] < told[1]["steps_taken"] == 300
+    result = train("b.npz", "--steps", "300")
+    ended = [text.split("│")[-2].strip() for text in result.stdout.splitlines() if text.startswith("│")]
+    assert ended == ["stationary", "completed"]
+
+
+def test_a_batch_tells_which_limits_were_certain(here):
+    keys = [[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]]
+    write_problem("b.npz", *scored_tokens([keys, keys], [[[1.0, 0.9, 0.9]], [[1.0, 0.9, 0.0]]]))
+    first, second = numbers("b.npz", "--constant")["problems"]
+    cells = [text for text in train("b.npz", "--constant").stdout.splitlines() if text.startswith("│")]
+    assert cells[0].endswith(f"│ yes: {first['correlation_with_prediction']:.6f} │")
+    assert second["correlation_with_prediction"] is None
+    assert cells[1].split("│")[-2].strip() == "no"
+
+
+def test_the_start_decides_what_is_certain(here):
+    write_problem("f.npz", *figure_8())
+    words = ("--constant", "--step-size", "0.05", "--steps", "10", "--start")
+    near, far = (numbers("f.npz", *words, f"{x},0")["problems"][0]["prediction"] for x in (1, 2000))
+    assert near["direction"] is None
+    assert far["direction"] == [1.0, 0.0]
+
+
+def test_a_tie_is_told(here):
+    Path("tie.json").write_text('{"X": [[[1, 0], [0, 1], [-1, -1]]], "y": [1], "v": [1, 1]}')
+    write_problem("f.npz", *figure_1b())
+    assert "globally optimal (GMM), tied with a neighbour" in train("tie.json").stdout
+    assert "tied" not in train("f.npz").stdout
 
 
 WITHOUT_DIRECTION = {
@@ -156,7 +207,7 @@ def test_plot_draws_the_path(here, name, steps):
 def test_legs_join_into_one_path(here, monkeypatch):
     seen = {}
     monkeypatch.setattr(training, "LEG", 500)
-    monkeypatch.setattr(plane, "draw_problems", lambda place, data, v, rows, paths: seen.update(paths=paths))
+    monkeypatch.setattr(plane, "draw_problems", lambda place, data, v, rows, paths: seen.update(rows=rows, paths=paths))
     data, v = figure_8()
     write_problem("f.json", data, v)
     train("f.json", "--plot", "t.png", "--start", "0,-1", "--steps", "3000")
@@ -164,6 +215,8 @@ def test_legs_join_into_one_path(here, monkeypatch):
     np.testing.assert_allclose(seen["paths"][0, :401], kept[:401], atol=LOOP_AGREEMENT)
     np.testing.assert_allclose(seen["paths"][0, -1], kept[-1], rtol=LOOP_AGREEMENT)
     assert ml.correlation(seen["paths"][0, -1], [1.0, 2.0]) > ALIGNED
+    train("f.json", "--plot", "t.png", "--start", "2000,0", "--steps", "10")
+    assert [row["kind"] for row in seen["rows"][0]] == ["GMM", "LMM"]
 
 
 def test_lines_fit_into_100_columns(here, monkeypatch):
