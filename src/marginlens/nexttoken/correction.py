@@ -69,7 +69,8 @@ def cyclic_correction(
         loss: the log-loss by default.
         graphs: the data's priority graphs by default; with `pseudo_graphs(ds, W, threshold)` this is the local correction, over the
             tokens tied with the selected ones.
-        start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default.
+        start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
+            C Eᵀ = I always, because its minimum is the only one.
     Returns:
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
     """
@@ -84,6 +85,8 @@ def cyclic_correction(
         reason = "Every component is a single token."
         return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space)
     landscape = Landscape(subset, space, scores, loss)
+    if landscape.risk.is_likelihood:
+        at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
     origin = nothing if at is None else np.ldexp(space.project(at), 2 * landscape.power)
     first = landscape.at(landscape.space.cells(origin))
     if not np.isfinite(first.value):

@@ -1,0 +1,114 @@
+"""Ends of the search for a cyclic correction: saddles, plateaus, runaways, and what is recomputed from them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.sequences import SequenceDataset
+from marginlens.errors import InputError
+from marginlens.graphs import subspace as subspaces
+from marginlens.graphs.pseudo import pseudo_graphs
+from marginlens.nexttoken import correction_landscape
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
+from marginlens.nexttoken.model import nexttoken_gradient
+from tolerances import AUTOGRAD, CONDITIONED, ROUNDING
+
+FINITE, INFINITE, INACCURATE = CorrectionStatus.FINITE, CorrectionStatus.INFINITE, CorrectionStatus.INACCURATE
+LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
+APART = np.array([[0.0, 0.5], [0.0, -0.5]])  # raises token 0 over token 1 by one where 1 comes last
+
+
+@dataclass(frozen=True)
+class Power(LabelLoss):
+    """-(u - centre)^degree."""
+
+    centre: float
+    degree: int
+
+    def scalar(self, u):
+        n, x = self.degree, u - self.centre
+        return -(x**n), -n * x ** (n - 1), -n * (n - 1) * x ** max(n - 2, 0)
+
+
+def pair(*labels):
+    """Sequences of tokens 0 and 1 with these labels."""
+    return SequenceDataset([[0, 1]] * len(labels), labels, np.eye(2))
+
+
+@pytest.mark.parametrize("general", [False, True], ids=["C Eᵀ = I", "general head"])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
+    rng = np.random.default_rng(1)
+    ds = cyclic_sequences(6, 8, 12, 4, rng)
+    head = (rng.uniform(0.1, 0.9, size=(6, 6)) + 0.5 * np.eye(6)) @ np.linalg.pinv(ds.E).T if general else None
+    found = cyclic_correction(ds, loss=loss, head=head)
+    moved = replace(found, x=0.5 * rng.normal(size=(8, 8)))
+    slope = nexttoken_gradient(found.subset, moved.x, head=head, loss=loss).value()
+    assert moved.residual() == pytest.approx(np.linalg.norm(slope), rel=AUTOGRAD)
+    assert moved.residual() > 1e-4
+
+
+@pytest.mark.statement("C Lemma 7")
+@pytest.mark.parametrize("shape", [(6, 8, 8, 4), (8, 4, 12, 4), (12, 20, 60, 5)])
+@pytest.mark.parametrize("size", [30.0, 3e3, 1e5])
+def test_the_correction_of_the_log_loss_does_not_depend_on_a_start_however_far(shape, size):
+    ds = cyclic_sequences(*shape, 1)
+    found = cyclic_correction(ds)
+    other = cyclic_correction(ds, start=size * np.random.default_rng(1).normal(size=found.x.shape))
+    assert other.status is FINITE
+    np.testing.assert_allclose(other.x, found.x, atol=CONDITIONED)
+
+
+@pytest.mark.parametrize(("loss", "limit"), [(Power(0.0, 2), -0.5), (Power(0.5, 4), -0.0625)], ids=["saddle", "flat"])
+def test_a_start_from_which_nothing_pulls_is_left_if_it_is_no_minimum(loss, limit):
+    """By symmetry the slope at zero is none; the curvature is negative, or none either."""
+    found = cyclic_correction(pair(0, 1), loss=loss)
+    assert found.status is INFINITE
+    assert found.risk == pytest.approx(limit, rel=ROUNDING)
+
+
+def test_a_plateau_is_no_minimum():
+    """At a gap of -60 the squared loss of labels 0, 0, 1 is flat to rounding; its minimum is at log 2."""
+    ds, start = pair(0, 0, 1), -60.0 * APART
+    stuck = cyclic_correction(ds, loss=SquaredLoss(), start=start)
+    assert stuck.status is INACCURATE
+    scaled = SequenceDataset([[0, 1]] * 3, ds.labels, 2.0**10 * ds.E)
+    again = cyclic_correction(scaled, loss=SquaredLoss(), start=start / 2.0**20)
+    assert again.gradient_norm == 2.0**20 * stuck.gradient_norm > 0.0
+    free = cyclic_correction(ds, loss=SquaredLoss())
+    np.testing.assert_allclose(free.x, np.log(2.0) * APART, atol=CONDITIONED)
+
+
+def test_a_plateau_that_still_falls_is_a_runaway():
+    found = cyclic_correction(pair(0, 0, 1), loss=Power(0.0, 1), start=60.0 * APART)
+    assert found.status is INFINITE
+    assert found.risk == pytest.approx(-2.0 / 3.0, rel=ROUNDING)
+
+
+def test_components_that_come_apart_besides_the_first_are_counted():
+    ds = SequenceDataset([[0, 1]] * 3 + [[2, 3]] * 3 + [[1, 0]] * 3, [0, 0, 1, 2, 2, 3, 1, 1, 0], np.eye(4))
+    found = cyclic_correction(ds, loss=Power(0.0, 1))
+    assert found.status is INFINITE
+    assert "{1} above {0}, and 2 more components come apart: the risk falls towards -0.666667" in found.reason
+
+
+def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
+    """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
+    rng = np.random.default_rng(0)
+    ds = SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
+    monkeypatch.setattr(correction_landscape, "_SMALL", 0)
+    monkeypatch.setattr(subspaces, "_FACTORED", 0)
+    found = cyclic_correction(ds, loss=Power(0.0, 1))
+    assert found.status is INFINITE
+    gaps = (ds.E[0] - ds.E[1:]) @ found.direction @ ds.E[2]
+    assert gaps.min() == pytest.approx(1.0, rel=CONDITIONED)
+
+
+def test_the_sample_without_its_label_is_named():
+    ds = SequenceDataset([[1, 2], [1, 2], [0, 1, 2]], [1, 2, 0], np.eye(3))
+    graphs = pseudo_graphs(ds, np.diag([-50.0, 0.0, 0.0]) @ np.ones((3, 3)), 0.01)
+    with pytest.raises(InputError, match="got an infinite loss at sample 2: its label"):
+        cyclic_correction(ds, graphs=graphs)
