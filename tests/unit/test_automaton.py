@@ -36,6 +36,13 @@ def test_it_is_the_limit_of_the_softmax(seed):
 
 
 @pytest.mark.statement("C Abstract")
+def test_total_variation_is_half_the_sum_of_differences():
+    ds = SequenceDataset([[A, B], [A, A, C, B]], [A, A], np.eye(3))  # uniform attention against all of it on A
+    distance = NextTokenAutomaton.fit(ds).total_variation(ds, np.zeros((3, 3)))
+    np.testing.assert_allclose(distance, [0.5, 0.5], atol=ROUNDING)
+
+
+@pytest.mark.statement("C Abstract")
 @pytest.mark.parametrize("seed", range(8))
 def test_it_retrieves_the_label_component_of_every_training_sequence(seed):
     ds = (cyclic_sequences if seed % 2 else acyclic_sequences)(7, 9, 10, 5, seed)
@@ -83,11 +90,54 @@ def test_reasons_name_winners_losers_and_the_chain():
     assert repr(alone) == "Explanation(last=0, {3: 1}, over 2 others)"
 
 
+def test_multipliers_of_the_reasons_make_up_the_priorities():
+    ds = SequenceDataset([[A, B, D], [B, C, D], [C, D]], [A, B, C], np.eye(4) + 0.1 * np.eye(4, k=1))
+    automaton = NextTokenAutomaton.fit(ds)
+    strict = automaton.explain([A, B, C, D]).strict
+    made = sum(weight * np.outer(ds.E[i] - ds.E[j], ds.E[D]) for (i, j), weight in strict.items())
+    np.testing.assert_allclose(made, automaton.priority.x, atol=ROUNDING)
+    assert set(automaton.explain([A, C, D]).strict) == {(A, D), (C, D)}
+
+
+def test_reasons_are_listed_from_the_heaviest_and_counted_beyond_six():
+    rivals = (Rival(0, 1, 1.0, 0, 1.0), *(Rival(j, 1, 0.0, j, 0.0) for j in range(1, 9)))
+    told = Explanation(8, rivals, {(0, j): j / 10 for j in range(1, 9)}, True, tuple("abcdefghi"))
+    assert [j for _, j, _ in told.reasons] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert "Training sequences rank a over i, a over h, a over g, a over f, a over e, a over d and 2 more." in str(told)
+
+
+def test_rivals_come_by_height_then_share_then_id():
+    labels = [A] * 2 + [B] * 5
+    automaton = NextTokenAutomaton.fit(SequenceDataset([[A, B, C]] * 7, labels, np.eye(3)))
+    assert [one.token for one in automaton.explain([C, A, B, C]).rivals] == [B, A, C]
+
+
+def test_heights_are_exactly_equal_within_a_component():
+    ds = cyclic_sequences(6, 8, 12, 4, 0)
+    automaton = NextTokenAutomaton.fit(ds)
+    for last, graph in automaton.graphs.items():
+        assert all(np.ptp(automaton.heights(last)[members]) == 0.0 for members in graph.components)
+
+
+@pytest.mark.parametrize(("short", "winners"), [(1e-5, {A}), (1e-8, {A, C})])
+def test_a_token_as_high_as_the_winner_to_seven_digits_shares_with_it(short, winners):
+    E = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0 - short, 0.0, 1.0]])
+    automaton = NextTokenAutomaton.fit(SequenceDataset([[A, B]], [A], E))
+    assert set(np.flatnonzero(automaton.predict_proba([A, C, B]))) == winners
+    assert set(automaton.explain([A, C, B]).chain[0]) == winners
+
+
 def test_an_unknown_last_token_and_an_unseen_pair_are_said():
     automaton = NextTokenAutomaton.fit(figure_2())
     told = automaton.explain([A, B, D])
     assert not told.is_known
     assert "No training sequence ends in 3" in str(told)
+    assert len(told.winners) == 3
+    assert not told.is_ranked  # equal by the embeddings alone
+    skew = SequenceDataset([[A, B]], [A], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 1.0]]))
+    guessed = str(NextTokenAutomaton.fit(skew).explain([A, B, C]))
+    assert "Priority: 0 > 1 = 2." in guessed
+    assert "Inferred" not in guessed
     ranked = NextTokenAutomaton.fit(SequenceDataset([[A, B, D], [B, C, D]], [A, B], np.eye(4))).explain([A, C, D])
     assert ranked.winners[0].token == A
     assert "not seen in training: that this comes before 2" in str(ranked)
@@ -109,6 +159,8 @@ def test_continuations_are_reproducible_and_look_back_only_as_far_as_asked():
     assert first.tolist() == again.tolist()
     assert len(automaton.sample([A], 0, 0)) == 0
     assert automaton.sample([A, C, B, B], 10, 0, window=1).tolist() == [B] * 10
+    for window, following in ((1, A), (2, B), (3, D), (None, D)):
+        assert automaton.sample([D, B, A], 1, 0, window=window).tolist() == [following]
 
 
 def test_data_that_no_matrix_separates_are_refused():
@@ -120,6 +172,14 @@ def test_data_that_no_matrix_separates_are_refused():
     )  # the middle one above both ends, on a line
     with pytest.raises(InputError, match="no automaton: their Graph-SVM is infeasible"):
         NextTokenAutomaton.fit(contradictory)
+
+
+def test_data_whose_mix_is_no_number_are_refused():
+    ds = SequenceDataset([[A, B]] * 3, [A, B, B], 1e-170 * np.eye(2))
+    with pytest.raises(
+        InputError, match=r"no automaton: their cyclic correction is inaccurate\. Neither a minimum nor"
+    ):
+        NextTokenAutomaton.fit(ds)
 
 
 def test_bad_sequences_are_refused_by_name():
