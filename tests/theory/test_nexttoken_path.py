@@ -1,6 +1,6 @@
 """The regularisation path of next-token prediction: minima over balls, and the two limits they have."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -99,6 +99,41 @@ def test_path_of_another_head_is_global_on_small_problems(loss):
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
 
+def log_conditions(ds, W, radius, project):
+    """The conditions of a minimum of the log-loss in a ball at W, by the definition of `kkt_residual`."""
+    s, owner = ds.attention(W), ds.sample
+    rows = np.einsum("td,te->tde", ds.E[ds.tokens] - ds.E[ds.labels[owner]], ds.E[ds.last[owner]])
+    weights = s / len(ds)
+    slope = np.einsum("t,tde->de", weights, rows)
+    parts = [lambda M: M - project(M), project]
+    outside = parts[0](W)
+    binds = np.linalg.norm(W) >= radius * (1.0 - 1e-9)
+    nu = max(0.0, -float(np.sum(slope * outside)) / float(np.sum(outside**2))) if binds else 0.0
+    return max(
+        np.linalg.norm(part(slope + nu * W)) / sum(w * np.linalg.norm(part(row)) for w, row in zip(weights, rows, strict=True))
+        for part in parts
+    )  # fmt: skip
+
+
+@pytest.mark.statement("C Algo-RP")
+@pytest.mark.parametrize("where", ["opposite", "inside", "turned along S_cyc", "turned across S_cyc"])
+def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave(where):
+    ds, _ = feasible(cyclic_sequences, (5, 6, 6, 4), 3)
+    path = nexttoken_path(ds, [3.0])
+    c, m = path._coordinates.copy(), path._risk.n_cyclic
+    if where == "opposite":
+        c = -c
+    elif where == "inside":
+        c = 0.5 * c
+    else:
+        c[:, 0 if where == "turned along S_cyc" else m] += 1.0
+        c *= 3.0 / np.linalg.norm(c)
+    moved = replace(path, _coordinates=c)
+    expected = log_conditions(ds, path._risk.matrix(c[0]), 3.0, cyclic_correction(ds).subspace.project)
+    assert moved.kkt_residual()[0] == pytest.approx(expected, rel=1e-9)
+    assert expected > 1e-3
+
+
 def decimal_slope(ds, graphs, inside, outside):
     """The part across S_cyc of the log-loss's gradient at one-hot data, in 60 digits; nothing in it cancels.
 
@@ -195,7 +230,9 @@ def test_path_with_any_cyclic_part_turns_into_the_same_direction():
     with pytest.raises(
         InputError, match="'cyclic_part' argument must be a matrix in S_cyc; got one whose part outside has norm"
     ):
-        nexttoken_path(ds, radii, cyclic_part=inside + limit.x)
+        nexttoken_path(ds, radii, cyclic_part=inside + 1e-6 * limit.x)
+    with pytest.raises(InputError, match="'path' argument must be a free path towards a Graph-SVM solution"):
+        path_law(path)
 
 
 @pytest.mark.statement("C Algo-RP")
@@ -207,6 +244,7 @@ def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_
     assert path.limit.status is Status.TRIVIAL
     assert path.norm == pytest.approx([0.5 * length, length, length])
     assert path.points[1:] == pytest.approx(np.stack([correction] * 2), abs=1e-9)
+    assert path.distance(correction) == pytest.approx([0.0, 0.5, 0.98], abs=1e-9)  # of W/R, not of W/‖W‖
     assert path.kkt_residual().max() < tolerances.PATH_KKT
     assert "NextTokenPath(3 radii" in repr(path)
 
@@ -252,6 +290,8 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
     along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
     assert np.diff(along) / np.diff(heights) == pytest.approx(-1.0, abs=1e-4)
     if not isinstance(loss, Linear):
+        heights = np.concatenate([[10.0, 20.0, 30.0], heights])  # from where two risks may be subtracted to where not
+        along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
         for one, log in zip(heights, along, strict=True):
             excess = nexttoken_excess(ds, one * limit.x, head=head, loss=loss)
             assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
@@ -277,6 +317,36 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
         limit.x
     )
     assert "active rows, offset of norm" in repr(law)
+
+
+@pytest.mark.statement("X O")
+@pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
+def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
+    ds, limit = feasible(acyclic_sequences, (6, 8, 6, 4), 11)
+    law = path_law(nexttoken_path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
+    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
+    for values in (law.deviation(), error):
+        assert np.abs(np.diff(np.log10(values)) + 1.0)[0] < 0.2  # like 1/R
+
+
+@pytest.mark.statement("X O")
+def test_a_law_does_not_hold_where_active_rows_are_dependent():
+    E = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
+    ds = SequenceDataset([[0, 1, 3], [0, 2, 3]], [0, 0], E)
+    law = path_law(nexttoken_path(ds, [100.0]))
+    assert len(law.rows) == 3
+    assert not law.holds
+    assert np.isnan(law.offset).all()
+    assert repr(law) == "PathLaw(3 active rows, multipliers are not unique)"
+
+
+@pytest.mark.statement("X O")
+def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
+    ds = SequenceDataset([[0, 1, 2]], [0], np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]]))
+    law = path_law(nexttoken_path(ds, [100.0]))
+    assert np.linalg.matrix_rank(law.rows) == len(law.rows) == 2
+    assert law.multipliers.min() == pytest.approx(0.0, abs=tolerances.ROUNDING)
+    assert not law.holds
 
 
 def test_a_law_needs_a_free_path_with_something_strict():
@@ -319,5 +389,8 @@ def test_what_the_path_cannot_use_is_named():
         match=r"'loss' argument must be decreasing at the output.*got SquaredLoss with slope -?0 at output 1 ",
     ):
         nexttoken_path(ds, 1.0, loss=SquaredLoss())
+    pair = SequenceDataset([[0, 1]], [0], np.eye(2))
+    with pytest.raises(InputError, match=r"'loss' .* got LogLoss with slope -inf at output 0 of label 0"):
+        nexttoken_path(pair, 1.0, head=np.array([[0.0, -1.0], [0.0, 1.0]]))
     with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(4, 4\)"):
         nexttoken_path(ds, 1.0).distance(np.eye(3))
