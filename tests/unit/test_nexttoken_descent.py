@@ -90,6 +90,26 @@ def test_many_pairs_run_on_the_weights_themselves():
     assert np.array_equal(run.saved["W"][-1], run.final)
 
 
+@pytest.mark.parametrize("shape", [(6, 8, 6, 4), (20, 3, 60, 8)], ids=["over pairs", "on the weights"])
+@pytest.mark.parametrize("step", [NormalizedStep(0.02), ConstantStep(2.0)], ids=["normalized", "constant"])
+def test_a_start_stays_under_every_later_step(shape, step):
+    """150 steps, past those after which logits are computed afresh, from weights that are no sum of gradients."""
+    ds = acyclic_sequences(*shape, 1)
+    options = {"step": step, "n_steps": 150, "start": random_start(ds, 2)}
+    run, slow = (descend_nexttoken(ds, loss=loss, **options) for loss in (LogLoss(), in_numpy(LogLoss())))
+    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
+    n, T = run.attention.shape
+    assert np.abs(run.attention - ds.attention(run.final).reshape(n, T)).max() < LOOP_AGREEMENT
+
+
+def test_a_normalised_step_has_its_length_where_the_gradient_almost_cancels():
+    """The middle token follows both ends: near W = 0 the three pulls, of order one, leave a gradient of 1e-10."""
+    ds = SequenceDataset([[0, 1, 2]], [1], np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
+    start = np.array([[1e-9, 0.0], [0.0, 0.0]])
+    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=1, start=start)
+    assert run.final[0, 0] - start[0, 0] == pytest.approx(-0.1, rel=1e-6)  # rounding over what does not cancel
+
+
 def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
     run = descend_nexttoken(ds, step=NormalizedStep(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
@@ -124,6 +144,14 @@ def test_saved_quantities_are_those_of_the_saved_weights():
     assert alone.saved["W"].shape == (4, 7, 7)
     assert np.allclose(alone.saved["risk"], run.saved["risk"][0], rtol=1e-12, atol=0)
     assert "W" in descend_nexttoken(batch[0], n_steps=3, record=Record()).saved
+
+
+def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
+    ds = mixed()[1]
+    monkeypatch.setattr("marginlens.nexttoken.descent._AT_ONCE", 3 * len(ds.tokens))
+    run = descend_nexttoken(ds, n_steps=7, record=Record(steps=1, keep=("W", "risk", "excess_risk")))
+    assert run.saved["risk"] == pytest.approx([nexttoken_risk(ds, W) for W in run.saved["W"]], rel=ROUNDING)
+    assert run.saved["excess_risk"].log.shape == (8,)
 
 
 def _lengths(ds, run):

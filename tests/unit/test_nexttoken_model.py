@@ -142,6 +142,25 @@ def test_excess_is_the_difference_of_risks_and_linear_in_the_norm(loss, general)
         assert far[1] / far[0] == pytest.approx(2.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("gap", [0.5, 4.0, 12.0, 20.0, 24.0, 33.0, 36.5, 40.0, 800.0])
+def test_excess_of_one_pair_is_its_closed_form_at_every_size(gap):
+    """Two tokens a gap apart: log(1 + e^-gap) under C Eᵀ = I, -log(1 - δ/h) and δ (2 - 2h + δ) with a head, δ = s (h - h')."""
+    ds, W = SequenceDataset([[0, 1]], [0], np.eye(2)), np.array([[0.0, gap], [0.0, 0.0]])
+    log_s = -gap - np.log1p(np.exp(-gap))
+    assert nexttoken_excess(ds, W).log == pytest.approx(
+        -gap if gap > 40 else np.log(np.log1p(np.exp(-gap))), abs=ROUNDING
+    )
+    for own, other in ((0.8, 0.3), (0.8, -0.1), (0.3, 0.8), (1.5, 0.1)):
+        C, delta = np.array([[own, other], [0.0, 1.0]]), np.exp(log_s) * (own - other)
+        log, squared = (nexttoken_excess(ds, W, head=C, loss=loss) for loss in LOSSES[:2])
+        assert log.sign == np.sign(own - other)
+        tiny = log_s + np.log(abs(own - other))
+        exact = np.log(np.abs(np.log1p(-delta / own))) if gap < 700 else tiny - np.log(own)
+        assert log.log == pytest.approx(exact, abs=ROUNDING)
+        assert squared.sign == np.sign((own - other) * (2.0 - 2.0 * own + delta))
+        assert squared.log == pytest.approx(tiny + np.log(np.abs(2.0 - 2.0 * own + delta)), abs=ROUNDING)
+
+
 def _separator(ds):
     """A matrix whose logits fall with the place in the order that all labels follow."""
     from marginlens.graphs import priority_graphs
@@ -210,6 +229,23 @@ def test_the_dual_basis_is_the_identity_head():
     assert np.array_equal(as_head(ds, None).scores(np.array([1, 1]), np.array([1, 2])), [1.0, 0.0])
     W = rng.normal(size=(6, 6))
     assert np.array_equal(nexttoken_gradient(ds, W, head=C).matrix, nexttoken_gradient(ds, W).matrix)
+
+
+@pytest.mark.parametrize(("roundings", "kept"), [(4, False), (64, True)])
+def test_a_score_within_the_rounding_of_its_sum_is_zero_or_one(roundings, kept):
+    off = roundings * np.finfo(float).eps
+    ds = SequenceDataset([[0, 1]], [0], np.array([[1.0, 1.0], [1.0, 2.0]]))
+    H = as_head(
+        ds, np.array([[1.0, off - 1.0], [0.0, 1.0 + off]])
+    ).table  # scores 0 and 1 by cancellation, but for `off`
+    assert (H[0, 0] != 0.0) == (H[1, 0] != 1.0) == kept
+
+
+@pytest.mark.statement("C Assumption 4")
+@pytest.mark.parametrize(("off", "identity"), [(1e-11, True), (1e-9, False)])
+def test_an_inverse_of_bad_condition_is_the_identity_head_until_it_is_visibly_not(off, identity):
+    ds = SequenceDataset([[0, 1]], [0], np.diag([1.0, 1e-8]))
+    assert (as_head(ds, np.array([[1.0, 1e8 * off], [0.0, 1e8]])).table is None) == identity
 
 
 @pytest.mark.statement("C Assumption 3")
