@@ -17,7 +17,7 @@ import tolerances
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
-from marginlens.svm import MarginSolution, Status
+from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.graph import GraphSolution, _blank, _by_groups, graph_svm, graph_triples, sufficient
 from marginlens.svm.graph_rows import GraphRows
 
@@ -248,6 +248,24 @@ def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None
         scaled = solve(factor * ds.E, graphs)
         assert scaled.status is Status.OPTIMAL
         assert np.linalg.norm(scaled.x * factor**2 - one.x) <= tolerances.SVM_ORACLE * np.linalg.norm(one.x)
+
+
+def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
+    solved = 0
+    for seed in range(40):
+        ds = random_data(seed)
+        rng, K, d = np.random.default_rng([seed, 3]), ds.n_vocabulary, 12
+        E = rng.normal(size=(K, d)) * (10.0 ** rng.uniform(-9, 9, size=(K, 1)) if seed % 2 else 1.0)
+        E[0] = E[1] + 1e-7 * np.linalg.norm(E[1]) * rng.normal(size=d)
+        A, C = all_rows(E, priority_graphs(ds))
+        whole = least_distance(A, np.ones(len(A)), equalities=C if len(C) else None)
+        if whole.status is Status.OPTIMAL and whole.rounding_floor() <= tolerances.ROUNDING:
+            solution = graph_svm(E, priority_graphs(ds))
+            assert solution.status is Status.OPTIMAL, seed
+            distance = np.linalg.norm(solution.x.reshape(-1) - whole.x)
+            assert distance <= tolerances.SVM_ORACLE * np.linalg.norm(whole.x), seed
+            solved += 1
+    assert solved >= 15
 
 
 @pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-150, 1e-80, 1e80, 1e100, 1e150, 1e160, 1e300])

@@ -83,7 +83,7 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
         if found.status is Status.INFEASIBLE:
             return _infeasible(blank, found.certificate)
         if found.status is Status.OPTIMAL:
-            return _judged(blank, found.multipliers)
+            return _judged(blank, found.multipliers, found.x)
     guess = solve_pivot(blank.rows.scaled(), 1.0 / sizes)
     solved = _judged(blank, guess.weights / sizes)
     if solved.status is Status.OPTIMAL:
@@ -103,7 +103,7 @@ def _exactly(blank: BilinearSolution, some: IntArray) -> BilinearSolution | None
         claimed = _infeasible(blank, weights)
         return claimed if claimed.status is Status.INFEASIBLE else None
     weights[some] = found.multipliers
-    solved = _judged(blank, weights)
+    solved = _judged(blank, weights, found.x)
     return solved if solved.status is Status.OPTIMAL else None
 
 
@@ -121,9 +121,9 @@ def _infeasible(blank: BilinearSolution, y: FloatArray | None) -> BilinearSoluti
     return claimed if proved else replace(claimed, status=Status.INACCURATE)
 
 
-def _judged(blank: BilinearSolution, weights: FloatArray) -> BilinearSolution:
-    """W of these multipliers with its tight rows; optimal when its own residual says so."""
-    W = blank.rows.combine(weights)
+def _judged(blank: BilinearSolution, weights: FloatArray, W: FloatArray | None = None) -> BilinearSolution:
+    """W, or that of these multipliers, with its tight rows; optimal when its own residual says so."""
+    W = blank.rows.combine(weights) if W is None else W
     slack = blank.rows.apply(W) - 1.0
     tight = (slack <= TIGHT + NOTHING * float(length(W)) * blank.rows.sizes) | (weights > 0.0)
     solved = replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, active=tight, status=Status.INACCURATE)

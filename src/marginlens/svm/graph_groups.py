@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.svm.graph_large import solve_large
 from marginlens.svm.graph_products import GraphProducts
 from marginlens.svm.graph_rows import GraphRows
@@ -96,8 +97,8 @@ class _Problem:
     def __init__(self, rows: GraphRows, ties: GraphRows, strict: IntArray, tied: IntArray) -> None:
         self._rows, self._strict, self._tied = rows, strict, tied
         self._here = np.concatenate([rows.triples[strict], ties.triples[tied]])
-        self._tokens = _Coordinates(rows, np.unique(self._here[:, 1:]), True)
-        self._last = _Coordinates(rows, np.unique(self._here[:, 0]), False)
+        self._tokens = _Coordinates(rows, np.unique(self._here[:, 1:]), self._here[:, 1:])
+        self._last = _Coordinates(rows, np.unique(self._here[:, 0]))
 
     @property
     def n_entries(self) -> int:
@@ -144,19 +145,18 @@ class _Problem:
 
 
 class _Coordinates:
-    """Embeddings of some tokens in as few coordinates as they need: of their differences where `centred`."""
+    """Embeddings of some tokens in as few coordinates as they need, or as the differences of `pairs` (n_pairs, 2) of them need."""
 
-    def __init__(self, rows: GraphRows, tokens: IntArray, centred: bool) -> None:
+    def __init__(self, rows: GraphRows, tokens: IntArray, pairs: IntArray | None = None) -> None:
         self.tokens = tokens
         E = rows.E[tokens]
         self.columns = np.unique(rows.thin[tokens].tocoo().col) if rows.thin is not None else np.arange(E.shape[1])
         E = E[:, self.columns]
-        rank = len(tokens) - centred
+        spanning = E if pairs is None else _forest(E, np.searchsorted(tokens, pairs))
         self.basis: FloatArray | None = None
-        if rank < len(self.columns):
-            spanning = E[1:] - E[0] if centred else E
+        if len(spanning) < len(self.columns):
             self.basis = np.linalg.qr(spanning.T)[0]  # (n_columns, rank)
-        self.E = self.of((E - E.mean(axis=0)) if centred and self.basis is not None else E, False)
+        self.E = self.of(E if pairs is None or self.basis is None else E - E.mean(axis=0), False)
 
     @property
     def width(self) -> int:
@@ -172,3 +172,13 @@ class _Coordinates:
         columns = np.zeros((d, coordinates.shape[1]))
         columns[self.columns] = coordinates if self.basis is None else self.basis @ coordinates
         return columns
+
+
+def _forest(E: FloatArray, pairs: IntArray) -> FloatArray:
+    """(n_edges, n_columns) the differences of a shortest spanning forest: that of any pair is a sum of some that are no longer than it.
+
+    So all differences lie in their span up to rounding, however long some tokens are and however close others.
+    """
+    i, j = np.unique(np.sort(pairs, axis=1), axis=0).T
+    tree = minimum_spanning_tree(csr_array((length(E[i] - E[j]), (i, j)), shape=(len(E), len(E)))).tocoo()
+    return E[tree.row] - E[tree.col]
