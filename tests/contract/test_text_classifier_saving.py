@@ -67,6 +67,18 @@ def test_a_model_replaces_an_earlier_one_and_nothing_else(fitted, tmp_path):
         fitted.save(tmp_path / "letters")
     with pytest.raises(InputError, match="a place in a folder that exists"):
         fitted.save(tmp_path / "nowhere" / "m")
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "empty").mkdir()
+    for content in ("{}", "[1]", "{", '{"form": "a cake"}'):
+        (tmp_path / "foreign" / FACTS).write_text(content)
+        for folder in ("m", "foreign"):
+            before = {one.name: one.read_bytes() for one in (tmp_path / folder).iterdir()}
+            with pytest.raises(InputError, match=r"one with only an earlier model; got .*, which holds something else"):
+                fitted.save(tmp_path / folder)
+            assert {one.name: one.read_bytes() for one in (tmp_path / folder).iterdir()} == before
+    fitted.save(tmp_path / "empty")
+    assert AttentionTextClassifier.load(tmp_path / "empty").training_ == fitted.training_
 
 
 def test_an_interrupted_save_leaves_the_earlier_model(fitted, tmp_path, monkeypatch):

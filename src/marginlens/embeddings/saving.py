@@ -29,15 +29,27 @@ _PER_TOKEN = ("a", "b", "selected", "in_positive", "in_negative")
 
 
 def check_folder(folder: str | os.PathLike[str], argument: str = "folder") -> Path:
-    """A place where a model can be written: nothing there yet, or an earlier model, in a folder that is there."""
+    """A place where a model can be written: nothing there yet, or an earlier model and nothing else, in a folder that is there."""
     place = as_path(folder, argument, "a folder")
-    if place.exists() and not (place / FACTS).is_file() and not (place.is_dir() and not any(place.iterdir())):
+    if place.exists() and not (place.is_dir() and _may_be_replaced(place)):
         raise reject(
-            argument, "a new folder, or one with an earlier model", f"{str(place)!r}, which holds something else"
+            argument, "a new folder, or one with only an earlier model", f"{str(place)!r}, which holds something else"
         )
     if not place.resolve().parent.is_dir():
         raise reject(argument, "a place in a folder that exists", repr(str(place)))
     return place
+
+
+def _may_be_replaced(place: Path) -> bool:
+    """Whether a folder is empty, or all that it holds was written by `save`."""
+    there = {one.name for one in place.iterdir()}
+    if not there or not there <= {FACTS, TENSORS, ARRAYS}:
+        return not there
+    try:
+        told = json.loads((place / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(told, dict) and told.get("form") == FORM
 
 
 def save_classifier(model: Any, folder: str | os.PathLike[str], facts: dict[str, Any] | None = None) -> None:
@@ -109,14 +121,6 @@ def load_classifier(cls: Any, folder: str | os.PathLike[str]) -> Any:
         zlib.error,
     ) as problem:
         raise reject("folder", _EXPECTED, f"{str(place)!r}, which cannot be read ({problem})") from problem
-
-
-def read_facts(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON of a saved classifier."""
-    try:
-        return dict(json.loads((Path(folder) / FACTS).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as problem:
-        raise reject("folder", _EXPECTED, repr(str(folder))) from problem
 
 
 def _built(cls: Any, told: dict[str, Any], arrays: dict[str, Any], place: Path) -> Any:
