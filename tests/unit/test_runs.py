@@ -340,6 +340,9 @@ def test_commands_lose_places_and_keep_the_rest():
     assert command_without_places("run --settings /a/s.json --save-models /m --save-every 2") == (
         "run --settings s.json --save-every 2"
     )
+    assert command_without_places("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (
+        "run -- --settings s.json --data-seed 3 -"
+    )
 
 
 @pytest.mark.parametrize("command", [None, 5, ["a"]])

@@ -38,13 +38,17 @@ def lines_of(told: Mapping[str, Any]) -> bytes:
 
 
 def command_without_places(command: str) -> str:
-    """A command without places of one machine: where things go is left out, and what it reads keeps its name without the folder."""
+    """A command without places of one machine: where things go is left out, and what it reads keeps its name without the folder.
+
+    Options may be shortened, as argparse allows.
+    """
     if not isinstance(command, str):  # of which shlex would read the standard input
         raise reject("command", "text", repr(command))
     words, kept = iter(shlex.split(command)), []
     for word in words:
-        option, given, value = word.partition("=")
-        if option not in _LEFT_OUT + _BY_NAME:
+        written, given, value = word.partition("=")
+        option = next((one for one in _LEFT_OUT + _BY_NAME if len(written) > 2 and one.startswith(written)), None)
+        if option is None:
             kept.append(word)
             continue
         value = value if given else next(words, "")
