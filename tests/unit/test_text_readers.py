@@ -157,6 +157,21 @@ def test_bad_tables(tmp_path: Path, name: str, content: bytes, says: str) -> Non
         review_source(tmp_path / name).read()
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_columns_of_one_name_are_not_chosen_from(tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"a.{form}"
+    if form == "csv":
+        write_csv(path, ["text", "label", "text"], [("a", "1", "b"), ("c", "0", "d")])
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        columns = [pyarrow.array(one) for one in (["a", "c"], [1, 0], ["b", "d"])]
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns, ["text", "label", "text"]), path)
+    with pytest.raises(
+        InputError, match=r"'text' argument must be a column that .* has once; got 'text', which it has 2"
+    ):
+        review_source(path).read()
+
+
 def test_parquet_without_a_text_in_a_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="with nothing for a text in row 1"):
         ReviewTable(write_parquet(tmp_path / "a.parquet", text=["a", None], label=[0, 1])).read()

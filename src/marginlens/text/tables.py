@@ -80,9 +80,15 @@ class ReviewTable:
     def _column(self, argument: str, asked: str | None, usual: tuple[str, ...], there: list[str]) -> str:
         if asked is not None and not isinstance(asked, str):
             raise reject(argument, "the name of a column", type(asked).__name__)
-        found = [name for name in (usual if asked is None else (asked,)) if name in there]
-        if found:
-            return found[0]
+        found = next((name for name in (usual if asked is None else (asked,)) if name in there), None)
+        if found is not None and there.count(found) > 1:
+            raise reject(
+                argument,
+                f"a column that {str(self.path)!r} has once",
+                f"{found!r}, which it has {there.count(found)} times",
+            )
+        if found is not None:
+            return found
         expected = f"a column of {str(self.path)!r}, which has {_listed(there)}"
         got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
         raise reject(argument, expected, got)
