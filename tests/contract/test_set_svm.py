@@ -98,6 +98,37 @@ def test_the_runner_up_is_the_shortest_vector_of_what_was_discarded() -> None:
     assert found.runner_up == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("excess", "expected"), [(1e-12, [-1.0, 1.0]), (1e-7, [1.0])])
+def test_norms_that_agree_to_rounding_are_ties_and_others_are_not(excess: float, expected: list[float]) -> None:
+    found = set_svm(TokenDataset([[[1.0 + excess], [-1.0], [0.0]]], [1]), [[0, 1]])
+    assert sorted(np.sign(found.points[:, 0])) == expected
+    check_account(found)
+
+
+def test_minima_a_thousandth_apart_are_two() -> None:
+    cos, sin = np.cos(5e-4), np.sin(5e-4)
+    found = set_svm(TokenDataset([[[cos, sin], [cos, -sin], [0.0, 0.0]]], [1]), [[0, 1]])
+    assert found.choices.tolist() == [[0], [1]]
+    np.testing.assert_allclose(found.points, [[cos, sin], [cos, -sin]], rtol=tolerances.ROUNDING)
+
+
+def test_what_rounding_leaves_open_in_one_choice_it_leaves_open_in_all() -> None:
+    """Rows u and 1e-13 w - u: no vector and no contradiction are proved, so no other choice is proved the shortest."""
+    u, w, other = np.random.default_rng(3).normal(size=(3, 6))
+    nothing, nearly = np.zeros(6), 1e-13 * w - u
+    alone = set_svm(TokenDataset([[u, nothing], [nearly, nothing]], [1, 1]), [[0], [0]])
+    assert alone.status is Status.INACCURATE
+    assert alone.n_covered < alone.n_choices == 1
+    found = set_svm(TokenDataset([[u, nothing], [nearly, nothing, other]], [1, 1]), [[0], [0, 2]])
+    assert found.status is Status.INACCURATE
+    assert found.choices.tolist() == [[0, 2]]
+    assert found.solutions[0].status is Status.OPTIMAL
+    assert 0.0 < found.gap < 1.0
+    assert found.lower_bound <= np.linalg.norm(att_svm(TokenDataset([[u, nothing]], [1]), [0]).x) * (
+        1.0 + tolerances.ROUNDING
+    )
+
+
 @pytest.mark.statement("A ATT-SVM'")
 def test_singletons_are_the_convex_problem() -> None:
     rng = np.random.default_rng(0)

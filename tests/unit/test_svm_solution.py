@@ -134,6 +134,15 @@ def test_the_rounding_floor_counts_what_equalities_push() -> None:
     assert solution.rounding_floor() == pytest.approx(2.0**-52 * 2.0 / gap, rel=0.01)  # as much as the row, against it
 
 
+def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_how_long() -> None:
+    """Rows (1, 0) and (-1, gap) have the solution (1, 2/gap), whatever the gap; their last digits hold it up to 1e14."""
+    assert least_distance([[1.0, 0.0], [-1.0, 3e-14]], [1.0, 1.0]).status is Status.OPTIMAL
+    for gap in (1e-14, 1e-15, 1e-18):
+        solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
+        assert solution.status is Status.INFEASIBLE
+        assert 1.0 / solution.certificate_residual() == pytest.approx(np.hypot(1.0, 2.0 / gap), rel=tolerances.ROUNDING)
+
+
 def test_what_rounding_decides_is_called_inaccurate() -> None:
     u, w = np.random.default_rng(3).normal(size=(2, 6))
     kinds = [least_distance([u, gap * w - u], [1.0, 1.0]).status for gap in (1e-9, 1e-13, 0.0)]

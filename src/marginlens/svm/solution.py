@@ -191,7 +191,8 @@ class MarginSolution:
         .. math:: \frac{\|A^\top y + C^\top\mu\|}{\sum_{r:\, b_r > 0} y_r \|a_r\|}
 
         A value :math:`\rho` proves that every x with A x >= b is longer than 1/rho times the average of
-        :math:`b_r/\|a_r\|` over the rows that y weighs; at rounding level none exists. It is infinite where y has a
+        :math:`b_r/\|a_r\|` over the rows that y weighs. Up to 1e-14, or 1e-13 with equalities and where x is a matrix, that counts as
+        none: rows are differences that were rounded, and do not tell an x that long from no x. It is infinite where y has a
         negative entry or no weight on a positive floor, and where the proof is beyond the range of double precision.
         """
         if self.certificate is None:
