@@ -171,6 +171,11 @@ def test_bad_texts(texts: object, y: object, says: str) -> None:
         TextPipeline().encode(texts, y)  # type: ignore[arg-type]
 
 
+def test_too_few_tokens_are_told_of_the_texts_that_count() -> None:
+    with pytest.raises(InputError, match="occurs 3 times; got 1 whose most frequent token occurs 2 times"):
+        TextPipeline(min_count=3).encode(["good good", "good"], [1, -1], counted=[True, False])
+
+
 def test_bad_settings() -> None:
     with pytest.raises(InputError, match=r"'min_count'.*at least 1"):
         TextPipeline(min_count=0)

@@ -268,6 +268,11 @@ def test_yelps_draw_is_random_and_repeatable(tmp_path: Path) -> None:
     assert counts.min() > 60
     assert counts.max() < 140
     assert len(read_yelp(path, shortest=0, n_reviews=100)) == 40
+    four = write_yelp(tmp_path / "b.json", [(f"{i}", 1 + 4 * (i % 2)) for i in range(4)])
+    drawn = [int(text) for seed in range(400) for text in read_yelp(four, shortest=0, n_reviews=3, seed=seed).texts]
+    left_out = 400 - np.bincount(drawn, minlength=4)  # each 100 expected again
+    assert left_out.min() > 60
+    assert left_out.max() < 140
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,13 @@ def saved_wordpiece(path: Path) -> Path:
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=4, pad_token="[UNK]")
+    special = [("[UNK]", VOCABULARY.index("[UNK]"))]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="[UNK] $A", special_tokens=special)
     tokenizer.save(str(path))
     return path
 
 
-def test_a_saved_tokenizer_cuts_alike_without_its_truncation_and_padding(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_cuts_alike_without_its_truncation_padding_and_special_tokens(tmp_path: Path) -> None:
     words = [*random_words(200), "a" * 101]
     saved = read_pieces(saved_wordpiece(tmp_path / "tokenizer.json"))
     assert isinstance(saved, SavedTokenizer)
