@@ -60,14 +60,24 @@ def test_a_node_without_edges_survives_the_table():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"nodes": None}, "one that lacks"),
+        ({"nodes": None}, r"'tables\[0\]' argument must be whole numbers, ids of tokens; got"),
         ({"nodes": [0, 1]}, "edges between tokens that are no nodes"),
         ({"edges": [[0, 1, 1], [0, 1, 2]]}, "an edge listed twice"),
+        ({"edges": [[0, 1, 1.5]]}, r"'tables\[0\]' argument must be whole numbers.*float64"),
+        ({"nodes": [0.5, 1, 2, 3]}, r"'tables\[0\]' argument must be whole numbers.*float64"),
+        ({"edges": [[0, 1]]}, r"'tables\[0\]' argument must be nodes of shape .* got .* edges of shape \(1, 2\)"),
+        ({"last": -1}, r"'tables\[0\]' argument must be a whole number of at least 0"),
     ],
 )
 def test_other_tables_are_refused(change, sentence):
     table = {**to_table(priority_graphs(figure_2())[0]), **change}
     with pytest.raises(InputError, match=sentence):
+        from_tables([table])
+
+
+@pytest.mark.parametrize("table", [{"nodes": [0], "edges": []}, 3])
+def test_tables_that_lack_something_are_refused(table):
+    with pytest.raises(InputError, match="'tables' argument must be made by to_table; got one that lacks"):
         from_tables([table])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from marginlens.errors import InputError
 from marginlens.graphs import (
     component_levels,
     cyclic_subset,
+    cyclic_subspace,
     graphs_of_edges,
     is_acyclic,
     priority_graphs,
@@ -136,6 +139,14 @@ def test_a_graph_can_be_made_from_edges() -> None:
     assert isinstance(graphs[0], PriorityGraph)
 
 
+def test_ids_as_high_as_they_may_be_are_kept_apart() -> None:
+    K = 2**21 - 1
+    (graph,) = graphs_of_edges([K - 1, K - 1], [K - 1, 0], [K - 2, K - 1], K).values()
+    assert graph.last == K - 1
+    assert graph.edges.tolist() == [[0, K - 1], [K - 1, K - 2]]
+    assert [part.tolist() for part in graph.components] == [[0], [K - 1], [K - 2]]
+
+
 def test_many_samples_and_few_give_the_same_graphs() -> None:
     """Counting in a table and counting by sorting agree: the same data repeated has the same edges, counted as often."""
     rng = np.random.default_rng(5)
@@ -167,6 +178,16 @@ def test_what_is_no_graph_and_no_token_is_refused_by_name() -> None:
     for wrong, got in ((None, "NoneType"), ({0: None}, "NoneType"), ({"a": graph}, "the key 'a'")):
         with pytest.raises(InputError, match=f"'graphs'.*mapping from last tokens.*got {got}"):
             is_acyclic(wrong)
+    with pytest.raises(InputError, match=r"'graphs'.*got the graph of last token 1 at 0"):
+        is_acyclic({0: graph})
+    below = replace(graph, last=-1)
+    for wrong in ({-1: below}, {1: replace(graph, nodes=graph.nodes - 1)}):
+        with pytest.raises(
+            InputError, match="'graphs' argument must be graphs of tokens 0 to 2, one for each row of E; got a graph"
+        ):
+            cyclic_subspace(np.eye(3), wrong)
+    with pytest.raises(InputError, match="graphs of tokens 0 to 0, one for each row of E"):
+        cyclic_subspace(np.eye(1), {1: graph})
     for token in ("0", 0.0, None, [0], True):
         with pytest.raises(InputError, match="'token' argument must be a whole number"):
             graph.component(token)
@@ -186,6 +207,7 @@ def test_what_is_no_graph_and_no_token_is_refused_by_name() -> None:
         ({"tail": [[0, 1]]}, r"'tail' argument must be a list of ids from 0 to 2; got shape \(1, 2\)"),
         ({"tail": [0]}, "'tail' argument must be as long as"),
         ({"n_vocabulary": 0}, "'n_vocabulary' argument must be a whole number of at least 1"),
+        ({"n_vocabulary": 2**21}, "'n_vocabulary' argument must be at most 2097151 tokens; got 2097152"),
     ],
 )
 def test_edges_that_are_none_are_refused_by_name(change: dict[str, object], sentence: str) -> None:

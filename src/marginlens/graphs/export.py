@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.errors import missing_extra, reject
-from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges
+from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges, whole_numbers
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,13 +52,19 @@ def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]
     graphs = {}
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes | Mapping | np.ndarray):
         raise reject("tables", "a list of tables made by to_table", type(tables).__name__)
-    for table in tables:
+    for place, table in enumerate(tables):
         try:
-            nodes = np.array(table["nodes"], dtype=np.int64)
-            edges = np.array(table["edges"], dtype=np.int64).reshape(-1, 3)
-            last = int(table["last"])
-        except (KeyError, TypeError, ValueError, OverflowError) as problem:
+            given = [table[name] for name in ("nodes", "edges", "last")]
+        except (KeyError, TypeError) as problem:
             raise reject("tables", "made by to_table", f"one that lacks {problem}") from problem
+        nodes, edges = (whole_numbers(one, f"tables[{place}]") for one in given[:2])
+        last, edges = (
+            whole_number(given[2], f"tables[{place}]", at_least=0),
+            edges if edges.size else edges.reshape(0, 3),
+        )
+        if nodes.ndim != 1 or edges.ndim != 2 or edges.shape[1] != 3:
+            got = f"nodes of shape {nodes.shape} and edges of shape {edges.shape}"
+            raise reject(f"tables[{place}]", "nodes of shape (n_nodes,) and edges of shape (n_edges, 3)", got)
         if len(nodes) == 0 or nodes.min() < 0 or not np.isin(edges[:, :2], nodes).all():
             raise reject("tables", "made by to_table", f"edges between tokens that are no nodes (last token {last})")
         edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]

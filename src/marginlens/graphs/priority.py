@@ -16,6 +16,7 @@ from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 
+_MOST_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
 
@@ -86,7 +87,7 @@ class PriorityGraph:
 
     def components_of(self, tokens: IntArray) -> IntArray:
         """The component of each token, -1 where the graph does not hold it."""
-        ids = _whole(tokens, "tokens")
+        ids = whole_numbers(tokens, "tokens")
         place = np.minimum(np.searchsorted(self.nodes, ids), len(self.nodes) - 1)
         return np.where(self.nodes[place] == ids, self.component_of[place], -1)
 
@@ -125,6 +126,8 @@ def priority_graphs(ds: SequenceDataset) -> dict[int, PriorityGraph]:
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
     """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
+    if K > _MOST_TOKENS:
+        raise reject("n_vocabulary", f"at most {_MOST_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
     last, head, tail = (_ids(one, name, K) for one, name in ((last, "last"), (head, "head"), (tail, "tail")))
     if not len(last) == len(head) == len(tail):
         raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
@@ -167,13 +170,17 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
             raise reject("graphs", expected, type(graph).__name__)
         if isinstance(last, bool) or not isinstance(last, int | np.integer):
             raise reject("graphs", expected, f"the key {last!r}")
-        if n_vocabulary is not None and not 0 <= max(last, int(graph.nodes.max(initial=0))) < n_vocabulary:
+        if graph.last != last:
+            raise reject("graphs", expected, f"the graph of last token {graph.last} at {last}")
+        ids = (int(last), *graph.nodes.tolist())
+        if n_vocabulary is not None and not 0 <= min(ids) <= max(ids) < n_vocabulary:
             wanted = f"graphs of tokens 0 to {n_vocabulary - 1}, one for each row of E"
             raise reject("graphs", wanted, f"a graph of last token {last}")
     return graphs
 
 
-def _whole(ids: Any, argument: str) -> IntArray:
+def whole_numbers(ids: Any, argument: str) -> IntArray:
+    """`ids` as an array of whole numbers of any shape, or the sentence that says what is expected."""
     expected = "whole numbers, ids of tokens"
     array = array_of_any(ids, argument, expected)
     if array.dtype.kind not in "iu" and array.size:
@@ -182,7 +189,7 @@ def _whole(ids: Any, argument: str) -> IntArray:
 
 
 def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
-    array = _whole(ids, argument)
+    array = whole_numbers(ids, argument)
     if array.ndim != 1 or (len(array) and not 0 <= array.min() <= array.max() < n_vocabulary):
         got = f"shape {array.shape}" if array.ndim != 1 else f"ids from {array.min()} to {array.max()}"
         raise reject(argument, f"a list of ids from 0 to {n_vocabulary - 1}", got)
