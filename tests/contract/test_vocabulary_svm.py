@@ -94,6 +94,7 @@ def test_selecting_everything_is_trivial_and_repeated_tokens_change_nothing():
     once = vocabulary_svm(E, [[0, 1, 2]], [[1]])
     often = vocabulary_svm(E, LabelledSequences([[0, 1, 1, 2, 0], [2, 1, 0]], [1, -1], 4), [[1, 1], [1]])
     assert np.array_equal(once.x, often.x)
+    assert often.pairs.tolist() == [[0, 1, 0], [0, 1, 2]]  # by the first sequence that asks for it
 
 
 @pytest.mark.statement("B Lemma 3")
@@ -111,6 +112,8 @@ def test_the_closed_form_is_certified_exactly_where_it_is_the_solution():
         if not same and candidate.equation_residual <= ROUNDING:
             assert np.linalg.norm(candidate.x) > size
             assert candidate.why.startswith("Some multiplier would have to be negative")
+        if same:  # all rows are tight: λ adds up to ‖p‖²
+            assert candidate.multipliers.sum() == pytest.approx(size**2, rel=CONDITIONED)
         outcomes.append(same)
     assert 0.2 < np.mean(outcomes) < 0.8
 

@@ -8,7 +8,8 @@ import pytest
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
-from marginlens.svm.graph import graph_triples
+from marginlens.svm import Status
+from marginlens.svm.graph import graph_svm, graph_triples
 from marginlens.svm.graph_columns import is_orthonormal, solve_columns
 from marginlens.svm.graph_rows import GraphRows
 from marginlens.svm.least_distance import least_distance
@@ -44,6 +45,9 @@ def test_orthonormal_rows_are_told_from_others():
     rng = np.random.default_rng(0)
     assert is_orthonormal(np.eye(5))
     assert is_orthonormal(embeddings(4, 9, rng))
+    nearly = embeddings(6, 9, rng) + 1e-9 * rng.standard_normal((6, 9))
+    assert not is_orthonormal(nearly)
+    assert graph_svm(nearly, priority_graphs(cyclic_sequences(6, 9, 14, 4, rng))).status is Status.OPTIMAL
     assert not is_orthonormal(2.0 * np.eye(3))
     assert not is_orthonormal(np.eye(4)[:, :3])
     assert not is_orthonormal(acyclic_sequences(4, 9, 3, 3, rng).E)

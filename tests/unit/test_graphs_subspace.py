@@ -169,6 +169,8 @@ def test_pseudo_graphs_have_an_edge_from_each_selected_token_to_every_other() ->
 def test_a_repeated_token_counts_one_occurrence_at_a_time() -> None:
     ds = SequenceDataset([[0, 0, 0, 0, 1]], [0], np.eye(2))
     assert selected_positions(ds, np.zeros((2, 2)), 0.19).tolist() == [True] * 5
+    with pytest.raises(InputError, match=r"got 0.25, which sample 0 never exceeds"):  # four equal weights
+        selected_positions(SequenceDataset([[0, 0, 1, 1]], [0], np.eye(2)), np.zeros((2, 2)), 0.25)
     assert selected_positions(ds, np.array([[0.0, 1.0], [0.0, 0.0]]), 0.2).tolist() == [True] * 4 + [False]
 
 
