@@ -75,11 +75,11 @@ def write_sequences(path: str | os.PathLike[str], ds: SequenceDataset, names: An
             raise reject(
                 "names", f"one name for each of {ds.n_vocabulary} tokens", f"{len(content['vocabulary'])} names"
             )
-    write_whole(
-        as_path(path, "path", "the path of a file"),
-        json.dumps(content, allow_nan=False, ensure_ascii=False).encode(),
-        "path",
-    )
+    try:
+        written = json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON holds as an escape
+        written = json.dumps(content, allow_nan=False).encode()
+    write_whole(as_path(path, "path", "the path of a file"), written, "path")
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -129,7 +129,10 @@ class Characters:
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The characters that occur, and (n_characters,) the text in their ids."""
-        points, ids = np.unique(np.frombuffer(_as_text(text).encode("utf-32-le"), dtype="<u4"), return_inverse=True)
+        letters = _as_text(text).encode(
+            "utf-32-le", "surrogatepass"
+        )  # half a surrogate pair is a character of a Python string
+        points, ids = np.unique(np.frombuffer(letters, dtype="<u4"), return_inverse=True)
         return Vocabulary(tuple(map(chr, points.tolist())), self), ids.reshape(-1).astype(np.int64)
 
 
@@ -157,10 +160,11 @@ class Words:
         if self.max_vocabulary is not None:
             whole_number(self.max_vocabulary, "max_vocabulary", at_least=1)
         try:
-            groups = re.compile(self.pattern).groups
+            compiled = re.compile(self.pattern)
+            compiled.match("")  # a pattern of bytes fits no text
         except (re.error, TypeError) as problem:
             raise reject("pattern", "a regular expression", f"{self.pattern!r} ({problem})") from problem
-        if groups:
+        if compiled.groups:
             raise reject("pattern", "a regular expression without capturing groups", repr(self.pattern), "Write (?:…).")
 
     def split(self, text: str) -> list[str]:
@@ -195,5 +199,6 @@ class Listed:
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The names that occur, in the order of their letters, and (n_names,) the text in their ids."""
-        names, ids = np.unique(np.array(self.split(text), dtype=np.str_), return_inverse=True)
-        return Vocabulary(tuple(names.tolist()), self), ids.reshape(-1).astype(np.int64)
+        names = self.split(text)
+        vocabulary = Vocabulary(tuple(sorted(set(names))), self)
+        return vocabulary, vocabulary.ids(names)
