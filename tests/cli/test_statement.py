@@ -24,11 +24,27 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
 
 
-@pytest.mark.parametrize(
-    ("written", "label"), [("c eq 5", "C Eq. (5)"), ("A svm", "A (SVM)"), ("b lemma 2", "B Lemma 2")]
-)
-def test_brackets_and_dots_need_not_be_written(written, label):
-    assert [one.label for one in found(written)] == [label]
+WRITTEN = {
+    "c eq 5": "C Eq. (5)",
+    "A svm": "A (SVM)",
+    "b lemma 2": "B Lemma 2",
+    "A Thm. 3": "A Thm 3",
+    "a app e": "A App. E",
+    "C section 3.1": "C §3.1",
+    "A figure 1b": "A Fig 1(b)",
+    "c algo gd": "C Algo-GD",
+    "A ATT-SVM’": "A ATT-SVM'",
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_brackets_dots_and_hyphens_need_not_be_written(written):
+    assert [one.label for one in found(written)] == [WRITTEN[written]]
+
+
+def test_every_label_leads_to_itself_alone():
+    for one in found(None):
+        assert [other.label for other in found(one.label)] == [one.label]
 
 
 def test_a_label_needs_no_quotes():

@@ -19,11 +19,11 @@ from marginlens.papers import SOURCES, Implementation
 
 _LONG_WORDS = {
     "theorem": "thm",
-    "equation": "eq.",
-    "eq": "eq.",
+    "equation": "eq",
     "definition": "def",
     "figure": "fig",
-    "appendix": "app.",
+    "appendix": "app",
+    "section": "§",
 }
 
 
@@ -116,8 +116,8 @@ def _wanted(label: str | None, labels: list[str]) -> list[str]:
 
 
 def _plain(label: str) -> str:
-    """A label without what people write in different ways: case, brackets, spaces, long words and their short forms."""
-    words = re.findall(r"[a-z]+\.?|\d+|[^\sa-z\d()]+", label.lower().replace("(", " ").replace(")", " "))
+    """A label without what people write in different ways: case, brackets, dots, hyphens, spaces, long words and their short forms."""
+    words = re.findall(r"[a-z]+|\d+|[^\sa-z\d().-]+", label.lower().replace("’", "'"))
     return " ".join(_LONG_WORDS.get(word, word) for word in words)
 
 
