@@ -44,10 +44,9 @@ def test_the_lookup_finds_the_function_of_a_statement(tmp_path):
 def commands():
     """Every command line that a page prints, with the options it names."""
     found = []
-    for page in PAGES:
-        printed = (
-            "\n".join(blocks(page, "sh")) + "\n" + "\n".join(re.findall(r"`(marginlens [^`]+)`", page.read_text()))
-        )
+    for page in (*PAGES, DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"):
+        inline = re.findall(r"`(marginlens [^`]+)`", page.read_text(encoding="utf-8"))
+        printed = "\n".join([*blocks(page, "sh"), *(" ".join(one.split()) for one in inline)])
         for line in re.findall(r"^marginlens ([a-z]+(?: [a-z]+)?) ?(.*)$", printed, flags=re.MULTILINE):
             found.append((page.name, *line))
     return found
