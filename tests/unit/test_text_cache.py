@@ -102,9 +102,25 @@ def test_other_bytes_columns_and_parts_have_other_keys(source: ReviewTable, tmp_
         cache_key(source, PIPELINE, "train"),
         cache_key(replace(source, text="split"), PIPELINE),
     }
+    for ending in ("tsv", "parquet"):
+        (tmp_path / f"reviews.{ending}").write_text(TABLE)  # the same bytes, read in another way
+        keys.add(cache_key(ReviewTable(tmp_path / f"reviews.{ending}"), PIPELINE))
     Path(source.path).write_text(TABLE + "new film,1,test\n")
     keys.add(cache_key(source, PIPELINE))
-    assert len(keys) == 4
+    assert len(keys) == 6
+
+
+def test_another_version_of_unicode_has_another_key(source: ReviewTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache_key(source, PIPELINE)
+    monkeypatch.setattr("marginlens.text.cache.unicodedata.unidata_version", "1.0")
+    assert cache_key(source, PIPELINE) != before
+
+
+def test_more_tokens_than_two_bytes_can_number_come_back(tmp_path: Path) -> None:
+    words = " ".join(f"w{k}" for k in range(2**16 + 2))
+    (tmp_path / "many.csv").write_text(f"text,label,split\n{words},1,train\n{words},0,train\n")
+    source, pipeline = ReviewTable(tmp_path / "many.csv"), TextPipeline(stop_words=None, min_count=1)
+    assert_same(*(encode_reviews(source, pipeline, cache=tmp_path / "cache") for _ in range(2)))
 
 
 @pytest.mark.parametrize("ending", ["npz", "json"])

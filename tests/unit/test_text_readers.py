@@ -91,12 +91,15 @@ def test_csv_needs_no_other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_csv_with_long_texts_and_a_mark_at_its_start(tmp_path: Path) -> None:
-    limit = csv.field_size_limit()
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xef\xbb\xbftext,label\r\n" + b"a" * 200_000 + b",1\r\n\r\nb,0\r\n")
-    reviews = ReviewTable(path).read()
+    usual = csv.field_size_limit(1_234)
+    try:
+        reviews = ReviewTable(path).read()
+        assert csv.field_size_limit() == 1_234  # others' limit stays as it was
+    finally:
+        csv.field_size_limit(usual)
     assert [len(text) for text in reviews.texts] == [200_000, 1]
-    assert csv.field_size_limit() == limit
 
 
 def test_parquet_with_split_and_columns_by_name(tmp_path: Path) -> None:
@@ -222,6 +225,16 @@ def test_the_folder_aclimdb(tmp_path: Path) -> None:
         assert reviews.split.tolist() == ["train"] * 4 + ["test"] * 4
     before = ImdbFolder(tmp_path).digest()
     assert ImdbFolder(tmp_path / "aclImdb").digest() == before
+    first, second = (tmp_path / "aclImdb/train/neg" / name for name in ("2_7.txt", "10_7.txt"))
+    one, other = first.read_bytes(), second.read_bytes()
+    second.write_bytes(b"\0" + other)
+    moved = ImdbFolder(tmp_path).digest()
+    first.write_bytes(one + b"train/neg/10_7.txt\0\0" + other)
+    second.unlink()
+    assert ImdbFolder(tmp_path).digest() != moved  # the same characters in one file instead of two
+    first.write_bytes(one)
+    second.write_bytes(other)
+    assert ImdbFolder(tmp_path).digest() == before
     (tmp_path / "aclImdb/test/pos/2_7.txt").write_bytes(b"\xff")
     assert ImdbFolder(tmp_path).digest() != before
     with pytest.raises(InputError, match=r"2_7.txt', which is not at byte 0"):
