@@ -292,11 +292,13 @@ def test_lines_where_no_terminal_or_no_rich_is(monkeypatch, capsys, rich):
         monkeypatch.setitem(sys.modules, "rich", None)
         monkeypatch.setitem(sys.modules, "rich.console", None)
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with watched(4, lambda record: "", between=1000.0) as watch:
+    clock = iter((2.0, 6.5, 7.5, 8.0))
+    monkeypatch.setattr("marginlens.runs.display.time.monotonic", lambda: next(clock))
+    with watched(4, lambda record: "", between=5.0) as watch:
         for epoch in range(1, 5):
             watch(Record(epoch))
     told = capsys.readouterr()
-    assert told.out == "epoch 1 of 4 epochs\nepoch 4 of 4 epochs\n"
+    assert told.out == "".join(f"epoch {k} of 4 epochs\n" for k in (1, 3, 4))
     assert told.err == ""
 
 
