@@ -60,6 +60,19 @@ def test_every_way_of_projecting_is_the_projection(
 
 
 @pytest.mark.statement("C Def 3")
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_last_tokens_of_different_lengths_and_nearly_orthogonal_tokens(noise: float) -> None:
+    rng = np.random.default_rng(6)
+    ids = np.column_stack([rng.integers(6, size=(20, 3)), rng.integers(6, 8, size=20)])
+    E = np.diag([1.0] * 7 + [3.0]) + noise * rng.normal(size=(8, 8))
+    ds = SequenceDataset(ids, ids[np.arange(20), rng.integers(3, size=20)], E)
+    space, rows, W = cyclic_subspace(E, priority_graphs(ds)), generators(ds), rng.normal(size=(8, 8))
+    assert (space.scales is None) == (noise > 0.0)
+    nearest = (np.linalg.lstsq(rows.T, W.ravel(), rcond=1e-12)[0] @ rows).reshape(8, 8)
+    np.testing.assert_allclose(space.project(W), nearest, atol=tolerances.CONDITIONED)
+
+
+@pytest.mark.statement("C Def 3")
 def test_one_hot_tokens_need_no_basis() -> None:
     """With thousands of directions a projection is centring within components; scaled and rotated one-hot rows do as well."""
     rng = np.random.default_rng(0)
