@@ -249,6 +249,26 @@ def test_the_time_limit_counts_from_the_call_and_leaves_time_to_save(monkeypatch
     assert train(disk) == WHOLE
 
 
+class Growing(Run):
+    growth = 3.0
+
+
+def test_time_is_left_for_the_longest_measurement_and_a_larger_checkpoint(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    disk, measuring = Disk(), iter((8.0, 1.0))
+    usual = disk.call
+
+    def call(name):
+        usual(name)
+        clock[0] += next(measuring) if name == "measured" else {"step": 10.0, "save": 5.0}.get(name, 0.0)
+
+    disk.call = call
+    run = Growing(disk).go(Timetable.of(EVERY, 96.0), None)
+    assert run[-1] is Ending.TIME_LIMIT
+    assert run[:2] == (2, 0)  # after 5 + 38 + 31 = 74, to which 8 + 3 * 5 more would be too much
+
+
 def test_the_shortest_limit_leaves_one_step():
     disk, pieces = Disk(), 1
     while (found := train(disk, limit=1e-9))[-1] is Ending.TIME_LIMIT:
