@@ -14,7 +14,7 @@ SVM = [
         "solver": solver,
         "form": form,
         "seconds_per_problem": seconds,
-        "kkt_residual": 4e-15,
+        "kkt_residual": 4.321e-15,
         "note": note,
     }
     for n in (4, 20)
@@ -66,6 +66,9 @@ def test_one_size_is_a_column_and_the_summary_a_line():
         assert word in text
     assert "summary" not in text
     assert text.count("method") == 1
+    rows = [line.split()[:2] for line in text.splitlines()]
+    begun = rows.index(["10", "fused"])
+    assert rows[begun + 1 : begun + 4] == [["10", "torch"], [], ["100", "fused"]]  # a blank line parts the sizes
 
 
 def test_nothing_measured_is_an_empty_table():
