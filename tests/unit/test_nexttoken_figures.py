@@ -1,5 +1,7 @@
 """What C's Figures 3 to 6 are measured with: runs, correlations, distances, and the two paces of the squared loss."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -65,6 +67,15 @@ def test_a_trial_without_a_direction_is_counted():
     assert found.undefined == 1
     assert np.isnan(found.corr).all()
     assert np.isnan(mean(found.corr))
+
+
+def test_a_run_without_a_direction_is_a_miss_and_not_left_out(cyclic_runs):
+    points = cyclic_runs.points.copy()
+    points[1], points[2] = 0.0, np.nan
+    found = alignment(replace(cyclic_runs, points=points), cyclic_runs.graphs)
+    assert found.undefined == 0
+    assert np.all(found.corr[1:3] == 0.0)
+    assert mean(found.corr[:, -1]) < 0.5
 
 
 def test_corrections_trained_for_as_many_steps_approach_the_converged_ones(cyclic_runs):

@@ -75,7 +75,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"Mean correlation at 4,000 steps {mean(at_4000):.5f} over {many} trials (smallest {at_4000.min():.3f}), "
         f"{spread(at_4000[:100])} over the first {len(at_4000[:100])}; at 100,000 steps {mean(text[:, -1]):.6f} over {len(text)} "
         f"(smallest {text[:, -1].min():.5f}). The code's form gives {spread(code.corr[:, coded.at(PAPER_STEPS)])} at 4,000 steps. W^mm "
-        f"exists and is not zero in every trial."
+        f"is zero or does not exist in {numbers['undefined']:.0f} trials."
     )
     return Finding(
         measured,

@@ -116,7 +116,7 @@ class Alignment:
     """How runs stand to the Graph-SVM solutions of one set of graphs per trial.
 
     Attributes:
-        corr: (n_trials, n_saved) cosines with W^mm; nan where it is zero or does not exist.
+        corr: (n_trials, n_saved) cosines with W^mm; nan where it is zero or does not exist, 0 where the run itself has no direction.
         status: how many of the problems ended in which `Status`.
     """
 
@@ -137,9 +137,10 @@ def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
     solved = [graph_svm(ds.E, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
     targets = np.stack([one.x for one in solved])
     status = [one.status for one in solved]
-    return Alignment(
-        correlation(runs.points, targets[:, None], axes=2), {kind: status.count(kind) for kind in set(status)}
-    )
+    corr = np.asarray(correlation(runs.points, targets[:, None], axes=2))
+    exists = np.array([one is Status.OPTIMAL for one in status])
+    corr[exists[:, None] & np.isnan(corr)] = 0.0  # such a run is a miss, not a trial to leave out
+    return Alignment(corr, {kind: status.count(kind) for kind in set(status)})
 
 
 @dataclass(frozen=True, repr=False, eq=False)
