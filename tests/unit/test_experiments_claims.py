@@ -1,12 +1,15 @@
 """Every claim at quick effort: its bounds hold, they can fail, and its figures can be drawn."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from marginlens.experiments import a_k3, a_l4, a_s, b_i, b_l6
 from marginlens.experiments.catalogue import claims
-from marginlens.experiments.claim import Bound, Effort, Silence, Verdict
+from marginlens.experiments.claim import Bound, Claim, Effort, Silence, Verdict
 
 
 class Counter:
@@ -73,8 +76,61 @@ def test_catalogue_is_complete_and_in_order():
 
 
 def test_a_missing_number_or_nan_is_not_a_success():
-    claim = claims()[0]
+    claim = Claim.of(a_k3)
     finding = claim.compute(Effort.QUICK, Silence())
     broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
     assert claim.judge(broken) is Verdict.NOT_REPRODUCED
     assert claim.judge(replace(finding, assumption_met=False)) is Verdict.ASSUMPTION_NOT_MET
+
+
+# ---- a fault in what a claim measures must turn its verdict
+
+
+def _ten_times_too_small(old):
+    def broken(*args):
+        found = old(*args)
+        return replace(found, L_p=0.1 * np.asarray(found.L_p))
+
+    return broken
+
+
+def _third_is_nan(old):
+    count = iter(range(1000))
+    return lambda *args: float("nan") if next(count) == 2 else old(*args)
+
+
+def _without_products_of_embeddings_and_p(old):
+    def broken(start, delta):
+        products, norms = old(start, delta)
+        return replace(products, value=float(np.abs(np.append(start.E, [start.p], axis=0) @ start.v).max())), norms
+
+    return broken
+
+
+def _every_lead_is_positive(old):
+    def broken(*args, required=None):
+        return old(*args) if required is None else SimpleNamespace(margin_lead=lambda selection: 0.5)
+
+    return broken
+
+
+FAULTS = {
+    "a constant ten times too small": (a_s, "smoothness", _ten_times_too_small),
+    "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
+    "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
+    "bounds that hold anywhere": (
+        a_l4,
+        "local_gradient_bounds",
+        lambda old: lambda data, v, cone, p: SimpleNamespace(hold=np.ones(len(p), dtype=bool)),
+    ),
+    "inner products left out": (b_i, "initial_concentration", _without_products_of_embeddings_and_p),
+    "leads that are not measured": (b_l6, "feasible_selections", _every_lead_is_positive),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_what_is_measured_is_not_reproduced(monkeypatch, name):
+    module, attribute, broken = FAULTS[name]
+    monkeypatch.setattr(module, attribute, broken(getattr(module, attribute)))
+    claim = Claim.of(module)
+    assert claim.judge(claim.compute(Effort.QUICK, Silence())) is Verdict.NOT_REPRODUCED

@@ -23,12 +23,12 @@ STATEMENT = (
     "stationary point of the risk and from which gradient descent converges to that direction."
 )
 PROTOCOL = (
-    "Random sphere problems (n ≤ 4, T ≤ 5, d ≤ 6) with one of their locally optimal directions each; μ by Eq. (32), R by Eq. (46) "
-    "with the smallest constant it allows. Starts cover the cone beyond R, half of them on its boundary. At such norms a plain step "
-    "is smaller than the last digit of p, so descent is followed by arc length: normalised steps of a tenth of the cone's width, "
-    "until the norm has grown thirtyfold. A start counts when it ends with the same tokens and correlation at least .999. "
-    "Stationarity: the slope towards p^mm at every start. Staying inside the cone is measured at R and at our explicit radius. Beyond "
-    "the theorem: the cone is widened until some start fails."
+    "60 random sphere problems (n ≤ 4, T ≤ 5, d ≤ 6) with one of their locally optimal directions each; μ by Eq. (32), R by Eq. (46) with "
+    "the smallest constant it allows. 24 starts (quick: 8 problems, 14 starts) cover the cone beyond R, half of them on its boundary. At "
+    "such norms a plain step is smaller than the last digit of p, so descent is followed by arc length: normalised steps of a tenth of "
+    "the cone's width, until the norm has grown thirtyfold. A start counts when it ends with the same tokens and correlation at least "
+    ".999. Stationarity: the slope towards p^mm at every start. Staying inside the cone is measured at R and at our explicit radius. "
+    "Beyond the theorem: the cone is widened until some start fails."
 )
 PAPER_VALUE = "every start"
 EXPECTED = {
@@ -68,7 +68,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "share_that_stay": float(np.mean(stays)),
         "share_that_converge_from_proven_radius": float(np.mean(far_corr >= 0.999)),
         "share_that_stay_from_proven_radius": float(np.mean(far_stays)),
-        "starts_without_descent_towards_it": float(np.sum(np.concatenate(slopes) <= 0)),
+        "starts_without_descent_towards_it": float(np.sum(~(np.concatenate(slopes) > 0))),
         "starts": float(corr.size),
         "problems": float(problems),
         "smallest_final_corr": float(corr.min()),
@@ -175,7 +175,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     right.plot(ends, ends, color=drawing.INK, ls="--", lw=1.2)
     right.axhline(2, color=drawing.INK, lw=1, ls=":")
     right.text(ends[0], 2.15, "μ = 2: every direction", va="bottom")
-    right.text(ends[1], 0.25 * ends[1], "dashed: no wider", ha="right", va="top")
+    right.text(0.97, 0.05, "dashed: no wider", ha="right", va="bottom", transform=right.transAxes)
     right.set(
         xlabel="μ of the theorem, Eq. (32)", ylabel="largest μ whose starts all converge", ylim=(ends[0] * 0.7, 6)
     )

@@ -43,6 +43,7 @@ EXPECTED = {
     "limits_that_select_everything": Bound(low=0, high=0),
     "largest_drift_where_all_tie": Bound(high=1e-8),
     "counter_examples_to_lemma_19": Bound(low=0, high=0),
+    "largest_difference_of_leads": Bound(high=1e-9),
     "cases_of_lemma_19": Bound(low=1),
     "largest_slack_of_the_tightest_constraint": Bound(high=1e-8),
     "largest_norm_over_4n": Bound(high=1),
@@ -69,6 +70,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "limits_that_select_everything": float(np.sum(table["everything"])),
         "largest_drift_where_all_tie": float(table["drift"].max()),
         "counter_examples_to_lemma_19": float(np.sum(holds & ~table["decisive"])),
+        "largest_difference_of_leads": float(np.max(np.abs(table["lead"] - table["listed_lead"]))),
         "cases_of_lemma_19": float(np.sum(holds)),
         "cases_of_lemma_19_from_the_papers_start": float(np.sum(holds & plain)),
         "flows_to_the_decisive_tokens": float(np.sum(table["decisive"])),
@@ -80,19 +82,19 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "datasets": float(n_datasets),
     }
     measured = (
-        f"No counter-example among {numbers['selections']:.0f} selections of {n_datasets} datasets: no limit selects everything, and along "
-        f"the directions that would the flow moves by {numbers['largest_drift_where_all_tie']:.0e} of ‖p‖ at most; the tightest constraint "
-        f"is within {numbers['largest_slack_of_the_tightest_constraint']:.0e} of equality; ‖p̂‖ is at most "
-        f"{numbers['largest_norm_over_4n']:.2f} · 4n; in the {int(holds.sum())} datasets where the decisive tokens have the widest margin "
-        f"the flow goes there."
+        f"Among {numbers['selections']:.0f} selections of {n_datasets} datasets: {numbers['limits_that_select_everything']:.0f} limits "
+        f"select everything, and along the directions that would the flow moves by {numbers['largest_drift_where_all_tie']:.0e} of ‖p‖ at "
+        f"most; the tightest constraint is within {numbers['largest_slack_of_the_tightest_constraint']:.0e} of equality; ‖p̂‖ is at most "
+        f"{numbers['largest_norm_over_4n']:.2f} · 4n; in {int(np.sum(holds & table['decisive']))} of the {int(holds.sum())} datasets where "
+        "the decisive tokens have the widest margin the flow goes there."
     )
     note = (
         f"Lemma 19's condition, which the paper expects to hold, holds in {int(np.sum(holds & plain))} of the {int(plain.sum())} datasets "
-        f"with the paper's initial embeddings, which are nearly orthonormal: selecting one decisive token where it stands and everything "
-        f"elsewhere takes ‖p̂'‖ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). "
+        "with the paper's initial embeddings, which are nearly orthonormal: selecting one decisive token where it stands and everything "
+        "elsewhere takes ‖p̂'‖ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). "
         f"The flow goes to the decisive tokens all the same in {int(np.sum(table['decisive'] & plain))} of them: scores decide there, not "
-        f"margins. Among all selections, as the lemma is worded, the condition cannot hold where every constraint is tight: −p̂ selects the "
-        f"irrelevant tokens with the same margin."
+        "margins. Among all selections, as the lemma is worded, the condition cannot hold where every constraint is tight: −p̂ selects "
+        "the irrelevant tokens with the same margin."
     )
     return Finding(measured, numbers, {**table, "ratios": [row["ratios"] for row in rows]}, note)
 
@@ -133,6 +135,7 @@ def _one(j: int) -> dict[str, Any]:
         "drift": float(np.max(np.abs(moved))) / float(found.run.norm),
         "decisive": all(map(np.array_equal, found.selection, decisive)),
         "lead": feasible_selections(narrow, data, required=decisive).margin_lead(decisive),
+        "listed_lead": _lead(listed, decisive),
         "slack": float(np.max(_tightest(narrow, data, listed))),
         "over_4n": short.numbers["norm"] / short.numbers["bound"],
         "place": place,
@@ -141,6 +144,17 @@ def _one(j: int) -> dict[str, Any]:
         "end": own / float(listed.margins[place]),
         "ratios": own / listed.margins[finite],  # ‖p̂'‖/‖p̂‖
     }
+
+
+def _lead(listed: FeasibleSelections, decisive: Any) -> float:
+    """The same lead of the decisive tokens, from the margins of all selections that hold every one of them."""
+    own = listed.index(decisive)
+    rivals = [
+        float(margin)
+        for k, (ids, margin) in enumerate(zip(listed.selections, listed.margins, strict=True))
+        if k != own and np.isfinite(margin) and all(np.isin(a, b).all() for a, b in zip(decisive, ids, strict=True))
+    ]
+    return 1.0 - max(rivals, default=0.0) / float(listed.margins[own])
 
 
 def _tightest(E: FloatArray, data: LabelledSequences, listed: FeasibleSelections) -> FloatArray:

@@ -28,12 +28,12 @@ STATEMENT = (
     "solution of what it selects."
 )
 PROTOCOL = (
-    "Random datasets with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 to 8 decisive and "
-    "up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with η₀ = 10 and 100, then "
-    "arc-length gradient flow to ‖p‖ = 1000. Datasets count whose decisive tokens are frequent enough that at η₀ = 10 the step moves their "
-    "scores by (η₀/2)α_s ≥ 6/√d, six standard deviations of a random score. The direction is held against vocabulary_svm of the flow's own "
-    "selection. Beside it η₀ = 4n²T², as the theorem asks, to ‖p‖ = 50,000, with 1000 normalised steps of size 1 for comparison; and "
-    "smaller η₀, to ‖p‖ = 100, for the share of runs that select as the theorem says."
+    "24 random datasets (quick: 3) with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 to 8 "
+    "decisive and up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with η₀ = 10 and "
+    "100, then arc-length gradient flow to ‖p‖ = 1000. Datasets count whose decisive tokens are frequent enough that at η₀ = 10 the step "
+    "moves their scores by (η₀/2)α_s ≥ 6/√d, six standard deviations of a random score. The direction is held against vocabulary_svm of "
+    "the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to ‖p‖ = 50,000, with 1000 normalised steps of size 1 for "
+    "comparison; and smaller η₀, to ‖p‖ = 100, for the share of runs that select as the theorem says."
 )
 PAPER_VALUE = "–"
 EXPECTED = {
@@ -42,7 +42,7 @@ EXPECTED = {
     "important_missed": Bound(low=0, high=0),
     "smallest_norm": Bound(low=1000),
     "smallest_growth": Bound(low=0.99, high=1.001),
-    "stiff_smallest_norm": Bound(low=500),
+    "stiff_smallest_norm": Bound(low=5e4),
     "stiff_smallest_growth": Bound(low=0.99, high=1.001),
     "stiff_smallest_corr": Bound(low=0.999),
     "datasets": Bound(low=3),
@@ -91,11 +91,11 @@ def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[
         "smallest_corr": float(corr.min()),
         "irrelevant_selected": float(sum(not one.only_important for one in found)),
         "important_missed": float(sum(not one.selects_important for one in found)),
-        "smallest_norm": float(min(float(one.run.norm) for one in found)),
-        "smallest_growth": float(min(growth)),
-        "stiff_smallest_norm": float(min(float(one.run.norm) for one in ends)),
-        "stiff_smallest_growth": float(min(one["growth"] for one in stiff)),
-        "stiff_smallest_corr": float(min(one.correlation for one in ends)),
+        "smallest_norm": float(np.min([float(one.run.norm) for one in found])),
+        "smallest_growth": float(np.min(growth)),
+        "stiff_smallest_norm": float(np.min([float(one.run.norm) for one in ends])),
+        "stiff_smallest_growth": float(np.min([one["growth"] for one in stiff])),
+        "stiff_smallest_corr": float(np.min([one.correlation for one in ends])),
         "stiff_as_stated": float(clean),
         "median_norm_after_1000_normalised_steps": float(np.median([one["descent"][-1] for one in stiff])),
         "most_integrator_steps": float(max(int(one.run.steps_taken) for one in found)),
@@ -107,10 +107,11 @@ def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[
         "datasets": float(len(found) // len(RATES)),
     }
     measured = (
-        f"In all {len(found)} runs on {len(found) // len(RATES)} datasets ‖p‖ grows to {FAR:g}, every decisive token is selected and no "
-        f"other, and the cosine with the max-margin direction is at least 1 - {1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches "
-        f"‖p‖ = {FARTHEST:g} in at most {numbers['stiff_most_integrator_steps']:.0f} steps with cosines of at least "
-        f"1 - {1.0 - numbers['stiff_smallest_corr']:.0e}, while 1000 normalised steps of size 1 leave ‖p‖ at {', '.join(stopped)}."
+        f"In {len(found)} runs on {len(found) // len(RATES)} datasets ‖p‖ grows to {numbers['smallest_norm']:.0f} or more, every decisive "
+        f"token is selected and no other in {sum(map(_as_stated, found))}, and the cosine with the max-margin direction is at least 1 - "
+        f"{1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches ‖p‖ = {numbers['stiff_smallest_norm']:.0f} in at most "
+        f"{numbers['stiff_most_integrator_steps']:.0f} steps with cosines of at least 1 - {1.0 - numbers['stiff_smallest_corr']:.0e}, "
+        f"while 1000 normalised steps of size 1 leave ‖p‖ at {', '.join(stopped)}."
     )
     note = (
         f"The theorem's own condition (10) is met in no run, and on no machine can be: it asks for d beyond 10^{min(asked):.0f} "
