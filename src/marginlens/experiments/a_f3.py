@@ -104,7 +104,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         "distance_from_the_papers_vectors": _distance(panels),
         "softmax_probability": float(panels["a"]["softmax"][-1]),
         "logistic_probability": float(panels["a"]["logistic"][-1]),
-        "largest_path_residual": max(float(at["path"].kkt_residual().max()) for at in panels.values()),
+        "largest_path_residual": float(np.max([at["path"].kkt_residual() for at in panels.values()])),
         "fixed_head_corr_p_mm": float(correlation(fixed, b["p_mm"])),
         "equal_growth_corr_p_relax": float(correlation(equal, b["p_relax"])),
         "slow_head_corr_p_relax": float(correlation(slow, b["p_relax"])),
@@ -165,7 +165,7 @@ def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, An
 def _distance(panels: dict[str, dict[str, Any]]) -> float:
     """The largest distance of the solvers' vectors from those that the paper gives."""
     pairs = [(panels[name][part], vector) for name, given in REFERENCE.items() for part, vector in given.items()]
-    return float(max(np.linalg.norm(found - np.array(paper)) for found, paper in pairs))
+    return float(np.max([np.linalg.norm(found - np.array(paper)) for found, paper in pairs]))
 
 
 # ---- figures

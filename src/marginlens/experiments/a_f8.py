@@ -99,7 +99,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "gmm_is_global": float(best.is_globally_optimal),
         "lmm_is_local_only": float(local.is_locally_optimal and not local.is_globally_optimal),
         "neighbours_of_lower_token": float(local.neighbours[1].sum()),
-        "kkt_residual": float(max(best.solution.kkt_residual(), local.solution.kkt_residual())),
+        "kkt_residual": float(np.max([best.solution.kkt_residual(), local.solution.kkt_residual()])),
         "corr_gmm": float(1.0 - gap[0, -1]),
         "corr_lmm": float(1.0 - gap[1, -1]),
         "corr_gd": float(plain_corr.min()),

@@ -66,7 +66,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"{100 * shares['head']:.0f}%: both conditions matter."
     )
     numbers = {
-        "smallest_margin": min(margins),
+        "smallest_margin": float(np.min(margins)),
         "infeasible": float(infeasible),
         "shortest_exceeds_constructed": float(longer),
         "infeasible_share_with_random_labels": shares["labels"],

@@ -55,7 +55,7 @@ def level_means(a: FloatArray) -> FloatArray:
 
 def out_of_order(means: FloatArray) -> int:
     """How many levels have no larger mean than the level below."""
-    return int(np.sum(np.diff(means) <= 0.0))
+    return int(np.sum(~(np.diff(means) > 0.0)))
 
 
 def stated_run() -> KeptRun:

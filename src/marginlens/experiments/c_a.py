@@ -79,7 +79,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "mean_variation_on_new_sequences": float(new_variation[:, -1].mean()),
         "largest_variation_of_descent": float(np.max(descended)),
         "retrieves_the_label_component": float(np.mean(retrieved)),
-        "smallest_norm": float(min(*norms, *runs.norm)),
+        "smallest_norm": float(np.min([*norms, *runs.norm])),
         "datasets": float(count),
         "redrawn": float(redrawn),
     }
