@@ -79,14 +79,14 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     turned = [C for C, one in zip(np.array(SCORES)[unequal], early, strict=True) if one.max() > 0.0]
     turn = max(int(np.flatnonzero(one > 0.0).max()) + 1 for one in early if one.max() > 0.0) if turned else 0
     height = {name: path[:, -1, 1] for name, path in points.items()}
-    error = max(float(np.abs(height[name] - predicted_height(loss, SCORES)).max()) for name, loss in LOSSES.items())
+    error = float(np.max([np.abs(height[name] - predicted_height(loss, SCORES)) for name, loss in LOSSES.items()]))
     numbers = {
         "largest_error_of_svm_direction": float(np.abs(directions - limit).max()),
         "smallest_height_correlation": float(points["correlation"][unequal, 1:, 1].min()),
         "largest_height_logistic": float(points["logistic"][unequal, SETTLED:, 1].max()),
         "lean_grows_with_C_correlation": float(np.all(np.diff(lean["correlation"][:, SETTLED]) > 0.0)),
         "lean_grows_with_C_logistic": float(np.all(np.diff(lean["logistic"][:, SETTLED]) < 0.0)),
-        "corr_end": float(min(one[:, -1].min() for one in corr.values())),
+        "corr_end": float(np.min([one[:, -1] for one in corr.values()])),
         "corr_logistic_100_at_1000": float(corr["logistic"][-1, 999]),
         "corr_logistic_100_at_5000": float(corr["logistic"][-1, 4999]),
         "corr_rest_at_1000": float(min(corr["correlation"][:, 999].min(), corr["logistic"][:-1, 999].min())),
@@ -127,6 +127,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     for ax, name in zip(axes, LOSSES, strict=False):
         _draw_paths(ax, at["points"][name], colours)
         ax.set_title(f"{name.capitalize()} loss")
+    axes[1].set_ylabel("")
     scale = ScalarMappable(BoundaryNorm(np.arange(len(SCORES) + 1), len(SCORES)), ListedColormap(colours))
     bar = fig.colorbar(scale, ax=axes[:2], ticks=np.arange(len(SCORES)) + 0.5, pad=0.02, aspect=30)
     bar.set_ticklabels([str(C) for C in SCORES])
