@@ -99,10 +99,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         for k, name in enumerate(KINDS)
     )
     measured = (
-        f"In {problems} problems, all in general position, the local paths keep {sum(kept)} of {len(kept)} locally optimal "
-        f"directions (distance at most {numbers['largest_distance_of_lmm_at_the_end']:.0e} at R = 1e3 R₀) and leave {sum(left)} "
-        f"of {len(left)} others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge of their "
-        "cone or to another direction in it."
+        f"In {problems} problems, {sum(position)} of them in general position, the local paths keep {sum(kept)} of {len(kept)} locally "
+        f"optimal directions (distance at most {numbers['largest_distance_of_lmm_at_the_end']:.0e} at R = 1e3 R₀) and leave {sum(left)} of "
+        f"{len(left)} others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge of their cone or to "
+        "another direction in it."
     )
     note = (
         "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is "

@@ -86,11 +86,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     wide = float(np.mean(refused[(table["kind"] == 2) & (table["cell"] == len(WIDTHS) - 1)]))
     residual, distance = numbers["largest_kkt_residual"], numbers["largest_distance_to_nnls"]
     measured = (
-        f"All {len(rows):,} selections have a proved solution (KKT residual up to {residual:.0e}), which NNLS finds too (distance up to "
-        f"{distance:.0e}); {contradictions} contradictory ones are proved infeasible. The closed form fails for {np.mean(refused):.1%} of "
-        f"them (95% interval {float(low):.1%} to {float(high):.1%}): {shares[0]:.0%} with one token each, {shares[1]:.0%} with ties, "
-        f"{shares[2]:.0%} for decisive tokens; {negative.sum()} times by negative multipliers, {untight.sum()} times because no p makes "
-        f"all constraints equalities."
+        f"{np.sum(table['optimal']):,} of {len(rows):,} selections have a proved solution (KKT residual up to {residual:.0e}), which NNLS "
+        f"finds too (distance up to {distance:.0e}); {contradictions - unproved} of {contradictions} contradictory ones are proved "
+        f"infeasible. The closed form fails for {np.mean(refused):.1%} of them (95% interval {float(low):.1%} to {float(high):.1%}): "
+        f"{shares[0]:.0%} with one token each, {shares[1]:.0%} with ties, {shares[2]:.0%} for decisive tokens; {negative.sum()} times by "
+        f"negative multipliers, {untight.sum()} times because no p makes all constraints equalities."
     )
     note = (
         f"The closed form p = M⁺1 of the paper's earlier version is not the solution in general: where its multipliers are negative it is "

@@ -164,7 +164,9 @@ def _note(runs: Mapping[str, Sequence[KeptRun]], chosen: Mapping[str, KeptRun], 
             ended = f"At the stated settings {title} ends at loss {_loss(at_stated[0].loss)}, not near 1e{exponent}"
             said.append(f"{ended}; {lowest}." if path[best] < 0.9 * at_stated[0].loss else f"{ended}.")
         if not at_stated:
-            said.append(f"No run on {title} at the stated settings is finished.")
+            said.append(
+                f"No run on {title} is finished at the stated settings, at which the paper has a loss near 1e{exponent}."
+            )
         if not is_stated(run) and order(run.loss) <= exponent:
             said.append(f"{title} is judged by the run at {_name(run).split(', ', 1)[1]}, which reaches it.")
         if order(run.loss) > exponent and len(each) > len(at_stated):
