@@ -9,7 +9,7 @@ import tolerances
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
-from marginlens.graphs import cyclic_subset, priority_graphs, subspace, tied_positions
+from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace, tied_positions
 from marginlens.graphs.pseudo import leading_subset, pseudo_graphs, selected_positions
 from marginlens.graphs.subspace import cyclic_subspace
 
@@ -70,6 +70,22 @@ def test_last_tokens_of_different_lengths_and_nearly_orthogonal_tokens(noise: fl
     assert (space.scales is None) == (noise > 0.0)
     nearest = (np.linalg.lstsq(rows.T, W.ravel(), rcond=1e-12)[0] @ rows).reshape(8, 8)
     np.testing.assert_allclose(space.project(W), nearest, atol=tolerances.CONDITIONED)
+
+
+@pytest.mark.statement("C Def 3")
+@pytest.mark.parametrize("scales", [(1e-13, 1.0), (1e-20, 1.0), (1.0, 1e-20), (1e-20, 1e20)])
+@pytest.mark.parametrize("way", ["basis", "factor"])
+def test_short_tokens_and_last_tokens_count_as_much_as_long_ones(
+    scales: tuple[float, float], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subspace, "_QUICK", WAYS[way]["_QUICK"])
+    rng = np.random.default_rng(7)
+    plain, W = rng.normal(size=(6, 8)), rng.normal(size=(8, 8))  # 0 ≍ 1 and 2 ≍ 3 for the last tokens 4 and 5
+    graphs = graphs_of_edges([4] * 4 + [5] * 4, [0, 1, 2, 3] * 2, [1, 0, 3, 2] * 2, 6)
+    one = cyclic_subspace(plain, graphs)
+    scaled = cyclic_subspace(plain * np.repeat([1.0, *scales], [2, 2, 2])[[0, 1, 2, 3, 0, 4], None], graphs)
+    assert scaled.rank == len(scaled.basis) == 4
+    np.testing.assert_allclose(scaled.project(W), one.project(W), atol=tolerances.ROUNDING)
 
 
 @pytest.mark.statement("C Def 3")

@@ -251,7 +251,7 @@ class CyclicSubspace:
     @cached_property
     def _reduced(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """An orthonormal basis (rank, r·s) in the coordinates of two orthonormal frames (d_model, r) and (d_model, s)."""
-        left, right = _frame(self.E[np.unique(self.tokens)]), _frame(self.E[self.queries])
+        left, right = (_frame(_unit(self.E[np.unique(used)])) for used in (self.tokens, self.queries))  # of any length
         starts = np.append(np.searchsorted(self.groups, np.arange(self.n_groups)), len(self.groups))
         rows, ends = self.E @ left, self.E[self.queries] @ right
         parts = []
