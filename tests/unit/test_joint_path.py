@@ -74,6 +74,15 @@ def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
     assert np.linalg.norm(path.p[0] / 1e12 - predict_joint_limit(data).p_direction) < ROUNDING
 
 
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e5), (1e-4, 0.0)])
+def test_keys_in_another_unit_or_about_another_origin_have_the_same_path(scale, shift):
+    data = ragged_problem(np.random.default_rng(6), 3, 3, 2)[0]
+    parts = [(data.X[i, :n], scale * data.K[i, :n] + shift) for i, n in enumerate(data.lengths)]
+    other = TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
+    expected = joint_path(data, 3.0, 5.0, restarts=16).log_risk
+    assert joint_path(other, 3.0, 5.0 / scale, restarts=16).log_risk == pytest.approx(expected, abs=CONDITIONED)
+
+
 def test_a_limit_on_the_head_need_not_bind():
     data = TokenDataset(
         [[(1.0, 0.0), (0.5, 0.0)], [(0.0, 1.0), (0.0, 0.5)], [(0.9, 0.9), (0.4, 0.4)]], [1.0, 1.0, -1.0]

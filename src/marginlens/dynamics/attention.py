@@ -16,9 +16,13 @@ IntArray = npt.NDArray[np.int64]
 
 def logits(data: TokenDataset, p: Any) -> FloatArray:
     """Attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
-    real = as_dataset(data).mask[..., None]
+    return np.einsum("...itd,...d->...it", centred_keys(as_dataset(data)), data.point(p))
+
+
+def centred_keys(data: TokenDataset) -> FloatArray:
+    """Keys less their input's mean, (…, n_inputs, n_tokens, d_key), zero where there is no token."""
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]  # padded keys are zero
-    return np.einsum("...itd,...d->...it", np.where(real, data.K - mean, 0.0), data.point(p))
+    return np.where(data.mask[..., None], data.K - mean, 0.0)
 
 
 def softmax(data: TokenDataset, p: Any) -> FloatArray:

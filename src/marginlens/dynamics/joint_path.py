@@ -11,7 +11,7 @@ import numpy.typing as npt
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import unit
-from marginlens.dynamics.attention import attend, logits
+from marginlens.dynamics.attention import attend, centred_keys, logits
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.dynamics.joint import attention_output, descend_joint
 from marginlens.dynamics.landscape import Landscape
@@ -26,8 +26,8 @@ BoolArray = npt.NDArray[np.bool_]
 Pair = tuple[FloatArray, FloatArray]
 _LOSS = Logistic()
 _LEAP = 2.0  # factor by which the balls grow between two rounds of a branch
-_LEAN = 30.0  # norms, times the longest token or key, at which descent keeps to the tokens it starts with
-_FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk; wider first limits are approached from there
+_LEAN = 30.0  # norms, times the longest token or key less its input's mean, at which descent keeps to the tokens it starts with
+_FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk
 _MEMORY = 6  # turns that are mixed
 _ROUNDS = 60  # turns of v and p before a branch is left as it is
 _BRANCHES = 8  # selections that are followed side by side
@@ -92,7 +92,7 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sizes = _radii(r, R)
     whole_number(restarts, "restarts", at_least=1)
-    branches, last = _starts(data, restarts, as_generator(rng)), np.minimum(sizes[0], _FAR / _reach(data))
+    branches, last = _starts(_in_units(data), restarts, as_generator(rng)), _first(sizes[0], _reach(data))
     branches = [(v * last[0], p * last[1]) for v, p in branches]
     kept: list[Pair] = []
     for size in sizes:
@@ -129,39 +129,46 @@ def _radii(r: Any, R: Any) -> FloatArray:
     return np.stack(np.broadcast_arrays(*limits), axis=-1)
 
 
+def _first(size: FloatArray, reach: FloatArray) -> FloatArray:
+    """Limits to begin at: `size` if that is near, else limits in the same ratio out to `_FAR`, though none below `_LEAN`."""
+    nearer = size * min(1.0, _FAR / float(np.max(size * reach)))
+    return np.maximum(nearer, np.minimum(size, _LEAN / reach))
+
+
 def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list[Pair]:
-    """Unit pairs to start from: where joint descent ends, one for each selection that it reaches, the lowest risks first.
+    """Unit pairs to start from, for data in units: where joint descent ends, one per selection that it reaches, lowest risks first.
 
     Risks are judged near and far out in turn. Half of the starts are random pairs near zero; half lean towards random tokens, far enough
     out to stay with them where they can.
     """
-    reach = _reach(data)
     v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
     chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
     each = np.arange(data.n_inputs)
-    mean = np.sum(data.K, axis=-2) / data.lengths[:, None]
-    p[: len(chosen)] = _LEAN * np.nan_to_num(unit(np.sum(data.K[each, chosen] - mean, axis=-2)))
-    for k, rows in enumerate(data.y[:, None] * data.X[each, chosen] / reach):
+    p[: len(chosen)] = _LEAN * np.nan_to_num(unit(np.sum(data.K[each, chosen], axis=-2)))
+    for k, rows in enumerate(data.y[:, None] * data.X[each, chosen]):
         v[k] = _best_head(rows, _LEAN, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
-    start = (v / reach, p / reach)
-    step = NormalizedStep(0.1 / reach)
-    run = descend_joint(data.repeat(restarts), step=step, n_steps=400, start=start)
+    run = descend_joint(data.repeat(restarts), step=NormalizedStep(0.1), n_steps=400, start=(v, p))
     pairs = [(unit(run.v[j]), unit(run.p[j])) for j in range(restarts) if np.all(run.norms[j] > 0.0)]
     if not pairs:
         pairs = [(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
-    orders = [
-        sorted(pairs, key=lambda pair: _log_risk(data, (far / reach * pair[0], far / reach * pair[1])))
-        for far in (_LEAN, _FAR)
-    ]
+    orders = [sorted(pairs, key=lambda pair: _log_risk(data, (far * pair[0], far * pair[1]))) for far in (_LEAN, _FAR)]
     found: dict[tuple[int, ...], Pair] = {}
     for pair in (one for both in zip(*orders, strict=True) for one in both):
         found.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
     return list(found.values())[:_BRANCHES]
 
 
-def _reach(data: TokenDataset) -> float:
-    """The length of the longest token or key."""
-    return max(float(np.max(np.linalg.norm(data.K, axis=-1))), float(np.max(np.linalg.norm(data.X, axis=-1))), 1e-300)
+def _reach(data: TokenDataset) -> FloatArray:
+    """The lengths of the longest token and of the longest key less its input's mean, (2,)."""
+    longest = [np.max(np.linalg.norm(part, axis=-1)) for part in (data.X, centred_keys(data))]
+    return np.maximum(longest, 1e-300)
+
+
+def _in_units(data: TokenDataset) -> TokenDataset:
+    """The same problem with the longest token and the longest key of length one: directions of v and p mean the same there."""
+    reach, keys = _reach(data), centred_keys(data)
+    parts = [(data.X[i, :n] / reach[0], keys[i, :n] / reach[1]) for i, n in enumerate(data.lengths)]
+    return TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
 
 
 def _attended(data: TokenDataset, pair: Pair) -> Any:
@@ -194,7 +201,7 @@ def _settle(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
     """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
     here, best, smallest = pair, pair, np.inf
     tried: list[Pair] = []  # where turns of p began and ended
-    enough = _SETTLED + _NOISE * float(np.max(size)) * _reach(data)
+    enough = _SETTLED + _NOISE * float(np.max(size * _reach(data)))
     for _ in range(_ROUNDS):
         turned = _turn(data, here, size)
         left = max(_residual(data, turned, size))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
-from marginlens.dynamics.attention import Attended, attend, probabilities
+from marginlens.dynamics.attention import Attended, attend, centred_keys, probabilities
 from marginlens.dynamics.heads import LinearHead, TorchHead, as_head
 from marginlens.dynamics.risk import ExcessRisk
 from marginlens.losses import VISIBLE, Loss, as_loss
@@ -54,8 +54,7 @@ class Landscape:
 
     def __init__(self, data: TokenDataset, v: Any, loss: Loss, axis: FloatArray | None = None) -> None:
         self.data, self.loss = data, as_loss(loss)
-        mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]
-        centred = np.where(data.mask[..., None], data.K - mean, 0.0)  # (n_inputs, n_tokens, d_key)
+        centred = centred_keys(data)  # (n_inputs, n_tokens, d_key)
         self.basis = _orthonormal(centred[data.mask], axis)  # (d_key, r)
         self.keys = centred @ self.basis
         self.reach = float(np.max(np.linalg.norm(self.keys, axis=-1)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import unit
+from marginlens.dynamics.attention import centred_keys
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
@@ -63,9 +64,7 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
     """
     point = _nonzero(as_dataset(data), q, "q")
-    real = data.mask[..., None]
-    mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]
-    keys = np.where(real, data.K - mean, 0.0)
+    keys = centred_keys(data)
     logits = np.where(data.mask, np.einsum("...itd,...d->...it", keys, point), -np.inf)
     selected = np.argmax(logits, axis=-1)
     chosen = selected[..., None]
