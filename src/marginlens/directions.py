@@ -63,7 +63,7 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
         raise reject("b", expected, f"shape {second.shape}")
     first, second = first.reshape(*first.shape[:-axes], -1), second.reshape(*second.shape[:-axes], -1)
     # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
-    gap = unit(first) - unit(second)
+    gap = np.subtract(*_units(first, second))
     return _scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
 
 
@@ -72,8 +72,16 @@ def angle(a: Any, b: Any) -> Any:
     first, second = _weights(a, "a"), _weights(b, "b")
     if first.shape[-1] != second.shape[-1]:
         raise reject("b", f"weights whose last axis matches a's shape {first.shape}", f"shape {second.shape}")
-    first, second = unit(first), unit(second)
+    first, second = _units(first, second)
     return _scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))
+
+
+def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
+    """Both as unit vectors of one shape."""
+    try:
+        return list(np.broadcast_arrays(unit(a), unit(b)))
+    except ValueError as problem:
+        raise reject("b", f"weights that broadcast against a's shape {a.shape}", f"shape {b.shape}") from problem
 
 
 def _weights(x: Any, argument: str) -> FloatArray:
