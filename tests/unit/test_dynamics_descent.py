@@ -1,11 +1,13 @@
 """Descent: one loop against another, batches against singles, starts, records, endings and bad input."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
-from tolerances import LEMMA_1, LOOP_AGREEMENT
+from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
 STEPS = [ml.NormalizedStep(0.5), ml.ConstantStep(2.0)]
 
@@ -217,6 +219,20 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
         data[0], v if head == "nonlinear" else v[0], u, step=ml.matching_step(step, u), n_steps=3
     )
     assert single.final.shape == (3, 5)
+
+
+@pytest.mark.statement("A Lemma 1")
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_queries_of_any_length_have_their_matrix_and_step(scale):
+    p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
+    np.testing.assert_allclose(ml.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
+    assert ml.matching_step(ml.NormalizedStep(2.0), scale * u).size == pytest.approx(0.4 / scale)
+
+
+def test_steps_of_any_kind_of_number_are_floats():
+    for kind in (ml.ConstantStep, ml.NormalizedStep, ml.UntilNorm, ml.UntilLength):
+        assert kind(Fraction(1, 2)) == kind(0.5)
+        assert all(type(size) is float for size in vars(kind(Fraction(1, 2))).values())
 
 
 def test_nonlinear_linear_head_equals_linear_head():

@@ -15,7 +15,7 @@ from marginlens.dynamics.flow_field import SteepestDescent
 from marginlens.dynamics.fused import RAN_ALL, STATIONARY
 from marginlens.dynamics.steps import Record, steps_to_save
 from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
-from marginlens.errors import positive_number, reject
+from marginlens.errors import array_of_any, positive_number, reject
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 
@@ -32,7 +32,7 @@ class UntilLength:
     length: float
 
     def __post_init__(self) -> None:
-        positive_number(self.length, "length")
+        object.__setattr__(self, "length", positive_number(self.length, "length"))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UntilNorm:
     norm: float
 
     def __post_init__(self) -> None:
-        positive_number(self.norm, "norm")
+        object.__setattr__(self, "norm", positive_number(self.norm, "norm"))
 
 
 @implements("B", "Eq. (7)")
@@ -104,9 +104,9 @@ def gradient_flow(
 def _limits(until: Any) -> tuple[float, float]:
     """The arc length and the norm at which to stop, one of them infinite."""
     if isinstance(until, UntilLength):
-        return float(until.length), np.inf
+        return until.length, np.inf
     if isinstance(until, UntilNorm):
-        return np.inf, float(until.norm)
+        return np.inf, until.norm
     raise reject("until", "ml.UntilNorm(norm) or ml.UntilLength(length)", repr(until))
 
 
@@ -121,7 +121,8 @@ class _Stops:
                 steps_to_save(record, 1)  # refuses what cannot be kept
                 self.every = int(record.steps)
                 return
-            longest = float(np.max(record.steps, initial=0))
+            chosen = array_of_any(record.steps, "steps", "increasing whole numbers")
+            longest = float(np.max(chosen, initial=0)) if chosen.dtype.kind in "iu" else 0.0
         self.listed = steps_to_save(record, int(longest) if np.isfinite(longest) else 0)
 
     def __getitem__(self, k: int) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.directions import length
 from marginlens.dynamics.attention import logits, softmax
 from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.heads import as_head
@@ -36,7 +37,8 @@ def matrix_from_vector(p: Any, u: Any) -> FloatArray:
     vectors = float_array(p, "p")
     if vectors.ndim == 0:
         raise reject("p", "weights of shape (…, d_model)", f"the number {vectors}")
-    return query[:, None] * vectors[..., None, :] / (query @ query)
+    size = length(query)
+    return (query / size)[:, None] * (vectors / size)[..., None, :]
 
 
 @implements("A", "Lemma 1", "Eq. (15b)")
@@ -99,10 +101,10 @@ def descend_matrix(
 @implements("A", "Lemma 1")
 def matching_step(step: StepRule, u: Any) -> StepRule:
     """The step on W that corresponds to `step` on p for the query u."""
-    square = float(_query(u) @ _query(u))
+    size = float(length(_query(u)))
     if isinstance(as_step(step), ConstantStep):
-        return ConstantStep(step.size / square)
-    return NormalizedStep(step.size / np.sqrt(square))
+        return ConstantStep(step.size / size / size)
+    return NormalizedStep(step.size / size)
 
 
 def _query(u: Any) -> FloatArray:

@@ -24,7 +24,7 @@ class ConstantStep:
     size: float
 
     def __post_init__(self) -> None:
-        positive_number(self.size, "size")
+        object.__setattr__(self, "size", positive_number(self.size, "size"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class NormalizedStep:
     size: float = 1.0
 
     def __post_init__(self) -> None:
-        positive_number(self.size, "size")
+        object.__setattr__(self, "size", positive_number(self.size, "size"))
 
 
 StepRule = ConstantStep | NormalizedStep

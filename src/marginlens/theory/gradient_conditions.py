@@ -124,7 +124,7 @@ def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
     """
     if one_problem(data).n_inputs != 1:
         raise reject("data", "a problem with one input", f"{data.n_inputs} inputs")
-    positive_number(pi, "pi")
+    pi = positive_number(pi, "pi")
     theta = float(globally_optimal_direction(data, v).margin)
     if not 0.0 < theta < np.inf:
         return float("inf")
