@@ -79,6 +79,10 @@ HELPERS = {
     "descend_matrix data": (lambda x: ml.descend_matrix(x, V, P), NEVER),
     "descend_matrix start": (lambda x: ml.descend_matrix(TOKENS, np.ones(4), P, start=x), WEIGHTS[1:]),
     "descend v": (lambda x: ml.descend(FIGURE, x, n_steps=1), WEIGHTS),
+    "gradient_flow record": (
+        lambda x: ml.gradient_flow(ALONE, HEAD, record=ml.Record(x)),
+        [*NEVER, 3.7, [[1], [1, 2]]],
+    ),
     "Record keep": (lambda x: ml.Record(keep=x), [None, 3.7, np.ones((1, 1)), np.array(1.0), [None]]),
     "excess_risk data": (lambda x: ml.excess_risk(x, V, P, selected=SELECTED), NEVER),
     "deviation_from law": (RUN.deviation_from, NEVER),
@@ -101,7 +105,10 @@ HELPERS = {
     ),
     "token_ranks tie": (lambda x: theory.token_ranks(E, np.ones(8), SEQUENCES, tie=x), NUMBER[1:]),
     "feasible_selections required": (lambda x: theory.feasible_selections(E, SEQUENCES, required=x), INDICES[1:]),
-    "FeasibleSelections.index selection": (FOUND.index, [None, "nonsense", 3.7, [3.7], [[0.5]]]),
+    "FeasibleSelections.index selection": (
+        FOUND.index,
+        [None, "nonsense", 3.7, [3.7], [[0.5]], [], [[0, 1, 2], [0, 3]]],
+    ),
     "check_assumption_c inputs": (lambda x: theory.check_assumption_c(FIGURE, SELECTED, inputs=x), INDICES[1:]),
     "check_assumption_c limit": (lambda x: theory.check_assumption_c(FIGURE, SELECTED, limit=x), WHOLE),
     "check_assumption_c seed": (lambda x: theory.check_assumption_c(FIGURE, SELECTED, seed=x), WHOLE),

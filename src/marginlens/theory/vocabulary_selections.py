@@ -156,7 +156,7 @@ class FeasibleSelections:
 
     def index(self, selection: Any) -> int:
         """The place of a selection in the list; -1 where no p makes it."""
-        wanted = [np.unique(one) for one in _id_lists(selection, "selection")]
+        wanted = _one_list_each(selection, "selection", len(self.selections[0]))
         same = (all(map(np.array_equal, wanted, one)) for one in self.selections)
         return next((k for k, equal in enumerate(same) if equal), -1)
 
@@ -243,12 +243,18 @@ def _id_lists(given: Any, argument: str) -> list[IntArray]:
     return lists
 
 
+def _one_list_each(given: Any, argument: str, n_sequences: int) -> list[IntArray]:
+    """The different ids of each list, ascending; refused where the lists are not as many as the sequences."""
+    lists = [np.unique(one) for one in _id_lists(given, argument)]
+    if len(lists) != n_sequences:
+        raise reject(argument, f"one list of token ids for each of the {n_sequences} sequences", f"{len(lists)} lists")
+    return lists
+
+
 def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
     if required is None:
         return [[] for _ in sets]
-    lists = [np.unique(one).tolist() for one in _id_lists(required, "required")]
-    if len(lists) != len(sets):
-        raise reject("required", f"one list of token ids for each of the {len(sets)} sequences", f"{len(lists)} lists")
+    lists = [one.tolist() for one in _one_list_each(required, "required", len(sets))]
     for i, (must, ids) in enumerate(zip(lists, sets, strict=True)):
         strange = set(must) - set(ids.tolist())
         if strange:
