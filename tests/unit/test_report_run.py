@@ -220,8 +220,13 @@ def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
     reproduce((fake_claim(),), folder)
     (folder / "notes").mkdir()
     (folder / "notes" / "mine.txt").write_text("keep me")
+    (tmp_path / "data").mkdir()
+    (folder / "data").symlink_to(tmp_path / "data")
+    (folder / "first.txt").symlink_to("notes/mine.txt")
     reproduce((fake_claim(),), folder)
     assert (folder / "notes" / "mine.txt").read_text() == "keep me"
+    assert (folder / "data").readlink() == tmp_path / "data"
+    assert (folder / "first.txt").readlink().as_posix() == "notes/mine.txt"
 
 
 # ---- whole or not at all

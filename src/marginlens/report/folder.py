@@ -27,9 +27,10 @@ class Draft:
         for path in sorted(self.place.rglob("*")):
             name = path.relative_to(self.place)
             target = self.folder / name
-            if path.is_file() and not target.exists() and name.as_posix() not in superseded:
+            kept = (path.is_file() or path.is_symlink()) and name.as_posix() not in superseded
+            if kept and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, target)
+                shutil.copy2(path, target, follow_symlinks=False)
 
     def publish(self) -> None:
         """Put the draft into its place; if anything goes wrong on the way, the old report is put back."""
