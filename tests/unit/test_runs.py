@@ -123,6 +123,18 @@ def test_other_devices_are_refused(name):
         check_device(name)
 
 
+def test_gpus_are_counted_from_zero(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [check_device(name).index for name in ("cuda", "cuda:0", "cuda:1")] == [None, 0, 1]
+    with pytest.raises(InputError, match="'device' argument must be one of 2 GPUs, counted from 0; got 'cuda:2'"):
+        check_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"got 'cuda' where torch finds no GPU instead\. Use cpu\."):
+        check_device("cuda")
+
+
 @pytest.mark.parametrize("name", ["cpu", "cpu:0"])
 def test_a_processor_has_no_name_of_a_gpu(name):
     assert "device" not in versions_on(name)

@@ -249,6 +249,15 @@ def test_the_time_limit_counts_from_the_call_and_leaves_time_to_save(monkeypatch
     assert train(disk) == WHOLE
 
 
+def test_the_seconds_of_earlier_calls_count(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    run = Run(Disk())
+    run.stand_at(1, 0, ((1, 1),), 7.5)
+    clock[0] += 2.0
+    assert run.seconds == 9.5
+
+
 class Growing(Run):
     growth = 3.0
 
