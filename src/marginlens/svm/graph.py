@@ -139,7 +139,7 @@ def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> Gr
     left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
     thin = rows.thin is not None
     W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
-    return _judged(blank, W, weights, forces, known=all(part.status is Status.OPTIMAL for part in parts))
+    return _judged(blank, W, weights, forces)
 
 
 def _blank(rows: GraphRows, ties: GraphRows) -> GraphSolution:
@@ -171,17 +171,15 @@ def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSol
     return claimed if proved else replace(claimed, status=Status.INACCURATE)
 
 
-def _judged(
-    blank: GraphSolution, W: FloatArray, weights: FloatArray, forces: FloatArray, *, known: bool = True
-) -> GraphSolution:
-    """The solution with its tight rows; optimal when its own residual says so and no part of it was in doubt."""
+def _judged(blank: GraphSolution, W: FloatArray, weights: FloatArray, forces: FloatArray) -> GraphSolution:
+    """The solution with its tight rows; optimal when its own residual says so."""
     norm = float(length(W.reshape(-1)))
     slack = blank.rows.apply(W) - 1.0
     tight = (slack <= TIGHT + NOTHING * norm * blank.rows.sizes) | (weights > 0.0)
     solved = replace(
         blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
     )
-    return replace(solved, status=Status.OPTIMAL) if known and solved.keeps_promise() else solved
+    return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
 
 
 def _rescaled(blank: GraphSolution, found: GraphSolution, power: int) -> GraphSolution:
