@@ -172,7 +172,7 @@ class Conditions:
         return _ratio(self.residuals[1], self.slopes.outer_size)
 
     def newton(self) -> FloatArray:
-        """The point (r,) where the conditions hold to first order."""
+        """The point (r,) where the conditions hold to first order; rows, steps and ν are scaled to have no units."""
         m, seen = len(self.slopes.inner), self.slopes
         plain, (inner, outer) = np.exp(seen.log_unit), self.residuals
         matrix = np.block(
@@ -181,12 +181,15 @@ class Conditions:
                 [seen.cross_bend, seen.outer_bend + self.nu * np.eye(len(outer))],
             ]
         )
-        right = -np.concatenate([inner, outer])
+        length = float(np.linalg.norm(self.c)) or 1.0
+        sizes = np.repeat([seen.inner_size or 1.0, seen.outer_size or 1.0], [m, len(outer)])
+        matrix, right = matrix * (length / sizes[:, None]), -np.concatenate([inner, outer]) / sizes
         if self.binds:
-            column = np.concatenate([plain * self.c[:m], self.c[m:]])
-            matrix = np.block([[matrix, column[:, None]], [self.c[None], np.zeros((1, 1))]])
+            column = np.concatenate([plain * self.c[:m], self.c[m:]]) / sizes
+            column /= float(np.linalg.norm(column)) or 1.0
+            matrix = np.block([[matrix, column[:, None]], [self.c[None] / length, np.zeros((1, 1))]])
             right = np.append(right, 0.0)
-        return self.c + np.linalg.lstsq(matrix, right, rcond=None)[0][: len(self.c)]
+        return self.c + length * np.linalg.lstsq(matrix, right, rcond=None)[0][: len(self.c)]
 
 
 def _ratio(part: FloatArray, size: float) -> float:
