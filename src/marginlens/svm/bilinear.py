@@ -73,11 +73,11 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
     (near_tokens, of_tokens), (near_queries, of_queries) = near_one(tokens), near_one(queries)
     if max(abs(of_tokens), abs(of_queries)) > FAR:
         return _rescaled(blank, bilinear_svm(near_tokens, near_queries, named, formed=formed), of_tokens + of_queries)
-    sizes, alike = blank.rows.sizes, np.flatnonzero(blank.rows.vanish)
-    if len(alike):  # no W tells tokens apart that look the same
-        return _infeasible(blank, (np.arange(len(named)) == alike[0]).astype(np.float64))
-    if not sizes.all():  # by underflow
-        return replace(blank, status=Status.INACCURATE)
+    sizes = blank.rows.sizes
+    if not sizes.all():
+        for one in np.flatnonzero(blank.rows.vanish):  # no W tells tokens apart that look the same
+            return _infeasible(blank, (np.arange(len(named)) == one).astype(np.float64))
+        return replace(blank, status=Status.INACCURATE)  # by underflow
     if blank.rows.shape[0] * blank.rows.shape[1] <= formed:
         found = least_distance(np.asarray(blank.rows), blank.floor)
         if found.status is Status.INFEASIBLE:
