@@ -42,6 +42,16 @@ def test_label_margin_is_the_distance_of_the_signed_tokens_from_the_origin():
 
 
 @pytest.mark.statement("A Assumption C")
+def test_the_cost_of_mixing_does_not_depend_on_the_origin_of_the_keys():
+    data, _ = ragged_problem(np.random.default_rng(19), 3, 3, 3, d_key=2)
+    parts = [(data.X[i, :n], data.K[i, :n] + 1e4) for i, n in enumerate(data.lengths)]
+    moved = TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
+    alpha = best_selections(data).selections[0]
+    here, there = (check_assumption_c(one, alpha, n_samples=200).numbers["nu"] for one in (data, moved))
+    assert there == pytest.approx(here, abs=CONDITIONED)
+
+
+@pytest.mark.statement("A Assumption C")
 def test_best_selections_are_those_of_brute_force():
     rng = np.random.default_rng(1)
     for _ in range(10):

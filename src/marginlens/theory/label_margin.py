@@ -281,7 +281,7 @@ def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
 def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray:
     """Random p, half of them around a separator of α where there is one, of sizes from a tenth to thirty of its natural length."""
     data = cost.data
-    spread = float(np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1)))
+    spread = float(np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1), where=data.mask, initial=0.0))
     directions = rng.standard_normal((n_samples, data.d_key)) / np.sqrt(data.d_key)
     solution = att_svm(data, cost.alpha)
     if solution.status is Status.OPTIMAL:
