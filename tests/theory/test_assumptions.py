@@ -80,8 +80,9 @@ def test_assumption_b_asks_for_equal_scores_below_the_optimum():
         unequal, v = scored_tokens(KEYS, scores)
         assert not check_assumption_b(unequal, v)
         assert check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread)
-    tie, v = scored_tokens(KEYS, [[1.0, 1.0, 0.2], [0.5, 0.3, 0.3]])
-    assert not check_assumption_b(tie, v)
+    for tied in ([1.0, 1.0, 0.2], [1.0, 1.0, 1.0]):
+        tie, v = scored_tokens(KEYS, [tied, [0.5, 0.3, 0.3]])
+        assert not check_assumption_b(tie, v)
     assert check_assumption_b(*figure_1a())
     assert not check_assumption_b(*figure_1b())
 
@@ -95,6 +96,9 @@ def test_scores_that_rounding_alone_tells_apart_are_equal():
     assert np.ptp(scores) < ROUNDING
     assert check_assumption_b(data, v)
     assert not check_distinct_scores(data, v)
+    apart = TokenDataset([[[0.1, 0.2], [0.3, 0.0]]], [1])  # 0.1 + 0.2 and 0.3
+    assert 0.0 < np.ptp(apart.scores([1.0, 1.0])) < ROUNDING
+    assert not check_distinct_scores(apart, [1.0, 1.0])
     two = TokenDataset(X[:, :2], [1])  # with two tokens only the order matters
     assert check_assumption_b(two, v)
     assert check_assumption_b(TokenDataset(X[:, :1], [1]), v).numbers["smallest_gap"] == np.inf

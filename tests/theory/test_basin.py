@@ -54,6 +54,8 @@ def test_membership_turns_at_the_angle_and_at_the_norm():
     assert in_cone(p, [1.0, 0.0], 1.05 * tiny + 1e-15)
     assert not in_cone(p, [1.0, 0.0], 0.95 * tiny)
     np.testing.assert_array_equal(in_cone(np.eye(2), [[1.0, 0.0], [1.0, 0.0]], 0.5, [1.0, 1.0]), [True, False])
+    axes = np.random.default_rng(0).standard_normal((200, 3))
+    assert in_cone(0.3 * axes, axes, 0.0).all()  # a cone of no width holds its axis, however that is rounded
     with pytest.raises(InputError, match="'q' argument must be vectors of p's width"):
         in_cone([1.0, 0.0], [1.0, 0.0, 0.0], 0.5)
 
@@ -123,6 +125,12 @@ def test_without_other_tokens_delta_is_infinite_and_without_neighbours_it_is_the
     assert not cone.every_input_has_neighbours
     assert cone.delta == pytest.approx(0.5 * (3.0 - 1.0))
     assert cone.proven_radius > basin_cone(data, v, [0]).proven_radius
+
+
+@pytest.mark.statement("A Eq. (31b)")
+def test_padding_is_no_key_that_could_be_far_from_the_others():
+    data = TokenDataset([[(11.0, 0.0), (9.0, 0.0)], [(10.0, 1.0), (9.0, 0.0), (9.0, 1.0)]], [1.0, 1.0])
+    assert basin_cone(data, [1.0, 0.0], [0, 0]).A_bar == pytest.approx(2.0)
 
 
 @pytest.mark.statement("A Eq. (32)")
@@ -225,8 +233,15 @@ def test_proven_radius_is_the_largest_of_its_parts_at_every_scale_of_the_keys(sc
     stays = 2 * np.log((1 - mu) * cone.A_bar**2 * cone.C**2 / (theta * cone.c) * 2 / (pi * L_p))
     turns = 2 * np.log(cone.A_bar * cone.C * 2 / (L_p * (np.sqrt(2) - 1) * np.sqrt(mu) / 2))
     assert cone.proven_radius == pytest.approx(max(0.5, max(shell, between, stays, turns) / theta))
-    assert (cone.proven_radius == 0.5) == (scale > 1)
+    assert (cone.proven_radius == 0.5) == (cone.invariance_radius == 0.5) == (scale > 1)
     assert (max(stays, turns) > max(shell, between)) == (scale < 1)
+
+
+@pytest.mark.statement("A Lemma 7")
+def test_slopes_that_differ_by_much_push_the_explicit_radius_out():
+    data, v = scored_tokens([[[1.0], [-1.0]]], [[0.0, -200.0]])
+    cone = basin_cone(data, v, [0], loss=Exponential())  # slopes from 1 to e^200, and T Γ A / γ_gap = 1
+    assert cone.explicit_radius(1.0, 0.25) == pytest.approx((np.log(8.0 * 2.0) + 200.0) / (2 * 0.25 + 0.5) / cone.theta)
 
 
 @pytest.mark.statement("A Thm 3")

@@ -57,6 +57,10 @@ def test_ties_single_tokens_and_batches():
     assert not tied.unique
     assert tied.margin == 0.0
     assert tied.second_gap == 1.0
+    near = directional_margin(scored_tokens([[[1e-9], [0.0], [-1e-9], [-1.0]]], [[0.0] * 4])[0], [1.0])
+    assert near.unique
+    assert near.neighbours.tolist() == [[False, True, False, False]]
+    assert near.second_gap == pytest.approx(1e-9)
     alone = directional_margin(TokenDataset(np.ones((2, 1, 3)), [1, 1]), np.ones(3), np.ones(3))
     assert alone.margin == alone.second_gap == np.inf
     assert alone.unique
@@ -137,7 +141,7 @@ def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_
     assert found.p_wins
     assert 5 * paper < 5.0
     assert excess_risk(data, v, 5.0 * p).above(excess_risk(data, v, 5.0 * q))  # q still wins there
-    assert found.radius > 200.0
+    assert found.radius == pytest.approx(np.log(2 * 3 * slopes[0] * 1.0 / (slopes[1] * 0.1)) / (1.01 - 1.0))
     R = found.radius * BEYOND
     assert excess_risk(data, v, R * q).above(excess_risk(data, v, R * p))
 
@@ -153,6 +157,10 @@ def test_what_the_lemma_leaves_open_is_case_0():
     assert dominance(tie, head, [0.0, 1.0], [1.0, 0.0]).case == 0
     same, head = scored_tokens([[(0.0, 0.0), (-1.0, -1.0)]], [[1.0, 0.0]])  # equal margins
     assert dominance(same, head, [0.0, 1.0], [1.0, 0.0]).case == 0
+    both, head = scored_tokens(
+        [[(0.0, 0.0), (0.0, -1.0), (-1.0, -2.0)]], [[1.0, 0.0, 0.0]]
+    )  # (1, 0) selects two tokens
+    assert dominance(both, head, [0.0, 1.0], [1.0, 0.0]).case == 0
 
 
 @pytest.mark.statement("A Lemma 8")
