@@ -39,6 +39,8 @@ EXPECTED = {
     "share_of_negative_gaps": Bound(high=0.01),
     "median_corr_with_negative_gap": Bound(low=0.99),
     "global_share_grows": Bound(low=1.0),
+    "saturated_share_d2": Bound(high=0.5),
+    "saturated_share_d500": Bound(low=0.99),
 }
 FloatArray = npt.NDArray[np.float64]
 
@@ -60,7 +62,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     mean = np.array([np.mean(row["corr"]) for row in rows])
     gaps, corr = (np.concatenate([row[name] for row in rows]) for name in ("gap", "corr"))
     odd = corr[gaps < 0]
-    share_global = np.array([np.sum(row["is_global"]) for row in rows]) / trials
+    share_global, share_saturated = (
+        np.array([np.sum(row[k]) for row in rows]) / trials for k in ("is_global", "saturated")
+    )
     plain = np.array([np.mean(row["plain_corr"]) for row in rows])
     numbers = {
         "smallest_mean_corr": float(mean.min()),
@@ -68,7 +72,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "share_of_negative_gaps": odd.size / gaps.size,
         "median_corr_with_negative_gap": float(np.median(odd)) if odd.size else 1.0,
         "mean_corr_with_negative_gap": float(np.mean(odd)) if odd.size else 1.0,
-        "global_share_grows": float(np.all(np.diff(share_global[[0, 2, 3, 5]]) > 0)),
+        "global_share_grows": float(np.all(np.diff(share_global) > 0)),
+        **{f"saturated_share_d{d}": float(share) for d, share in zip(WIDTHS, share_saturated, strict=True)},
+        **{f"global_share_d{d}": float(share) for d, share in zip(WIDTHS, share_global, strict=True)},
         **{f"mean_corr_d{d}": float(m) for d, m in zip(WIDTHS, mean, strict=True)},
         **{f"textbook_corr_d{d}": float(m) for d, m in zip(WIDTHS, plain, strict=True)},
     }
@@ -76,11 +82,22 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"Mean correlation {corr.mean():.5f} over all saturated runs; by d: "
         + ", ".join(f"{m:.5f} ± {np.std(r['corr']):.5f} (d={d})" for d, m, r in zip(WIDTHS, mean, rows, strict=True))
         + f". Negative score gap in {100 * odd.size / gaps.size:.2f}% of them ({odd.size} of {gaps.size}). "
-        + "The textbook gradient in float64 reaches only "
+        + _shares(rows, trials)
+        + "The textbook gradient in float64 reaches "
         + ", ".join(f"{m:.3f} (d={d})" for d, m in zip(WIDTHS, plain, strict=True))
         + "."
     )
     return Finding(measured, numbers, {"rows": rows, "trials": trials}, note=_note(rows, odd))
+
+
+def _shares(rows: list[dict[str, Any]], trials: int) -> str:
+    """How many runs ended how at each d, with the exact 95% interval of the share of globally optimal ones."""
+    words = []
+    for d, row in zip(WIDTHS, rows, strict=True):
+        best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
+        low, high = drawing.proportion_interval(best, trials)
+        words.append(f"{trials - saturated}, {local - best}, {best} (d={d}; GMM {100 * low:.1f}% to {100 * high:.1f}%)")
+    return f"Of {trials:,} runs each, not saturated, LMM only and GMM (95% intervals): {'; '.join(words)}. "
 
 
 def _note(rows: list[dict[str, Any]], odd: FloatArray) -> str:
