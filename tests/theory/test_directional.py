@@ -51,6 +51,21 @@ def test_the_neighbours_of_a_max_margin_direction_are_its_svm_neighbours(seed):
 
 
 @pytest.mark.statement("A Def 3")
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_keys_of_any_length_have_the_same_neighbours(scale):
+    data, _ = ragged_problem(np.random.default_rng(0), 3, 4, 3)
+    scaled = TokenDataset(
+        [data.X[i, :n] for i, n in enumerate(data.lengths)],
+        data.y,
+        K=[scale * data.K[i, :n] for i, n in enumerate(data.lengths)],
+    )
+    found, expected = directional_margin(scaled, np.ones(3)), directional_margin(data, np.ones(3))
+    assert found.unique
+    assert found.margin == pytest.approx(scale * expected.margin)
+    np.testing.assert_array_equal(found.neighbours, expected.neighbours)
+
+
+@pytest.mark.statement("A Def 3")
 def test_ties_single_tokens_and_batches():
     data, v = scored_tokens([[(1.0, 0.0), (1.0, 1.0), (0.0, 0.0)]], [[1.0, 0.0, 0.0]])
     tied = directional_margin(data, [1.0, 0.0], v)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.directions import unit
+from marginlens.directions import length, unit
 from marginlens.dynamics.attention import centred_keys
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
@@ -71,8 +71,8 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
     other = data.mask & (np.arange(data.n_tokens) != chosen)
     away = np.take_along_axis(keys, chosen[..., None], axis=-2) - keys
     margins = np.where(other, np.einsum("...itd,...d->...it", away, point), np.inf)
-    length = np.max(np.where(other, np.linalg.norm(away, axis=-1), 0.0), axis=(-2, -1))
-    blur = DIRECTION_TOLERANCE * np.linalg.norm(point, axis=-1) * length
+    longest = np.max(np.where(other, length(away), 0.0), axis=(-2, -1))
+    blur = DIRECTION_TOLERANCE * length(point) * longest
     margin = np.min(margins, axis=(-2, -1))
     neighbours = other & (margins <= (margin + blur)[..., None, None])
     rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
