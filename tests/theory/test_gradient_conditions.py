@@ -114,6 +114,8 @@ def test_with_one_input_the_ratio_is_bounded_everywhere_beyond_the_radius(loss, 
 
 @pytest.mark.statement("A Lemma 5")
 def test_the_radius_of_lemma_5_is_for_one_input():
+    line, head = scored_tokens([[[2.0], [0.0]]], [[1.0, 0.0]])  # Θ = M = 2, so that ν = π²/16
+    assert gradient_ratio_radius(line, head, 0.5) == pytest.approx(np.log(2 * 2 / 0.5) / (0.5**2 / 16 * 2))
     data, v = problem(np.random.default_rng(0), 2, 3, 3)
     with pytest.raises(InputError, match="must be a problem with one input; got 2 inputs"):
         gradient_ratio_radius(data, v, 0.1)
