@@ -3,6 +3,7 @@
 import math
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,6 +219,20 @@ def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
     assert (few.held_out, math.isnan(few.held_out_loss)) == (0, True)
     assert few.steps == few.kept_step
     assert len(tokens) == len(found.a)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_progress_hears_of_all_that_it_was_told_to_expect(early, monkeypatch):
+    rising = iter(range(10))
+    changes = {"BETWEEN_CHECKS": 1, "PATIENCE": 2, "_loss": lambda *_: next(rising)} if early else {}
+    for name, value in {"FEWEST_STEPS": 1, **changes}.items():
+        monkeypatch.setattr(f"marginlens.embeddings.classifier_training.{name}", value)
+    (texts, y), told, done = reviews(150), [], []
+    heard = SimpleNamespace(expect=told.append, advance=lambda units=1: done.append(units))
+    model = AttentionTextClassifier().fit([*texts, *["?!"] * 150], [*y, *y], progress=heard)  # half is left out
+    assert sum(told) == sum(done) == 300 + 9
+    assert (model.training_["steps"], model.training_["kept_step"]) == ((3, 1) if early else (6, 6))
+    assert math.isfinite(model.training_["held_out_loss"])  # that of the last step too
 
 
 def _words():

@@ -109,6 +109,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             tokens, data, kept = fit_ids(X, signs)
         if len(np.unique(data.y)) != 2:
             raise reject("X", "texts of both classes that keep a token", f"only {_of_class(classes, data.y[0])!r}")
+        watched.advance(steps - n_steps(len(data), settings))  # those of texts that were left out
         learned = learn_products(data, settings, watched)
         self._keep(classes, tokens, learned, token_statistics(data), _selected(data, learned.a))
         self.left_out_ = np.setdiff1d(np.arange(len(X)), kept)
