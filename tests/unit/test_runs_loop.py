@@ -366,6 +366,22 @@ def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
     assert train(Disk()) == WHOLE
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lock_on_a_file_that_another_run_took_away_meanwhile_is_none(tmp_path, monkeypatch, taken):
+    fcntl = pytest.importorskip("fcntl")
+    usual = fcntl.flock
+
+    def late(number, how):
+        (tmp_path / ".run.npz.lock").unlink()
+        if taken:
+            (tmp_path / ".run.npz.lock").touch()
+        usual(number, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InputError, match="must be one that no other run is writing"):
+        train(Disk())
+
+
 def test_where_nothing_can_be_locked_runs_go_on(tmp_path, monkeypatch):
     def refuse(number, how):
         raise OSError(errno.ENOLCK, "No locks available")
