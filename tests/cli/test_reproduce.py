@@ -52,9 +52,11 @@ def test_reproduce_prints_the_ledger_and_says_where_the_report_is(run):
 
 
 def test_a_claim_that_is_not_reproduced_ends_in_1_after_the_report_is_written(run):
-    result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), fake_claim("A-2")))
+    noted = fake_claim("A-2", finding(0.9996, note="A word for the page."))
+    result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), noted))
     assert result.exit_code == 1
     assert "The run stopped with ValueError in fake_claims.py" in result.stderr
+    assert "A word for the page." not in result.stderr
     assert ids() == ["A-1", "A-2"]
 
 
