@@ -68,7 +68,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "median_slope": float(np.median(slopes)),
         "steepest_slope": float(slopes.min()),
         "largest_distance_at_the_end": float(distances[:, -1].max()),
-        "distance_grows": float(np.sum(~(np.diff(distances[:, 1:], axis=1) <= 0.0))),
+        "distance_grows": float(np.sum(~(np.diff(distances, axis=1) <= 0.0))),
         "largest_kkt_residual": float(np.max(residual)),
         "problems": float(len(widths)),
     }

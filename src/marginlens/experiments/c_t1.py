@@ -89,7 +89,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "median_slope": float(np.median(slopes)),
         "steepest_slope": float(slopes.min()),
         "largest_distance_at_the_end": float(distance[:, -1].max()),
-        "distance_grows": float(np.sum(~(np.diff(distance[:, 1:], axis=1) <= 0.0))),
+        "distance_grows": float(np.sum(~(np.diff(distance, axis=1) <= 0.0))),
         "largest_log_excess_at_the_end": float(max(one.log_excess[-1] for one in lines)),
         "largest_kkt_residual": float(np.max([one.residual for one in lines])),
         "problems": float(len(lines)),
