@@ -86,11 +86,23 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["problem.npz"]
 
 
+def test_a_link_stays_a_link_to_the_new_content(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "problem.npz", tmp_path / "link.npz"
+    write_problem(target, *figure_8())
+    link.symlink_to(target)
+    data, v = sphere_tokens(2, 2, 2, 2, 0)
+    write_problem(link, data, v)
+    assert link.is_symlink()
+    np.testing.assert_array_equal(read_problem(target)[0].X, data.X)
+
+
 BAD_ARRAYS = {
     "no X": ({"X": None}, r"'path' argument must be .* without X \(it holds 'v', 'y'\)"),
     "no y and v": ({"y": None, "v": None}, r"without y and v \(it holds 'X'\)"),
     "nothing": (dict.fromkeys(GOOD), r"without X and y and v \(it holds nothing\)"),
     "lower-case w": ({"w": np.eye(2)}, r"in this spelling; got '.*' with 'w'"),
+    "capital lengths": ({"Lengths": np.array([2, 1])}, r"in this spelling; got '.*' with 'Lengths'"),
     "flat X": ({"X": X[0]}, r"'X' argument must be of shape \(n_inputs, n_tokens, d_model\).*; got shape \(2, 2\)"),
     "X with nan": ({"X": X * np.nan}, r"'X' argument must be finite numbers; got nan at index"),
     "wrong labels": ({"y": np.array([0.0, 1.0])}, r"'y' argument must be labels, each -1 or \+1, .*got the label 0"),

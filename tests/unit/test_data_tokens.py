@@ -126,6 +126,18 @@ def test_bad_heads_points_and_selections():
         data.selection([0, [1, 2]])
 
 
+def test_lists_that_do_not_fit_together_are_told_apart():
+    two, three, wide = np.ones((2, 2)), np.ones((3, 2)), np.ones((2, 3))
+    with pytest.raises(ml.InputError, match=r"'X' argument must be problems with the same number of inputs; got \[2, 1\]"):
+        ml.TokenDataset([[two, three], [two]], [[1, 1], [1, 1]])
+    with pytest.raises(ml.InputError, match=r"'X' argument must be tokens of one width; got widths \[2, 3\]"):
+        ml.TokenDataset([[two, two], [wide, wide]], [[1, 1], [1, 1]])
+    with pytest.raises(ml.InputError, match=r"'K' argument must be keys for tokens of shape \(2, 3\)"):
+        ml.TokenDataset([two, three], [1, 1], K=[three, two])  # as many keys, but of other inputs
+    with pytest.raises(ml.InputError, match="token indices from 0 to 1 for input 0; got index 2"):
+        ml.TokenDataset([two, three], [1, 1]).selection([2, 2])
+
+
 def test_tensors_that_require_a_gradient_are_refused():
     torch = pytest.importorskip("torch")
     tokens, labels = torch.ones(2, 3, 4, requires_grad=True), torch.ones(2, requires_grad=True)
