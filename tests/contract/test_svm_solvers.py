@@ -177,6 +177,14 @@ def test_duplicates_and_ties_are_active_together() -> None:
     assert_solved(solution)
 
 
+@pytest.mark.parametrize(("excess", "tight"), [(1e-10, True), (1e-8, False)])
+@pytest.mark.parametrize("n_rows", [2, 70])  # through each quick method
+def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool, n_rows: int) -> None:
+    rows = np.repeat([[1.0 + excess, 0.0]], n_rows, axis=0)
+    rows[0, 0] = 1.0
+    assert least_distance(rows, np.ones(n_rows)).active.tolist() == [True] + [tight] * (n_rows - 1)
+
+
 @pytest.mark.parametrize("scale", [1e-250, 1e-120, 1e-6, 1e6, 1e120, 1e250])
 def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
     rng = np.random.default_rng(5)
