@@ -100,11 +100,12 @@ def compute(effort: Effort, progress: Progress) -> Finding:
 def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
     total = sum(parts[grid].ends.size for parts in shown.values() for grid in ("plane", "disc"))
     share = min(numbers["share_accounted_figure_1b"], numbers["share_accounted_random"])
-    widths = [np.degrees(np.arccos(1.0 - cone.mu)) for cone in shown["figure_1b"]["cones"]]
-    local = np.mean(shown["figure_1b"]["plane"].ends == int(np.argmin(shown["figure_1b"]["optima"].is_global)))
+    first = shown["figure_1b"]
+    k = int(np.argmin(first["optima"].is_global))
+    local, width = np.mean(first["plane"].ends == k), 2.0 * np.degrees(np.arccos(1.0 - first["cones"][k].mu))
     return (
         f"{100 * share:.2f}% of {total:,} starts are accounted for. In Figure 1(b)'s window {100 * local:.0f}% of the starts flow to "
-        f"the locally optimal direction, although its cone is only {2 * min(widths):.1f}° wide; in the random problem "
+        f"the locally optimal direction, although its cone is only {width:.1f}° wide; in the random problem "
         f"{numbers['directions_with_starts_random']:.0f} directions and a finite minimum "
         f"({100 * numbers['finite_minimum_random']:.0f}% of the window) share the plane. {numbers['starts_times_steps']:,.0f} steps took "
         f"{numbers['seconds']:.1f} s."
