@@ -200,12 +200,13 @@ def test_a_huge_figure_gets_fewer_dots():
 
 
 def test_times_numbers_and_counts_read_as_people_say_them():
-    assert [duration(t) for t in (0.04, 9.94, 10, 59.6, 184, 3725)] == [
+    assert [duration(t) for t in (0.04, 9.94, 10, 59.6, 184, 3599.6, 3725)] == [
         "0.0 s",
         "9.9 s",
         "10 s",
         "1 min 0 s",
         "3 min 4 s",
+        "1 h 0 min",
         "1 h 2 min",
     ]
     assert [number(x) for x in (0.99961234, -1e-12, float("nan"), float("inf"))] == [

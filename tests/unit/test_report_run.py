@@ -126,8 +126,9 @@ def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
 
 
 def test_an_entry_comes_back_from_json_as_it_was(tmp_path):
-    claims = (fake_claim("A-1", expected={"mean_corr": Bound(0.1, 1.0)}), fake_claim("A-2", raising(ValueError())))
-    report = reproduce(claims, tmp_path / "report")
+    bounds = {"A-1": Bound(0.1, 1.0), "A-2": Bound(low=0.1), "A-3": Bound(high=1.0)}
+    claims = [fake_claim(name, expected={"mean_corr": bound}) for name, bound in bounds.items()]
+    report = reproduce((*claims, fake_claim("A-4", raising(ValueError()))), tmp_path / "report")
     assert read_ledger(tmp_path / "report") == list(report.entries)
 
 
