@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens.commands import answers, plane
+from marginlens.commands import answers, plane, probe_work
 from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
 from marginlens.experiments import drawing
 
@@ -25,6 +25,14 @@ def test_numbers_vectors_and_selections_in_words():
     assert answers.vector([1.0, np.nan]) == "–"
     assert answers.selection(range(7)) == "0,1,2,3,4,5,6"
     assert answers.selection(range(8)) == "0,1,2,3,4,5,…,7"
+
+
+def test_heads_are_told_from_the_sparsest_or_from_the_most_max_margin_on():
+    values = np.array([[0.3, np.nan, 0.7], [0.1, 0.2, 0.5]])
+    order = [(1, 0), (1, 1), (0, 0), (1, 2), (0, 2)]
+    assert probe_work._order(values, largest=False) == order
+    assert probe_work._order(values, largest=True) == order[::-1]
+    assert len(probe_work._order(np.zeros((3, 4)), largest=True)) == probe_work._HEADS
 
 
 # ---- the picture
