@@ -51,6 +51,36 @@ def test_the_cost_of_mixing_does_not_depend_on_the_origin_of_the_keys():
     assert there == pytest.approx(here, abs=CONDITIONED)
 
 
+def two_inputs(other, *keys):
+    """A support vector that must not mix in its second token, and an input far from the margin, (5, 0) or `other`; with these keys."""
+    return TokenDataset([[(1.0, 0.0), (0.0, 0.0)], [(5.0, 0.0), (other, 0.0)]], [1.0, 1.0], K=list(keys))
+
+
+@pytest.mark.statement("A Assumption C")
+def test_a_free_token_that_fades_last_costs_nothing_and_one_that_fades_first_does_no_harm():
+    last, first = (two_inputs(4.0, [[1.0], [0.0]], [[speed], [0.0]]) for speed in (0.5, 1.5))
+    assert check_assumption_c(first, [0, 0], n_samples=200).holds
+    found = check_assumption_c(last, [0, 0], n_samples=200)
+    assert not found.holds
+    lost, free = softmax(last, found.counterexample)[:, 1]
+    assert lost < 1e-6 * free  # the label margin falls by `lost` alone
+
+
+@pytest.mark.statement("A Thm 6")
+def test_the_relaxed_direction_must_select_with_room_outside_the_support():
+    support = [(1.0, 0.0), (0.0, 0.0)]
+    tight = predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
+    assert tight.p_direction is None
+    assert "by no margin at all" in str(tight)
+    room = predict_limit(two_inputs(0.5, support, [(0.1, 1.0), (0.0, 0.0)]))
+    assert room.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
+    either = predict_limit(
+        two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)])
+    )  # the other token tells labels apart as well
+    assert either.selected.tolist() == [0, 1]
+    assert either.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
+
+
 @pytest.mark.statement("A Assumption C")
 def test_best_selections_are_those_of_brute_force():
     rng = np.random.default_rng(1)
