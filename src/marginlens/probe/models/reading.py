@@ -25,7 +25,7 @@ _AXES = {  # of what a model reads
 }
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REGISTERING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
-_TOKENS, _PAIRS = 1024, 2**19  # of one batch: little padding, and maps of one layer that fit into memory
+_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class InputBatch:
 
 
 def batch_size(n_tokens: int) -> int:
-    """How many inputs of so many tokens go into one batch, so that it fits into memory whatever the length."""
-    return max(1, min(_TOKENS // n_tokens, _PAIRS // n_tokens**2))
+    """How many inputs of so many tokens go into one batch."""
+    return max(1, _TOKENS // n_tokens)
 
 
 def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
