@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -70,6 +71,30 @@ def test_a_layer_that_attends_otherwise_is_refused_by_name(forward: Any, layer: 
     with pytest.raises(InputError, match=said):
         probe_model(model, encoded(model))
     list(read_attention(model, batch(), layers=[1 - layer]))  # the other one is as it was
+
+
+def with_gaps(self: Any, *args: Any, **others: Any) -> Any:
+    """Attention that is no number at one query."""
+    values, attention = super(type(self), self).forward(*args, **others)
+    attention = attention.clone()
+    attention[0, 0, 3] = math.nan
+    return values, attention
+
+
+def test_attention_that_is_no_number_is_not_taken_for_what_is_read() -> None:
+    model = of_another_class(tiny_bert(), 1, with_gaps)
+    with pytest.raises(
+        InputError, match=r"layer\.1\.attention\.self of type Other .*: its attention differs by up to nan"
+    ):
+        list(read_attention(model, batch()))
+
+
+def test_half_precision_excuses_no_more_than_its_rounding() -> None:
+    model = of_another_class(tiny_bert().half(), 1, with_a_sink)
+    with pytest.raises(
+        InputError, match=r"layer\.1\.attention\.self of type Other .*: its attention differs by up to 0\.0"
+    ):
+        list(read_attention(model, batch()))
 
 
 def test_capped_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.image_inputs import ImageSettings, prepare_images, read_images
+from marginlens.probe.models.inputs import example_places
 from marginlens.probe.models.loading import load_model
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.models.text_inputs import encode_texts, max_tokens, read_texts
@@ -109,6 +110,9 @@ def test_texts_and_tokenizers_that_cannot_be_used() -> None:
         encode_texts(["a"], None, BERT)
     with pytest.raises(InputError, match="ids below 50; got one that gives the id 8138"):
         encode_texts(["a\u2028"], Letters(), BERT)
+    with pytest.raises(InputError, match="ids below 50; got one that gives the id 50"):
+        encode_texts([chr(50 + 94)], Letters(), BERT)
+    assert max(encode_texts([chr(49 + 94)], Letters(), BERT).ids[0]) == 49
 
 
 def test_a_text_without_tokens_is_named() -> None:
@@ -118,6 +122,12 @@ def test_a_text_without_tokens_is_named() -> None:
 
     with pytest.raises(InputError, match=r"Text 2 has no tokens: '\?'"):
         encode_texts(["a", "?"], Deaf(), BERT)
+
+
+@pytest.mark.parametrize(("longest", "places"), [(5, [1, 2, 4]), (4, [1, 4]), (1, [0, 1, 2, 4])])
+def test_examples_have_at_most_the_longest_length_or_are_the_shortest(longest: int, places: list[int]) -> None:
+    inputs = encode_texts(["a" * (n - 2) for n in (8, 4, 5, 9, 3)], Letters(), BERT)
+    assert example_places(inputs, 4, longest).tolist() == places
 
 
 def test_minilm_reads_long_and_short_texts() -> None:

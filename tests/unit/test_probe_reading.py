@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters import adapter_for, check_family, supported_families
+from marginlens.probe.models.adapters.base import hidden_by
 from marginlens.probe.models.reading import InputBatch, batch_size, read_attention
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
+SINGLE = 1e-5  # relative, between rows of one batch in float32
 TEXT = {**SIZES, "vocab_size": 20, "max_position_embeddings": 16}
 
 
@@ -150,12 +153,15 @@ def test_rotary_models_have_no_matrix_without_an_offset() -> None:
     assert adapter.key_query(0, 0, 0).matrix.shape == (8, 8)
 
 
-def test_rotary_frequencies_that_change_with_the_length_have_no_matrix_but_a_reading() -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_frequencies_that_change_with_the_length_have_no_matrix_but_a_reading(kind: str) -> None:
+    rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 100.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0], "original_max_position_embeddings": 8}
     config = transformers.LlamaConfig(**TEXT, rope_parameters=rope)
     config._attn_implementation = "eager"
     model = transformers.LlamaModel(config).eval()
-    with pytest.raises(InputError, match="frequencies stay the same; got the rotary type 'dynamic'"):
+    with pytest.raises(InputError, match="frequencies stay the same; got the rotary type " + repr(kind)):
         adapter_for(model).key_query(0, 0, 1)
     assert len(list(read_attention(model, batch()))) == 3
 
@@ -195,9 +201,9 @@ def test_layers_come_in_the_order_asked_and_the_rest_is_not_run() -> None:
     everything = {reading.layer: reading for reading in read_attention(model, batch())}
     assert calls == [0, 1], "the last layer needs its inputs only"
     calls.clear()
-    chosen = list(read_attention(model, batch(), layers=[1, 0, 1]))
+    chosen = list(read_attention(model, batch(), layers=[1, 0, 1, 1]))
     assert calls == [0]
-    assert [reading.layer for reading in chosen] == [1, 0, 1]
+    assert [reading.layer for reading in chosen] == [1, 0, 1, 1]
     for reading in chosen:
         assert torch.equal(reading.attention, everything[reading.layer].attention)
     assert list(read_attention(model, batch(), layers=[])) == []
@@ -219,6 +225,34 @@ def test_several_threads_read_one_model() -> None:
 def test_labels_and_output_options_are_not_the_base_models() -> None:
     readings = list(read_attention(bert(), {**batch(), "labels": np.zeros(2, dtype=int), "output_attentions": True}))
     assert repr(readings[0]) == "LayerReading(layer 0: 2 inputs, 2 heads, 5 tokens)"
+
+
+def test_a_token_that_one_head_hides_from_itself_is_no_padding() -> None:
+    mask = torch.zeros((1, 2, 5, 5))
+    mask[:, 0, 2, 2] = mask[:, 1, 3, 1] = mask[:, :, 4, 0] = mask[:, :, :, 3] = torch.finfo(torch.float32).min
+    for reading in read_attention(bert(), {**batch(1), "attention_mask": mask}, layers=[0, 1]):
+        expected = torch.ones((5, 5), dtype=torch.bool)
+        expected[:, 3] = expected[3] = expected[4, 0] = False  # token 3 does not see itself in any head: it is padding
+        assert torch.equal(reading.visible[0], expected)
+        assert (reading.attention[0, :, 2, 2] > 0.0).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("made", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_lowest_number_hides_a_token_and_what_a_bias_may_hold_does_not(made: Any) -> None:
+    lowest = torch.finfo(made).min
+    assert hidden_by(torch.tensor([lowest, -math.inf, -1e4, 0.0], dtype=made)).tolist() == [True, True, False, False]
+    if made is torch.bfloat16:  # a mask made in half precision and used in single
+        assert bool(hidden_by(torch.tensor([lowest], dtype=made).float()).all())
+
+
+def test_what_stands_in_the_padding_does_not_move_the_bound_of_ties() -> None:
+    ids, mask = np.tile(batch(1)["input_ids"], (19, 1)), np.ones((19, 5), dtype=np.int64)
+    ids[:, 3:], mask[:, 3:] = np.arange(1, 20)[:, None], 0
+    reading = next(read_attention(bert(), {"input_ids": ids, "attention_mask": mask}))
+    lengths = reading.keys.norm(dim=-1)
+    assert bool((lengths[:, :, 3:].amax() > lengths[:, :, :3].amax()).all())
+    found = reading.rounding[:, :, :3]
+    assert torch.allclose(found, found[:1].expand_as(found), rtol=SINGLE, atol=0.0)
 
 
 def test_images_take_the_models_precision() -> None:
