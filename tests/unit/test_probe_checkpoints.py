@@ -10,7 +10,7 @@ from matplotlib import colormaps
 
 from marginlens.errors import InputError
 from marginlens.probe import run_margins
-from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
+from marginlens.probe.checkpoints import _steps, checkpoint_folders, probe_checkpoints
 from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model
@@ -126,6 +126,11 @@ def test_curves_are_also_rows_json_and_a_picture(curves):
     assert np.array_equal(line.get_ydata(), curves.by_layer("relative_nnz")[:, 1])
     assert np.array_equal(line.get_color(), colormaps["viridis"](0.86))
     assert repr(curves) == "CheckpointCurves(bert, 2 layers of 2 heads: 3 checkpoints, 2 layers, 6 inputs)"
+
+
+def test_two_checkpoints_of_one_number_are_counted_instead():
+    assert _steps([Path("first/epoch-3"), Path("second/epoch-3")]).tolist() == [0.0, 1.0]
+    assert _steps([Path("first/epoch-3"), Path("second/epoch-4")]).tolist() == [3.0, 4.0]
 
 
 def test_a_list_keeps_its_order(run):

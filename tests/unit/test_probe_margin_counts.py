@@ -41,4 +41,5 @@ def test_zeros_do_not_stretch_a_histogram_over_all_decades():
 def test_margins_far_from_one_keep_their_size(size):
     counts = MarginCounts.empty(1, 1)
     counts.add(0, np.full((1, 3), size))
-    assert counts.quantile(0.5)[0, 0] == pytest.approx(size, rel=BIN)
+    for share in (0.0, 0.5, 1.0):
+        assert counts.quantile(share)[0, 0] == pytest.approx(size, rel=BIN)

@@ -217,6 +217,16 @@ def test_impossible_random_selections_say_so_instead_of_a_number() -> None:
         assert 0.0 <= match.satisfied < 1.0
 
 
+def test_a_margin_of_zero_satisfies_nothing() -> None:
+    inputs = [np.array([[1.0, 0.0, i], [0.0, 1.0, i], [0.0, 2.0, i]]) for i in range(12)]
+    head = KeyQueryMap(np.eye(3)[:, :1], np.zeros((3, 1)), np.ones(1), 1.0)  # the first coordinate is the logit
+    sample, settings = sample_queries(inputs), MaxMarginSettings(n_draws=1)
+    (match,) = head_margin(sample, head, settings).random_selections
+    drawn = random_selection(sample, np.random.default_rng([settings.seed, 1])) % 3
+    assert 0.0 < np.mean(drawn == 0) < 1.0
+    assert match.satisfied == pytest.approx(np.mean(drawn == 0))
+
+
 def test_too_many_constraints_are_thinned_by_query() -> None:
     inputs = random_inputs(11, 30)
     few = sample_queries(inputs, settings=MaxMarginSettings(queries_per_input=2, most_constraints=40))
@@ -224,6 +234,13 @@ def test_too_many_constraints_are_thinned_by_query() -> None:
     assert 0 < len(few.seen) - len(few) <= 40 < len(everyone.seen) - len(everyone)
     assert {tuple(place) for place in few.places.tolist()} < {tuple(place) for place in everyone.places.tolist()}
     assert len(sample_queries(inputs, settings=MaxMarginSettings(most_constraints=1))) == 1
+
+
+@pytest.mark.parametrize(("most", "n_queries"), [(16, 4), (15, 3), (12, 3), (11, 2)])
+def test_as_many_queries_are_kept_as_have_the_constraints_allowed(most: int, n_queries: int) -> None:
+    inputs = list(np.random.default_rng(13).normal(size=(4, 5, 3)))  # each query has four constraints
+    settings = MaxMarginSettings(queries_per_input=1, most_constraints=most)
+    assert len(sample_queries(inputs, settings=settings)) == n_queries
 
 
 def test_padding_is_taken_out_of_a_batch() -> None:

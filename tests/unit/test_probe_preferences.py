@@ -11,7 +11,9 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.probe.heads.preferences import POOLED, HeadPreferences, PreferenceRule, head_preferences, visible_types
+from marginlens.probe.models.image_inputs import ImageInputs, ImageSettings
 from marginlens.probe.run import probe_model
+from marginlens.probe.run_preferences import KeptSelections
 from tiny_transformers import encoded
 
 EVERY_WIN = PreferenceRule(least=1, share=0.0)
@@ -119,6 +121,13 @@ def test_the_strongest_preferences_come_first_with_how_often_the_two_met() -> No
     assert repr(found) == "HeadPreferences(3 pairs, 3 preferences, strict 1, 3 query graphs)"
 
 
+def test_losses_take_from_the_strength_of_a_preference() -> None:
+    ids = [np.array([1, 2])] * 11 + [np.array([3, 4])] * 10
+    selected = [np.array([0, 0])] * 10 + [np.array([1, 1])] + [np.array([0, 0])] * 9 + [np.array([0, -1])]
+    rows = head_preferences(visible_types(ids), selected).strongest(2)
+    assert [(one.preferred, one.wins, one.losses) for one in rows] == [(3, 19, 0), (1, 20, 2)]
+
+
 def test_repeated_tokens_count_once_and_queries_without_a_choice_not_at_all() -> None:
     found = head_preferences(visible_types([np.array([5, 6, 6, 5])]), [np.array([0, 3, -1, 0])], EVERY_WIN)
     assert found.pairs.tolist() == [[5, 6]]
@@ -132,14 +141,22 @@ def test_what_does_not_fit_is_named() -> None:
     seen = visible_types([np.array([1, 2])])
     with pytest.raises(InputError, match="one position for each token of each input"):
         head_preferences(seen, [np.array([0])])
-    with pytest.raises(InputError, match="positions in the query's own input, or -1"):
-        head_preferences(seen, [np.array([0, 2])])
+    for place in (2, -2):
+        with pytest.raises(InputError, match="positions in the query's own input, or -1"):
+            head_preferences(seen, [np.array([0, place])])
     with pytest.raises(InputError, match="one array of token ids for each input"):
         visible_types([np.array([0.5])])
     with pytest.raises(InputError, match="one mask"):
         visible_types([np.array([1, 2])], [np.ones((3, 3))])
     with pytest.raises(InputError, match="'share' argument must be a number from 0 to 1; got 2"):
         PreferenceRule(share=2)
+
+
+@pytest.mark.parametrize(("edge", "n_images", "count"), [(14, 5, 3), (14, 2, 2), (15, 5, 2), (7, 99, 24)])
+def test_selections_of_a_few_long_inputs_are_kept(edge: int, n_images: int, count: int) -> None:
+    settings = ImageSettings(1, edge, edge)  # 197, 226 or 50 tokens
+    inputs = ImageInputs(np.zeros((n_images, 1, edge, edge), dtype=np.float32), settings)
+    assert KeptSelections(inputs, 1, 1).count == count
 
 
 def test_preferences_are_counted_among_the_tokens_that_a_layer_sees() -> None:
@@ -160,5 +177,7 @@ def test_preferences_are_counted_among_the_tokens_that_a_layer_sees() -> None:
     for head in range(2):
         assert windowed.preferences[0, head] == whole.preferences[0, head]
         assert windowed.preferences[1, head] != whole.preferences[1, head]
+        # a query that sees two tokens and both of a pair chooses between these
+        assert all(one.met == one.wins + one.losses for one in windowed.preferences[1, head])
     assert np.array_equal(windowed.heads.contested_share[0], whole.heads.contested_share[0])
     assert windowed.mean_tokens < whole.mean_tokens

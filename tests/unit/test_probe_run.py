@@ -139,6 +139,8 @@ def test_causal_models_leave_out_the_query_that_sees_itself():
             mean = np.mean([numbers[name] for _, _, numbers in rows])
             # the family takes its softmax in float32
             assert result.measure(name)[layer, head] == pytest.approx(mean, abs=1e-6), name
+    lengths = np.array([len(one) for one in encoded(model).ids])
+    assert result.mean_tokens == pytest.approx((lengths * (lengths + 1) / 2 - 1).sum() / (lengths - 1).sum())
     assert np.isnan(result.heads.first_nnz).all()
     assert "first_nnz" not in [one.name for one in result.measures]
     assert all(one.selected[0, 0, 0] == -1 for one in result.examples)
@@ -213,10 +215,11 @@ def test_examples_of_images_hold_their_bytes(channels):
     images = np.random.default_rng(0).integers(0, 256, size=(2, 6, 6, channels), dtype=np.uint8)
     examples = ExampleMaps(prepare_images(images, settings), ProbeSettings(examples=2), 4)
     assert np.array_equal([examples.image(place) for place in range(2)], images)
-    stretched = ExampleMaps(
-        ImageInputs(np.linspace(-9.0, 9.0, 36 * channels).reshape(1, channels, 6, 6), settings), ProbeSettings(), 4
-    )
-    assert (stretched.image(0).min(), stretched.image(0).max()) == (0, 255)
+    levels = np.linspace(-9.0, 9.0, 36 * channels).reshape(1, channels, 6, 6)
+    shares = ImageSettings(channels, 6, 6, (2, 2), mean=(0.0,), std=(1.0,), rescale=1.0)
+    for inputs in (ImageInputs(levels, settings), ImageInputs((levels + 9.0) / 18.0, shares)):
+        stretched = ExampleMaps(inputs, ProbeSettings(), 4).image(0)
+        assert (stretched.min(), stretched.max()) == (0, 255)
 
 
 def test_max_margin_numbers_are_those_of_each_layer(bert):
