@@ -102,3 +102,19 @@ def test_what_cannot_be_drawn_is_refused(change, sentence):
     }
     with pytest.raises(InputError, match=sentence):
         TokenPoints.of(**{**given, **change})
+
+
+def test_both_signs_are_named_alike_and_a_token_that_just_occurs_often_enough_may_be():
+    names = [f"word{chr(97 + s)}" for s in range(23)]
+    difference = np.array([0.9] * 20 + [-0.1] * 3)
+    lopsided = TokenPoints.of(difference, np.abs(difference), difference, np.full(23, 500), names)
+    assert np.sign(difference[telling(lopsided, lopsided.a, 6)]).tolist().count(-1.0) == 3
+    difference = np.array([1.0] + [0.1, -0.1] * 11)
+    rare = TokenPoints.of(difference, np.abs(difference), difference, np.array([200] + [201] * 22), names)
+    assert 0 in telling(rare, rare.a, 4, at_least=200)
+    assert 0 not in telling(rare, rare.a, 4, at_least=201)
+
+
+def test_the_legend_rounds_counts_to_two_digits():
+    found = TokenPoints.of([0.5, -0.5], [0.0, 1.0], [0.0, 1.0], [1960, 1960])
+    assert "2,000 times" in [text.get_text() for text in draw_tokens(found).legends[0].get_texts()]
