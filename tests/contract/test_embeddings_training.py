@@ -10,7 +10,7 @@ import pytest
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import training
-from marginlens.embeddings.checkpoint import read_checkpoint
+from marginlens.embeddings.checkpoint import fingerprint_of, read_checkpoint
 from marginlens.embeddings.device_models import DeviceOneLayer
 from marginlens.embeddings.results import Ending, RankCorrelations
 from marginlens.embeddings.settings import TrainingSettings
@@ -51,6 +51,11 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
     assert run.accuracy > 0.6
     assert [settings.rate(k) for k in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
     assert run.parameters.E.dtype == np.float32
+
+
+def test_data_of_another_vocabulary_are_other_data():
+    fingerprints = {fingerprint_of(LabelledSequences([[0, 1]], [1], size)) for size in (2, 3)}
+    assert len(fingerprints) == 2
 
 
 @pytest.mark.statement("B App. E")

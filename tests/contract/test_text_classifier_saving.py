@@ -10,7 +10,7 @@ import pytest
 from made_up_reviews import reviews
 from marginlens.embeddings.classifier import AttentionTextClassifier
 from marginlens.embeddings.classifier_tokens import PlainIds, WordsAndPairs
-from marginlens.embeddings.saving import ARRAYS, FACTS, TENSORS
+from marginlens.embeddings.saving import ARRAYS, FACTS, TENSORS, _exchange
 from marginlens.errors import InputError, MissingExtra
 from marginlens.text import TextPipeline
 
@@ -48,8 +48,10 @@ def test_labels_and_ids_survive_saving(labels, tmp_path):
     ids = [[0, 1, 2], [3, 1, 2]] * 5
     pipeline = TextPipeline(stop_words=None, min_count=1)
     model = AttentionTextClassifier(pipeline, epochs=1).fit(ids, list(labels) * 5)
+    model.left_out_ = np.array([1, 4])
     model.save(tmp_path / "m")
     again = AttentionTextClassifier.load(tmp_path / "m")
+    assert again.left_out_.tolist() == [1, 4]
     assert again.classes_.tolist() == list(labels)
     assert again.classes_.dtype == model.classes_.dtype
     assert isinstance(again.tokens_, PlainIds)
@@ -93,6 +95,14 @@ def test_an_interrupted_save_leaves_the_earlier_model(fitted, tmp_path, monkeypa
         fitted.save(tmp_path / "m")
     assert {one.name: one.read_bytes() for one in (tmp_path / "m").iterdir()} == before
     assert [one.name for one in tmp_path.iterdir()] == ["m"]
+
+
+def test_an_earlier_model_comes_back_where_the_new_one_cannot_take_its_place(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / FACTS).write_text("earlier")
+    with pytest.raises(FileNotFoundError, match="gone"):
+        _exchange(tmp_path / "gone", tmp_path / "m", tmp_path / "aside")
+    assert (tmp_path / "m" / FACTS).read_text() == "earlier"
 
 
 def test_pickling_in_memory_works(data, fitted):
