@@ -189,7 +189,11 @@ def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
 
 def _note(kept: KeptVisionRun) -> str:
     settings, data = kept.settings, kept.facts["data"]
-    altered = [word for word, given in ((f"shifted by up to {settings.crop} pixels", settings.crop), ("mirrored", settings.flip)) if given]
+    altered = [
+        word
+        for word, given in ((f"shifted by up to {settings.crop} pixels", settings.crop), ("mirrored", settings.flip))
+        if given
+    ]
     extras = [
         f"{settings.warmup} steps of warm-up" if settings.warmup else "",
         f"gradients cut to norm {settings.clip:g}" if settings.clip else "",
