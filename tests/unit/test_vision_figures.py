@@ -9,7 +9,7 @@ from marginlens.experiments import a_f67
 from marginlens.experiments.vision_figures import COLUMNS, curve_figure, map_figure
 from marginlens.runs.telling import Ending
 from marginlens.vision.keeping import kept_run
-from marginlens.vision.results import BY_LAYER, VisionCurves
+from marginlens.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, told_curves
 from marginlens.vision.training import map_epochs
 
 
@@ -63,3 +63,15 @@ def test_words_say_how_long_a_kept_run_was_and_how_its_images_were_altered():
     numbers = a_f67._numbers_of(longer)
     assert numbers["cifar10_norm_rank"] == pytest.approx(1.0)
     assert a_f67._told_kept(longer, numbers).startswith("CIFAR-10, 337 epochs: nnz/T of the last layer 0.909 → 0.054")
+
+
+def test_the_history_up_to_an_epoch_has_that_epoch_and_maps_belong_to_labels() -> None:
+    records = [EpochRecord(epoch, 1.0, 0.5, 0.5, 1.0, *[(0.5,)] * 5) for epoch in range(3)]
+    curves = curves_of(records, {epoch: np.full((1, 4), 0.25) for epoch in (0, 2)}, ("cat",))
+    assert [curves.until(epoch).epochs.tolist() for epoch in (1, 2)] == [[0.0, 1.0], [0.0, 1.0, 2.0]]
+    assert [curves.until(epoch).map_epochs for epoch in (1, 2)] == [(0,), (0, 2)]
+    told = told_curves(curves)
+    assert curves_from(told).labels == ("cat",)
+    told["maps"]["labels"] = ["cat", "dog"]
+    with pytest.raises(ValueError, match="maps of another shape"):
+        curves_from(told)
