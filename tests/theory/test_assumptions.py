@@ -79,7 +79,7 @@ def test_assumption_b_asks_for_equal_scores_below_the_optimum():
     for scores, spread in ([[1.0, 0.2, 0.3], [0.5, 0.3, 0.3]], 0.1), ([[1.0, 0.2, 0.2 + 1e-9], [0.5, 0.3, 0.3]], 1e-9):
         unequal, v = scored_tokens(KEYS, scores)
         assert not check_assumption_b(unequal, v)
-        assert check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread)
+        assert check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread, rel=1e-6, abs=0.0)
     for tied in ([1.0, 1.0, 0.2], [1.0, 1.0, 1.0]):
         tie, v = scored_tokens(KEYS, [tied, [0.5, 0.3, 0.3]])
         assert not check_assumption_b(tie, v)
@@ -114,7 +114,7 @@ def test_strict_optimum_and_distinct_scores_bracket_ties():
     assert not check_strict_optimum(tie, v)
     near, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5 - 1e-9, 0.1]])
     assert check_strict_optimum(near, v)
-    assert check_distinct_scores(near, v).numbers["smallest_gap"] == pytest.approx(1e-9, rel=1e-6)
+    assert check_distinct_scores(near, v).numbers["smallest_gap"] == pytest.approx(1e-9, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.statement("A Def 1")

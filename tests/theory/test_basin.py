@@ -226,7 +226,7 @@ def test_proven_radius_is_the_largest_of_its_parts_at_every_scale_of_the_keys(sc
     data, v = scored_tokens([[[scale], [-scale]]], [[1.0, 0.0]])
     cone = basin_cone(data, v, [0])
     theta, mu, pi = 2 * scale, 1 / 8, (1 / 8) / (2 - 1 / 8)
-    assert (cone.theta, cone.mu, cone.A_bar) == pytest.approx((theta, mu, 2 * scale))
+    assert (cone.theta, cone.mu, cone.A_bar) == pytest.approx((theta, mu, 2 * scale), rel=1e-6, abs=0.0)
     ratio, L_p = np.exp(np.diff(Logistic().log_abs_derivative(np.array([1.0, 0.0]))))[0], smoothness(data, v).L_p
     shell = np.log(8 * 0.5 * 2 / pi) / (mu / 4)
     between = np.log(8 * 0.5 * 4 * ratio / pi) / (mu / 2 + pi / 2)

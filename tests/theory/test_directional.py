@@ -61,7 +61,7 @@ def test_keys_of_any_length_have_the_same_neighbours(scale):
     )
     found, expected = directional_margin(scaled, np.ones(3)), directional_margin(data, np.ones(3))
     assert found.unique
-    assert found.margin == pytest.approx(scale * expected.margin)
+    assert found.margin == pytest.approx(scale * expected.margin, rel=1e-6, abs=0.0)
     np.testing.assert_array_equal(found.neighbours, expected.neighbours)
 
 
@@ -75,7 +75,7 @@ def test_ties_single_tokens_and_batches():
     near = directional_margin(scored_tokens([[[1e-9], [0.0], [-1e-9], [-1.0]]], [[0.0] * 4])[0], [1.0])
     assert near.unique
     assert near.neighbours.tolist() == [[False, True, False, False]]
-    assert near.second_gap == pytest.approx(1e-9)
+    assert near.second_gap == pytest.approx(1e-9, rel=1e-6, abs=0.0)
     alone = directional_margin(TokenDataset(np.ones((2, 1, 3)), [1, 1]), np.ones(3), np.ones(3))
     assert alone.margin == alone.second_gap == np.inf
     assert alone.unique

@@ -45,7 +45,7 @@ def test_batches_of_different_lengths_are_refused(compare):
 
 def test_tiny_angles_survive():
     a = np.array([1.0, 0.0])
-    assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9)
+    assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9, abs=0.0)
     assert ml.angle(a, -a) == pytest.approx(np.pi)
 
 

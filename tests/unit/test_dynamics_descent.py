@@ -226,7 +226,7 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
 def test_queries_of_any_length_have_their_matrix_and_step(scale):
     p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
     np.testing.assert_allclose(ml.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
-    assert ml.matching_step(ml.NormalizedStep(2.0), scale * u).size == pytest.approx(0.4 / scale)
+    assert ml.matching_step(ml.NormalizedStep(2.0), scale * u).size == pytest.approx(0.4 / scale, rel=1e-6, abs=0.0)
 
 
 def test_steps_of_any_kind_of_number_are_floats():

@@ -61,7 +61,7 @@ def test_paths_are_cut_where_they_leave_the_window():
 
 def test_misalignment_resolves_what_one_minus_cosine_loses():
     tilted = np.array([1.0, 1e-9])
-    assert drawing.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6)
+    assert drawing.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(("selected", "lines"), [([0, 0, 0], 1), ([1, 0, 0], 0)])

@@ -35,7 +35,7 @@ def test_a_near_tie_is_no_tie() -> None:
     found = select_tokens([[1.0, 1.0 + 1e-9, 0.0]])
     assert found.selected.tolist() == [1]
     assert found.n_tied.tolist() == [1]
-    assert found.margin[0] == pytest.approx(1e-9, rel=1e-6)
+    assert found.margin[0] == pytest.approx(1e-9, rel=1e-6, abs=0.0)
 
 
 def test_a_mask_without_heads_holds_for_every_head_and_hides_larger_logits() -> None:
