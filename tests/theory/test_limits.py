@@ -1,5 +1,7 @@
 """Theorems 1, 2 and 3: what is predicted, and that risk and descent do it; with controls where an assumption fails."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -278,7 +280,11 @@ def test_the_account_names_theorems_assumptions_and_candidates():
         "Not certain: 1 - correlation with p^mm",
     ):
         assert line in text
-    assert "\n" not in repr(predict_limit(data, v))
+    found = predict_limit(data, v)
+    assert "\n" not in repr(found)
+    many = replace(found, labels=("LMM",) * 13, selections=np.zeros((13, 1), dtype=int), margins=np.ones(13))
+    assert str(many).count("LMM selects [0]") == 10
+    assert "  and 3 more\n" in str(many)
 
 
 @pytest.mark.statement("A Thm 3")
@@ -300,11 +306,43 @@ def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
     assert started.basin == 1
 
 
+@pytest.mark.statement("A Thm 3")
+def test_only_local_optima_are_candidates_and_each_once():
+    data, v = figure_1b()
+    gmm, local = (token_optimality(data, v, [t]).direction for t in (0, 1))
+    assert predict_limit(data, v, start=gmm, limit=1).labels == ("GMM",)
+    assert predict_limit(data, v, start=local, limit=1).labels == ("GMM", "LMM")
+    assert predict_limit(data, v, start=[-1.0, -1.0], limit=1).labels == ("GMM",)
+    against, head = scored_tokens(
+        [[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]]
+    )  # no p selects both optima
+    none = predict_limit(against, head, limit=1)
+    assert none.selections.shape == (0, 2)
+    assert "Candidates (P^mm is too large to list in full): none." in str(none)
+
+
+@pytest.mark.statement("A Thm 2", "A Thm 3")
+def test_without_a_start_or_with_one_that_decides_nothing_the_reason_is_told():
+    data, v = figure_1b()
+    assert predict_limit(data, v).why.startswith("Not certain: A Thm 2 does not apply, and without a start")
+    two_inputs = scored_tokens(*two_level_scores(np.random.default_rng(3), 3, 3, 6))
+    assert predict_limit(*two_inputs).why.startswith("Not certain: n > 1, and without a start")
+    corners, head = scored_tokens([[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], [[1.0, 0.5, 0.0]])
+    tied = predict_limit(corners, head, start=[2.0, 2.0])
+    assert tied.why == "Not certain: the start selects no unique tokens."
+    assert tied.basin is tied.cone is None
+    single = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3), start=np.ones(3))
+    assert single.why == "Not certain: no input has two tokens, so there is nothing to select."
+
+
 @pytest.mark.statement("A Thm 2")
 def test_edge_cases_are_accounts_too():
     alone = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3))
     assert not any(verdict.applies for verdict in alone.verdicts)
     assert alone.direction is None
+    too_long = predict_limit(*figure_1a(), step=ConstantStep(1e3))
+    assert [check.name for check in too_long.verdicts[1].conditions if not check.holds] == ["step size"]
+    assert too_long.direction is None
     zero = predict_limit(*figure_1c(), start=[0.0, 0.0])
     assert "the start is zero" in zero.why
     line, v = scored_tokens([[[1.0], [0.0]]], [[1.0, 0.0]])

@@ -193,7 +193,13 @@ def _around(
     if not at.unique:
         return None, None, (Check("locally optimal start", False, "the start selects no unique tokens"),)
     own = token_optimality(data, v, at.selected)
-    local = bool(own.is_locally_optimal) and own.solution.status is Status.OPTIMAL
+    if own.solution.status is Status.TRIVIAL:
+        return (
+            own,
+            None,
+            (Check("locally optimal start", False, "no input has two tokens, so there is nothing to select"),),
+        )
+    local = bool(own.is_locally_optimal)
     verb = "are" if local else "are not"
     sentence = f"the tokens {at.selected.tolist()} that the start selects {verb} locally optimal, score gap {own.score_gap:.4g}"
     optimal = Check("locally optimal start", local, sentence, {"score_gap": float(own.score_gap)})
