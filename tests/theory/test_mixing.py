@@ -35,6 +35,27 @@ def test_the_generator_gives_the_scores_it_promises() -> None:
     np.testing.assert_array_equal(constants.nu, nu)
 
 
+@pytest.mark.statement("A Lemma 14", "A Eq. (85)")
+def test_the_constants_are_their_formulas() -> None:
+    """With the slope one everywhere, and an input shorter than the other."""
+    data = TokenDataset([[[2.0], [2.0], [1.0], [-3.0]], [[1.0], [0.25]]], [1, 1])
+    found = mixing_constants(data, [1.0], [[0, 1], [0]], Correlation())
+    assert (found.epsilon, found.C, found.C_plus, found.C_minus) == (0.5, 3.0, 5.0, 0.25)
+    assert found.nu.tolist() == [2.0, 1.0]
+    assert found.rho(0.5) == pytest.approx(-6.0 * np.log(20.0), rel=tolerances.ROUNDING)
+    assert mixing_constants(TokenDataset([[[2.0], [-1.0]]], [1]), [1.0], [[0]]).epsilon == 1.5
+
+
+@pytest.mark.statement("A Lemma 14")
+@pytest.mark.parametrize("scores", [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -2.0], [0.0, 0.0, -1.0]])
+def test_sets_that_do_not_share_the_highest_score_or_not_a_positive_one_are_refused(scores: Any) -> None:
+    data = TokenDataset([[[one] for one in scores]], [1])
+    with pytest.raises(
+        InputError, match=r"'optimal_sets\[0\]' .* share one positive score, above those of the other tokens"
+    ):
+        mixing_constants(data, [1.0], [[0, 1]])
+
+
 @pytest.mark.statement("A Eq. (85)")
 def test_the_contribution_of_other_tokens_is_bounded() -> None:
     """Z_i = Σ_{t ∉ O_i} s_t γ_t, from the plain softmax, at many p; the upper bound is attained for some p up to ten per cent."""
@@ -75,7 +96,9 @@ def test_nonoptimality_is_the_softmax_and_keeps_going_where_it_underflows() -> N
     np.testing.assert_allclose(log_nonoptimality(data, points, sets), np.log(plain), rtol=tolerances.HIGH_PRECISION)
     line = TokenDataset([[[1.0], [0.0]]], [1])
     assert log_nonoptimality(line, [1e5], [[0]]) == -1e5
-    assert log_nonoptimality(line, [-40.0], [[0]]) == pytest.approx(-np.exp(-40.0), rel=tolerances.HIGH_PRECISION, abs=0.0)
+    assert log_nonoptimality(line, [-40.0], [[0]]) == pytest.approx(
+        -np.exp(-40.0), rel=tolerances.HIGH_PRECISION, abs=0.0
+    )
     assert log_nonoptimality(line, [3.0], [[0, 1]]) == -np.inf
 
 
@@ -99,6 +122,28 @@ def test_pairs_are_compared_as_plain_risks_compare_them() -> None:
     plain = risk(data.repeat(int(shallow.sum())), v, found.points[shallow])
     order = np.argsort(found.excess_order[shallow], kind="stable")
     assert np.all(np.diff(plain[order]) >= -tolerances.ROUNDING)
+
+
+@pytest.mark.statement("A Assumption D")
+def test_rho_is_the_largest_that_no_pair_contradicts() -> None:
+    data, v, sets = label_mixing(3, 5, 2, 6, 0)
+    found = check_mixing(data, v, sets)
+    addressed = found.log_q[:, None] <= 1.1 * found.log_q
+    lower = found.excess_order[:, None] < found.excess_order
+    for rho, agrees in ((found.rho, True), (np.nextafter(found.rho, 0.0), False)):
+        deep = addressed & (found.log_q[:, None] <= rho)
+        assert bool(lower[deep].all()) == agrees
+    assert found.n_pairs == np.sum(addressed & (found.log_q[:, None] <= found.rho))
+
+
+@pytest.mark.statement("A Assumption D")
+def test_scores_that_tie_up_to_rounding_compare_as_exact_ties_do() -> None:
+    data, v, sets = label_mixing(3, 5, 2, 6, 0)
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((data.d_model, data.d_model)))[0]
+    turned = TokenDataset(data.X @ turn, data.y, K=data.K)
+    assert max(np.ptp(turned.scores(v @ turn)[i, one]) for i, one in enumerate(sets)) > 0.0
+    exact, blurred = check_mixing(data, v, sets), check_mixing(turned, v @ turn, sets)
+    np.testing.assert_array_equal(blurred.excess_order, exact.excess_order)
 
 
 @pytest.mark.statement("A Assumption D")

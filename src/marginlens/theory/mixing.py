@@ -172,8 +172,7 @@ def check_mixing(
     other = int(np.argmin(np.where(contradicts[worst], order, len(order))))
     rho = float(np.nextafter(log_q[worst], -np.inf))
     left = int(np.sum(addressed & (log_q[:, None] <= rho)))
-    holds = bool(rho > _SHALLOW * depth and left > 0)
-    return MixingPairs(slack, rho, depth, holds, left, points[[worst, other]], points, log_q, order)
+    return MixingPairs(slack, rho, depth, rho > _SHALLOW * depth, left, points[[worst, other]], points, log_q, order)
 
 
 @implements("A", "Thm 8")
