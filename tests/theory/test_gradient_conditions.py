@@ -7,6 +7,7 @@ from scipy.special import log_softmax
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, correlation
 from marginlens.data import figure_1a, figure_1b, scored_tokens
+from marginlens.dynamics import risk_gradient, softmax
 from marginlens.theory import (
     basin_cone,
     descent_correlation,
@@ -17,6 +18,7 @@ from marginlens.theory import (
     local_gradient_bounds,
     locally_optimal_directions,
 )
+from marginlens.theory.gradient_conditions import LocalGradientBounds
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING
 
@@ -44,8 +46,9 @@ def test_the_factor_two_is_tight_and_the_inequality_survives_underflow():
         found = key_inequality(log_s, [1.0, 0.0], [1.0, -1.0])
         assert found.log_left == pytest.approx(found.log_bound, rel=ROUNDING)  # both 2 Γ A (1 - s)², however small
         assert found.log_bound == pytest.approx(np.log(2.0) - 2 * distance, rel=ROUNDING)
-    padded = key_inequality([0.0, -3.0, -np.inf], [1.0, 0.0, 7.0], [1.0, -1.0, 9.0])
+    padded = key_inequality([0.0, -3.0, -np.inf], [5.0, 4.0, 7.0], [1.0, -1.0, 9.0])
     assert padded.log_left == pytest.approx(np.log(2.0) - 6.0)
+    assert padded.log_bound == pytest.approx(np.log(2.0) - 6.0)
     with pytest.raises(InputError, match="'log_s' argument must be logarithms of probabilities"):
         key_inequality([0.0, np.nan], [1.0, 0.0], [1.0, 0.0])
 
@@ -166,6 +169,50 @@ def test_local_bounds_report_what_they_compare():
     assert found.cosine_bound == pytest.approx(cone.c / (cone.A_bar * cone.C))
     with pytest.raises(InputError, match=r"'p' argument must be an array of finite numbers of shape \(n_points, 2\)"):
         local_gradient_bounds(data, v, cone, p[0])
+
+
+@pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
+def test_local_bounds_of_several_inputs_are_means_in_units_of_the_margin():
+    rng = np.random.default_rng(3)
+    data, v = ragged_problem(rng, 3, 4, 3)
+    alpha = locally_optimal_directions(data, v).selections[0]
+    cone = basin_cone(data, v, alpha)
+    assert abs(cone.theta - 1.0) > 0.1
+    p = rng.standard_normal((6, 3))
+    found = local_gradient_bounds(data, v, cone, p, 7.0 * cone.p)
+    missing = np.mean(1.0 - softmax(data.repeat(6), p)[:, np.arange(3), alpha], axis=-1)
+    descent = -risk_gradient(data.repeat(6), v, p).value() @ cone.p / np.linalg.norm(cone.p) / cone.theta
+    np.testing.assert_allclose(np.exp(found.log_upper), cone.C * missing, rtol=CONDITIONED)
+    np.testing.assert_allclose(np.exp(found.log_lower), cone.c * missing, rtol=CONDITIONED)
+    np.testing.assert_allclose(np.exp(found.log_descent), np.where(descent > 0.0, descent, np.nan), rtol=CONDITIONED)
+    np.testing.assert_allclose(np.exp(found.log_norm_bound), cone.A_bar * cone.C * missing, rtol=CONDITIONED)
+    decay = cone.A_bar * cone.C * data.n_tokens * np.exp(-np.linalg.norm(p, axis=-1) * cone.theta / 2)
+    np.testing.assert_allclose(np.exp(found.log_decay), decay, rtol=CONDITIONED)
+    assert found.cosine_bound == pytest.approx(cone.c * cone.theta / (cone.A_bar * cone.C), rel=ROUNDING)
+
+
+@pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
+def test_all_three_bounds_must_hold():
+    fine = {
+        "log_upper": 2.0,
+        "log_descent": 1.0,
+        "log_lower": 0.0,
+        "log_norm": 0.0,
+        "log_norm_bound": 1.0,
+        "log_decay": 2.0,
+        "cosine": 0.9,
+    }
+    broken = {
+        "log_upper": 0.5,
+        "log_descent": np.nan,
+        "log_lower": 1.5,
+        "log_norm": 1.5,
+        "log_decay": 0.5,
+        "cosine": 0.1,
+    }
+    cases = [fine, *({**fine, name: value} for name, value in broken.items())]
+    columns = {name: np.array([one[name] for one in cases]) for name in fine}
+    assert LocalGradientBounds(**columns, cosine_bound=0.5).hold.tolist() == [True, *[False] * len(broken)]
 
 
 @pytest.mark.statement("A Lemma 4", "A Lemma 7")

@@ -126,21 +126,22 @@ def test_descent_reaches_the_law_on_random_problems():
 
 
 @pytest.mark.parametrize(
-    ("step", "slack"),
+    ("step", "slack", "spread"),
     [
-        pytest.param(NormalizedStep(0.01), 9.0, id="normalised, the active rows decide"),
-        pytest.param(NormalizedStep(0.01), 0.3, id="normalised, an inactive row decides"),
-        pytest.param(ConstantStep(1.0), 9.0, id="constant, the active rows decide"),
+        pytest.param(NormalizedStep(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
+        pytest.param(NormalizedStep(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
+        pytest.param(NormalizedStep(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
+        pytest.param(ConstantStep(1.0), 9.0, 1.0, id="constant, the active rows decide"),
     ],
 )
-def test_deviations_fall_at_the_predicted_rate(step, slack):
-    data, v = with_rows([[1.0, 0.9], [1.0, -0.7], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
+def test_deviations_fall_at_the_predicted_rate(step, slack, spread):
+    data, v = with_rows([[1.0, 0.9 * spread], [1.0, -0.7 * spread], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
     law = residual_law(data, v, [0], loss=Correlation())
     assert law.carrying.tolist() == [True, True, False]
     n_steps = 4000 if isinstance(step, NormalizedStep) else 400_000
     run = descend(data, v, loss=Correlation(), step=step, n_steps=n_steps, record=Record(10))
     deviation, norm = law.deviation(run.saved["p"]), np.linalg.norm(run.saved["p"], axis=-1)
-    late = (deviation > 1e-9) & (norm > min(0.6 * norm[-1], 20.0))
+    late = (deviation > 1e-9) & (norm > min(0.6 * norm[-1], 12.0))
     assert late.sum() > 20
     slope = np.polyfit(norm[late], np.log(deviation[late]), 1)[0]
     assert slope == pytest.approx(-law.rate, rel=LAW_RATE)
@@ -204,6 +205,13 @@ def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_t
     assert deviation[1] < 0.15 * deviation[0] < 0.015
 
 
+def test_a_row_with_a_small_multiplier_carries_and_is_not_weak():
+    small = 1e-6
+    law = residual_law(*with_rows([[1.0, 1.0], [1.0, -small]], [0.5, 2.0]), [0])
+    assert law.carrying.all()
+    np.testing.assert_allclose(law.multipliers, [small / (1.0 + small), 1.0 / (1.0 + small)], rtol=CONDITIONED)
+
+
 def test_a_single_active_row_cannot_deviate():
     data, v = with_rows([[1.0, 0.0], [3.0, 1.0]], [1.0, 1.0])
     law = residual_law(data, v, [0])
@@ -252,7 +260,9 @@ def test_inputs_of_different_lengths_in_a_batch_equal_the_problems_alone():
         np.testing.assert_allclose(law.deviation(p)[j], alone.deviation(p[j]), rtol=CONDITIONED)
 
 
-@pytest.mark.parametrize("X", [np.ones((2, 1, 3)), np.ones((2, 4, 3)), np.zeros((1, 2, 3))], ids=["alone", "alike", "zero"])
+@pytest.mark.parametrize(
+    "X", [np.ones((2, 1, 3)), np.ones((2, 4, 3)), np.zeros((1, 2, 3))], ids=["alone", "alike", "zero"]
+)
 def test_where_nothing_can_be_told_apart_no_law_holds(X):
     y, p = np.ones(len(X)), np.ones(3)
     one, many = TokenDataset(X, y), TokenDataset(X[None], y[None])
