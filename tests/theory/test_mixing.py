@@ -162,6 +162,18 @@ def test_wrong_sets_have_a_counter_example_at_every_depth(change: str) -> None:
     assert not excess_risk(data, v, other, selected=reference).above(excess_risk(data, v, p, selected=reference))
 
 
+@pytest.mark.statement("A Assumption D")
+def test_equal_risks_contradict_the_assumption() -> None:
+    data, v, sets = label_mixing(2, 4, 2, 6, 0)
+    flat = check_mixing(data, 0.0 * v, sets)
+    assert not flat.holds
+    assert flat.rho < flat.depth
+    assert flat.n_pairs == 0
+    everything = check_mixing(data, 0.0 * v, [range(4)] * 2)
+    assert everything.holds
+    assert everything.depth == -np.inf
+
+
 @pytest.mark.statement("A Eq. (83)")
 def test_the_networks_risk_is_the_formula_and_assumption_d_holds() -> None:
     pytest.importorskip("torch")

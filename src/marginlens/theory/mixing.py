@@ -252,7 +252,7 @@ def _risk_order(data: TokenDataset, head: Any, sets: tuple[IntArray, ...], loss:
         data, head = _with_exact_ties(data, head, sets), np.eye(data.d_key + 1)[-1]
     landscape = Landscape(data, head, loss)
     excess = landscape.excess(points @ landscape.basis, np.repeat(alpha[None], len(points), axis=0))
-    signed = np.where(excess.sign == 0.0, 0.0, excess.sign * excess.log)
+    signed = excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log)  # the logarithm of no excess is -inf
     _, rank = np.unique(np.stack([excess.sign, signed], axis=1), axis=0, return_inverse=True)
     return np.asarray(rank, dtype=np.int64).reshape(-1)
 
