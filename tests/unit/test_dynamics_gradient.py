@@ -98,6 +98,13 @@ def test_excess_risk_against_plain_and_decimal_arithmetic():
     assert np.array_equal(far.above(farther), far.sign > 0)
 
 
+def test_excess_risks_are_ordered_by_sign_and_then_by_logarithm():
+    sign, log = np.array([-1.0, -1.0, 0.0, 1.0, 1.0]), np.array([5.0, -900.0, -np.inf, -900.0, 5.0])  # increasing
+    risen, fallen = np.meshgrid(np.arange(5), np.arange(5), indexing="ij")
+    one, other = (ml.dynamics.ExcessRisk(sign[which], log[which]) for which in (risen, fallen))
+    assert np.array_equal(one.above(other), risen > fallen)
+
+
 def test_offsets_common_to_an_input_change_nothing():
     """Softmax ignores a shift of all keys of an input; so do our digits, even for a shift of 1e6."""
     data, v = ml.data.sphere_tokens(5, 3, 4, 5, 7)

@@ -40,9 +40,9 @@ class ExcessRisk:
 
     def above(self, other: ExcessRisk) -> Any:
         """Whether this excess is strictly larger than `other`, decided on logarithms, elementwise."""
-        return np.where(
-            self.sign != other.sign, self.sign > other.sign, self.sign * self.log > other.sign * other.log
-        ) & ~((self.sign == 0) & (other.sign == 0))
+        with np.errstate(invalid="ignore"):  # the logarithm of no excess is -inf
+            height, its_height = self.sign * self.log, other.sign * other.log
+        return np.where(self.sign != other.sign, self.sign > other.sign, height > its_height)
 
 
 @implements("A", "Eq. (63)")
