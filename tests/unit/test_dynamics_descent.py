@@ -229,6 +229,12 @@ def test_queries_of_any_length_have_their_matrix_and_step(scale):
     assert ml.matching_step(ml.NormalizedStep(2.0), scale * u).size == pytest.approx(0.4 / scale, rel=1e-6, abs=0.0)
 
 
+def test_the_norm_of_a_matrix_does_not_overflow():
+    data = ml.TokenDataset([[(1.0, 0.0), (0.0, 1.0)]], [1.0])
+    run = ml.descend_matrix(data, [1.0, 0.0], [1.0, 0.0], start=[[3e200, 0.0], [0.0, 4e200]], n_steps=1)
+    assert run.norm == pytest.approx(5e200, rel=ROUNDING)
+
+
 def test_steps_of_any_kind_of_number_are_floats():
     for kind in (ml.ConstantStep, ml.NormalizedStep, ml.UntilNorm, ml.UntilLength):
         assert kind(Fraction(1, 2)) == kind(0.5)

@@ -91,7 +91,7 @@ def descend_matrix(
     W = points[:, -1].reshape(shape)
     p = np.einsum("bqd,q->bd", W, query)
     attention = softmax(batch, p)
-    norm, status = np.linalg.norm(points[:, -1], axis=-1), np.array(ENDINGS, dtype=object)[reason]
+    norm, status = length(points[:, -1]), np.array(ENDINGS, dtype=object)[reason]
     nothing = Saved(np.empty(0, dtype=np.int64))
     if data.is_batch:
         return Trajectory(W, attention, np.argmax(attention, axis=-1), norm, status, taken, nothing)
