@@ -26,6 +26,8 @@ def test_matrices_count_all_their_axes():
     assert isinstance(ml.correlation(A[0], B[0], axes=2), float)
     with pytest.raises(ml.InputError, match="'b' argument must be weights whose last 2 axes match"):
         ml.correlation(A, B[..., :2], axes=2)
+    with pytest.raises(ml.InputError, match=r"'a' argument must be weights of at least 2 axes; got shape \(3,\)"):
+        ml.correlation(A[0, 0], B, axes=2)
 
 
 def test_zero_has_no_direction():
