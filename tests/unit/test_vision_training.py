@@ -232,6 +232,7 @@ def test_images_are_shifted_by_whole_pixels_with_zeros_around_and_mirrored_half_
         shifts.add(found[0][:2])
         mirrors += found[0][2]
     assert len(shifts) > 12  # of 25
+    assert all({shift[axis] for shift in shifts} == set(range(5)) for axis in (0, 1))  # from one end to the other
     assert 10 < mirrors < 40
 
 
@@ -272,6 +273,20 @@ def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():
     chosen = VisionSettings(warmup=4, learning_rate=1.0)
     assert [chosen.rate(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert VisionSettings().rate(0) == 3e-3
+
+
+def test_a_warm_up_goes_on_from_one_epoch_to_the_next(images, monkeypatch):
+    rates, usual = [], training._Run.step
+
+    def step(run):
+        usual(run)
+        rates.append(run.optimiser.param_groups[0]["lr"])
+
+    monkeypatch.setattr(training._Run, "step", step)
+    train_vision(
+        images, settings(epochs=2, warmup=6, learning_rate=6.0, optimiser="sgd", clip=1e-6)
+    )  # four steps an epoch
+    assert rates == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 6.0, 6.0]
 
 
 def test_patches_must_tile_the_image(images):
