@@ -155,21 +155,22 @@ def test_record_keeps_what_was_asked_for():
     assert one.saved["excess_risk"].log.shape == (2,)
 
 
-def test_a_run_that_overflows_stops_alone():
+@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+def test_a_run_that_overflows_stops_alone(loss):
     """One problem with keys of 1e300 overflows at once; its neighbours go on."""
     data, v = ml.data.sphere_tokens(3, 2, 3, 2, 0)
     K = data.K.copy()
     K[1] *= 1e300
     wild = ml.TokenDataset(data.X, data.y, K=K)
     start = np.full((3, 2), 1e10)
-    run = ml.descend(wild, v, n_steps=50, start=start, record=ml.Record(10))
+    run = ml.descend(wild, v, loss=loss, n_steps=50, start=start, record=ml.Record(10))
     assert run.status[1] is ml.DescentStatus.NON_FINITE
     assert run.status[0] is run.status[2] is ml.DescentStatus.COMPLETED
     assert np.isfinite(run.final).all()
     assert run.steps_taken.tolist() == [50, 0, 50]
     assert np.array_equal(run.saved["p"][1], np.tile(start[1], (6, 1)))
     assert "last finite iterate" in run.status[1].value
-    alone = ml.descend(wild[0], v[0], n_steps=50, start=start[0])
+    alone = ml.descend(wild[0], v[0], loss=loss, n_steps=50, start=start[0])
     assert np.array_equal(alone.final, run.final[0])
 
 
@@ -183,9 +184,10 @@ def test_diverging_steps_end_at_the_last_finite_iterate(loss):
 @pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
 def test_nothing_to_select_is_stationary(loss):
     one_token = ml.TokenDataset(np.ones((3, 1, 2)), [1, 1, -1])
-    run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10)
+    run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10, start=[1.0, 2.0], record=ml.Record(5))
     assert run.status is ml.DescentStatus.STATIONARY
     assert run.steps_taken == 0
+    assert run.saved["p"].tolist() == [[1.0, 2.0]] * 3
     equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
     assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.DescentStatus.STATIONARY
     plain = ml.descend(one_token, np.ones(2), loss=loss, step=ml.ConstantStep(1.0), n_steps=10)
@@ -268,6 +270,7 @@ def test_nonlinear_linear_head_equals_linear_head():
         ({"start": [np.nan, 0]}, r"'start' argument must be .*; got nan at index \(0,\)"),
         ({"record": 10}, "'record' argument must be an ml.Record or None; got 10"),
         ({"record": ml.Record([3, 2])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
+        ({"record": ml.Record([3, 3])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
         ({"record": ml.Record([[1], [2, 3]])}, "'steps' argument must be increasing whole numbers .*; got "),
         ({"record": ml.Record([2000])}, "'steps' argument must be increasing whole numbers from 0 to n_steps = 1000"),
     ],
