@@ -26,6 +26,9 @@ class OwnLogistic(Loss):
         return -np.logaddexp(0.0, np.asarray(u))
 
 
+LOOPS = pytest.mark.parametrize("loss", [Logistic(), OwnLogistic()], ids=["compiled", "NumPy"])
+
+
 def decimal_head_gradient(data, v, p):
     """(direction, log norm) of the logistic risk's gradient in v, in 60-digit decimals."""
     with localcontext() as context:
@@ -116,15 +119,19 @@ def test_batch_and_many_starts_equal_single_runs():
     assert "COMPLETED" in repr(alone)
 
 
-def test_one_zero_gradient_rests_and_two_end_the_run():
-    run = descend_joint(figure_3a(), n_steps=1)  # from zero, no token scores anything, so only v can move
+@LOOPS
+def test_one_zero_gradient_rests_and_two_end_the_run(loss):
+    run = descend_joint(figure_3a(), n_steps=1, loss=loss)  # from zero, no token scores anything: only v can move
     assert not run.p.any()
     assert run.norms[0] == pytest.approx(0.1)
+    assert run.status is DescentStatus.COMPLETED
     nothing = TokenDataset([[(0.0, 0.0), (0.0, 0.0)]], [1.0])
-    assert descend_joint(nothing, n_steps=5).status is DescentStatus.STATIONARY
+    ended = descend_joint(nothing, n_steps=5, loss=loss)
+    assert ended.status is DescentStatus.STATIONARY
+    assert ended.steps_taken == 0
 
 
-@pytest.mark.parametrize("loss", [Logistic(), OwnLogistic()], ids=["compiled", "NumPy"])
+@LOOPS
 def test_a_run_that_leaves_the_numbers_stops_alone(loss):
     data, huge = figure_3a().repeat(2), 1e308
     start = (np.array([[0.0, 1.0], [huge, huge]]), np.array([[1.0, 0.0], [huge, huge]]))
