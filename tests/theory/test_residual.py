@@ -157,6 +157,16 @@ def test_steps_up_to_the_largest_settle_and_longer_ones_do_not():
     assert ends[0] < CONDITIONED < 1e-2 < ends[1]
 
 
+def test_the_slowest_and_the_fastest_rate_are_eigenvalues():
+    rows = np.array([[2.0, 0.9, 0.0], [2.0, -0.7, 0.3], [2.0, 0.1, -0.5]])
+    law = residual_law(*with_rows(rows, [0.5, 2.0, 1.0]), [0])
+    assert law.solution.margin == pytest.approx(2.0)
+    share = np.sqrt(law.multipliers / law.multipliers.sum())[:, None] * rows[:, 1:]
+    slow, fast = np.linalg.eigvalsh(share.T @ share) / 2.0
+    assert [law.rate, law.stiffness] == pytest.approx([slow, fast], rel=CONDITIONED)
+    assert law.largest_step == pytest.approx(2.0 / fast, rel=CONDITIONED)
+
+
 def test_law_deviation_is_that_of_the_selected_tokens_and_infinite_without_a_law():
     data, v = figure_1b()
     run = descend(data, v, start=[0.0, 1.0], n_steps=300)
@@ -189,6 +199,18 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
     assert law.deviation(run.final) < CONDITIONED
     np.testing.assert_allclose(law.multipliers_from(run.final), law.multipliers, rtol=CONDITIONED)
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
+
+
+@pytest.mark.parametrize("width", [1.0, 1e-2, 1e-4])
+def test_small_multipliers_of_dependent_rows_have_their_closed_form(width):
+    """Rows at -w, 0 and 2w: λ = (2t, 1 - 3t, t), and training can only show λ₁²λ₃/λ₂³ = c₁²c₃/c₂³."""
+    gaps = np.array([1e-6, 100.0, 1e-4])
+    data, v = with_rows([[1.0, -width], [1.0, 0.0], [1.0, 2.0 * width]], gaps)
+    law = residual_law(data, v, [0], loss=Correlation())
+    ratio = np.cbrt(gaps[0] ** 2 * gaps[2] / 4.0) / gaps[1]
+    expected = np.array([2.0 * ratio, 1.0, ratio]) / (1.0 + 3.0 * ratio)
+    np.testing.assert_allclose(law.multipliers, expected, rtol=CONDITIONED)
+    np.testing.assert_allclose(law.offset[1], np.log(2.0 * gaps[2] / gaps[0]) / (3.0 * width), rtol=CONDITIONED)
 
 
 def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_the_norm():

@@ -21,7 +21,8 @@ from marginlens.theory.problem import plain
 _WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
 _NEWTON_STEPS = 100
-_SETTLED = 1e-13  # Newton stops where λ no longer changes, relative to the largest
+_NEAR = 0.5  # change of log λ up to which a whole Newton step is safe: the third derivative is at most that times the second
+_SETTLED = 1e-13  # change of log λ at which Newton stops
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -228,7 +229,10 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     multipliers, log_ratio = np.zeros((len(batch), n_pairs)), np.full((len(batch), n_pairs), np.nan)
     offset, (residual, rate, stiffness) = np.full((len(batch), data.d_key), np.nan), np.full((3, len(batch)), np.nan)
     log_c, active = _log_c(batch, scores.reshape(batch.mask.shape), loss, found.neighbours, solution)
-    rows, given = solution.rows.reshape(len(batch), n_pairs, data.d_key), solution.multipliers.reshape(len(batch), n_pairs)
+    rows, given = (
+        solution.rows.reshape(len(batch), n_pairs, data.d_key),
+        solution.multipliers.reshape(len(batch), n_pairs),
+    )
     size = np.linalg.norm(rows, axis=-1)
     for j in np.flatnonzero(holds):
         tight = np.flatnonzero(active[j])
@@ -322,22 +326,27 @@ def _least_entropy(
     rows: FloatArray, x: FloatArray, log_c: FloatArray, place: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
+    _, size, axes = np.linalg.svd(rows, full_matrices=False)
+    basis = axes[
+        size > _DEPENDENT * np.max(size)
+    ].T  # (d_key, rank): in it no curvature is too small to count, however small λ
+    inside, target, o = rows @ basis, x @ basis, place @ basis
 
     def value(o: FloatArray) -> float:
-        return float(np.sum(np.exp(np.minimum(log_c - rows @ o, 600.0))) + o @ x)
+        return float(np.sum(np.exp(np.minimum(log_c - inside @ o, 600.0))) + o @ target)
 
     for _ in range(_NEWTON_STEPS):
-        lam = np.exp(log_c - rows @ place)
-        slope = x - rows.T @ lam
-        root = np.sqrt(lam)[:, None] * rows
-        step = -np.linalg.lstsq(root.T @ root, slope, rcond=_DEPENDENT)[0]
-        length, here, decrease = 1.0, value(place), float(slope @ step)
-        while length > 1e-10 and value(place + length * step) > here + 0.25 * length * decrease:
+        lam = np.exp(log_c - inside @ o)
+        slope = target - inside.T @ lam
+        root = np.sqrt(lam)[:, None] * inside
+        step = -np.linalg.lstsq(root.T @ root, slope, rcond=None)[0]
+        length, here, decrease, change = 1.0, value(o), float(slope @ step), float(np.max(np.abs(inside @ step)))
+        while length * change > _NEAR and value(o + length * step) > here + 0.25 * length * decrease:
             length *= 0.5
-        if np.max(np.abs(rows @ step)) <= _SETTLED:
+        if change <= _SETTLED:
             break
-        place = place + length * step
-    return place, np.exp(log_c - rows @ place)
+        o = o + length * step
+    return basis @ o, np.exp(log_c - inside @ o)
 
 
 def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tuple[float, float]:
