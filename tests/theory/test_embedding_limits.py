@@ -23,7 +23,7 @@ from marginlens.theory.embedding_limits import (
     predict_embedding_limit,
     tightest_slack,
 )
-from marginlens.theory.vocabulary_selections import feasible_selections
+from marginlens.theory.vocabulary_selections import feasible_selections, selected_tokens
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])
 
@@ -54,6 +54,7 @@ def test_the_width_asked_for_is_beyond_any_machine():
         assert not power.holds
         assert power.numbers["log10_least"] == pytest.approx(8.0 * math.log10(88.0 * rate**2 + 111.0 * rate + 2.0))
         assert not verdict.applies
+    assert "with probability 0.95 the flow diverges" in check_theorem_5(SMALL, rate=1.0, d_model=7).conclusion
     text = str(check_theorem_5(SMALL, rate=576.0, d_model=2048))
     assert "[x] η₀ ≥ 4n²T²: η₀ = 576, and 4n²T² = 576 for n = 4, T = 3." in text
     assert "[ ] d ≥ (88η₀² + 111η₀ + 2)⁸: log₁₀ d = 3.31, and that of the bound is 59.7." in text
@@ -159,6 +160,24 @@ def test_tokens_that_never_meet_may_tie_at_different_heights():
     np.testing.assert_allclose(ties, [[1, 0, 1, 0, 0], [0, 1, 0, 1, 1]], atol=tolerances.ROUNDING)
     with pytest.raises(InputError, match="linearly independent on the tokens that occur"):
         all_selecting_directions(np.ones((3, 4)), [[0, 1, 2]], [1])
+    with pytest.raises(InputError, match="'E' argument must be at least 4 rows, one for each token; got 3 rows"):
+        all_selecting_directions(np.eye(3), [[0, 3]], [1])
+
+
+@pytest.mark.statement("B Eq. (8)")
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e-6])
+def test_logits_tie_up_to_rounding_and_no_further(size):
+    rounding = 2.0**-40
+    near, apart = (np.array([[1.0], [1.0 - share * rounding]]) for share in (0.5, 2.0))
+    assert selected_tokens(size * near, [3.0], [[0, 1]])[0].tolist() == [0, 1]
+    assert selected_tokens(size * apart, [3.0], [[0, 1]])[0].tolist() == [0]
+
+
+@pytest.mark.statement("B Lemma 19")
+def test_selections_that_contradict_each_other_in_a_circle_are_never_solved():
+    pairs = [[0, 1], [0, 2], [1, 2]]
+    found = feasible_selections(np.eye(3), pairs)
+    assert len(found) == found.n_solved == 13  # the ways to rank three tokens, ties included
 
 
 @pytest.mark.statement("B Lemma 19")
