@@ -245,6 +245,11 @@ def test_unusable_arguments_are_named(options, message):
         gradient_flow(data, v, **options)
 
 
+def test_a_nonlinear_head_has_no_excess_risk_to_keep():
+    with pytest.raises(InputError, match="'record' argument must be without 'excess_risk' for a nonlinear head"):
+        gradient_flow(figure_1b()[0], lambda z: z[:, 0], record=Record(keep=("excess_risk",)))
+
+
 @pytest.mark.parametrize("end", [UntilNorm, UntilLength])
 def test_an_end_must_be_positive(end):
     with pytest.raises(InputError, match="must be a positive number"):
