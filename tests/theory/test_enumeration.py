@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens import InputError, TokenDataset
-from marginlens.data import figure_1b, sphere_tokens
+from marginlens.data import figure_1b, scored_tokens, sphere_tokens
 from marginlens.theory import locally_optimal_directions, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import ROUNDING
@@ -107,3 +107,11 @@ def test_a_batch_is_refused():
     data, v = sphere_tokens(3, 2, 2, 2, 0)
     with pytest.raises(InputError, match=r"must be one problem; got a batch of 3 instead. Take one with data\[j\]."):
         locally_optimal_directions(data, v)
+
+
+def test_directions_of_equal_margins_are_listed_in_the_order_of_their_tokens():
+    line = np.array([[-1.0], [0.0], [1.0]])  # either end beats the middle
+    keys = [np.pad(line, ((0, 0), (0, 1))), np.pad(line, ((0, 0), (1, 0)))]
+    found = locally_optimal_directions(*scored_tokens(keys, [[1.0, 0.0, 1.0]] * 2))
+    assert np.ptp(found.margins) == 0.0
+    assert found.selections.tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]

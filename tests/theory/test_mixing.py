@@ -115,8 +115,14 @@ def test_linear_label_mixing_satisfies_assumption_d_with_the_lemmas_rho(delta: f
 
 
 @pytest.mark.statement("A Assumption D")
-def test_pairs_are_compared_as_plain_risks_compare_them() -> None:
+@pytest.mark.parametrize("ragged", [False, True], ids=["equally long", "ragged"])
+def test_pairs_are_compared_as_plain_risks_compare_them(ragged: bool) -> None:
     data, v, sets = label_mixing(3, 5, 2, 6, 3)
+    if ragged:
+        lengths = [int(one.max()) + 1 for one in sets]
+        assert len(set(lengths)) > 1
+        X, K = ([part[i, :n] for i, n in enumerate(lengths)] for part in (data.X, data.K))
+        data = TokenDataset(X, data.y, K=K)
     found = check_mixing(data, v, sets)
     shallow = found.log_q > -20.0
     plain = risk(data.repeat(int(shallow.sum())), v, found.points[shallow])

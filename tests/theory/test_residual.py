@@ -292,6 +292,7 @@ def test_where_nothing_can_be_told_apart_no_law_holds(X):
     assert not law.holds
     assert law.deviation(p) == laws.deviation(p)[0] == np.inf
     assert np.isnan(law.multipliers_from(p)).all()
+    assert np.isnan(law.multipliers).all()
     assert law_deviation(one, p, descend(one, p, n_steps=1)) == np.inf
     assert repr(law) == f"ResidualLaw({[0] * len(X)}, does not hold)"
 
