@@ -72,8 +72,9 @@ def test_the_relaxed_direction_must_select_with_room_outside_the_support():
     tight = predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
     assert tight.p_direction is None
     assert "by no margin at all" in str(tight)
-    room = predict_limit(two_inputs(0.5, support, [(0.1, 1.0), (0.0, 0.0)]))
-    assert room.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
+    for little in (0.1, 1e-6):
+        room = predict_limit(two_inputs(0.5, support, [(little, 1.0), (0.0, 0.0)]))
+        assert room.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
     either = predict_limit(
         two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)])
     )  # the other token tells labels apart as well
