@@ -19,6 +19,7 @@ from marginlens.errors import InputError
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]
+STILL, MOVED = 1e-14, 1e-9  # a rate at which nothing moves but by rounding, and how far that may be seen
 
 
 @pytest.fixture
@@ -51,6 +52,38 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
     assert run.accuracy > 0.6
     assert [settings.rate(k) for k in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
     assert run.parameters.E.dtype == np.float32
+
+
+def test_a_run_that_hardly_moves_records_the_loss_and_the_ranks_of_its_start(data, settings, monkeypatch):
+    monkeypatch.setattr(training, "RankCorrelations", lambda known: RankCorrelations(known, at_least=10))
+    still = {**settings.told(), "epochs": 1, "learning_rate": STILL, "dtype": "float64"}
+    run, wide = (train_embeddings(data, TrainingSettings.of({**still, "spread": spread})) for spread in (1.0, 3.0))
+    assert run.history[0].loss == pytest.approx(run.loss, rel=MOVED)
+    ranks = RankCorrelations(run.statistics, at_least=10)(run.a, run.b)
+    assert (run.history[0].correlation_v, run.history[0].correlation_p) == pytest.approx(ranks, rel=MOVED)
+    assert np.abs(wide.parameters.E - 3.0 * run.parameters.E).max() < MOVED
+    if settings.layers == 1:
+        margins = [y * attended(run, ids) for ids, y in (data[i] for i in range(len(data)))]
+        assert run.loss == pytest.approx(np.mean(np.log1p(np.exp(-np.array(margins)))), rel=MOVED)
+        assert run.accuracy == np.mean(np.array(margins) > 0.0)
+
+
+def attended(run, ids):
+    """f of one sequence, by the run's two products."""
+    q = np.exp(run.a[ids] - run.a[ids].max())
+    return q @ run.b[ids] / q.sum()
+
+
+def test_every_step_is_taken_at_the_rate_of_its_epoch(data, settings, monkeypatch):
+    rates, usual = [], training._Run.step
+
+    def step(run):
+        rates.append(run.rate)
+        usual(run)
+
+    monkeypatch.setattr(training._Run, "step", step)
+    train_embeddings(data, settings)
+    assert rates == pytest.approx(np.repeat([1e-2, 1e-3, 1e-3, 1e-4], 5))
 
 
 def test_data_of_another_vocabulary_are_other_data():
