@@ -21,7 +21,8 @@ P = np.ones(2)
 
 NEVER = [None, "nonsense", object(), {"a": 1}, b"ab", 1j * np.ones(2), np.array(["a", "b"])]
 NUMBER = [*NEVER, np.nan, [[1.0], [1.0, 2.0]], [], np.ones((2, 2))]  # for one number
-WEIGHTS = [*NEVER, 3.7, [[1.0], [1.0, 2.0]], 10**400]  # for vectors
+TIMES = [np.ones(2, dtype="m8[s]"), np.ones(2, dtype="M8[s]")]
+WEIGHTS = [*NEVER, 3.7, [[1.0], [1.0, 2.0]], 10**400, *TIMES]  # for vectors
 WHOLE = [*NUMBER, 3.7, -1, True]
 INDICES = [*NEVER, 3.7, [[0], [0, 1]], [0.5, 1.0], np.ones((1, 1, 1))]
 TEXT = [None, 3.7, object(), b"ab", ["a", "b"], np.ones(2)]
