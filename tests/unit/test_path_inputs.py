@@ -89,3 +89,7 @@ def test_a_cone_on_the_line_keeps_its_side():
     path = regularization_path(data, [1.0], [2.0, 5.0], cone=Cone([-1.0], 1.5, 1.0))
     np.testing.assert_allclose(path.points[:, 0], -1.0)  # the smallest norm on the wrong side of the optimal token
     assert path.binds[-1] is Binding.CONE
+    np.testing.assert_allclose(
+        path.distance([-3.0]), [1.0 - 1.0 / 2.0, 1.0 - 1.0 / 5.0]
+    )  # of p̄(R)/R, not of p̄(R)/‖p̄(R)‖
+    np.testing.assert_allclose(path.correlation([-3.0]), 1.0)
