@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from marginlens.data.files import resolved
 from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
@@ -87,16 +87,11 @@ def curves(request: Request, settings: ProbeSettings, progress: Progress) -> Che
 # ---- the folder
 
 
-def _resolved(folder: Path) -> Path:
-    """The folder itself, with ~ for a home; ~nobody stays as it is, as in shells."""
-    return Path(os.path.expanduser(folder)).resolve()
-
-
 def check_folder(folder: Path | None) -> Path | None:
     """A place where the page can be written: nothing there yet, or an earlier probe, in a folder that is there."""
     if folder is None:
         return None
-    final = _resolved(folder)
+    final = resolved(folder)
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
         raise reject("out", expected, f"the file {str(folder)!r}")
@@ -116,7 +111,7 @@ def check_folder(folder: Path | None) -> Path | None:
 
 def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
     """Write the files beside their place and move the folder into it, so that it appears whole or not at all."""
-    final = _resolved(folder)
+    final = resolved(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
             made, earlier = Path(workshop) / "new", Path(workshop) / "earlier"

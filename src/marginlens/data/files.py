@@ -88,6 +88,11 @@ def as_path(path: Any, argument: str, expected: str) -> Path:
     return Path(path)
 
 
+def resolved(place: str | os.PathLike[str]) -> Path:
+    """The place itself, with ~ for a home; ~nobody stays as it is, as in shells."""
+    return Path(os.path.expanduser(place)).resolve()
+
+
 def write_whole(place: Path, content: bytes, argument: str) -> None:
     """Write a file beside its place and rename it into it, so that it appears whole or not at all."""
     check_place(place, argument)

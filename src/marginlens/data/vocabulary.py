@@ -129,9 +129,7 @@ class Characters:
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The characters that occur, and (n_characters,) the text in their ids."""
-        letters = _as_text(text).encode(
-            "utf-32-le", "surrogatepass"
-        )  # half a surrogate pair is a character of a Python string
+        letters = _as_text(text).encode("utf-32-le", "surrogatepass")  # half a surrogate pair is a character too
         points, ids = np.unique(np.frombuffer(letters, dtype="<u4"), return_inverse=True)
         return Vocabulary(tuple(map(chr, points.tolist())), self), ids.reshape(-1).astype(np.int64)
 

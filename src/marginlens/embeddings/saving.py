@@ -43,8 +43,10 @@ def check_folder(folder: str | os.PathLike[str], argument: str = "folder") -> Pa
 def _may_be_replaced(place: Path) -> bool:
     """Whether a folder is empty, or all that it holds was written by `save`."""
     there = {one.name for one in place.iterdir()}
-    if not there or not there <= {FACTS, TENSORS, ARRAYS}:
-        return not there
+    if not there:
+        return True
+    if not there <= {FACTS, TENSORS, ARRAYS}:
+        return False
     try:
         told = json.loads((place / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

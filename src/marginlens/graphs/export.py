@@ -58,10 +58,8 @@ def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]
         except (KeyError, TypeError) as problem:
             raise reject("tables", "made by to_table", f"one that lacks {problem}") from problem
         nodes, edges = (whole_numbers(one, f"tables[{place}]") for one in given[:2])
-        last, edges = (
-            whole_number(given[2], f"tables[{place}]", at_least=0),
-            edges if edges.size else edges.reshape(0, 3),
-        )
+        last = whole_number(given[2], f"tables[{place}]", at_least=0)
+        edges = edges if edges.size else edges.reshape(0, 3)
         if nodes.ndim != 1 or edges.ndim != 2 or edges.shape[1] != 3:
             got = f"nodes of shape {nodes.shape} and edges of shape {edges.shape}"
             raise reject(f"tables[{place}]", "nodes of shape (n_nodes,) and edges of shape (n_edges, 3)", got)

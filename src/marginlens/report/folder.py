@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from marginlens.data.files import resolved
 from marginlens.errors import reject
 from marginlens.report.ledger_file import LEDGER
 
@@ -52,7 +53,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
     Opening the draft is the test whether `place` can be written, so it comes before any computing.
     """
     try:
-        final = Path(os.path.expanduser(place)).resolve()  # which leaves ~nobody as it is, as shells do
+        final = resolved(place)
         _require_report(final)
         ground = next(parent for parent in final.parents if parent.exists())
         workshop = Path(tempfile.mkdtemp(prefix=f".{final.name}-", suffix=".partial", dir=ground))

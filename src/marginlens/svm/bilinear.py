@@ -75,8 +75,9 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, formed: int = FORMED) -> Bilin
         return _rescaled(blank, bilinear_svm(near_tokens, near_queries, named, formed=formed), of_tokens + of_queries)
     sizes = blank.rows.sizes
     if not sizes.all():
-        for one in np.flatnonzero(blank.rows.vanish):  # no W tells tokens apart that look the same
-            return _infeasible(blank, (np.arange(len(named)) == one).astype(np.float64))
+        alike = np.flatnonzero(blank.rows.vanish)
+        if len(alike):  # no W tells tokens apart that look the same
+            return _infeasible(blank, (np.arange(len(named)) == alike[0]).astype(np.float64))
         return replace(blank, status=Status.INACCURATE)  # by underflow
     if blank.rows.shape[0] * blank.rows.shape[1] <= formed:
         found = least_distance(np.asarray(blank.rows), blank.floor)

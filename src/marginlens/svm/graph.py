@@ -117,8 +117,9 @@ def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> Gr
     """The rows `kept` group by group, put together and judged; `formed` as in `solve_part`."""
     rows, ties = blank.rows, blank.equalities
     zero = np.flatnonzero(rows.sizes == 0.0)
-    for one in zero[rows.vanish(zero)]:  # no W tells tokens apart that look the same
-        return _infeasible(blank, (np.arange(len(rows)) == one).astype(np.float64), np.zeros(len(ties)))
+    alike = zero[rows.vanish(zero)]
+    if len(alike):  # no W tells tokens apart that look the same
+        return _infeasible(blank, (np.arange(len(rows)) == alike[0]).astype(np.float64), np.zeros(len(ties)))
     if len(zero):  # by underflow
         return replace(blank, status=Status.INACCURATE)
     last, label = group_labels(rows, ties)

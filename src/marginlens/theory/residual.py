@@ -229,10 +229,8 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     multipliers, log_ratio = np.zeros((len(batch), n_pairs)), np.full((len(batch), n_pairs), np.nan)
     offset, (residual, rate, stiffness) = np.full((len(batch), data.d_key), np.nan), np.full((3, len(batch)), np.nan)
     log_c, active = _log_c(batch, scores.reshape(batch.mask.shape), loss, found.neighbours, solution)
-    rows, given = (
-        solution.rows.reshape(len(batch), n_pairs, data.d_key),
-        solution.multipliers.reshape(len(batch), n_pairs),
-    )
+    rows = solution.rows.reshape(len(batch), n_pairs, data.d_key)
+    given = solution.multipliers.reshape(len(batch), n_pairs)
     size = np.linalg.norm(rows, axis=-1)
     for j in np.flatnonzero(holds):
         tight = np.flatnonzero(active[j])
@@ -327,9 +325,8 @@ def _least_entropy(
 ) -> tuple[FloatArray, FloatArray]:
     """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
     _, size, axes = np.linalg.svd(rows, full_matrices=False)
-    basis = axes[
-        size > _DEPENDENT * np.max(size)
-    ].T  # (d_key, rank): in it no curvature is too small to count, however small λ
+    # in this basis (d_key, rank) no curvature is too small to count, however small λ
+    basis = axes[size > _DEPENDENT * np.max(size)].T
     inside, target, o = rows @ basis, x @ basis, place @ basis
 
     def value(o: FloatArray) -> float:
