@@ -30,4 +30,7 @@ for norm, W in zip(path.radii, path.points, strict=True):
 # What to notice: the priorities are those of one last word; the same two words may be ranked the other way round after another.
 ranked = [last for last, graph in automaton.graphs.items() if len(graph.strict)]
 print("last words with a ranking:", ", ".join(names.shown[last] for last in ranked))
-print("goes on:", names.decode(automaton.sample(names.encode("the cat and the dog and"), 8, np.random.default_rng(0), window=6)))
+print(
+    "goes on:",
+    names.decode(automaton.sample(names.encode("the cat and the dog and"), 8, np.random.default_rng(0), window=6)),
+)

@@ -70,7 +70,9 @@ def test_a_benchmark_that_lacks_a_package_says_how_to_get_it(bench):
     )
 
 
-@pytest.mark.parametrize("command", [[Path(sys.executable).with_name("marginlens")], [sys.executable, "-m", "marginlens"]])
+@pytest.mark.parametrize(
+    "command", [[Path(sys.executable).with_name("marginlens")], [sys.executable, "-m", "marginlens"]]
+)
 def test_the_command_says_its_version_installed_and_as_a_module(command):
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"marginlens {marginlens.__version__}\n"

@@ -66,7 +66,9 @@ def test_extreme_outputs_neither_warn_nor_lose_the_sign():
     large = np.array([[800.0, 0.0]])
     assert CrossEntropy().derivative(large, y)[0, 0] == 0.0
     assert CrossEntropy().value(-large, y)[0] == 800.0
-    assert CrossEntropy().derivative(np.array([[40.0, 0.0]]), y)[0, 0] == pytest.approx(-np.exp(-40.0), rel=1e-6, abs=0.0)
+    assert CrossEntropy().derivative(np.array([[40.0, 0.0]]), y)[0, 0] == pytest.approx(
+        -np.exp(-40.0), rel=1e-6, abs=0.0
+    )
 
 
 def test_what_is_not_a_loss_is_refused():

@@ -210,7 +210,9 @@ class Exact:
 def exact(array: np.ndarray) -> Exact:
     mantissa, exponent = np.frexp(array)
     power = int(np.min(exponent, where=array != 0.0, initial=0)) - 53
-    shifted = [int(m * 2.0**53) << max(0, int(e) - 53 - power) for m, e in zip(mantissa.flat, exponent.flat, strict=True)]
+    shifted = [
+        int(m * 2.0**53) << max(0, int(e) - 53 - power) for m, e in zip(mantissa.flat, exponent.flat, strict=True)
+    ]
     return Exact(np.array(shifted, dtype=object).reshape(array.shape), power)
 
 
@@ -271,7 +273,7 @@ def test_every_planted_fault_gets_its_status_and_a_proof() -> None:
             assert solution.status is Status.INFEASIBLE, planted.kind
             check_certificate(solution, rows, planted.kind)
         elif not certainly_feasible(planted, rows):
-            continue                                        # the rows were rounded to the wrong side of the witness
+            continue  # the rows were rounded to the wrong side of the witness
         elif planted.X.shape[1] == 1:
             assert solution.status is Status.TRIVIAL
             assert (solution.x == 0.0).all()

@@ -92,7 +92,8 @@ def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float, feas
 
 
 @pytest.mark.parametrize(
-    ("m", "d"), [(1, 1), (3, 1), (20, 10), (20, 40), (20, 500), (63, 64), (64, 31), (65, 31), (65, 33), (130, 64), (380, 200)]
+    ("m", "d"),
+    [(1, 1), (3, 1), (20, 10), (20, 40), (20, 500), (63, 64), (64, 31), (65, 31), (65, 33), (130, 64), (380, 200)],
 )
 def test_every_method_the_kernel_chooses_from_is_certified(m: int, d: int) -> None:
     rng = np.random.default_rng(m * d)
@@ -190,7 +191,9 @@ def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
     rng = np.random.default_rng(5)
     A = np.abs(rng.normal(size=(6, 4)))
     plain, scaled = least_distance(A, np.ones(6)), least_distance(A * scale, np.ones(6))
-    representable = 1e-150 < scale < 1e150  # multipliers go with the inverse square: beyond, x is right but its proof is lost
+    representable = (
+        1e-150 < scale < 1e150
+    )  # multipliers go with the inverse square: beyond, x is right but its proof is lost
     assert scaled.status is (Status.OPTIMAL if representable else Status.INACCURATE)
     assert not representable or scaled.kkt_residual() <= tolerances.SVM_KKT
     np.testing.assert_allclose(scaled.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
@@ -225,7 +228,9 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS * 10
         else:
             assert_solved(solution)
-            np.testing.assert_allclose(solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
+            np.testing.assert_allclose(
+                solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected)
+            )
 
 
 @pytest.mark.parametrize("apart", [1e-3, 1e-6, 1e-9])
@@ -294,7 +299,9 @@ def test_ragged_inputs_give_their_own_pairs_and_batches_pad_them() -> None:
     assert batch.pairs.shape == (3, 9, 3)
     for j, (tokens, selected) in enumerate(zip(problems, ([2, 0, 1], [0, 3, 0], [0, 0, 0]), strict=True)):
         one = att_svm(TokenDataset(tokens, np.ones(3)), selected)
-        expected = [(i, a, t) for i, (X, a) in enumerate(zip(tokens, selected, strict=True)) for t in range(len(X)) if t != a]
+        expected = [
+            (i, a, t) for i, (X, a) in enumerate(zip(tokens, selected, strict=True)) for t in range(len(X)) if t != a
+        ]
         assert [tuple(pair) for pair in one.pairs] == expected
         for (i, a, t), row in zip(expected, one.rows, strict=True):
             np.testing.assert_array_equal(row, tokens[i][a] - tokens[i][t])

@@ -186,7 +186,9 @@ def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
         q = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
         pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
         total = sum((moved[i] - moved[j]) * q[i] * q[j] * -(b[i] - b[j]) for i, j in pairs) / (1 + np.exp(-q @ b))
-        assert directional_slope(Parameters(E, p, v), direction, [ids], [-1]) == pytest.approx(total, rel=CONDITIONED, abs=0.0)
+        assert directional_slope(Parameters(E, p, v), direction, [ids], [-1]) == pytest.approx(
+            total, rel=CONDITIONED, abs=0.0
+        )
     p = np.array([60.0, 0.0])
     gap = directional_slope(Parameters(E, p, v), direction, [ids], [1])
     expected = 2.0 * math.exp(-60.0) * (-0.05 - 0.175) * 0.75 / (1.0 + math.exp(0.5))

@@ -58,7 +58,11 @@ def test_the_direction_points_at_the_nearest_point_of_the_hull() -> None:
     start = np.full(len(weights), 1.0 / len(weights))
     simplex = {"type": "eq", "fun": lambda w: w.sum() - 1.0}
     found = minimize(
-        lambda w: np.sum((w @ solution.rows) ** 2), start, bounds=[(0, 1)] * len(weights), constraints=simplex, tol=1e-12
+        lambda w: np.sum((w @ solution.rows) ** 2),
+        start,
+        bounds=[(0, 1)] * len(weights),
+        constraints=simplex,
+        tol=1e-12,
     )
     assert np.sqrt(found.fun) == pytest.approx(solution.margin, rel=tolerances.SVM_INTERIOR_POINT)
 

@@ -98,9 +98,18 @@ GOOD = np.ones((2, 3, 4))
         (({"X": [np.ones((2, 3)), np.ones((2, 4))], "y": [1, 1]}), "'X' argument must be tokens of one width"),
         (({"X": [np.ones((2, 3)), np.ones(3)], "y": [1, 1]}), r"'X\[1\]' argument must be an array of shape"),
         (({"X": "tokens", "y": [1, 1]}), "'X' argument must be real numbers of shape.*got 'tokens'"),
-        (({"X": GOOD + 1j, "y": [1, 1]}), "'X' argument must be real numbers of .*; got shape .* with dtype complex128"),
-        (({"X": [GOOD[0] + 1j, GOOD[1][:2]], "y": [1, 1]}), r"'X\[0\]' argument must be real numbers .* dtype complex128"),
-        (({"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}), "'W' argument must be small enough .* up to 1e\\+200"),
+        (
+            ({"X": GOOD + 1j, "y": [1, 1]}),
+            "'X' argument must be real numbers of .*; got shape .* with dtype complex128",
+        ),
+        (
+            ({"X": [GOOD[0] + 1j, GOOD[1][:2]], "y": [1, 1]}),
+            r"'X\[0\]' argument must be real numbers .* dtype complex128",
+        ),
+        (
+            ({"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}),
+            "'W' argument must be small enough .* up to 1e\\+200",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
@@ -128,7 +137,9 @@ def test_bad_heads_points_and_selections():
 
 def test_lists_that_do_not_fit_together_are_told_apart():
     two, three, wide = np.ones((2, 2)), np.ones((3, 2)), np.ones((2, 3))
-    with pytest.raises(ml.InputError, match=r"'X' argument must be problems with the same number of inputs; got \[2, 1\]"):
+    with pytest.raises(
+        ml.InputError, match=r"'X' argument must be problems with the same number of inputs; got \[2, 1\]"
+    ):
         ml.TokenDataset([[two, three], [two]], [[1, 1], [1, 1]])
     with pytest.raises(ml.InputError, match=r"'X' argument must be tokens of one width; got widths \[2, 3\]"):
         ml.TokenDataset([[two, two], [wide, wide]], [[1, 1], [1, 1]])
@@ -141,7 +152,9 @@ def test_lists_that_do_not_fit_together_are_told_apart():
 def test_tensors_that_require_a_gradient_are_refused():
     torch = pytest.importorskip("torch")
     tokens, labels = torch.ones(2, 3, 4, requires_grad=True), torch.ones(2, requires_grad=True)
-    with pytest.raises(ml.InputError, match=r"'X' argument must be real numbers .*; got a tensor that requires a gradient"):
+    with pytest.raises(
+        ml.InputError, match=r"'X' argument must be real numbers .*; got a tensor that requires a gradient"
+    ):
         ml.TokenDataset(tokens, [1, 1])
     with pytest.raises(ml.InputError, match=r"'y' argument must be labels.*got a tensor that requires a gradient"):
         ml.TokenDataset(GOOD, labels)

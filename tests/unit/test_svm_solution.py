@@ -76,7 +76,9 @@ def test_the_zero_vector_never_passes_for_a_solution(solved: MarginSolution, fac
 
 def test_nothing_passes_for_a_solution_where_a_zero_row_has_a_floor(solved: MarginSolution) -> None:
     rows, floor = np.vstack([solved.rows, np.zeros(5)]), np.append(solved.floor, 1e-15)
-    assert replace(solved, rows=rows, floor=floor, multipliers=np.append(solved.multipliers, 0.0)).kkt_residual() == np.inf
+    assert (
+        replace(solved, rows=rows, floor=floor, multipliers=np.append(solved.multipliers, 0.0)).kkt_residual() == np.inf
+    )
 
 
 def test_residuals_do_not_depend_on_scales(solved: MarginSolution) -> None:
@@ -91,7 +93,9 @@ def test_residuals_do_not_depend_on_scales(solved: MarginSolution) -> None:
         )
         assert rescaled.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE, abs=0.0)
     factors = 10.0 ** np.random.default_rng(2).uniform(-3, 3, size=12)
-    rows = replace(off, rows=off.rows * factors[:, None], floor=off.floor * factors, multipliers=off.multipliers / factors)
+    rows = replace(
+        off, rows=off.rows * factors[:, None], floor=off.floor * factors, multipliers=off.multipliers / factors
+    )
     assert rows.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE, abs=0.0)
 
 
@@ -131,7 +135,9 @@ def test_the_rounding_floor_grows_as_rows_cancel() -> None:
 def test_the_rounding_floor_counts_what_equalities_push() -> None:
     gap = 1e-4
     solution = least_distance([[1.0, 0.0]], [1.0], equalities=[[1.0, -gap]])
-    assert solution.rounding_floor() == pytest.approx(2.0**-52 * 2.0 / gap, rel=0.01, abs=0.0)  # as much as the row, against it
+    assert solution.rounding_floor() == pytest.approx(
+        2.0**-52 * 2.0 / gap, rel=0.01, abs=0.0
+    )  # as much as the row, against it
 
 
 def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_how_long() -> None:

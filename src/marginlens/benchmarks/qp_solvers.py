@@ -14,9 +14,9 @@ from scipy.optimize import nnls
 from marginlens.data.tokens import FloatArray
 
 Solve = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
-TOLERANCE = 1e-10             # what the interior-point solvers are asked for
-LOOSE = 1e-8                  # what scikit-learn's solvers are asked for: below it they stop improving
-HARD = 1e6                    # scikit-learn's C, far above every multiplier: no row is ever soft
+TOLERANCE = 1e-10  # what the interior-point solvers are asked for
+LOOSE = 1e-8  # what scikit-learn's solvers are asked for: below it they stop improving
+HARD = 1e6  # scikit-learn's C, far above every multiplier: no row is ever soft
 UNBOUNDED = 1e30
 
 

@@ -18,9 +18,9 @@ from marginlens.svm import MarginSolution, Status, least_distance, token_pairs
 from marginlens.threads import n_threads
 
 SIZES = ((4, 6, 10, 1000), (4, 6, 100, 1000), (4, 6, 500, 1000), (20, 20, 200, 1), (100, 10, 500, 1))
-LOOPED = 100                  # problems of a batch that a competitor is looped over, or as many as the budget allows
-BUDGET = 0.1                  # seconds per competitor and repeat
-HOPELESS = 5.0                # so many times slower than the fastest competitor, a solver is timed twice and no more
+LOOPED = 100  # problems of a batch that a competitor is looped over, or as many as the budget allows
+BUDGET = 0.1  # seconds per competitor and repeat
+HOPELESS = 5.0  # so many times slower than the fastest competitor, a solver is timed twice and no more
 
 
 def bench_svm(progress: Progress | None = None, *, repeats: int = 12, seed: int = 0) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def _problems(n: int, T: int, d: int, batch: int, rng: np.random.Generator) -> t
 
 def _one_size(A: FloatArray, b: FloatArray, repeats: int, progress: Progress) -> list[dict[str, Any]]:
     ours = {count: _Timed("marginlens", f"one call, threads: {count}") for count in {1, min(n_threads(), len(A))}}
-    least_distance(A[:1], b[:1])                                                # compile, or load what was compiled
+    least_distance(A[:1], b[:1])  # compile, or load what was compiled
     others = [_Looped(one, *A.shape[1:]) for one in competitors(*A.shape[1:])]
     for _ in range(repeats):
         for threads, timed in ours.items():
@@ -152,7 +152,7 @@ class _Looped:
             return
         try:
             if not self._answers:
-                self._solve(A[0], b[0])                                         # whatever a first call sets up
+                self._solve(A[0], b[0])  # whatever a first call sets up
             began, answers = time.perf_counter(), []
             for rows, floor in zip(A[:LOOPED], b, strict=False):
                 answers.append(self._solve(rows, floor))

@@ -49,7 +49,9 @@ class TokenDataset:
             with np.errstate(over="ignore", invalid="ignore"):
                 self.K = self.X if W is None else self.X @ self.W.T
             if not np.isfinite(self.K).all():
-                raise reject("W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(W).max():.3g}")
+                raise reject(
+                    "W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(W).max():.3g}"
+                )
         self.mask: BoolArray = np.arange(self.X.shape[-2]) < self.lengths[..., None]
         if n_inputs == 0 or self.lengths.size == 0:
             raise reject("X", "at least one input", "an empty dataset")

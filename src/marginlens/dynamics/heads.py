@@ -58,7 +58,9 @@ class TorchHead:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
             raise reject("v", f"a head that gives one number per input ({features.shape[0]} in all)", got)
         if not output.requires_grad:
-            raise reject("v", "a head that torch can differentiate by its input", "one whose output does not depend on it")
+            raise reject(
+                "v", "a head that torch can differentiate by its input", "one whose output does not depend on it"
+            )
         (slope,) = torch.autograd.grad(output.sum(), features)
         scores = np.einsum("...itd,...id->...it", self.data.X, slope.numpy().reshape(z.shape)) * self.data.y[..., None]
         margin = self.data.y * output.detach().numpy().reshape(self.data.y.shape)

@@ -17,30 +17,30 @@ from marginlens.svm.cholesky import solve_lower, solve_upper
 from marginlens.svm.products import apply_rows, combine_rows, square_sum
 
 SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2
-IMPOSSIBLE_BELOW = 1e-14      # unit rows, with weights that sum to one, that cancel to this contradict each other
+IMPOSSIBLE_BELOW = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
 _EPS = 2.0**-52
-_DEPENDENT = 16 * _EPS        # a combination of unit rows this small, relative to its weights, is zero
-_NEGLIGIBLE = 64 * _EPS       # a coefficient this small, relative to the largest, is rounding
-_MOST_DRIFT = 64              # steps after which x and the multipliers are recomputed from the factors
+_DEPENDENT = 16 * _EPS  # a combination of unit rows this small, relative to its weights, is zero
+_NEGLIGIBLE = 64 * _EPS  # a coefficient this small, relative to the largest, is rounding
+_MOST_DRIFT = 64  # steps after which x and the multipliers are recomputed from the factors
 
 
 class Inside(NamedTuple):
     """The rows inside: the first k hold A[entered] = L Q with Q orthonormal and L lower triangular."""
 
-    Q: FloatArray             # (capacity, d)
-    L: FloatArray             # (capacity, capacity)
-    entered: IntArray         # (capacity,) which row each is
-    held: FloatArray          # (capacity,) their multipliers
-    marked: BoolArray         # (n_rows,) whether a row is inside
+    Q: FloatArray  # (capacity, d)
+    L: FloatArray  # (capacity, capacity)
+    entered: IntArray  # (capacity,) which row each is
+    held: FloatArray  # (capacity,) their multipliers
+    marked: BoolArray  # (n_rows,) whether a row is inside
 
 
 class Split(NamedTuple):
     """A row as a = Qᵀ shift + step with step orthogonal to Q; turn = L⁻ᵀ shift are its coefficients on the rows inside."""
 
-    shift: FloatArray         # (capacity,)
-    turn: FloatArray          # (capacity,)
-    step: FloatArray          # (d,)
-    part: FloatArray          # (d,) scratch
+    shift: FloatArray  # (capacity,)
+    turn: FloatArray  # (capacity,)
+    step: FloatArray  # (d,)
+    part: FloatArray  # (d,) scratch
 
 
 @njit(cache=True, nogil=True)
@@ -63,7 +63,7 @@ def dual_active_set(A: FloatArray, b: FloatArray, x: FloatArray, weights: FloatA
     held, turn, slack = inside.held, split.turn, np.empty(m)
     weights[:] = 0.0
     x[:] = 0.0
-    k: Any = np.int64(0)                                    # typed: a literal would compile all that takes it twice
+    k: Any = np.int64(0)  # typed: a literal would compile all that takes it twice
     drift, rotated, outcome = 0, False, STALLED
     for _ in range(20 * (m + d) + 100):
         new = _most_violated(A, b, x, inside.marked, slack)

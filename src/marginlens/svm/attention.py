@@ -41,15 +41,15 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
         problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
         missing pairs are zero rows marked -1, to be given the floor 0.
     """
-    alpha = as_dataset(data).selection(selected)[..., None]                                   # (…, n_inputs, 1)
+    alpha = as_dataset(data).selection(selected)[..., None]  # (…, n_inputs, 1)
     slot = np.arange(data.n_tokens - 1)
-    other = slot + (slot >= alpha)                                                # (…, n_inputs, n_tokens - 1)
+    other = slot + (slot >= alpha)  # (…, n_inputs, n_tokens - 1)
     present = other < data.lengths[..., None]
     inputs = np.broadcast_to(np.arange(data.n_inputs)[:, None], other.shape)
     pairs = np.stack([inputs, np.broadcast_to(alpha, other.shape), other], axis=-1)
-    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens            # where each input's tokens begin
-    tokens = data.K.reshape(-1, data.d_key)                                       # (all tokens, d_key)
-    rows = np.take(tokens, first + other, axis=0)                                 # (…, n_inputs, n_tokens - 1, d_key)
+    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens  # where each input's tokens begin
+    tokens = data.K.reshape(-1, data.d_key)  # (all tokens, d_key)
+    rows = np.take(tokens, first + other, axis=0)  # (…, n_inputs, n_tokens - 1, d_key)
     with np.errstate(over="ignore"):  # the solver refuses rows that are not finite
         np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
     if not data.is_batch:

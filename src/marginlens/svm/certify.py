@@ -16,17 +16,17 @@ EPS = 2.0**-52
 class Problem(NamedTuple):
     """Rows as given, their norms (0 for rows to leave out), and their floors divided by the norms and then by the largest."""
 
-    A: FloatArray             # (n_rows, d)
-    size: FloatArray          # (n_rows,)
-    floor: FloatArray         # (n_rows,)
+    A: FloatArray  # (n_rows, d)
+    size: FloatArray  # (n_rows,)
+    floor: FloatArray  # (n_rows,)
 
 
 class Answer(NamedTuple):
     """x = sum_r weights[r] a_r / size_r and slack_r = a_r·x / size_r - floor_r, or a Farkas vector in weights."""
 
-    x: FloatArray             # (d,)
-    weights: FloatArray       # (n_rows,)
-    slack: FloatArray         # (n_rows,)
+    x: FloatArray  # (d,)
+    weights: FloatArray  # (n_rows,)
+    slack: FloatArray  # (n_rows,)
 
 
 @njit(cache=True, nogil=True)

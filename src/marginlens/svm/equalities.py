@@ -9,7 +9,7 @@ from marginlens.directions import length
 from marginlens.svm.certify import EPS
 from marginlens.svm.kernel import INFEASIBLE, Found
 
-_INSIDE = 64 * EPS            # a row whose part outside the span of C is this small, relative to it, lies inside
+_INSIDE = 64 * EPS  # a row whose part outside the span of C is this small, relative to it, lies inside
 
 
 class NullSpace:
@@ -26,7 +26,7 @@ class NullSpace:
         left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
         limit = 64 * EPS * max(C.shape[1:]) * values.max(axis=-1, initial=0.0, keepdims=True)
         kept = values > limit
-        self._basis = right * kept[..., None]                                   # (batch, rank, d)
+        self._basis = right * kept[..., None]  # (batch, rank, d)
         self._inverse = left * np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)[:, None, :]
 
     def project(self, rows: FloatArray) -> FloatArray:

@@ -16,8 +16,8 @@ from marginlens.svm.certify import EPS, Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
 from marginlens.svm.products import combine_chosen
 
-SMALLEST_PIVOT = 1e-7         # below it a unit row counts as dependent on others
-TIGHT = 16 * EPS              # a distance that counts as none, relative to the sum of the multipliers, which is at least ‖x‖
+SMALLEST_PIVOT = 1e-7  # below it a unit row counts as dependent on others
+TIGHT = 16 * EPS  # a distance that counts as none, relative to the sum of the multipliers, which is at least ‖x‖
 
 
 @njit(cache=True, nogil=True)
@@ -35,7 +35,7 @@ def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: An
         chosen[r] = all_tight and size[r] > 0.0
     L, members = np.empty((m, m)), np.empty(m, dtype=np.int64)
     held, turn = np.empty(m), np.empty(m)
-    k: Any = np.int64(0)                                    # typed: a literal would compile all that takes it twice
+    k: Any = np.int64(0)  # typed: a literal would compile all that takes it twice
     if all_tight:
         k = settle(G, floor, chosen, members, L, held)
     for _ in range(8 * m + 8):

@@ -17,33 +17,35 @@ from marginlens.svm.solution import MOST_AMPLIFIED
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED, SHAKY = 0, 1, 2, 3, 4, 5
 SWEEPS = 60
-CLEAN = 1e-13                 # residual up to which the quick methods are believed; beyond, rows enter one by one
-PROVED = 1e-11                # residual below which a solution counts as proved, a decade inside the promised 1e-10
-ROUNDING = 16 * EPS           # times the amplification: what double precision leaves at best
-TIGHT = 1e-9                  # slack, relative to the floor, of a row that counts as tight
-NOTHING = 1e-12               # slack, relative to the length of x, that is rounding
+CLEAN = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
+PROVED = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
+ROUNDING = 16 * EPS  # times the amplification: what double precision leaves at best
+TIGHT = 1e-9  # slack, relative to the floor, of a row that counts as tight
+NOTHING = 1e-12  # slack, relative to the length of x, that is rounding
 
 
 class Batch(NamedTuple):
     """Problems of one shape."""
 
-    rows: FloatArray          # (batch, n_rows, d)
-    floor: FloatArray         # (batch, n_rows)
+    rows: FloatArray  # (batch, n_rows, d)
+    floor: FloatArray  # (batch, n_rows)
 
 
 class Found(NamedTuple):
     """What the kernel writes: x, multipliers or Farkas vectors, tight rows, and one of the codes above."""
 
-    x: FloatArray             # (batch, d)
-    weights: FloatArray       # (batch, n_rows)
-    active: BoolArray         # (batch, n_rows)
-    outcome: IntArray         # (batch,)
+    x: FloatArray  # (batch, d)
+    weights: FloatArray  # (batch, n_rows)
+    active: BoolArray  # (batch, n_rows)
+    outcome: IntArray  # (batch,)
 
 
 def empty_result(n_problems: int, n_rows: int, d: int) -> Found:
     """Room for the results of a batch."""
     shape = (n_problems, n_rows)
-    return Found(np.zeros((n_problems, d)), np.zeros(shape), np.zeros(shape, dtype=bool), np.zeros(n_problems, dtype=np.int64))
+    return Found(
+        np.zeros((n_problems, d)), np.zeros(shape), np.zeros(shape, dtype=bool), np.zeros(n_problems, dtype=np.int64)
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -165,7 +167,9 @@ def _proved(problem: Problem, answer: Answer) -> int:
         residual = max(residual, np.sqrt(distance / square_sum(accurate)))
     if residual > min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED):
         return UNPROVED
-    return OPTIMAL if ROUNDING * amplified <= MOST_AMPLIFIED else SHAKY  # beyond, another order of additions may say otherwise
+    return (
+        OPTIMAL if ROUNDING * amplified <= MOST_AMPLIFIED else SHAKY
+    )  # beyond, another order of additions may say otherwise
 
 
 @njit(cache=True, nogil=True)

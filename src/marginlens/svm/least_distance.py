@@ -26,7 +26,7 @@ from marginlens.svm.kernel import (
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 from marginlens.threads import over_problems
 
-FEW_ROWS = 64                 # up to so many, the Gram matrix of all rows is worth its cost at any width
+FEW_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _Solution = TypeVar("_Solution", bound=MarginSolution)
 _STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
@@ -103,7 +103,10 @@ def _in_range(A: FloatArray, b: FloatArray) -> Found:
 
 
 def _solution(
-    problem: tuple[FloatArray, FloatArray, FloatArray | None], found: Found, mu: FloatArray | None, names: IntArray | None
+    problem: tuple[FloatArray, FloatArray, FloatArray | None],
+    found: Found,
+    mu: FloatArray | None,
+    names: IntArray | None,
 ) -> MarginSolution:
     """The public form: nan where there is no solution, no batch axis for one problem."""
     impossible = found.outcome == INFEASIBLE

@@ -242,4 +242,3 @@ def gram(A: FloatArray, chosen: IntArray, known: int, G: FloatArray) -> None:
             s32 += A[r3, k] * A[r2, k]
             s33 += A[r3, k] * A[r3, k]
         G[i2, i2], G[i3, i2], G[i3, i3] = s22, s32, s33
-
