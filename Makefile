@@ -43,6 +43,7 @@ test: lint
 
 lint: $(READY)
 	@$(BIN)/ruff check src tests examples
+	@$(BIN)/ruff format --quiet --check src tests examples
 	@$(BIN)/mypy
 
 docs: $(READY)

@@ -135,6 +135,7 @@ def test_the_page_counts_the_verdicts_and_shows_their_shares(tmp_path):
     assert counts == [
         ("reproduced", "2"),
         ("reproduced-with-note", "0"),
+        ("partly-reproduced", "0"),
         ("not-reproduced", "1"),
         ("assumption-not-met", "0"),
     ]
@@ -218,3 +219,11 @@ def test_times_numbers_and_counts_read_as_people_say_them():
     assert tally([Verdict.REPRODUCED]) == "1 claim: 1 reproduced"
     assert sizes({Effort.QUICK}) == "reduced sizes (--quick)"
     assert [str(b) for b in (Bound(1, 1), Bound(low=2), Bound(high=3), Bound(1, 2))] == ["= 1", "≥ 2", "≤ 3", "1 … 2"]
+
+
+def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
+    claim = replace(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999)})
+    report = reproduce([claim], tmp_path / "report")
+    assert report.entries[0].result.verdict is Verdict.PARTLY_REPRODUCED
+    assert "✗ not as the paper states" in report.page.read_text(encoding="utf-8")
+    assert [check.as_stated for check in read_ledger(tmp_path / "report")[0].result.checks] == [False, True]

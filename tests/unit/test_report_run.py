@@ -116,7 +116,9 @@ def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
     more = {"title", "protocol", "expected", "numbers", "effort", "figures", "command", "versions", "finished"}
     for row in rows:
         assert promised | more <= set(row)
-    assert rows[0]["expected"] == [{"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True}]
+    assert rows[0]["expected"] == [
+        {"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True, "as_stated": False}
+    ]
     assert rows[1]["expected"][0]["number"] is None
     assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
     assert rows[0]["versions"]["marginlens"]

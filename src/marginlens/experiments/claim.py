@@ -26,6 +26,7 @@ class Verdict(Enum):
 
     REPRODUCED = "reproduced"
     REPRODUCED_WITH_NOTE = "reproduced with a note"
+    PARTLY_REPRODUCED = "partly reproduced"
     NOT_REPRODUCED = "not reproduced"
     ASSUMPTION_NOT_MET = "assumption not met"
 
@@ -75,8 +76,9 @@ class Claim:
     """One row of the ledger, made from the module that holds its computation and its drawing.
 
     Such a module defines `ID`, `LABELS` (the papers' statements, such as "A Thm 3"), `TITLE`, `STATEMENT`, `PROTOCOL`, `PAPER_VALUE`,
-    `EXPECTED` (name → Bound, one for each number that decides the verdict), `compute(effort, progress) -> Finding` and
-    `draw(finding) -> {name: Figure}`.
+    `EXPECTED` (name → Bound: what must hold for the claim to be reproduced at all), `compute(effort, progress) -> Finding` and
+    `draw(finding) -> {name: Figure}`; it may define `AS_STATED` (name → Bound: what the paper's words and figures say beyond that).
+    A number outside its bound in `EXPECTED` makes the claim not reproduced, one in `AS_STATED` partly reproduced.
     """
 
     id: str
@@ -88,6 +90,7 @@ class Claim:
     expected: Mapping[str, Bound]
     compute: Callable[[Effort, Progress], Finding]
     draw: Callable[[Finding], dict[str, Figure]]
+    as_stated: Mapping[str, Bound] = field(default_factory=dict)
     module: str = ""  # where another process finds it; empty for a claim made by hand
 
     @classmethod
@@ -103,6 +106,7 @@ class Claim:
             expected=module.EXPECTED,
             compute=module.compute,
             draw=in_style(module.draw),
+            as_stated=getattr(module, "AS_STATED", {}),
             module=module.__name__,
         )
 
@@ -115,8 +119,14 @@ class Claim:
         """Hold the found numbers against the expected ones; nothing else decides."""
         if not finding.assumption_met:
             return Verdict.ASSUMPTION_NOT_MET
-        if not all(bound.holds(finding.numbers[name]) for name, bound in self.expected.items()):
+
+        def all_hold(bounds: Mapping[str, Bound]) -> bool:
+            return all(bound.holds(finding.numbers[name]) for name, bound in bounds.items())
+
+        if not all_hold(self.expected):
             return Verdict.NOT_REPRODUCED
+        if not all_hold(self.as_stated):
+            return Verdict.PARTLY_REPRODUCED
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 
 

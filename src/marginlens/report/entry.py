@@ -13,11 +13,15 @@ from marginlens.experiments.claim import Bound, Claim, Effort, Verdict
 
 @dataclass(frozen=True)
 class Check:
-    """One number that decided a verdict, and the bound it was held against; `number` is nan when it was never found."""
+    """One number that decided a verdict, and the bound it was held against; `number` is nan when it was never found.
+
+    `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced.
+    """
 
     name: str
     bound: Bound
     number: float
+    as_stated: bool = False
 
     @property
     def holds(self) -> bool:
@@ -144,6 +148,7 @@ def _result_row(result: Result) -> dict[str, Any]:
                 "high": _finite(check.bound.high),
                 "number": _finite(check.number),
                 "holds": check.holds,
+                "as_stated": check.as_stated,
             }
             for check in result.checks
         ],
@@ -166,6 +171,7 @@ def _result(row: Mapping[str, Any]) -> Result:
                 one["name"],
                 Bound(_number(one["low"], -math.inf), _number(one["high"], math.inf)),
                 _number(one["number"], math.nan),
+                bool(one.get("as_stated", False)),
             )
             for one in row["expected"]
         ),

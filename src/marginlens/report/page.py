@@ -116,7 +116,7 @@ def _checks(checks: Sequence[Check]) -> str:
     rows = "".join(
         f'<tr><th scope="row">{escape(check.name).replace("_", "_<wbr>")}</th><td class="number">{number(check.number)}</td>'
         f'<td class="number">{_bound(check)}</td>'
-        f'<td class="{"holds" if check.holds else "fails"}">{"✓ holds" if check.holds else "✗ does not hold"}</td></tr>\n'
+        f'<td class="{"holds" if check.holds else "fails"}">{_checked(check)}</td></tr>\n'
         for check in checks
     )
     return (
@@ -164,6 +164,12 @@ def _badge(verdict: Verdict) -> str:
     return (
         f'<span class="badge {_kind(verdict)}"><span aria-hidden="true">{MARKS[verdict]}</span> {verdict.value}</span>'
     )
+
+
+def _checked(check: Check) -> str:
+    if check.as_stated:
+        return "✓ as the paper states" if check.holds else "✗ not as the paper states"
+    return "✓ holds" if check.holds else "✗ does not hold"
 
 
 def _bound(check: Check) -> str:

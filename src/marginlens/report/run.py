@@ -123,7 +123,11 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Res
         note=outcome.note,
         seconds=round(outcome.seconds, 3),
         effort=effort,
-        checks=tuple(Check(name, bound, outcome.numbers.get(name, math.nan)) for name, bound in claim.expected.items()),
+        checks=tuple(
+            Check(name, bound, outcome.numbers.get(name, math.nan), as_stated)
+            for bounds, as_stated in ((claim.expected, False), (claim.as_stated, True))
+            for name, bound in bounds.items()
+        ),
         numbers=outcome.numbers,
         pictures=tuple(pictures),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),

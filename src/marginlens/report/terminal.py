@@ -20,6 +20,7 @@ from marginlens.report.wording import MARKS, duration
 _COLOURS: dict[Verdict, str] = {
     Verdict.REPRODUCED: "green",
     Verdict.REPRODUCED_WITH_NOTE: "blue",
+    Verdict.PARTLY_REPRODUCED: "magenta",
     Verdict.NOT_REPRODUCED: "bold red",
     Verdict.ASSUMPTION_NOT_MET: "yellow",
 }
@@ -97,7 +98,7 @@ class Bars:
             self._console.print(
                 f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]"
             )
-            if entry.result.verdict is Verdict.NOT_REPRODUCED and entry.result.note:
+            if entry.result.verdict in (Verdict.NOT_REPRODUCED, Verdict.PARTLY_REPRODUCED) and entry.result.note:
                 self._console.print(f"   {escape(entry.result.note)}")
 
 

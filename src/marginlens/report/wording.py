@@ -7,6 +7,7 @@ from marginlens.experiments.claim import Effort, Verdict
 MARKS: dict[Verdict, str] = {
     Verdict.REPRODUCED: "✓",
     Verdict.REPRODUCED_WITH_NOTE: "✎",
+    Verdict.PARTLY_REPRODUCED: "◐",
     Verdict.NOT_REPRODUCED: "✗",
     Verdict.ASSUMPTION_NOT_MET: "○",
 }
