@@ -20,7 +20,7 @@ import marginlens
 from marginlens.errors import InputError
 from marginlens.experiments import catalogue
 from marginlens.experiments.claim import Claim, Effort, Silence
-from marginlens.papers import SOURCES, Implementation, implementations
+from marginlens.papers import SOURCES, Implementation, implementations, used_inside
 
 THEOREMS = "docs/theorems.md"
 README = "README.md"
@@ -44,10 +44,10 @@ class TestCitation:
 
 
 def registered() -> tuple[Implementation, ...]:
-    """Every statement that any module of the library implements; imports them all."""
+    """Every statement that any module of the library implements or uses inside a function; imports them all."""
     for module in pkgutil.walk_packages(marginlens.__path__, "marginlens."):
         import_module(module.name)
-    return implementations()
+    return implementations() + used_inside()
 
 
 def cited_by_tests(root: Path) -> list[TestCitation]:
@@ -92,12 +92,16 @@ def natural(label: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def gaps(functions: Sequence[Implementation], tests: Sequence[TestCitation], claims: Sequence[Claim]) -> list[str]:
-    """One sentence for each label that lacks a function or a test; a figure that a claim shows needs neither."""
+    """One sentence for each label that lacks a function or a test.
+
+    A figure that a claim shows needs neither, and a statement that is only used inside a function needs no test.
+    """
     implemented = {one.citation for one in functions}
+    public = {one.citation for one in functions if not one.inside}
     tested = {one.label for one in tests}
     cited = {one.label: f"{one.path} ({one.name})" for one in tests}
     cited |= {label: f"claim {claim.id}" for claim in claims for label in claim.labels if not _is_figure(label)}
-    missing = [f"{label} has a function and no test." for label in implemented - tested]
+    missing = [f"{label} has a function and no test." for label in public - tested]
     missing += [
         f"{label} is cited by {cited[label]} and no function implements it." for label in set(cited) - implemented
     ]
@@ -129,7 +133,8 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
         lines += ["| statement | what | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
         for label in mine:
             targets = sorted(
-                (one for one in functions if one.citation == label), key=lambda one: (one.module, one.name)
+                (one for one in functions if one.citation == label),
+                key=lambda one: (one.inside, one.module, one.name),
             )
             cells = [
                 label.removeprefix(f"{paper.key} "),
@@ -146,6 +151,8 @@ def implemented_table(functions: Sequence[Implementation]) -> str:
     """The README's table: each part of the library, what it answers, and the statements it implements."""
     rooms: dict[str, set[str]] = {}
     for one in functions:
+        if one.inside:
+            continue
         rooms.setdefault(one.module.split(".")[1], set()).add(one.citation)
     lines = ["| part | what | statements |", "| --- | --- | --- |"]
     for room in sorted(rooms):
@@ -166,7 +173,8 @@ def readme_with(table: str, text: str) -> str:
 def _function(one: Implementation) -> str:
     file = sys.modules[one.module].__file__ or ""
     source = Path(marginlens.__path__[0]).parent
-    return f"[`{one.name}`](../src/{Path(file).relative_to(source).as_posix()})"
+    link = f"[`{one.name}`](../src/{Path(file).relative_to(source).as_posix()})"
+    return f"inside {link}" if one.inside else link
 
 
 def _tests(tests: Iterable[TestCitation]) -> list[str]:

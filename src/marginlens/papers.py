@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,13 +46,18 @@ SOURCES: dict[str, Paper] = {**BIBLIOGRAPHY, OWN.key: OWN}
 
 @dataclass(frozen=True)
 class Implementation:
-    """One statement of a paper and the function or class that implements it."""
+    """One statement of a paper and the function or class that implements it, or that uses it as a step of its computation.
+
+    Attributes:
+        summary: what the function does; for a statement used inside, where and for what it is used. inside: which of the two.
+    """
 
     paper: str
     label: str
     module: str
     name: str
     summary: str
+    inside: bool = False
 
     @property
     def citation(self) -> str:
@@ -66,8 +71,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def implements(paper: str, *labels: str) -> Callable[[F], F]:
     """Record that the decorated function or class implements these statements of a paper, or of our own under the key X."""
-    if paper not in SOURCES:
-        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
+    _known(paper)
 
     def record(target: F) -> F:
         summary = (target.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
@@ -78,6 +82,34 @@ def implements(paper: str, *labels: str) -> Callable[[F], F]:
     return record
 
 
+def uses(paper: str, steps: Mapping[str, str]) -> Callable[[F], F]:
+    """Record that the decorated function or class uses these statements of a paper as steps inside it: label → one whole sentence.
+
+    For equations of a proof or a definition that are no question of their own. Such a row leads from the label to the function and
+    needs no test of its own; what a user may want to call is a function with `implements`.
+    """
+    _known(paper)
+
+    def record(target: F) -> F:
+        for label, sentence in steps.items():
+            _REGISTRY.append(
+                Implementation(paper, label, target.__module__, target.__qualname__, sentence, inside=True)
+            )
+        return target
+
+    return record
+
+
+def _known(paper: str) -> None:
+    if paper not in SOURCES:
+        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
+
+
 def implementations() -> tuple[Implementation, ...]:
-    """Every recorded statement, in the order in which the modules were imported."""
-    return tuple(_REGISTRY)
+    """Every statement that a function implements, in the order in which the modules were imported."""
+    return tuple(record for record in _REGISTRY if not record.inside)
+
+
+def used_inside() -> tuple[Implementation, ...]:
+    """Every statement that is a step inside a function, in the order in which the modules were imported."""
+    return tuple(record for record in _REGISTRY if record.inside)

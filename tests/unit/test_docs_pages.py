@@ -51,8 +51,8 @@ def test_claims_have_ids_of_their_own():
 # ---- the machinery
 
 
-def implemented(label, name="att_svm", module="marginlens.svm.attention"):
-    return Implementation("A", label, module, name, "Shortest p that separates |x|.")
+def implemented(label, name="att_svm", module="marginlens.svm.attention", inside=False):
+    return Implementation("A", label, module, name, "Shortest p that separates |x|.", inside=inside)
 
 
 @pytest.fixture
@@ -127,6 +127,21 @@ def test_gaps_name_every_label_that_lacks_something():
     ]
     complete = [TestCitation(f"A Thm {k}", "tests/test_x.py", "test_a") for k in (1, 2, 4)]
     assert gaps([*functions, implemented("Thm 4")], complete, [claim]) == []
+
+
+def test_a_statement_used_inside_a_function_needs_no_test_and_is_shown_as_such():
+    functions = [implemented("Eq. (4)", inside=True), implemented("Eq. (5)"), implemented("Eq. (5)", inside=True)]
+    assert gaps(functions, [], []) == ["A Eq. (5) has a function and no test."]
+    cited = [
+        TestCitation("A Eq. (4)", "tests/test_x.py", "test_a"),
+        TestCitation("A Eq. (5)", "tests/test_x.py", "test_a"),
+    ]
+    assert gaps(functions, cited, []) == []
+    link, what = "[`att_svm`](../src/marginlens/svm/attention.py)", "Shortest p that separates \\|x\\|."
+    page = theorems_page(functions, [], [])
+    assert f"| Eq. (4) | {what} | inside {link} |  |  |" in page
+    assert f"| Eq. (5) | {what}<br>{what} | {link}<br>inside {link} |  |  |" in page
+    assert implemented_table(functions).endswith("| A Eq. (5) |")
 
 
 def test_the_page_leads_from_statement_to_function_test_and_claim():

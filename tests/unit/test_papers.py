@@ -3,7 +3,7 @@
 import pytest
 
 from marginlens import papers
-from marginlens.papers import BIBLIOGRAPHY, Implementation, implementations, implements
+from marginlens.papers import BIBLIOGRAPHY, Implementation, implementations, implements, used_inside, uses
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,23 @@ def test_what_is_decorated_is_recorded_once_per_label_and_returned_unchanged():
 def test_a_paper_that_is_not_in_the_bibliography_is_refused():
     with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C"):
         implements("Z", "Thm 1")
+
+
+def test_a_step_inside_a_function_is_recorded_apart():
+    @implements("A", "Lemma 7")
+    @uses("A", {"Eq. (49)": "The first condition on the radius.", "Eq. (50)": "The second."})
+    def radius():
+        """Radius."""
+
+    assert [record.citation for record in implementations()] == ["A Lemma 7"]
+    assert used_inside() == (
+        Implementation(
+            "A", "Eq. (49)", __name__, radius.__qualname__, "The first condition on the radius.", inside=True
+        ),
+        Implementation("A", "Eq. (50)", __name__, radius.__qualname__, "The second.", inside=True),
+    )
+    with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C"):
+        uses("Z", {"Thm 1": "Used."})
 
 
 def test_the_bibliography_is_keyed_by_letter():

@@ -59,7 +59,7 @@ def statement(
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a paper, the functions that implement it, and the ids of the claims that show it."""
+    """One statement of a paper, the functions that implement or use it, and the ids of the claims that show it."""
 
     label: str
     functions: tuple[Implementation, ...]
@@ -68,7 +68,13 @@ class Statement:
     def told(self) -> dict[str, Any]:
         """All of it in plain values."""
         functions = [
-            {"name": public_name(one), "what": _sentence(one.summary), "module": one.module} for one in self.functions
+            {
+                "name": public_name(one),
+                "role": "uses" if one.inside else "implements",
+                "what": _sentence(one.summary),
+                "module": one.module,
+            }
+            for one in self.functions
         ]
         return {"statement": self.label, "functions": functions, "claims": list(self.claims)}
 
@@ -125,7 +131,7 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **row,
-            "functions": "\n".join(one["name"].removeprefix("marginlens.") for one in row["functions"]),
+            "functions": "\n".join(_inside(one) + one["name"].removeprefix("marginlens.") for one in row["functions"]),
             "claims": ", ".join(row["claims"]),
         }
         for row in rows
@@ -135,11 +141,15 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _show(out: Any, row: dict[str, Any]) -> None:
     lines = [row["statement"]]
     for one in row["functions"]:
-        lines += [f"  {one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
+        lines += [f"  {_inside(one)}{one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
     if row["claims"]:
         lines.append(f"  shown by: marginlens reproduce --only {','.join(row['claims'])}")
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _inside(function: dict[str, Any]) -> str:
+    return "inside " if function["role"] == "uses" else ""
 
 
 def _sentence(summary: str) -> str:
