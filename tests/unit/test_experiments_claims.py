@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from marginlens.experiments import a_k3, a_l4, a_s, b_i, b_l6
+from marginlens.experiments import a_f9, a_k3, a_l4, a_s, b_i, b_l6
 from marginlens.experiments.catalogue import claims
-from marginlens.experiments.claim import Bound, Claim, Effort, Silence, Verdict
+from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
 
 
 class Counter:
@@ -89,6 +89,33 @@ def test_a_missing_number_or_nan_is_not_a_success():
     broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
     assert claim.judge(broken) is Verdict.NOT_REPRODUCED
     assert claim.judge(replace(finding, assumption_met=False)) is Verdict.ASSUMPTION_NOT_MET
+
+
+# ---- single numbers and the verdict they lead to
+
+
+def _inside(bound):
+    """A number that a bound allows."""
+    if np.isfinite(bound.low) and np.isfinite(bound.high):
+        return 0.5 * (bound.low + bound.high)
+    return bound.low if np.isfinite(bound.low) else bound.high
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "value", "verdict"),
+    [
+        (a_f9, "mean_corr_with_negative_gap", 0.985, Verdict.PARTLY_REPRODUCED),  # however high the median is
+        (a_f9, "mean_corr_with_negative_gap", 0.991, Verdict.REPRODUCED),
+        (a_f9, "mean_corr_textbook_1e-12", 0.994, Verdict.PARTLY_REPRODUCED),
+        (a_f9, "share_of_negative_gaps", 0.011, Verdict.NOT_REPRODUCED),
+        (a_f9, "saturated_share_d2", 0.45, Verdict.NOT_REPRODUCED),
+    ],
+)
+def test_a_number_decides_as_the_papers_words_ask(module, number, value, verdict):
+    claim = Claim.of(module)
+    numbers = {name: _inside(bound) for name, bound in {**claim.expected, **claim.as_stated}.items()}
+    assert claim.judge(Finding("", numbers)) is Verdict.REPRODUCED
+    assert claim.judge(Finding("", {**numbers, number: value})) is verdict
 
 
 # ---- a fault in what a claim measures must turn its verdict

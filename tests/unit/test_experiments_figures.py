@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from marginlens.data import figure_1b, figure_1c
-from marginlens.dynamics import NormalizedStep, descend
+from marginlens.dynamics import NormalizedStep, descend, risk_gradient
 from marginlens.experiments import drawing
 from marginlens.experiments.a_f5 import predicted_height
 from marginlens.experiments.a_f8 import search
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.losses import Correlation, Logistic
+from tolerances import ROUNDING
 
 SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability is below 1e-5
 
@@ -22,6 +23,24 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
     assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
     assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
+
+
+@pytest.mark.statement("A Fig 9(a)")
+def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
+    data, v = figure_1c()
+    start, epsilon = np.array([[0.3, -0.2]]), 0.05
+    gradient = risk_gradient(data, v, start[0]).value()
+    first = list(textbook_iterates(data.as_batch(), v, start, 0.1, 1, np.float64, epsilon))[1][0]
+    expected = start[0] - 0.1 * gradient / (np.linalg.norm(gradient) + epsilon)
+    np.testing.assert_allclose(first, expected, rtol=ROUNDING)  # the norm is that of the mean over inputs
+    ends = {
+        epsilon: list(textbook_iterates(data.as_batch(), v, 0 * start, 1.0, 300, np.float64, epsilon))[-1]
+        for epsilon in (0.0, 1e-12, 1e-9)
+    }
+    norms = {epsilon: float(np.linalg.norm(end)) for epsilon, end in ends.items()}
+    assert norms[1e-9] < norms[1e-12] < 50.0 < norms[0.0]
+    for epsilon in (1e-12, 1e-9):  # from where the gradient is as small as ε on, it is plain descent with step 1/ε
+        assert 1e-4 * epsilon < np.exp(risk_gradient(data, v, ends[epsilon][0]).log_norm) < epsilon
 
 
 @pytest.mark.statement("A Fig 5")

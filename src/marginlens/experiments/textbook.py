@@ -14,27 +14,36 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def textbook_iterates(
-    data: TokenDataset, v: FloatArray, start: FloatArray, step: float, n_steps: int, precision: Any
+    data: TokenDataset,
+    v: FloatArray,
+    start: FloatArray,
+    step: float,
+    n_steps: int,
+    precision: Any,
+    epsilon: float = 0.0,
 ) -> Iterator[FloatArray]:
-    """Iterates p(0) … p(n_steps) of normalised descent with the gradient Kᵀ(diag(s) - s sᵀ)γ in the given precision.
+    r"""Iterates p(0) … p(n_steps) of normalised descent with the gradient Kᵀ(diag(s) - s sᵀ)γ in the given precision.
 
-    Logistic loss; this is what a framework's autograd amounts to. Once the softmax saturates, γ - Σ s γ is rounding noise and the step
-    follows it.
+    .. math:: p(t+1) = p(t) - \eta\, \frac{\nabla L(p(t))}{\|\nabla L(p(t))\| + \epsilon}
+
+    Logistic loss; this is what a framework's autograd amounts to. Once the softmax saturates, γ - Σ s γ is rounding noise. With ε = 0 the
+    steps follow it; with an ε above the noise they shrink with the gradient instead, and the run stalls.
 
     Args:
         data: a batch whose inputs all have the same length. v: heads. start: (batch, d_key). precision: a NumPy float type.
+        epsilon: added to the gradient's norm, as the notebooks beside paper A do (1e-9 or 1e-12).
     """
     K, gamma = data.K.astype(precision), data.scores(v).astype(precision)
     flat = K.reshape(len(data), -1, data.d_key)
-    p, size, one = start.astype(precision), precision(step), precision(1.0)
+    p, size, one, n = start.astype(precision), precision(step), precision(1.0), precision(data.n_inputs)
     yield p.astype(np.float64)
     for _ in range(n_steps):
         logits = (flat @ p[..., None]).reshape(gamma.shape)
         s = np.exp(logits - logits.max(axis=-1, keepdims=True))
         s /= s.sum(axis=-1, keepdims=True)
         output = (s * gamma).sum(axis=-1, keepdims=True)
-        weights = (s * (gamma - output) / (one + np.exp(output))).reshape(len(data), 1, -1)
+        weights = (s * (gamma - output) / (one + np.exp(output)) / n).reshape(len(data), 1, -1)
         gradient = -(weights @ flat)[:, 0]
-        length = np.sqrt(np.sum(gradient * gradient, axis=-1, keepdims=True))
+        length = np.sqrt(np.sum(gradient * gradient, axis=-1, keepdims=True)) + precision(epsilon)
         p = p - size * gradient / np.where(length > 0.0, length, one)
         yield p.astype(np.float64)
