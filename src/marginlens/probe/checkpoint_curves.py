@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.probe.measures import MEASURES, Measure
+from marginlens.probe.rank_test import RankTest, rank_test
 from marginlens.probe.result import plain
 
 if TYPE_CHECKING:
@@ -58,7 +58,18 @@ class CheckpointCurves:
 
     def trend(self, name: str) -> FloatArray:
         """(n_layers,) the rank correlation of a layer's mean with the order of training; nan where it never changes."""
-        return np.array([_rank(self.steps, curve) for curve in self.by_layer(name).T])
+        return np.array([test.correlation for test in self.trend_tests(name)])
+
+    def trend_tests(self, name: str) -> list[RankTest]:
+        """For each layer the rank correlation of its mean with the order of training, and how often chance gives as strong a one."""
+        return [rank_test(self.steps, curve) for curve in self.by_layer(name).T]
+
+    def relative_change(self, name: str) -> FloatArray:
+        """(n_layers,) last over first mean of each layer, minus 1; nan where the first is zero or unknown."""
+        means = self.by_layer(name)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            change = means[-1] / means[0] - 1.0
+        return np.where(np.isfinite(change), change, np.nan)
 
     def rows(self, layer: int = -1) -> list[dict[str, Any]]:
         """One row per checkpoint: means over the heads of one layer, the last by default."""
@@ -91,9 +102,3 @@ class CheckpointCurves:
 
     def __repr__(self) -> str:
         return f"CheckpointCurves({self.model}: {len(self.names)} checkpoints, {self.n_layers} layers, {self.n_inputs} inputs)"
-
-
-def _rank(steps: FloatArray, curve: FloatArray) -> float:
-    if not np.isfinite(curve).all() or np.ptp(curve) == 0.0:
-        return float("nan")
-    return float(spearmanr(steps, curve).statistic)

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from marginlens.colours import ACCENTS, PATH, SEQUENCE, STYLE
 from marginlens.probe.measures import MEASURES, QUANTITIES, SETTINGS
+from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,7 @@ _WORDS = {
 }
 _WIDE, _HIGH = 5.2, 3.4  # inches of a panel with what stands around it
 _LEFT, _TOP, _BELOW = 0.75, 0.4, 0.6  # inches beside, above and below its axes
+_HEADROOM = 1.08  # the upper end of an axis over the largest number on it, so that no curve lies on the frame
 _BASELINES = tuple(
     (ending, f"baseline: {title}", colour, dashes)
     for (ending, (title, _)), colour, dashes in zip(
@@ -78,12 +80,13 @@ def _panel(axes: Axes, curves: CheckpointCurves, name: str) -> None:
             means = _mean_over_layers(curves, name + ending)
             axes.plot(curves.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
     rank = curves.trend(name)[-1]
-    said = f" · last layer: rank correlation {rank:.2f}".replace("-", "−") if np.isfinite(rank) else ""
+    enough = np.isfinite(rank) and len(curves.names) >= MIN_CHECKPOINTS
+    said = f" · last layer: rank correlation {rank:.2f}".replace("-", "−") if enough else ""
     axes.set(xlabel=f"checkpoint{said}", title=_WORDS[name])
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
-    lowest, highest = axes.get_ylim()
-    if lowest > 0.0 or np.nanmin([one.get_ydata() for one in axes.lines]) >= 0.0:
-        axes.set_ylim(0.0, highest)
+    shown = np.concatenate([line.get_ydata() for line in axes.lines])
+    if np.nanmin(shown) >= 0.0 and np.nanmax(shown) > 0.0:
+        axes.set_ylim(0.0, _HEADROOM * np.nanmax(shown))
 
 
 def _mean_over_layers(curves: CheckpointCurves, name: str) -> Any:

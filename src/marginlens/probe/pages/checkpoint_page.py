@@ -11,7 +11,7 @@ from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import QUANTITIES, SETTINGS
 from marginlens.probe.pages.checkpoint_figure import MAIN, draw_curves
-from marginlens.probe.pages.checkpoint_words import change, training_findings
+from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS, change, training_findings
 from marginlens.probe.pages.page_shell import paragraphs, seen, whole_page
 
 _MEANS = (
@@ -43,7 +43,7 @@ def checkpoint_page(curves: CheckpointCurves) -> str:
         f"{seen(training_findings(curves), curves.notes)}"
         f'<section class="curves">\n<h2>Over training</h2>\n{about}{_figure(curves, main, 2)}</section>\n'
         f'<section class="curves">\n<h2>Every layer, first → last checkpoint</h2>\n'
-        "<p>Means over the heads of a layer; in brackets the rank correlation with the step.</p>\n"
+        f"<p>Means over the heads of a layer{_in_brackets(curves)}.</p>\n"
         f"{_table(curves, main)}</section>\n"
         f'<section class="curves">\n<h2>The other measures</h2>\n{_figure(curves, others, 3)}</section>\n</main>\n'
     )
@@ -53,6 +53,10 @@ def checkpoint_page(curves: CheckpointCurves) -> str:
         f"{curves.n_inputs:,} inputs",
     ]
     return whole_page("What attention heads select over training", facts, body)
+
+
+def _in_brackets(curves: CheckpointCurves) -> str:
+    return "; in brackets the rank correlation with the step" if len(curves.names) >= MIN_CHECKPOINTS else ""
 
 
 def _is_baseline(name: str) -> bool:

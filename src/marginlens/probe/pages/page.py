@@ -18,6 +18,8 @@ from marginlens.probe.pages.page_shell import own_file, paragraphs, seen, whole_
 from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 
+_MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
+
 
 def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
     """The page's text.
@@ -73,6 +75,9 @@ def _range(result: ProbeResult, name: str, values: FloatArray) -> tuple[float, f
     shown = [result.measure(one.name) for one in result.measures if family and one.name.startswith(family)] or [values]
     together = np.concatenate([one.ravel() for one in shown])
     low, high = (float(np.nanquantile(together, share)) for share in (0.0, 1.0))
+    least = _MIN_RELATIVE_RANGE * max(abs(low), abs(high))
+    if high - low < least:  # equal up to noise: one colour, not the full contrast
+        low, high = (low + high - least) / 2.0, (low + high + least) / 2.0
     return float(f"{low:.6g}"), float(f"{high:.6g}")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from marginlens.data.tokens import FloatArray
 from marginlens.probe.measures import MaxMarginMeasures
+from marginlens.probe.rank_test import rank_test
 from marginlens.probe.result import ProbeResult
 
 _CLEARLY = 1.25  # ratio of two medians from which on one is said to be larger
+_SIGNIFICANCE = 0.05  # of the rank correlation over heads
+_ALIKE = 0.02  # smallest and largest nnz/T of heads that are said to be alike lie this close
 _MOST = 0.5  # share of the queries from which on a head is said to select something
 
 
@@ -35,9 +37,16 @@ def place_of(values: FloatArray, *, largest: bool) -> tuple[int, int]:
 def _sparsity(result: ProbeResult) -> str:
     count, share = result.heads.nnz, result.heads.relative_nnz
     sparsest, evenest = (place_of(share, largest=one) for one in (False, True))
-    return (
+    counted = (
         f"A query sees {result.mean_tokens:.1f} tokens on average and attends to {np.nanmean(count):.1f} of them (soft count, mean over "
-        f"heads). The sparsest head is {head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
+        "heads)."
+    )
+    if share[evenest] - share[sparsest] < _ALIKE:
+        return (
+            f"{counted} All heads are about equally sparse: nnz/T from {share[sparsest]:.3f} to {share[evenest]:.3f}."
+        )
+    return (
+        f"{counted} The sparsest head is {head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
         f"{head_name(*evenest)} with {share[evenest]:.2f}."
     )
 
@@ -54,7 +63,12 @@ def _weights(result: ProbeResult) -> str:
     known = np.isfinite(norms) & np.isfinite(share)
     if known.sum() < 3 or np.ptp(norms[known]) == 0.0 or np.ptp(share[known]) == 0.0:
         return ""
-    rank = float(spearmanr(norms[known], share[known]).statistic)
+    rank, p_value = rank_test(norms[known], share[known])
+    if p_value > _SIGNIFICANCE:
+        return (
+            f"Over all {int(known.sum())} heads, the rank correlation of the Frobenius norm of W with nnz/T is {_signed(rank)}, which "
+            f"chance alone gives often (p = {p_value:.2g}): nothing can be said about larger weights and sparsity."
+        )
     relation = "sparser" if rank < 0.0 else "less sparse"
     return (
         f"Over all heads, the rank correlation of the Frobenius norm of W with nnz/T is {_signed(rank)}: heads with larger key-query "
