@@ -5,7 +5,9 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models import inputs
+from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.reading import read_attention
+from marginlens.probe.pages.page import probe_page
 from marginlens.probe.run import probe_model
 from marginlens.probe.settings import ProbeSettings
 from tiny_transformers import TEXTS, encoded, tiny_bert
@@ -85,7 +87,7 @@ def test_an_input_whose_maps_exceed_the_memory_is_refused_before_the_model_runs(
         assert probe_model(model, encoded(model)).n_inputs == len(TEXTS)
 
 
-def test_logits_that_overflow_in_the_last_layer_are_told():
+def test_logits_that_overflow_in_the_last_layer_leave_the_others_measured():
     model = tiny_bert(sharpness=1e4).half()
     for layer in model.encoder.layer[:1]:
         layer.attention.self.key.weight.data.mul_(1e-4)
@@ -93,12 +95,52 @@ def test_logits_that_overflow_in_the_last_layer_are_told():
     with pytest.raises(
         InputError, match="attention that is not finite in its layer 1 on this batch: its weights are not"
     ):
-        probe_model(model, encoded(model))
+        list(read_attention(model, next(iter(encoded(model).batches())).inputs))
+    result = probe_model(model, encoded(model))
+    assert np.isfinite(result.heads.nnz[0]).all()
+    assert not np.isfinite(result.heads.nnz[1]).all()
+    assert any("not finite" in note for note in result.notes)
 
 
-def test_weights_that_are_not_finite_are_named_as_a_reason():
+def test_weights_between_layers_that_are_not_finite_leave_the_layers_before_them_measured():
     model = tiny_bert()
     with torch.no_grad():
         model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
     with pytest.raises(InputError, match="not finite before its layer 1 on this batch: its weights are not finite, or"):
+        read_attention(model, next(iter(encoded(model).batches())).inputs)
+    result = probe_model(model, encoded(model))
+    assert np.isfinite(result.heads.nnz[0]).all()
+    assert np.isnan(result.heads.nnz[1]).all()
+    assert np.isfinite(result.heads.frobenius).all()
+    assert any(note.startswith("Layer 1: what the heads read") for note in result.notes)
+
+
+def test_a_head_with_one_nan_is_named_and_the_rest_is_measured_as_before():
+    model, broken = tiny_bert(), tiny_bert()
+    with torch.no_grad():
+        name = next(
+            name for name, _ in broken.named_parameters() if "layer.1" in name and name.endswith("query.weight")
+        )
+        dict(broken.named_parameters())[name][3, 5] = float("nan")  # rows 0 to 7 make the queries of head 0
+    settings = ProbeSettings(max_margin=True, queries=1)
+    sound, found = (probe_model(one, encoded(one), settings) for one in (model, broken))
+    for measure in ("nnz", "frobenius", "margin_median", "decisive_share", "self_share", "contested_share"):
+        whole, rest = sound.measure(measure), found.measure(measure)
+        assert np.isnan(rest[1, 0]), measure
+        rest[1, 0] = whole[1, 0]
+        np.testing.assert_array_equal(rest, whole)
+    assert np.isnan(found.max_margin.correlation[1, 0])
+    assert np.isfinite(found.max_margin.correlation[[0, 0, 1], [0, 1, 1]]).all()
+    assert found.notes[0].startswith("Head L1H0: weights that are not finite")
+    page = probe_page(found)
+    assert "Head L1H0" in page
+    with pytest.raises(InputError, match="Head 0 of layer 1 has no key-query map"):
+        adapter_for(broken).key_query(1, 0)
+
+
+def test_a_model_without_any_finite_attention_is_refused():
+    model = tiny_bert()
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="No head can be measured"):
         probe_model(model, encoded(model))

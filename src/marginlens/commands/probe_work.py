@@ -18,6 +18,7 @@ from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.loading import LoadedModel, load_model
+from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS
 from marginlens.probe.pages.page_words import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
@@ -204,7 +205,7 @@ def _head(found: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
 def _tied(found: ProbeResult, at: Any) -> dict[str, Any]:
     """The share of queries whose selection is tied, where there are such in some head."""
     share = found.heads.tied_share
-    return {"tied": _share(share[at])} if share.any() else {}
+    return {"tied": _share(share[at])} if np.nan_to_num(share).any() else {}
 
 
 def _correlations(told: MaxMarginMeasures, at: Any) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
 def _show_curves(out: Console, found: CheckpointCurves) -> None:
     from marginlens.report.terminal import rows_table
 
-    out.print(f"{found!r}", markup=False)
+    out.print(f"{found.model}: {len(found.names)} checkpoints; {found.n_inputs:,} inputs", markup=False)
     rows = [{name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()]
     out.print(rows_table("The last layer, means over heads", rows))
     if "correlation" in found.measures:
@@ -233,7 +234,7 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
         out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
     trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("norm of W", "frobenius"))}
     said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]
-    if said:
+    if said and len(found.names) >= MIN_CHECKPOINTS:
         out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
     for note in found.notes:
         out.print(note, markup=False)

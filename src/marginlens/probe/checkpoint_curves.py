@@ -92,6 +92,9 @@ class CheckpointCurves:
             "notes": list(self.notes),
             "measures": {name: plain(values) for name, values in self.measures.items()},
             "trends": {name: plain(self.trend(name)) for name in self.measures},
+            "trend_p_values": {
+                name: plain(np.array([test.p_value for test in self.trend_tests(name)])) for name in self.measures
+            },
         }
 
     def draw(self) -> Figure:

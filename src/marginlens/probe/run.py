@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import FloatArray
-from marginlens.errors import reject
+from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.errors import InputError, reject
 from marginlens.probe.example_maps import ExampleMaps
-from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded, check_length
-from marginlens.probe.models.reading import InputBatch, LayerReading, read_attention
+from marginlens.probe.models.reading import InputBatch, LayerReading, finite_heads, read_attention
 from marginlens.probe.models.text_inputs import TextInputs
+from marginlens.probe.pages.page_words import head_name
 from marginlens.probe.result import ProbeResult
-from marginlens.probe.run_margins import probe_margins
+from marginlens.probe.run_margins import probe_margins, selections
 from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.settings import ProbeSettings
@@ -55,21 +55,28 @@ def probe_model(
         ExampleMaps(given, asked, size[0] * size[1]),
         KeptSelections(given, *size),
     )
-    norms, notes = head_norms(adapter, asked.offset)
+    norms, notes, weights_finite = _norms(adapter, asked.offset)
     for batch in given.batches():
-        for reading in read_attention(loaded.model, batch.inputs):
+        for reading in read_attention(loaded.model, batch.inputs, allow_nan=True):
             _measure(reading, batch, (sums, examples, kept))
         watch.advance(len(batch.index))
     if not sums.n_queries.any():
         raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
-    preferences, graphs, shares = kept.finished(asked.preferences)
+    measured = sums.measured
+    if not measured.any():
+        raise InputError(
+            "No head can be measured: the model's attention is not finite in any layer. Its weights are not finite, or overflow in half "
+            "precision (give it float32 weights)."
+        )
+    notes += _unmeasured(measured, weights_finite)
+    preferences, graphs, shares = kept.finished(asked.preferences, measured)
     if preferences and kept.count < len(given):
         notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
     elif asked.preferences and not preferences:
         notes += ("What heads prefer over what is left out: it takes two inputs, and they must not be very long.",)
     found = None
     if asked.max_margin:
-        found, more = probe_margins(loaded.model, given, asked, watch)
+        found, more = probe_margins(loaded.model, given, asked, watch, measured)
         notes += more
     if isinstance(given, TextInputs) and given.n_truncated:
         cut = "1 text was" if given.n_truncated == 1 else f"{given.n_truncated} texts were"
@@ -102,15 +109,26 @@ def probe_units(model: Any, inputs: Inputs, settings: ProbeSettings) -> int:
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
     """Frobenius, spectral and nuclear norm of every head's W, (n_layers, n_heads) each, and what there is to say about them.
 
-    nan where positions are rotary and no `offset` is given at which to take W.
+    nan where positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite.
     """
+    norms, notes, _ = _norms(adapter, offset)
+    return norms, notes
+
+
+def _norms(adapter: Adapter, offset: int | None) -> tuple[dict[str, FloatArray], tuple[str, ...], BoolArray]:
+    """What `head_norms` gives, and (n_layers, n_heads) whose weights are finite, as far as they were looked at."""
+    finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
     norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in _NORMS}
     notes: tuple[str, ...] = ()
     if adapter.rotary:
         if offset is None:
-            return norms, (
-                "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
-                "that is free of positions. State an offset to have W measured there.",
+            return (
+                norms,
+                (
+                    "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
+                    "that is free of positions. State an offset to have W measured there.",
+                ),
+                finite,
             )
         notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
     elif offset is not None:
@@ -121,10 +139,39 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
             maps = adapter.layer_maps(layer, offset)
+            finite[layer] = [head is not None for head in maps.heads]
             for name in _NORMS:
-                norms[name][layer] = [getattr(one, name) for one in maps.heads]
+                norms[name][layer] = [np.nan if head is None else getattr(head, name) for head in maps.heads]
             deviations += [] if maps.deviation is None else [maps.deviation]
-    return norms, (*notes, *_measured(deviations, adapter.n_layers))
+    return norms, (*notes, *_measured(deviations, adapter.n_layers)), finite
+
+
+def _unmeasured(measured: BoolArray, weights_finite: BoolArray) -> tuple[str, ...]:
+    """Which heads have no numbers, and why: weights that are not finite, what a layer reads, or the head's logits."""
+    notes = []
+    bad_weights = np.argwhere(~weights_finite).tolist()
+    if bad_weights:
+        notes.append(
+            f"{_named(bad_weights)}: weights that are not finite (nan or infinity), so that nothing is measured."
+        )
+    whole = [layer for layer in range(len(measured)) if not measured[layer].any() and weights_finite[layer].any()]
+    if whole:
+        layers = f"Layer {whole[0]}" if len(whole) == 1 else f"Layers {', '.join(map(str, whole))}"
+        notes.append(
+            f"{layers}: what the heads read, or all their logits, are not finite, as after a layer with such weights; only the norms "
+            "of W are measured."
+        )
+    others = [at for at in np.argwhere(~measured & weights_finite).tolist() if at[0] not in whole]
+    if others:
+        notes.append(
+            f"{_named(others)}: attention that is not finite, perhaps from overflow in half precision; not measured."
+        )
+    return tuple(notes)
+
+
+def _named(heads: list[list[int]]) -> str:
+    names = [head_name(layer, head) for layer, head in heads]
+    return f"Head {names[0]}" if len(names) == 1 else f"Heads {', '.join(names)}"
 
 
 def _measured(deviations: list[float], n_layers: int) -> tuple[str, ...]:
@@ -145,9 +192,12 @@ Parts = tuple[RunningMeasures, ExampleMaps, KeptSelections]
 def _measure(reading: LayerReading, batch: InputBatch, parts: Parts) -> None:
     """Hand what one layer computed on one batch to everything that is kept of it."""
     sums, examples, kept = parts
-    attention, logits = (one.detach().cpu().double().numpy() for one in (reading.attention, reading.logits))
     visible = reading.visible.cpu().numpy()
-    chosen = select_tokens(logits, visible, reading.rounding.detach().cpu().double().numpy())
+    chosen = selections(reading)
+    attention = reading.attention.detach().cpu().double().numpy()
+    finite = finite_heads(reading)
+    if not finite.all():
+        attention = np.where(finite[:, None, None], attention, 0.0)
     sums.add(reading.layer, attention, visible, chosen)
     examples.add(reading.layer, batch, attention, chosen)
     kept.add(reading.layer, batch, visible, chosen)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch, layer_margins, selected_tokens
 from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, QuerySample, real_tokens, sample_queries
-from marginlens.probe.heads.selection import select_tokens
+from marginlens.probe.heads.selection import Selection, select_tokens
 from marginlens.probe.measures import QUANTITIES, MaxMarginMeasures
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.adapters.base import logit_rounding
 from marginlens.probe.models.image_inputs import ImageInputs
 from marginlens.probe.models.inputs import Inputs
-from marginlens.probe.models.reading import read_attention
+from marginlens.probe.models.reading import LayerReading, finite_heads, read_attention
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
 from marginlens.svm.solution import Status
@@ -33,12 +33,13 @@ _BASELINES = ("random_selections", "random_matrix", "random_head")
 
 
 def probe_margins(
-    model: Any, inputs: Inputs, settings: ProbeSettings, progress: Progress
+    model: Any, inputs: Inputs, settings: ProbeSettings, progress: Progress, measured: BoolArray
 ) -> tuple[MaxMarginMeasures | None, tuple[str, ...]]:
     """The max-margin numbers of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
 
     With rotary positions no one W gives all the logits of a query: None without an offset; with one, the selections in question are
     those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same.
+    Heads that are not `measured`, (n_layers, n_heads), get nan.
     """
     adapter = adapter_for(model)
     rotary = adapter.rotary
@@ -55,16 +56,21 @@ def probe_margins(
     without: Counter[Status] = Counter()
     n_asked, agreed = 0, np.full((adapter.n_layers, adapter.n_heads), np.nan)
     for layer in range(adapter.n_layers):
+        maps = adapter.layer_maps(layer, settings.offset).heads
+        finite = [head for head, one in enumerate(maps) if one is not None and measured[layer, head]]
+        if not finite:
+            progress.advance(adapter.n_heads)
+            continue
         sample = layer_sample(model, some, layer, asked)
-        heads = adapter.layer_maps(layer, settings.offset).heads
-        for head, found in enumerate(layer_margins(sample, heads, asked)):
+        heads = [one for head, one in enumerate(maps) if one is not None and measured[layer, head]]
+        for head, found in zip(finite, layer_margins(sample, heads, asked), strict=True):
             for name, number in _numbers(found).items():
                 arrays[name][layer, head] = number
             if np.isnan(found.own.correlation):
                 without[found.own.status] += 1
         if rotary:
             made = np.stack([selected_tokens(sample, head, rounding) for head in heads])
-            agreed[layer] = agreement(made, model_selections(model, some, layer, sample))
+            agreed[layer, finite] = agreement(made, model_selections(model, some, layer, sample)[finite])
         n_asked = max(n_asked, len(sample))
         progress.advance(adapter.n_heads)
     notes = (*_notes(n_asked, len(some), without), *_ties(arrays["n_tied"]))
@@ -118,14 +124,29 @@ def _at_offset(offset: int | None, agreed: FloatArray) -> str:
     )
 
 
+def selections(reading: LayerReading) -> Selection:
+    """What every query of a layer selects on one batch; nothing, with margin nan, in a head whose attention is not finite."""
+    logits, rounding = (one.detach().cpu().double().numpy() for one in (reading.logits, reading.rounding))
+    visible, finite = reading.visible.cpu().numpy(), finite_heads(reading)
+    if finite.all():
+        return select_tokens(logits, visible, rounding)
+    chosen = select_tokens(
+        np.where(finite[:, None, None], logits, 0.0), visible, np.where(finite[:, None], rounding, 0.0)
+    )
+    return Selection(
+        np.where(finite[:, None], chosen.selected, -1),
+        np.where(finite[:, None], chosen.margin, np.nan),
+        np.where(finite[:, None], chosen.n_tied, 0),
+    )
+
+
 def model_selections(model: Any, inputs: Inputs, layer: int, sample: QuerySample) -> IntArray:
     """(n_heads, n_queries) which of `sample.tokens` the model itself selects, with all tokens at their own positions; -1 in a tie."""
     chosen: dict[int, IntArray] = {}
     for batch in inputs.batches():
-        (reading,) = read_attention(model, batch.inputs, layers=[layer])
+        (reading,) = read_attention(model, batch.inputs, layers=[layer], allow_nan=True)
         visible = reading.visible.cpu().numpy()
-        logits, rounding = (one.detach().cpu().double().numpy() for one in (reading.logits, reading.rounding))
-        selected = select_tokens(logits, visible, rounding).sole
+        selected = selections(reading).sole
         for row, place in enumerate(batch.index.tolist()):
             real = visible[row].any(axis=1)
             among = selected[row][:, real]  # (n_heads, n_real), without the padding
@@ -140,7 +161,7 @@ def layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSett
     """Queries drawn from what one layer reads on all the inputs, in the inputs' own order."""
     tokens: dict[int, Any] = {}
     for batch in inputs.batches():
-        (reading,) = read_attention(model, batch.inputs, layers=[layer])
+        (reading,) = read_attention(model, batch.inputs, layers=[layer], allow_nan=True)
         read, seen = real_tokens(reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy())
         tokens |= dict(zip(batch.index.tolist(), zip(read, seen, strict=True), strict=True))
     ordered = [tokens[place] for place in sorted(tokens)]

@@ -39,8 +39,8 @@ class KeptSelections:
                 self._selected[place][layer] = chosen.sole[row, :, :n_tokens]
                 self._visible[place][layer] = visible[row, :n_tokens, :n_tokens]
 
-    def finished(self, n_rows: int) -> tuple[Preferences, Graphs, dict[str, FloatArray]]:
-        """The `n_rows` strongest preferences of every head, its graph, and (n_layers, n_heads) how many are contested or in no cycle."""
+    def finished(self, n_rows: int, measured: BoolArray) -> tuple[Preferences, Graphs, dict[str, FloatArray]]:
+        """The strongest preferences of every measured head, its graph, and the shares (n_layers, n_heads) contested or in no cycle."""
         shares = {name: np.full(self._shape, np.nan) for name in ("contested_share", "strict_share")}
         rows: Preferences = {}
         graphs: Graphs = {}
@@ -51,7 +51,7 @@ class KeptSelections:
         for layer in range(self._shape[0]):
             if layer == 0 or any((one[layer] != one[layer - 1]).any() for one in self._visible):
                 seen = visible_types(ids, [one[layer] for one in self._visible])
-            for head in range(self._shape[1]):
+            for head in np.flatnonzero(measured[layer]).tolist():
                 found = head_preferences(seen, [one[layer, head] for one in self._selected])
                 shares["contested_share"][layer, head] = found.contested_share
                 shares["strict_share"][layer, head] = found.strict_share

@@ -59,8 +59,15 @@ class RunningMeasures:
         hits = (top > 0.5, selected == own, selected == first, selected == last, selected < 0)
         return dict(zip(_SHARES, hits, strict=True))
 
+    @property
+    def measured(self) -> BoolArray:
+        """(n_layers, n_heads) whether all attention that was added is finite; maps of zeros stand for what is not."""
+        return np.isfinite(self.sums["nnz"])
+
     def finished(self, others: dict[str, FloatArray]) -> HeadMeasures:
         """The averages, with the measures that are no averages over queries beside them."""
+        for name in _SHARES:  # a head without finite attention has no selections either
+            self.sums[name][~self.measured] = np.nan
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {name: total / self.n_queries[:, None] for name, total in self.sums.items()}
             first = {f"first_{name}": total / self.n_first[:, None] for name, total in self.first.items()}

@@ -39,8 +39,12 @@ def check_own(reading: LayerReading, own: Any, name: str) -> None:
     eps = max(torch.finfo(one.dtype).eps for one in (own, read))
     parted = reading.rounding[:, :, places].double()[..., None]  # by rounding; probabilities by a quarter of it at most
     bar = _APART + eps + 0.5 * parted
-    apart = (read.double() - own.to(read.device).double()).abs()
-    seen = reading.visible[:, places].any(dim=-1)[:, None, :, None]
+    theirs = own.to(read.device)
+    apart = (read.double() - theirs.double()).abs()
+    broken = read.isnan().any(dim=-1, keepdim=True) & theirs.isnan().any(
+        dim=-1, keepdim=True
+    )  # not finite in both: no difference
+    seen = reading.visible[:, places].any(dim=-1)[:, None, :, None] & ~broken
     if bool((seen & ~(apart <= bar)).any()):
         worst = float(apart.masked_fill(~seen, 0.0).max())
         raise InputError(f"The module {name} {_OTHERWISE}: its attention differs by up to {worst:.2g}.")

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
 
-from marginlens.data.tokens import IntArray
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.affine import evaluating
@@ -42,7 +44,9 @@ def batch_size(n_tokens: int) -> int:
     return max(1, _TOKENS // n_tokens)
 
 
-def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
+def read_attention(
+    model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None, *, allow_nan: bool = False
+) -> Iterator[LayerReading]:
     """Queries, keys, logits and attention of the layers of a model on one batch.
 
     The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
@@ -55,6 +59,7 @@ def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] |
         model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
         batch: what the model is called with: input_ids and attention_mask, or pixel_values; arrays or tensors.
         layers: which layers, in the order wanted; all of them by default.
+        allow_nan: whether heads whose attention is not finite are handed out as they are (`finite_heads` tells them) or refused.
     """
     import torch
 
@@ -62,7 +67,16 @@ def read_attention(model: Any, batch: Mapping[str, Any], layers: Sequence[int] |
     wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
     with torch.no_grad():
         ran = _run(adapter, batch, set(wanted))
-    return _readings(adapter, ran, wanted)
+    if not allow_nan:
+        for layer in sorted(ran.entered):
+            _check_finite(ran.entered[layer], layer)
+    return _readings(adapter, ran, wanted, allow_nan)
+
+
+def finite_heads(reading: LayerReading) -> BoolArray:
+    """(n_heads,) whether a head's attention is finite at every query of the batch that sees a token."""
+    rows = reading.visible.any(dim=-1)[:, None, :, None]
+    return np.asarray((reading.attention.isfinite() | ~rows).all(dim=3).all(dim=2).all(dim=0).cpu().numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +88,7 @@ class _Ran:
     own: dict[int, Any]  # the layer's own attention at a few queries
 
 
-def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int]) -> Iterator[LayerReading]:
+def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
     import torch
 
     for place, layer in enumerate(layers):
@@ -82,7 +96,8 @@ def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int]) -> Iterator[La
         with torch.no_grad(), evaluating(adapter.attention_module(layer)), ran.cast[layer]:
             # all entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, ran.entered[layer] if again else ran.entered.pop(layer))
-        _check_attention(reading)
+        if not allow_nan:
+            _check_attention(reading)
         check_own(reading, ran.own[layer], adapter.module_name(layer))
         yield reading
 
@@ -131,8 +146,6 @@ def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
     finally:
         for one in hooks:
             one.remove()
-    for layer in sorted(kept.entered):
-        _check_finite(kept.entered[layer], layer)
     return kept
 
 
@@ -155,8 +168,7 @@ def _check_finite(captured: Captured, layer: int) -> None:
 
 
 def _check_attention(reading: LayerReading) -> None:
-    rows = reading.visible.any(dim=-1)[:, None, :, None]
-    if not bool((reading.attention.isfinite() | ~rows).all()):
+    if not finite_heads(reading).all():
         raise InputError(
             f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
             "finite, or its logits overflow in half precision (give it float32 weights)."
@@ -209,4 +221,4 @@ def _real_tokens(attention_mask: Any, tokens: Any) -> Any:
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 
 
-__all__ = ["Captured", "InputBatch", "LayerReading", "batch_size", "read_attention"]
+__all__ = ["Captured", "InputBatch", "LayerReading", "batch_size", "finite_heads", "read_attention"]

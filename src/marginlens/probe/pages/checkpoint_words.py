@@ -86,7 +86,10 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
         verdict = f"So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say{sizes}."
     elif both:
         where = ", ".join(str(one) for one in np.flatnonzero(sparser & larger))
-        verdict = f"So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say, in layer {where} only{sizes}."
+        verdict = (
+            "So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say, in layer "
+            f"{where} only{sizes}."
+        )
     else:
         verdict = (
             "So in no layer does attention get sparser while the key-query weights grow by more than chance explains, which is not what "

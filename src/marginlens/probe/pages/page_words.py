@@ -54,7 +54,8 @@ def _sparsity(result: ProbeResult) -> str:
 def _by_layer(result: ProbeResult) -> str:
     if result.n_layers < 2:
         return ""
-    means = ", ".join(f"{one:.2f}" for one in np.nanmean(result.heads.relative_nnz, axis=1))
+    layers = (share[np.isfinite(share)] for share in result.heads.relative_nnz)
+    means = ", ".join(f"{share.mean():.2f}" if share.size else "–" for share in layers)
     return f"From the first layer to the last, the mean nnz/T of the heads is {means}."
 
 

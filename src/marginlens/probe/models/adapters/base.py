@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.models.adapters.affine import AffineMap, affine_map
 
@@ -67,7 +67,7 @@ class Projection:
 class LayerMaps:
     """The key-query maps of all heads of a layer, and how far measured ones are off: see `Projection`."""
 
-    heads: tuple[KeyQueryMap, ...]
+    heads: tuple[KeyQueryMap | None, ...]  # None for a head whose weights are not finite
     deviation: float | None
 
 
@@ -200,12 +200,18 @@ class Adapter(ABC):
                 and for the others it changes nothing.
         """
         weights = self.projection(self.check_layer(layer))
-        return self._map(layer, self._of_head(weights, self.check_head(head)), offset)
+        factors = self._of_head(weights, self.check_head(head))
+        if not _all_finite(factors):
+            raise InputError(
+                f"Head {head} of layer {layer} has no key-query map: its query or key weights are not finite."
+            )
+        return self._map(layer, factors, offset)
 
     def layer_maps(self, layer: int, offset: int | None = None) -> LayerMaps:
         """`key_query` of all heads of a layer, whose projections are read or measured once."""
         weights = self.projection(self.check_layer(layer))
-        heads = [self._map(layer, self._of_head(weights, head), offset) for head in range(self.n_heads)]
+        factors = [self._of_head(weights, head) for head in range(self.n_heads)]
+        heads = [self._map(layer, one, offset) if _all_finite(one) else None for one in factors]
         return LayerMaps(tuple(heads), weights.deviation)
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
@@ -285,6 +291,10 @@ def hidden_by(mask: Any) -> Any:
     if not mask.is_floating_point():
         raise reject("batch", "given a mask (B, T) of ones and zeros, or one that is added to logits", f"{mask.dtype}")
     return mask <= max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
+
+
+def _all_finite(factors: Factors) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in factors)
 
 
 def _numpy(tensor: Any) -> FloatArray:
