@@ -25,12 +25,30 @@ _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u
 
 @dataclass(frozen=True)
 class LossConstants:
-    r"""Assumption A on an interval: :math:`\ell'` is `lipschitz`-Lipschitz (M₀) and :math:`|\ell'| \le` `bound` (M₁)."""
+    r"""Assumption A on an interval: :math:`\ell'` is `lipschitz`-Lipschitz (M₀) and `smallest` :math:`\le |\ell'| \le` `bound` (M₁).
 
-    lipschitz: float
-    bound: float
-    smallest: float
+    They are kept as logarithms, because slopes of e^-1000 still compare; the plain numbers are 0.0 or inf where they leave the range.
+    """
+
+    log_lipschitz: float
+    log_bound: float
+    log_smallest: float
     decreasing: bool
+
+    @property
+    def lipschitz(self) -> float:
+        """M₀."""
+        return from_log(self.log_lipschitz)
+
+    @property
+    def bound(self) -> float:
+        """M₁."""
+        return from_log(self.log_bound)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest |ℓ'|."""
+        return from_log(self.log_smallest)
 
 
 class Loss:
@@ -98,11 +116,24 @@ class Loss:
         """
         low, high = _interval(low, high)
         u = np.linspace(low, high, 20_001)
-        slope, value = self.derivative(u), np.asarray(self.value(u))
-        steps = np.diff(u)
-        lipschitz = float(np.max(np.abs(np.diff(slope)) / steps)) if high > low else 0.0
-        decreasing = bool(np.all(np.diff(value) < 0)) if high > low else bool(np.all(slope < 0))
-        return LossConstants(lipschitz, float(np.max(np.abs(slope))), float(np.min(np.abs(slope))), decreasing)
+        log_slope, slope = np.asarray(self.log_abs_derivative(u)), self.derivative(u)
+        log_bound, log_smallest = float(np.max(log_slope)), float(np.min(log_slope))
+        if not high > low:
+            return LossConstants(
+                -np.inf, log_bound, log_smallest, bool(np.all(slope <= 0.0)) and log_smallest > -np.inf
+            )
+        relative = np.where(slope > 0.0, 1.0, -1.0) * np.exp(log_slope - max(log_bound, -1e300))
+        steepest = float(np.max(np.abs(np.diff(relative)) / np.diff(u)))
+        log_lipschitz = float(np.log(steepest)) + log_bound if steepest > 0.0 else -np.inf
+        return LossConstants(log_lipschitz, log_bound, log_smallest, self._decreases(u))
+
+    def _decreases(self, u: FloatArray) -> bool:
+        """Whether the values at ascending u fall, up to differences that rounding or underflow hides."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            value = np.asarray(self.value(u))
+            hidden = 4.0 * np.finfo(float).eps * np.maximum(np.abs(value[1:]), np.abs(value[:-1])) + VISIBLE
+            falls = (np.diff(value) < 0.0) | (np.abs(np.diff(value)) <= hidden) | (value[:-1] == np.inf)
+        return bool(np.all(falls))
 
 
 @dataclass(frozen=True)
@@ -122,10 +153,10 @@ class Logistic(Loss):
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
         low, high = _interval(low, high)
-        nearest = min(max(0.0, low), high)
-        slope = float(np.exp(self.log_abs_derivative(abs(nearest))))
-        largest, smallest = np.exp(self.log_abs_derivative(np.array([low, high])))
-        return LossConstants(slope * (1.0 - slope), float(largest), float(smallest), True)
+        nearest = abs(min(max(0.0, low), high))
+        log_curvature = float(self.log_abs_derivative(nearest) + self.log_abs_derivative(-nearest))
+        log_largest, log_smallest = self.log_abs_derivative(np.array([low, high]))
+        return LossConstants(log_curvature, float(log_largest), float(log_smallest), True)
 
 
 @dataclass(frozen=True)
@@ -150,8 +181,7 @@ class Exponential(Loss):
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: every derivative is largest in modulus at `low`."""
         low, high = _interval(low, high)
-        largest, smallest = self.value(np.array([low, high]))
-        return LossConstants(float(largest), float(largest), float(smallest), True)
+        return LossConstants(-low, -low, -high, True)
 
 
 @dataclass(frozen=True)
@@ -171,7 +201,7 @@ class Correlation(Loss):
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: a constant slope of -1."""
         _interval(low, high)
-        return LossConstants(0.0, 1.0, 1.0, True)
+        return LossConstants(-np.inf, 0.0, 0.0, True)
 
 
 def _together(**given: Any) -> list[FloatArray]:
@@ -182,6 +212,12 @@ def _together(**given: Any) -> list[FloatArray]:
     except ValueError as problem:
         shapes = " and ".join(str(one.shape) for one in arrays)
         raise reject(", ".join(given), "arrays that broadcast against each other", f"shapes {shapes}") from problem
+
+
+def from_log(logarithm: float) -> float:
+    """e to a power, 0.0 or inf where that leaves the range of a double."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(logarithm))
 
 
 def _interval(low: float, high: float) -> tuple[float, float]:

@@ -72,6 +72,34 @@ def test_constants_notice_a_loss_that_does_not_decrease():
     assert not Rising().constants(-1.0, 1.0).decreasing
 
 
+class Softplus(ml.Loss):
+    """A user's version of the logistic loss, whose constants are sampled."""
+
+    def value(self, u):
+        return np.logaddexp(0.0, -np.asarray(u, dtype=float))
+
+    def log_abs_derivative(self, u):
+        return -np.logaddexp(0.0, np.asarray(u, dtype=float))
+
+
+@pytest.mark.statement("A Assumption A")
+@pytest.mark.parametrize(("low", "high"), [(900.0, 1000.0), (-1e4, 1e4), (2e5, 2e5), (-800.0, -790.0), (-3.0, 2.0)])
+def test_constants_of_slopes_beyond_the_range_are_exact_logarithms(low, high):
+    found, sampled = ml.Logistic().constants(low, high), Softplus().constants(low, high)
+    nearest = min(max(0.0, low), high)
+    curvature = -abs(nearest) - 2.0 * np.log1p(np.exp(-abs(nearest)))  # of ℓ'' = e^u/(1 + e^u)²
+    assert found.log_bound == pytest.approx(-np.logaddexp(0.0, low), abs=ROUNDING)
+    assert found.log_smallest == pytest.approx(-np.logaddexp(0.0, high), abs=ROUNDING)
+    assert found.log_lipschitz == pytest.approx(curvature, abs=ROUNDING)
+    assert sampled.decreasing
+    assert (sampled.log_bound, sampled.log_smallest) == pytest.approx(
+        (found.log_bound, found.log_smallest), abs=ROUNDING
+    )
+    if high > max(low, 0.0):  # below, slopes of one differ by less than rounding
+        assert sampled.log_lipschitz == pytest.approx(curvature, abs=0.3)
+    assert ml.Exponential().constants(-2000.0, -1000.0) == ml.losses.LossConstants(2000.0, 2000.0, 1000.0, True)
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 def test_rise_is_exact_where_the_difference_cancels(loss):
     u = np.array([-1.0, 0.3, 2.0])

@@ -1,6 +1,7 @@
 """The theorems' assumptions: each check holds on one side of its threshold and fails on the other."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,6 +62,23 @@ def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
 
 
 @pytest.mark.statement("A Assumption A")
+def test_slopes_that_underflow_are_slopes_all_the_same():
+    data, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1000.0, 900.0, 900.0]])
+    found = check_assumption_a(data, v)
+    assert found
+    assert (found.numbers["M1"], found.numbers["log_M1"]) == (0.0, -900.0)
+    assert "slopes from e^-1000 to M1 = e^-900, which are M0 = e^-900 Lipschitz" in found.sentence
+    gamma, width = np.linalg.norm([1000.0, 900.0, 900.0]), np.linalg.norm(data.K[0], ord=2)
+    log_L_p = np.log((gamma**2 + 3.0 * gamma) * width**2) - 900.0
+    assert smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING)
+    assert check_step(data, v, ConstantStep(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
+    assert smoothness(data, v).L_p == 0.0
+    steep, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[-900.0, -1000.0, -1000.0]])
+    assert check_assumption_a(steep, v, Exponential())
+    assert not check_step(steep, v, ConstantStep(1e-300), Exponential())
+
+
+@pytest.mark.statement("A Assumption A")
 def test_a_flat_spot_fails_where_a_margin_can_reach_it():
     at_zero, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.0, 0.0]])
     assert not check_assumption_a(at_zero, v, FlatSpot())
@@ -102,6 +120,40 @@ def test_scores_that_rounding_alone_tells_apart_are_equal():
     two = TokenDataset(X[:, :2], [1])  # with two tokens only the order matters
     assert check_assumption_b(two, v)
     assert check_assumption_b(TokenDataset(X[:, :1], [1]), v).numbers["smallest_gap"] == np.inf
+
+
+@pytest.mark.statement("A Assumption B", "A Thm 1", "A Thm 4")
+@pytest.mark.parametrize("scale", [1e-200, 1e-12, 1.0, 1e12, 1e200])
+def test_keys_put_into_the_tokens_do_not_blur_the_scores_beside_them(scale):
+    """`scored_tokens` writes keys of any size into coordinates that the head does not read."""
+    keys = scale * np.array([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]])
+    data, v = scored_tokens(keys, [[1.0, 0.9, 0.9]])
+    assert check_assumption_b(data, v)
+    assert check_strict_optimum(data, v)
+    assert not check_distinct_scores(data, v)
+    close, v = scored_tokens(keys, [[1.0, 0.9, 0.9 - 1e-9]])
+    assert not check_assumption_b(close, v)
+    assert check_distinct_scores(close, v)
+
+
+@pytest.mark.statement("A Assumption B", "A Thm 4")
+def test_ties_agree_with_exact_arithmetic_wherever_rounding_does_not_decide():
+    """Integer tokens and heads times powers of two: scores are compared as fractions, per token, at scales of their own."""
+    rng = np.random.default_rng(0)
+    seen = {True: 0, False: 0}
+    for _ in range(300):
+        X = rng.integers(-2, 3, size=(1, 3, 3)) * 2.0 ** rng.integers(-40, 41, size=(1, 1, 3))
+        v = rng.integers(-1, 2, size=3) * 2.0 ** rng.integers(-20, 21, size=3)
+        exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(x, v, strict=True)) for x in X[0]]
+        summed = [sum(abs(Fraction(a) * Fraction(b)) for a, b in zip(x, v, strict=True)) for x in X[0]]
+        pairs = [(a, b) for a in range(3) for b in range(a)]
+        apart = [abs(exact[a] - exact[b]) > Fraction(1, 10**9) * (summed[a] + summed[b]) for a, b in pairs]
+        tied = [exact[a] == exact[b] for a, b in pairs]
+        if not all(x or y for x, y in zip(apart, tied, strict=True)):
+            continue  # a difference below what the largest terms leave of it in double precision
+        seen[all(apart)] += 1
+        assert bool(check_distinct_scores(TokenDataset(X, [1]), v)) == all(apart)
+    assert min(seen.values()) > 50
 
 
 @pytest.mark.statement("A Thm 1", "A Thm 4")

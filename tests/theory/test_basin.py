@@ -244,6 +244,27 @@ def test_slopes_that_differ_by_much_push_the_explicit_radius_out():
     assert cone.explicit_radius(1.0, 0.25) == pytest.approx((np.log(8.0 * 2.0) + 200.0) / (2 * 0.25 + 0.5) / cone.theta)
 
 
+@pytest.mark.statement("A Lemma 7", "A Thm 3", "A Eq. (57)", "A Eq. (58)")
+def test_slopes_that_underflow_leave_the_cone_as_it_is():
+    """From 40 on the logistic loss is e^-u to rounding, so that higher scores scale the risk and change no radius."""
+    keys, scores = [[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], np.array([[1.0, 0.5, 0.4]])
+    near, far = (basin_cone(*scored_tokens(keys, scores + shift), [0]) for shift in (40.0, 4000.0))
+    assert (far.c_max, far.c_min, far.L_p, far.C, far.c) == (0.0,) * 5
+    for name in ("mu", "radius", "correlation_radius"):
+        assert getattr(far, name) == pytest.approx(getattr(near, name), rel=1e-12)
+    assert near.log_C - far.log_C == pytest.approx(3960.0, rel=ROUNDING)
+    assert near.log_c - far.log_c == pytest.approx(3960.0, rel=ROUNDING)
+    assert 0.0 < far.invariance_radius < np.inf  # which L_p enters, and that grows with the scores
+    assert 0.0 < far.proven_radius < np.inf
+    steep = basin_cone(*scored_tokens(keys, scores - 4000.0), [0], loss=Exponential())
+    assert np.isinf(steep.C_2)
+    assert "proven_radius" in repr(steep)
+    assert "inf" not in repr(steep)
+    data, v = scored_tokens(keys, scores + 4000.0)
+    bounds = local_gradient_bounds(data, v, far, far.sample(50, 0, far.no_stationary_radius))
+    assert bounds.hold.all()
+
+
 @pytest.mark.statement("A Thm 3")
 def test_membership_and_samples_of_the_cone_use_its_own_radius():
     data, v = figure_1b()

@@ -40,20 +40,55 @@ def test_the_constants_are_their_formulas() -> None:
     """With the slope one everywhere, and an input shorter than the other."""
     data = TokenDataset([[[2.0], [2.0], [1.0], [-3.0]], [[1.0], [0.25]]], [1, 1])
     found = mixing_constants(data, [1.0], [[0, 1], [0]], Correlation())
-    assert (found.epsilon, found.C, found.C_plus, found.C_minus) == (0.5, 3.0, 5.0, 0.25)
+    assert (found.epsilon, found.C) == (0.5, 3.0)
+    assert (found.C_plus, found.C_minus) == pytest.approx((5.0, 0.25), rel=tolerances.ROUNDING)
     assert found.nu.tolist() == [2.0, 1.0]
+    assert found.shift.tolist() == [0.0, 0.0]
     assert found.rho(0.5) == pytest.approx(-6.0 * np.log(20.0), rel=tolerances.ROUNDING)
     assert mixing_constants(TokenDataset([[[2.0], [-1.0]]], [1]), [1.0], [[0]]).epsilon == 1.5
 
 
 @pytest.mark.statement("A Lemma 14")
-@pytest.mark.parametrize("scores", [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -2.0], [0.0, 0.0, -1.0]])
-def test_sets_that_do_not_share_the_highest_score_or_not_a_positive_one_are_refused(scores: Any) -> None:
+@pytest.mark.parametrize("scores", [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+def test_sets_that_do_not_share_the_highest_score_are_refused(scores: Any) -> None:
     data = TokenDataset([[[one] for one in scores]], [1])
-    with pytest.raises(
-        InputError, match=r"'optimal_sets\[0\]' .* share one positive score, above those of the other tokens"
-    ):
+    with pytest.raises(InputError, match=r"'optimal_sets\[0\]' .* share one score, above those of the other tokens"):
         mixing_constants(data, [1.0], [[0, 1]])
+
+
+@pytest.mark.statement("A Lemma 14", "A Assumption D")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
+def test_scores_of_any_sign_are_shifted_and_the_bounds_still_hold(loss: Any) -> None:
+    """The excess risk is compared at the scores as given; an input whose tokens all score the same bounds nothing."""
+    for seed in range(5):
+        given, v, sets = label_mixing(3, 5, 2, 6, seed)
+        lowered = given.scores(v) - np.array([0.0, 1.5, 2.0])[:, None]
+        data, v = scored_tokens(
+            np.concatenate([given.K, given.K[:1]]), np.concatenate([lowered, np.full((1, 5), -4.0)])
+        )
+        every = (*sets, range(5))
+        constants = mixing_constants(data, v, every, loss)
+        assert constants.nu[2] < 0.0
+        assert constants.shift[0] == constants.shift[3] == 0.0
+        assert constants.shift[2] == -lowered[2].min()
+        rng = np.random.default_rng(seed)
+        points = rng.normal(size=(400, 6)) * 10.0 ** rng.uniform(-1, 3, size=(400, 1))
+        above = excess_risk(data.repeat(400), v, points, loss, np.array([one[0] for one in every]))
+        offset = above.log - log_nonoptimality(data, points, every)
+        assert np.all(offset >= constants.log_C_minus - tolerances.CONDITIONED)
+        assert np.all(offset <= constants.log_C_plus + tolerances.CONDITIONED)
+        assert constants.rho(0.1) < 0.0
+    assert mixing_constants(data, 0.0 * v, [range(5)] * 4, loss).theta == 1.0  # nothing can be mixed in
+
+
+@pytest.mark.statement("A Lemma 14")
+def test_constants_of_slopes_that_underflow_keep_their_ratio() -> None:
+    keys, scores = [[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], np.array([[1.0, 1.0, 0.0]])
+    near = mixing_constants(*scored_tokens(keys, scores + 40.0), [[0, 1]])
+    far = mixing_constants(*scored_tokens(keys, scores + 5000.0), [[0, 1]])
+    assert far.C_plus == far.C_minus == 0.0
+    assert near.log_C_minus - far.log_C_minus == pytest.approx(4960.0, rel=tolerances.CONDITIONED)
+    assert np.isfinite(far.rho(0.1))
 
 
 @pytest.mark.statement("A Eq. (85)")
@@ -243,7 +278,7 @@ def test_unusable_arguments(call: Any, message: str) -> None:
 
 def test_unusable_mixing_questions() -> None:
     data, v, sets = label_mixing(2, 4, 2, 3, 0)
-    with pytest.raises(InputError, match=r"'optimal_sets\[0\]' .* share one positive score"):
+    with pytest.raises(InputError, match=r"'optimal_sets\[0\]' .* share one score"):
         mixing_constants(data, v, [[0, 1, 2], sets[1]])
     with pytest.raises(InputError, match="'delta' argument must be a positive number"):
         check_mixing(data, v, sets, delta=0.0)

@@ -6,7 +6,7 @@ import pytest
 from marginlens import ConstantStep, Correlation, Exponential, Logistic, Record, TokenDataset, descend, risk_gradient
 from marginlens.data import gaussian_tokens, sphere_tokens
 from marginlens.theory import smoothness
-from marginlens.theory.problem import slopes
+from marginlens.theory.problem import log_slopes
 from random_problems import problem, ragged_problem
 from tolerances import ROUNDING
 
@@ -58,7 +58,7 @@ def test_the_constant_is_the_formula():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_slopes_are_taken_on_the_scores_and_not_on_padding(sign):
     data, scores = TokenDataset([[[1.0], [2.0]], [[4.0]]], [1, 1]), sign * np.array([1.0, 4.0])
-    largest, smallest = slopes(data, [sign], Exponential())
+    largest, smallest = np.exp(log_slopes(data, [sign], Exponential()))
     assert [largest, smallest] == pytest.approx([np.exp(-scores.min()), np.exp(-scores.max())], rel=ROUNDING)
     assert largest == smoothness(data, [sign], Exponential()).M1
 

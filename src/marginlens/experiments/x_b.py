@@ -23,7 +23,7 @@ from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses import Logistic
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
-from marginlens.theory.problem import slopes
+from marginlens.theory.problem import log_slopes
 
 ID = "X-B"
 LABELS = ("A Fig 1(b)", "A Def 2", "A Thm 3")
@@ -190,7 +190,7 @@ def _steepest(data: TokenDataset, v: Any) -> float:
     scores = data.scores(v)
     ranges = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
     widths = np.max(np.linalg.norm(data.K[:, :, None] - data.K[:, None], axis=-1), axis=(-2, -1))
-    return float(slopes(data, v, Logistic())[0]) * float(np.mean(ranges * widths)) / 4.0
+    return float(np.exp(log_slopes(data, v, Logistic())[0])) * float(np.mean(ranges * widths)) / 4.0
 
 
 def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import Status
 from marginlens.theory.optimality import globally_optimal_direction
-from marginlens.theory.problem import each_problem, loss_on_scores, score_blur, score_differences
+from marginlens.theory.problem import all_tied, each_problem, loss_on_scores, power, score_blur, score_differences
 from marginlens.theory.smoothness import smoothness
 
 
@@ -47,21 +47,35 @@ def check_assumption_a(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> A
     A slope of exactly zero fails the check although the loss may still strictly decrease: the proofs divide by the smallest slope.
 
     Returns:
-        A `Check` with M0, M1, smallest_slope, low and high; a list of them for a batch.
+        A `Check` with M0, M1, smallest_slope, their logarithms, which decide, low and high; a list of them for a batch.
     """
     name = type(as_loss(loss)).__name__
 
     def question(one: TokenDataset, head: FloatArray) -> Check:
         found = loss_on_scores(one, head, loss)[0]
         scores = one.scores(head)[one.mask]
-        finite = bool(np.isfinite(found.lipschitz) and np.isfinite(found.bound))
-        holds = found.decreasing and finite and found.smallest > 0.0
+        holds = (
+            found.decreasing
+            and found.log_lipschitz < np.inf
+            and -np.inf < found.log_smallest
+            and found.log_bound < np.inf
+        )
         low, high = float(scores.min()), float(scores.max())
         sentence = (
             f"on the scores [{low:.4g}, {high:.4g}] {name} {'strictly decreases' if holds else 'does not strictly decrease'}"
-            f" with slopes from {found.smallest:.4g} to M1 = {found.bound:.4g}, which are M0 = {found.lipschitz:.4g} Lipschitz"
+            f" with slopes from {power(found.log_smallest)} to M1 = {power(found.log_bound)}, which are M0 = "
+            f"{power(found.log_lipschitz)} Lipschitz"
         )
-        numbers = {"M0": found.lipschitz, "M1": found.bound, "smallest_slope": found.smallest, "low": low, "high": high}
+        numbers = {
+            "M0": found.lipschitz,
+            "M1": found.bound,
+            "smallest_slope": found.smallest,
+            "log_M0": found.log_lipschitz,
+            "log_M1": found.log_bound,
+            "log_smallest_slope": found.log_smallest,
+            "low": low,
+            "high": high,
+        }
         return Check("A Assumption A", holds, sentence, numbers)
 
     return each_problem(data, v, question)
@@ -82,7 +96,7 @@ def check_assumption_b(data: TokenDataset, v: Any) -> Any:
         gaps, other = score_differences(one, head, one.optimal(head))
         spread = float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1), initial=0.0))
         spread, gap = max(spread, 0.0), float(np.min(gaps[other], initial=np.inf))
-        holds = bool(spread <= score_blur(one, head) and gap > 0.0)
+        holds = bool(all_tied(one.scores(head), score_blur(one, head), other).all() and gap > 0.0)
         sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
         return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
 
@@ -119,11 +133,14 @@ def check_distinct_scores(data: TokenDataset, v: Any) -> Any:
     """
 
     def question(one: TokenDataset, head: FloatArray) -> Check:
-        scores = np.sort(np.where(one.mask, one.scores(head), np.inf), axis=-1)
+        scores, blur = np.where(one.mask, one.scores(head), np.inf), score_blur(one, head)
+        order = np.argsort(scores, axis=-1, kind="stable")
+        scores, blur = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(blur, order, axis=-1)
         with np.errstate(invalid="ignore"):
             steps = np.diff(scores, axis=-1)
-        gap = float(np.min(steps[np.isfinite(steps)], initial=np.inf))
-        holds = bool(gap > score_blur(one, head))
+        real = np.isfinite(steps)
+        gap = float(np.min(steps[real], initial=np.inf))
+        holds = bool(np.all(steps[real] > (blur[..., 1:] + blur[..., :-1])[real]))
         sentence = f"two scores of one input differ by at least {gap:.4g}"
         return Check("distinct scores", holds, sentence, {"smallest_gap": gap})
 
@@ -162,19 +179,24 @@ def check_step(data: TokenDataset, v: Any, step: Any, loss: Loss = Logistic()) -
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
 
     Returns:
-        A `Check` with L_p, largest_step = 1/L_p and from_keys, the sharper constant that serves as well; a list for a batch.
+        A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, the sharper constant that serves as well; a list for a batch.
     """
     rule = as_step(step)
 
     def question(one: TokenDataset, head: FloatArray) -> Check:
         found = smoothness(one, head, loss)
-        numbers = {"L_p": found.L_p, "largest_step": found.largest_step, "from_keys": found.from_keys}
+        numbers = {
+            "L_p": found.L_p,
+            "largest_step": found.largest_step,
+            "from_keys": found.from_keys,
+            "log_L_p": found.log_L_p,
+        }
         if not isinstance(rule, ConstantStep):
             return Check(
                 "step size", False, "the theorems speak of plain gradient descent, not of normalised steps", numbers
             )
         holds = bool(rule.size <= found.largest_step)
         relation = "does not exceed" if holds else "exceeds"
-        return Check("step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {found.largest_step:.4g}", numbers)
+        return Check("step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power(-found.log_L_p)}", numbers)
 
     return each_problem(data, v, question)

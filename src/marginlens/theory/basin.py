@@ -9,12 +9,12 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.errors import positive_number, reject
-from marginlens.losses import Logistic, Loss
+from marginlens.losses import Logistic, Loss, from_log
 from marginlens.papers import implements
 from marginlens.svm import Status
 from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.optimality import TokenOptimality, token_optimality
-from marginlens.theory.problem import one_problem, score_differences, slopes
+from marginlens.theory.problem import log_slopes, one_problem, score_differences
 from marginlens.theory.smoothness import smoothness
 
 _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
@@ -30,7 +30,8 @@ class BasinCone:
         A: max‖k_it‖/Θ. A_bar: Ā, the largest distance between two keys of one input. mu: μ = (min(½, δ)/A)²/8.
         Gamma: Γ, the largest score difference within an input. gap_min, gap_max: the smallest and largest γ_α - γ_t over
             neighbours. n_inputs, n_tokens: n and T.
-        c_max, c_min: the largest and smallest slope of the loss on the scores. L_p: smoothness of the risk.
+        log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores. log_L_p: that of the smoothness of
+            the risk. Slopes of e^-1000 and their ratios are as good as others here; `c_max`, `C` and the like may be 0.0 by underflow.
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
             where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
             `proven_radius` make such inputs negligible, the paper's radii do not.
@@ -47,9 +48,9 @@ class BasinCone:
     gap_max: float
     n_inputs: int
     n_tokens: int
-    c_max: float
-    c_min: float
-    L_p: float
+    log_c_max: float
+    log_c_min: float
+    log_L_p: float
     every_input_has_neighbours: bool
 
     # ---- constants made of the others
@@ -65,24 +66,55 @@ class BasinCone:
         return self.mu / (2.0 - self.mu)
 
     @property
+    def c_max(self) -> float:
+        """The largest slope of the loss on the scores."""
+        return from_log(self.log_c_max)
+
+    @property
+    def c_min(self) -> float:
+        """The smallest slope of the loss on the scores."""
+        return from_log(self.log_c_min)
+
+    @property
+    def L_p(self) -> float:
+        """Smoothness of the risk."""
+        return from_log(self.log_L_p)
+
+    @property
+    def log_C(self) -> float:
+        """The logarithm of C in Eq. (31a), twice the largest slope times the largest score gap over neighbours."""
+        return self.log_c_max + float(np.log(2.0 * self.gap_max))
+
+    @property
+    def log_c(self) -> float:
+        """The logarithm of c in Eq. (31a), an eighth of the smallest slope times the smallest score gap over neighbours."""
+        return self.log_c_min + float(np.log(self.gap_min / 8.0))
+
+    @property
+    def log_C_2(self) -> float:
+        """The logarithm of C_2 in Eq. (58), (1 - μ) Ā² C² / (Θ c)."""
+        geometry = np.log1p(-self.mu) + 2.0 * np.log(self.A_bar) - np.log(self.theta)
+        return float(geometry) + 2.0 * self.log_C - self.log_c
+
+    @property
     def C(self) -> float:
-        """C of Eq. (31a): twice the largest slope times the largest score gap over neighbours."""
-        return 2.0 * self.c_max * self.gap_max
+        """C of Eq. (31a)."""
+        return from_log(self.log_C)
 
     @property
     def c(self) -> float:
-        """c of Eq. (31a): an eighth of the smallest slope times the smallest score gap over neighbours."""
-        return self.c_min * self.gap_min / 8.0
+        """c of Eq. (31a)."""
+        return from_log(self.log_c)
 
     @property
     def C_2(self) -> float:
-        """C_2 of Eq. (58): (1 - μ) Ā² C² / (Θ c)."""
-        return (1.0 - self.mu) * self.A_bar**2 * self.C**2 / (self.theta * self.c)
+        """C_2 of Eq. (58)."""
+        return from_log(self.log_C_2)
 
     @property
     def C_3(self) -> float:
         """C_3 after Eq. (58), with C_0 = 64 π."""
-        return max(64.0 * self.pi * self.Gamma * self.A / self.gap_min, self.C_2 / self.L_p)
+        return from_log(self._log_C_3)
 
     # ---- radii, from the paper's to what is proven without a gap
 
@@ -99,7 +131,7 @@ class BasinCone:
     @property
     def invariance_radius(self) -> float:
         """R after Eqs (57) and (58), at least ½: what the paper asks of the start for steps up to 1/L_p to stay in the cone."""
-        return max(0.5, self._rate * np.log(self.C_3 * self.n_tokens / self.pi))
+        return max(0.5, self._rate * (self._log_C_3 + float(np.log(self.n_tokens / self.pi))))
 
     @property
     def correlation_radius(self) -> float:
@@ -116,8 +148,10 @@ class BasinCone:
         `explicit_radius` is passed eventually, which gives the limit of the direction.
         """
         shell = self.explicit_radius(self.pi, self.mu / 4.0)
-        reach = np.log(self.A_bar * self.C * self.n_tokens / self.L_p)  # of a step: log of e^(RΘ/2) times its length
-        stays = 2.0 / self.theta * np.log(self.C_2 * self.n_tokens / (self.pi * self.L_p))  # Eq. (58)
+        reach = (
+            np.log(self.A_bar * self.n_tokens) + self.log_C - self.log_L_p
+        )  # of a step: log of e^(RΘ/2) times its length
+        stays = 2.0 / self.theta * (np.log(self.n_tokens / self.pi) + self.log_C_2 - self.log_L_p)  # Eq. (58)
         turns = 2.0 / self.theta * (reach - np.log((np.sqrt(2.0) - 1.0) * np.sqrt(self.mu) * 0.5))
         return float(max(0.5, shell, stays, turns))
 
@@ -139,18 +173,22 @@ class BasinCone:
         """
         pi, nu = positive_number(pi, "pi"), positive_number(nu, "nu")
         log_scale = np.log(self.n_tokens * self.Gamma * self.A / (pi * self.gap_min))
-        log_slopes = np.log(self.n_inputs * self.n_tokens) + np.log(self.c_max) - np.log(self.c_min)
+        log_ratio = np.log(self.n_inputs * self.n_tokens) + self.log_c_max - self.log_c_min
         own = self.radius_for(_C0_PROVEN if self.every_input_has_neighbours else 2.0 * _C0_PROVEN, pi)
         split = (np.log(8.0) + log_scale) / (nu * self.theta)  # Eq. (49)
-        between = (np.log(8.0) + log_scale + log_slopes) / ((2.0 * nu + pi / 2.0) * self.theta)
+        between = (np.log(8.0) + log_scale + log_ratio) / ((2.0 * nu + pi / 2.0) * self.theta)
         others = 0.0
         if not self.every_input_has_neighbours:
-            others = (np.log(48.0) + log_scale + log_slopes) / (self.delta * self.theta)
+            others = (np.log(48.0) + log_scale + log_ratio) / (self.delta * self.theta)
         return float(max(own, split, between, others))
 
     @property
     def _rate(self) -> float:
         return max(2.0, 1.0 / self.delta) / self.theta
+
+    @property
+    def _log_C_3(self) -> float:
+        return max(float(np.log(64.0 * self.pi * self.Gamma * self.A / self.gap_min)), self.log_C_2 - self.log_L_p)
 
     # ---- points
 
@@ -199,7 +237,7 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
     A = float(np.max(np.linalg.norm(data.K, axis=-1))) / theta
     scores = data.scores(v)
     spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
-    c_max, c_min = slopes(data, v, loss)
+    log_c_max, log_c_min = log_slopes(data, v, loss)
     return BasinCone(
         optimality=found,
         theta=theta,
@@ -212,9 +250,9 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
         gap_max=float(np.max(difference[found.neighbours])),
         n_inputs=data.n_inputs,
         n_tokens=data.n_tokens,
-        c_max=float(c_max),
-        c_min=float(c_min),
-        L_p=float(smoothness(data, v, loss).L_p),
+        log_c_max=float(log_c_max),
+        log_c_min=float(log_c_min),
+        log_L_p=float(smoothness(data, v, loss).log_L_p),
         every_input_has_neighbours=bool(np.all(np.any(found.neighbours, axis=-1))),
     )
 

@@ -13,7 +13,7 @@ from marginlens.dynamics.attention import centred_keys
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
-from marginlens.theory.problem import plain, score_differences, slopes
+from marginlens.theory.problem import log_slopes, plain, score_differences
 
 DIRECTION_TOLERANCE = 1e-12  # margin differences, relative to ‖q‖ max‖k_α - k_t‖, up to which two margins are equal
 
@@ -149,10 +149,10 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
     signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
     against, along = np.maximum(-signed, 0.0), np.maximum(signed, 0.0)
-    M_most, M_least = slopes(data, v, loss)
+    log_most, log_least = log_slopes(data, v, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
         delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
-        ratio = np.log(2.0 * data.n_tokens * M_most / M_least) - np.log(np.abs(g_nearest))
+        ratio = np.log(2.0 * data.n_tokens) + log_most - log_least - np.log(np.abs(g_nearest))
         first = (np.log(np.sum(against, axis=(-2, -1))) + ratio) / delay
         second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / apart
     radius = np.maximum(np.maximum(np.where(np.isfinite(delay), first, 0.0), second), 0.0)

@@ -201,16 +201,16 @@ def local_gradient_bounds(
     descent = -np.einsum("...d,...d->...", gradient.vector, toward) / cone.theta
     with np.errstate(divide="ignore", invalid="ignore"):
         log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale
-    bound = np.log(cone.A_bar * cone.C)
+    bound = np.log(cone.A_bar) + cone.log_C
     return LocalGradientBounds(
-        log_upper=np.log(cone.C) + log_missing,
+        log_upper=cone.log_C + log_missing,
         log_descent=log_descent,
-        log_lower=np.log(cone.c) + log_missing,
+        log_lower=cone.log_c + log_missing,
         log_norm=gradient.log_norm,
         log_norm_bound=bound + log_missing,
         log_decay=bound + np.log(data.n_tokens) - np.linalg.norm(points, axis=-1) * cone.theta / 2.0,
         cosine=np.asarray(correlation(-gradient.vector, toward)),
-        cosine_bound=cone.c * cone.theta / (cone.A_bar * cone.C),
+        cosine_bound=float(np.exp(cone.log_c - cone.log_C)) * cone.theta / cone.A_bar,
     )
 
 

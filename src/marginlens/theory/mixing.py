@@ -15,10 +15,10 @@ from marginlens.directions import unit
 from marginlens.dynamics.attention import logits
 from marginlens.dynamics.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, from_log
 from marginlens.papers import implements
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
-from marginlens.theory.problem import one_problem, score_blur, slopes
+from marginlens.theory.problem import all_tied, log_slopes, one_problem, score_blur
 
 _SEARCH = 10_000  # convex problems spent on directions that suppress the other tokens
 _SHALLOW = 0.5  # contradictions deeper than this share of the sampled depth speak against the assumption
@@ -52,24 +52,36 @@ class MixingConstants:
     r"""The constants of Lemma 14 on one problem with a linear head.
 
     Attributes:
-        nu: (n_inputs,) the score ν_i that the optimal tokens share. epsilon, C: the constants of Eq. (85).
-        C_plus, C_minus: :math:`C_- q_{\max} \le L(p) - L_\star \le C_+ q_{\max}` for every p.
+        nu: (n_inputs,) the score ν_i that the optimal tokens share. epsilon, C: the constants of Eq. (85), after the shift.
+        shift: (n_inputs,) what was added to all scores of an input so that ν_i is positive: zero where it is already.
+        log_C_plus, log_C_minus: logarithms of the constants in :math:`C_- q_{\max} \le L(p) - L_\star \le C_+ q_{\max}`, for every p.
     """
 
     nu: FloatArray
+    shift: FloatArray
     epsilon: float
     C: float
-    C_plus: float
-    C_minus: float
+    log_C_plus: float
+    log_C_minus: float
+
+    @property
+    def C_plus(self) -> float:
+        """C₊, 0.0 where it underflows."""
+        return from_log(self.log_C_plus)
+
+    @property
+    def C_minus(self) -> float:
+        """C₋, 0.0 where it underflows."""
+        return from_log(self.log_C_minus)
 
     @property
     def theta(self) -> float:
-        """Θ = C₊/C₋ > 1."""
-        return self.C_plus / self.C_minus
+        """Θ = C₊/C₋, at least 1."""
+        return from_log(self.log_C_plus - self.log_C_minus)
 
     def rho(self, delta: float) -> float:
         r""":math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta`, with which Assumption D holds."""
-        return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * float(np.log(self.theta))
+        return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * (self.log_C_plus - self.log_C_minus)
 
 
 @implements("A", "Lemma 14", "Eq. (85)")
@@ -79,22 +91,34 @@ def mixing_constants(data: TokenDataset, v: Any, optimal_sets: Any, loss: Loss =
     .. math:: \epsilon = \min_{i,\ t \notin O_i} \Big(1 - \frac{\gamma_{it}}{\nu_i}\Big), \quad
         C = \max_{i,\ t \notin O_i} (-\gamma_{it})_+, \quad C_+ = B (C + \max_i \nu_i), \quad C_- = \frac{A\,\epsilon}{n} \min_i \nu_i
 
-    with A and B the smallest and the largest slope of the loss on the scores.
+    with A and B the smallest and the largest slope of the loss on the interval from the lowest to the highest score; the paper takes
+    them on [-M, M], M being the largest absolute score, which no margin needs. Inputs whose tokens are all optimal are left out of the
+    maxima and minima, because none of their probability is lost.
+
+    The lemma asks for ν_i > 0. Where ν_i is not positive, the scores of that input are shifted until the lowest is zero: its loss becomes
+    :math:`u \mapsto \ell(u - \text{shift}_i)`, which decreases with the same slopes at the same tokens, and nothing else in the proof
+    uses that all inputs share one loss.
 
     Args:
-        data: one problem. v: head (d_model,). optimal_sets: sets whose tokens share a positive score above the others of the input.
+        data: one problem. v: head (d_model,). optimal_sets: sets whose tokens share one score above the others of the input.
     Returns:
         A `MixingConstants`; check it with `excess_risk` and `log_nonoptimality` at any p.
     """
     sets = as_optimal_sets(one_problem(data), optimal_sets)
     nu, outside = _shared_scores(data, v, sets)
-    largest, smallest = slopes(data, v, as_loss(loss))
-    others = np.where(outside, data.scores(v), -np.inf)
-    lowest = np.min(np.where(outside, others, np.inf), initial=0.0)
-    epsilon = float(np.min(1.0 - others / nu[:, None], where=outside, initial=2.0))
-    C = max(0.0, -float(lowest))
-    C_plus = float(largest) * (C + float(nu.max()))
-    return MixingConstants(nu, epsilon, C, C_plus, float(smallest) * epsilon * float(nu.min()) / data.n_inputs)
+    log_largest, log_smallest = log_slopes(data, v, as_loss(loss))
+    mixes = outside.any(axis=-1)
+    if not mixes.any():
+        return MixingConstants(nu, np.zeros_like(nu), 1.0, 0.0, 0.0, 0.0)
+    scores = np.where(outside, data.scores(v), np.inf)
+    positive = nu > np.max(np.where(outside, 0.0, score_blur(data, v)), axis=-1)
+    shift = np.where(mixes & ~positive, -np.min(scores, axis=-1), 0.0)
+    best, others = (nu + shift)[mixes], (scores + shift[:, None])[mixes]
+    C = max(0.0, -float(np.min(others)))
+    epsilon = float(np.min(np.where(outside[mixes], 1.0 - others / best[:, None], np.inf)))
+    log_C_plus = float(log_largest + np.log(C + best.max()))
+    log_C_minus = float(log_smallest + np.log(epsilon * best.min() / data.n_inputs))
+    return MixingConstants(nu, shift, epsilon, C, log_C_plus, log_C_minus)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -213,16 +237,18 @@ def _membership(data: TokenDataset, sets: tuple[IntArray, ...]) -> BoolArray:
 
 
 def _shared_scores(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> tuple[FloatArray, BoolArray]:
-    """ν (n_inputs,) and the tokens outside the sets; refused where a set does not share a positive score above the others."""
+    """ν (n_inputs,) and the tokens outside the sets; refused where a set does not share a score above the others."""
     scores, inside, blur = data.scores(v), _membership(data, sets), score_blur(data, v)
     outside = data.mask & ~inside
     nu = np.max(np.where(inside, scores, -np.inf), axis=-1)
-    spread = nu - np.min(np.where(inside, scores, np.inf), axis=-1)
     next_best = np.max(np.where(outside, scores, -np.inf), axis=-1)
-    wrong = (spread > blur) | (nu <= blur) | (next_best >= nu - blur)
+    lowest_inside = np.min(np.where(inside, scores - blur, np.inf), axis=-1)
+    wrong = ~all_tied(scores, blur, inside) | (
+        np.max(np.where(outside, scores + blur, -np.inf), axis=-1) >= lowest_inside
+    )
     if wrong.any():
         i = int(np.argmax(wrong))
-        expected = "tokens that share one positive score, above those of the other tokens"
+        expected = "tokens that share one score, above those of the other tokens"
         got = f"scores {np.round(scores[i][inside[i]], 4).tolist()} inside and up to {next_best[i]:.4g} outside"
         raise reject(f"optimal_sets[{i}]", expected, got)
     return nu, outside
@@ -259,10 +285,11 @@ def _risk_order(data: TokenDataset, head: Any, sets: tuple[IntArray, ...], loss:
 
 def _with_exact_ties(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> TokenDataset:
     """The same keys and scores under the head e_last, where scores of a set that differ by rounding alone are equal."""
-    scores, blur = data.scores(v), score_blur(data, v)
+    scores = data.scores(v)
+    tied = all_tied(scores, score_blur(data, v), _membership(data, sets))
     X = []
     for i, one in enumerate(sets):
         gamma = scores[i, : data.lengths[i]].copy()
-        gamma[one] = np.where(np.ptp(gamma[one]) <= blur, gamma[one].max(), gamma[one])
+        gamma[one] = np.where(tied[i], gamma[one].max(), gamma[one])
         X.append(np.column_stack([data.K[i, : data.lengths[i]], gamma]))
     return TokenDataset(X, np.ones(data.n_inputs), K=[x[:, :-1] for x in X])

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
-from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.losses import Loss, LossConstants, as_loss
 
-SCORE_TOLERANCE = 1e-12  # score differences, relative to ‖v‖ max‖x‖, that rounding alone can make
+SCORE_TOLERANCE = (
+    1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+)
+_LOG_RANGE = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
 T = TypeVar("T")
 
 
@@ -29,10 +31,19 @@ def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, F
     return [question(data[j], head[j]) for j in range(len(data))] if data.is_batch else question(data, head)
 
 
-def score_blur(data: TokenDataset, v: Any) -> Any:
-    r"""Score differences up to which two tokens tie, (…): `SCORE_TOLERANCE` :math:`\|v\| \max_{it} \|x_{it}\|`."""
-    longest = np.max(length(data.X), axis=(-2, -1))
-    return SCORE_TOLERANCE * length(data.head(v)) * longest
+def score_blur(data: TokenDataset, v: Any) -> FloatArray:
+    r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_TOLERANCE` :math:`\sum_j |v_j x_{itj}|`.
+
+    Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
+    however large they are.
+    """
+    return SCORE_TOLERANCE * np.einsum("...itd,...d->...it", np.abs(data.X), np.abs(data.head(v)))
+
+
+def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
+    """Whether every two tokens among `where` tie, (…), from arrays (…, n_tokens): intervals meet in pairs only if they share a point."""
+    highest = np.max(np.where(where, scores - blur, -np.inf), axis=-1)
+    return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))
 
 
 def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
@@ -44,7 +55,8 @@ def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatA
     scores = np.where(data.mask, data.scores(v), 0.0)
     other = data.mask & (np.arange(data.n_tokens) != alpha)
     difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
-    tied = np.abs(difference) <= np.asarray(score_blur(data, v))[..., None, None]
+    blur = score_blur(data, v)
+    tied = np.abs(difference) <= blur + np.take_along_axis(blur, alpha, axis=-1)
     return np.where(tied, 0.0, difference), other
 
 
@@ -56,11 +68,17 @@ def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants
     return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
 
 
-def slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
-    """The largest and the smallest \\|ℓ'\\| on each problem's scores, each (…)."""
+def log_slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
+    """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
     constants = loss_on_scores(data, v, loss)
-    bound, smallest = np.array([c.bound for c in constants]), np.array([c.smallest for c in constants])
+    bound, smallest = np.array([c.log_bound for c in constants]), np.array([c.log_smallest for c in constants])
     return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
+
+
+def power(logarithm: Any) -> str:
+    """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
+    in_range = logarithm == -np.inf or abs(logarithm) < _LOG_RANGE
+    return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
 
 
 def plain(values: Any) -> Any:

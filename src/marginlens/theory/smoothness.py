@@ -22,6 +22,7 @@ class Smoothness:
         from_keys: the sharper constant from key and score norms, valid for any keys.
         from_weights: the constant of Eq. (6); nan where the keys were given without W.
         M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
+        log_L_p: the logarithm of L_p, exact where L_p itself underflows to 0.0 because every slope of the loss does.
     """
 
     L_p: Any
@@ -29,10 +30,11 @@ class Smoothness:
     from_weights: Any
     M0: Any
     M1: Any
+    log_L_p: Any
 
     @property
     def largest_step(self) -> Any:
-        """1/L_p, the largest constant step that the theorems allow; inf where the risk is constant."""
+        """1/L_p, the largest constant step that the theorems allow; inf where the risk is constant or 1/L_p beyond the range."""
         with np.errstate(divide="ignore"):
             return plain(1.0 / np.asarray(self.L_p))
 
@@ -57,8 +59,13 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
     """
     constants = loss_on_scores(as_dataset(data), v, loss)
     shape = data.batch_shape
-    M0 = np.reshape([c.lipschitz for c in constants], shape)
-    M1 = np.reshape([c.bound for c in constants], shape)
+    logs = np.array([(c.log_lipschitz, c.log_bound) for c in constants])  # (n_problems, 2)
+    largest = np.max(logs, axis=-1)
+    log_scale = np.where(
+        np.isfinite(largest), largest, 0.0
+    )  # M0 and M1 in units of e^log_scale, so that neither underflows
+    M0, M1 = np.exp(logs - log_scale[:, None]).T.reshape(2, *shape)
+    log_scale = log_scale.reshape(shape)
     scores = np.linalg.norm(np.where(data.mask, data.scores(v), 0.0), axis=-1)  # (…, n_inputs)
     keys = np.linalg.norm(data.K, ord=2, axis=(-2, -1))
     from_keys = np.mean(_bound(M0[..., None], M1[..., None], scores, keys), axis=-1)
@@ -69,7 +76,10 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
         width = np.linalg.norm(data.W, ord=2)
         from_weights = np.mean(_bound(M0[..., None], M1[..., None], head * tokens, width * tokens), axis=-1)
     L_p = from_keys if data.W is None else from_weights
-    return Smoothness(plain(L_p), plain(from_keys), plain(from_weights), plain(M0), plain(M1))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_L_p, unit = np.log(L_p) + log_scale, np.exp(log_scale)
+        scaled = [plain(one * unit) for one in (L_p, from_keys, from_weights, M0, M1)]
+    return Smoothness(*scaled, plain(log_L_p))
 
 
 def _bound(M0: Any, M1: Any, scores: Any, keys: Any) -> Any:
