@@ -78,8 +78,8 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
     L_p = from_keys if data.W is None else from_weights
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         log_L_p, unit = np.log(L_p) + log_scale, np.exp(log_scale)
-        scaled = [plain(one * unit) for one in (L_p, from_keys, from_weights, M0, M1)]
-    return Smoothness(*scaled, plain(log_L_p))
+        L_p, from_keys, from_weights, M0, M1 = (plain(one * unit) for one in (L_p, from_keys, from_weights, M0, M1))
+    return Smoothness(L_p, from_keys, from_weights, M0, M1, plain(log_L_p))
 
 
 def _bound(M0: Any, M1: Any, scores: Any, keys: Any) -> Any:
