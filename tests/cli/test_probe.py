@@ -130,7 +130,7 @@ def test_rotary_models_take_an_offset(text, tmp_path):
 
 
 def test_checkpoints_give_curves(text):
-    for epoch, sharpness in enumerate((0.2, 1.0, 4.0)):
+    for epoch, sharpness in enumerate((0.2, 0.4, 0.7, 1.0, 2.0, 4.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
     result = run("run", "--checkpoints", "--text", text, "--out", "curves")
     assert result.exit_code == 0, result.output
