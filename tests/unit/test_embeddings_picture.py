@@ -1,5 +1,6 @@
 """The two panels of token products: what is drawn, which tokens are named, that names keep apart, and how it refuses."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -118,3 +119,20 @@ def test_both_signs_are_named_alike_and_a_token_that_just_occurs_often_enough_ma
 def test_the_legend_rounds_counts_to_two_digits():
     found = TokenPoints.of([0.5, -0.5], [0.0, 1.0], [0.0, 1.0], [1960, 1960])
     assert "2,000 times" in [text.get_text() for text in draw_tokens(found).legends[0].get_texts()]
+
+
+def test_deciding_tokens_are_named_in_small_data_in_the_users_class_names():
+    frequent = ["the", "film", "was", "with", "and", "for", "this", "that", "acting", "music", "plot", "scene"]
+    deciding = ["wonderful", "superb", "boring", "dull"]
+    difference = np.array([0.02, -0.03] * 6 + [0.9, 0.8, -0.9, -0.8])
+    count = np.array([900] * 12 + [60, 50, 60, 50])  # a few hundred texts
+    values = np.where(np.abs(difference) > 0.5, 3.0, 0.1)
+    points = replace(
+        TokenPoints.of(difference, values, np.sign(difference) * values, count, [*frequent, *deciding]),
+        classes=("rotten", "fresh"),
+    )
+    for shown in (points.a, points.b):
+        named = {points.names[s] for s in telling(points, shown, 6)}
+        assert set(deciding) <= named
+    legend = [text.get_text() for text in draw_tokens(points).legends[0].get_texts()]
+    assert {"more in fresh", "more in rotten"} <= set(legend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,9 @@ def read_points(source: Path) -> tuple[TokenPoints, str]:
         model = AttentionTextClassifier.load(source)
         known = model.statistics_
         points = TokenPoints.of(known.posterior_difference, model.a_, model.b_, known.count, model.tokens_.names)
-        return points, f"Tokens of the classifier {source.resolve().name}"
+        negative, positive = (str(name) for name in model.classes_)
+        points = replace(points, classes=(f"texts of class {negative!r}", f"texts of class {positive!r}"))
+        return points, f"What each token says to the classifier in {source.resolve().name!r}"
     if (source / TABLE).is_file():
         return _table(source / TABLE), f"Tokens of the run {source.resolve().name}"
     if source.is_file() and source.suffix.lower() == ".json":

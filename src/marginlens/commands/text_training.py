@@ -124,6 +124,7 @@ class Training:
         """All numbers, as JSON holds them."""
         parts, model = self.parts, self.model
         tested = f", {len(parts.test_texts):,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
+        trained_on = len(parts.texts) - len(model.left_out_)
         lost = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
         return {
             "command": self.request.command(compare=len(self.rows) > 1),
@@ -131,11 +132,12 @@ class Training:
             "sha256": self.request.source().digest(),
             "versions": versions(),
             "settings": {"min_count": MIN_COUNT, **_settings(model)},
-            "size": f"{len(parts.texts):,} texts to train on{tested}",
+            "size": f"{trained_on:,} texts to train on{tested}",
             "classes": list(parts.reviews.classes),
             "left_out": {**{why: n for why, n in parts.reviews.left_out.items() if n}, **lost},
-            "trained_on": len(parts.texts),
+            "trained_on": trained_on,
             "tested_on": parts.tested_on,
+            "n_tested": len(parts.test_texts) if parts.tested_on is not None else 0,
             "models": self.rows,
             "training": model.training_,
             "tokens": telling_tokens(model),

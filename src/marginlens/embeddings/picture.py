@@ -19,10 +19,11 @@ from marginlens.colours import GLOBAL, INK, LOCAL, NEITHER, STYLE
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import real_array, reject
 
-KNOWN = 200  # occurrences from which a token is named by default
+FREQUENT = 200  # occurrences from which a token may be named by default, or
+CLEAR_LEAN = 4.0  # standard deviations by which it leans to one class, in however few occurrences
 _SIGNS = {
-    1: ("more in positive sequences", ("#F4BFA6", "#D95A26", "#8E2A04")),
-    -1: ("more in negative sequences", ("#B5D3EC", "#3587C4", "#0A4470")),
+    1: ("more in {}", ("#F4BFA6", "#D95A26", "#8E2A04")),
+    -1: ("more in {}", ("#B5D3EC", "#3587C4", "#0A4470")),
     0: ("as much in both", ("#D9DCDF", NEITHER, "#5B6168")),
 }
 _SIDES = (
@@ -41,13 +42,17 @@ _ROOM = 1.5  # pixels that stay free around a name
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TokenPoints:
-    """What the panels show of each token, arrays (n_tokens,): posterior difference, ⟨E_s,p⟩ as `a`, ⟨E_s,v⟩ as `b`, and its count."""
+    """What the panels show of each token, arrays (n_tokens,): posterior difference, ⟨E_s,p⟩ as `a`, ⟨E_s,v⟩ as `b`, and its count.
+
+    `classes` are what sequences of label −1 and of label +1 are called.
+    """
 
     posterior_difference: FloatArray
     a: FloatArray
     b: FloatArray
     count: IntArray
     names: Sequence[str] | None = None
+    classes: tuple[str, str] = ("negative sequences", "positive sequences")
 
     @classmethod
     def of(
@@ -83,7 +88,7 @@ def draw_tokens(
     *,
     title: str = "",
     n_names: int = 12,
-    at_least: int = KNOWN,
+    at_least: int | None = None,
     legend: bool = True,
 ) -> Figure:
     """Two panels over the posterior difference: ⟨E_s,p⟩ at the left, ⟨E_s,v⟩ at the right; colour tells the sign, shade the frequency.
@@ -92,7 +97,8 @@ def draw_tokens(
         points: the tokens, e.g. `TokenPoints.of(run.statistics.posterior_difference, run.a, run.b, run.statistics.count, names)`.
         axes: two axes of one figure to draw on; a new figure by default.
         title: above the panels. legend: explain the colours, below the panels of a new figure, in the left panel of given axes.
-        n_names: how many telling tokens to name in each panel, among those that occur `at_least` times.
+        n_names: how many telling tokens to name in each panel.
+        at_least: name only tokens that occur so often; by default frequent ones and those whose lean to one class is no accident.
     Returns:
         The figure.
     """
@@ -129,9 +135,15 @@ def draw_tokens(
     return fig
 
 
-def telling(points: TokenPoints, values: FloatArray, n_names: int, at_least: int = KNOWN) -> IntArray:
-    """The tokens worth a name: a third of the most one-sided, a third with the largest values, the most frequent ones; both signs alike."""
-    known = np.flatnonzero(points.count >= at_least)
+def telling(points: TokenPoints, values: FloatArray, n_names: int, at_least: int | None = None) -> IntArray:
+    """The tokens worth a name: a third of the most one-sided, a third with the largest values, the most frequent ones; both signs alike.
+
+    They are chosen among tokens that occur `at_least` times; by default among those that are frequent or lean to one class by
+    `CLEAR_LEAN` standard deviations, 1/sqrt(count) each, so that deciding tokens are named in small data too.
+    """
+    lean = np.abs(points.posterior_difference) * np.sqrt(points.count)
+    frequent = points.count >= (FREQUENT if at_least is None else at_least)
+    known = np.flatnonzero(frequent | (lean >= CLEAR_LEAN) if at_least is None else frequent)
     if len(known) < n_names:
         known = np.argsort(-points.count, kind="stable")[: 4 * n_names]
     names = points.names or [""] * len(points)
@@ -193,7 +205,11 @@ def _handles(points: TokenPoints) -> list[Line2D]:
     def dot(colour: Any, size: float, label: str) -> Line2D:
         return Line2D([], [], marker="o", linestyle="", color=colour, markersize=size, markeredgewidth=0, label=label)
 
-    signs = [dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[one], 6.0, _SIGNS[one][0]) for one in _SIGNS if one in there]
+    signs = [
+        dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[one], 6.0, _SIGNS[one][0].format(points.classes[one > 0]))
+        for one in _SIGNS
+        if one in there
+    ]
     norm, greys = _norm(points), _shades(_SIGNS[0][1])
     counts = np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int))
     shades = [
