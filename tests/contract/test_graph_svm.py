@@ -158,10 +158,7 @@ def test_the_method_for_many_rows_finds_the_same() -> None:
         if exact.status is Status.TRIVIAL:
             continue
         other = structured(ds.E, graphs)
-        if exact.status is Status.OPTIMAL and exact.rounding_floor() > tolerances.ROUNDING:
-            assert other.status in (Status.OPTIMAL, Status.INACCURATE), seed  # multipliers that determine W poorly
-        else:
-            assert other.status is exact.status, seed
+        assert other.status is exact.status, seed
         if exact.status is Status.OPTIMAL:
             assert np.linalg.norm(other.x - exact.x) <= tolerances.SVM_ORACLE * np.linalg.norm(exact.x), seed
             if other.status is Status.OPTIMAL:
@@ -172,6 +169,30 @@ def test_the_method_for_many_rows_finds_the_same() -> None:
             assert np.isnan(other.x).all()
             assert np.isnan(other.multipliers).all()
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
+
+
+def renamed(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
+    """The same problem with its tokens, samples and coordinates in another order, so that every sum adds up in another order."""
+    token, coordinate, sample = (rng.permutation(n) for n in (ds.n_vocabulary, ds.d_model, len(ds)))
+    E = np.empty_like(ds.E)
+    E[token] = ds.E[:, coordinate]
+    return SequenceDataset([token[ds[i][0]] for i in sample], token[ds.labels[sample]], E)
+
+
+@pytest.mark.parametrize("seed", [2, 8, 11])  # the last two have rows that nearly cancel: margins .0001 and .0005
+def test_the_order_of_additions_decides_nothing(seed: int) -> None:
+    ds = random_data(seed)
+    first = graph_svm(ds.E, priority_graphs(ds))
+    for change in range(8):
+        other = renamed(ds, np.random.default_rng([seed, change]))
+        graphs = priority_graphs(other)
+        for solve in (graph_svm, structured):
+            solution = solve(other.E, graphs)
+            assert solution.status is first.status, change
+            if first.status is Status.OPTIMAL:
+                assert solution.kkt_residual() <= 0.1 * tolerances.SVM_KKT  # far from where rounding would decide
+                np.testing.assert_allclose(solution.margin, first.margin, rtol=tolerances.SVM_ORACLE)
+                assert np.count_nonzero(solution.active) == np.count_nonzero(first.active)
 
 
 @pytest.mark.parametrize("solve", [graph_svm, structured])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from scipy.stats import ortho_group
@@ -10,7 +12,7 @@ import tolerances
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
-from marginlens.svm import Status, graph_groups, graph_rows
+from marginlens.svm import Status, graph_groups, graph_large, graph_rows
 from marginlens.svm.graph import _blank, _by_groups, graph_svm, graph_triples, sufficient
 from marginlens.svm.graph_conjugate import least_squares, shifted_solution
 from marginlens.svm.graph_products import GraphProducts
@@ -78,19 +80,69 @@ def test_products_with_some_rows() -> None:
     assert np.abs(gram @ solved + 0.3 * solved - weights).max() <= tolerances.LOOP_AGREEMENT
 
 
-def test_least_squares_bears_dependent_rows() -> None:
-    rng = np.random.default_rng(2)
-    E = rng.normal(size=(5, 4))
-    triples = np.array([[0, 0, 2], [0, 0, 3], [0, 1, 2], [0, 1, 3], [0, 4, 0]])  # the first four close a cycle
-    rows = GraphRows(E, triples)
-    products = GraphProducts(E, E[:1], triples, np.ones(5))
-    formed, right = np.asarray(rows), rng.normal(size=5)
-    everyone = np.arange(5)
-    v, rest = least_squares(products, everyone, right, None, 0.0)
+DEPENDENT = np.array([[0, 0, 2], [0, 0, 3], [0, 1, 2], [0, 1, 3], [0, 4, 0]])  # the first four close a cycle
+
+
+class OtherRoundings(GraphProducts):
+    """The same products with roundings of the size that another order of additions has, drawn at random."""
+
+    def __init__(self, E: np.ndarray, triples: np.ndarray, rng: np.random.Generator) -> None:
+        super().__init__(E, E[:1], triples, np.ones(len(triples)))
+        self._rng = rng
+
+    def _rounded(self, exact: np.ndarray) -> np.ndarray:
+        return exact + 2.0**-52 * np.linalg.norm(exact) * self._rng.normal(size=exact.shape)
+
+    def apply(self, W: np.ndarray, some: np.ndarray | None = None) -> np.ndarray:
+        return self._rounded(super().apply(W, some))
+
+    def combine(self, weights: np.ndarray, some: np.ndarray) -> np.ndarray:
+        return self._rounded(super().combine(weights, some))
+
+
+def assert_least_squares(products: GraphProducts, formed: np.ndarray, right: np.ndarray) -> None:
+    """The residual is that of a dense least-squares solution, out of reach as it is, and v explains it."""
+    v, residual = least_squares(products, np.arange(len(right)), right, None, 0.0)
     expected = right - formed @ np.linalg.lstsq(formed, right)[0]
-    assert np.linalg.norm(expected) > 0.1  # out of reach
-    assert np.abs(rest - expected).max() <= tolerances.LOOP_AGREEMENT
-    assert np.abs(right - formed @ (formed.T @ v) - rest).max() <= tolerances.LOOP_AGREEMENT
+    assert np.linalg.norm(expected) > tolerances.FIXED_POINT
+    assert np.abs(residual - expected).max() <= tolerances.LOOP_AGREEMENT
+    assert np.abs(right - formed @ (formed.T @ v) - residual).max() <= tolerances.LOOP_AGREEMENT
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_least_squares_bears_dependent_rows_in_every_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    E, right = rng.normal(size=(5, 4)), rng.normal(size=5)
+    for order in map(list, permutations(range(5))):
+        triples = DEPENDENT[order]
+        products = GraphProducts(E, E[:1], triples, np.ones(5))
+        assert_least_squares(products, np.asarray(GraphRows(E, triples)), right[order])
+
+
+def test_least_squares_bears_any_rounding() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        E, right = rng.normal(size=(5, 4)), rng.normal(size=5)
+        assert_least_squares(OtherRoundings(E, DEPENDENT, rng), np.asarray(GraphRows(E, DEPENDENT)), right)
+
+
+def test_weighted_least_squares_reaches_what_can_be_reached_and_never_goes_back() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        rows = some_rows(rng, K=8, d=4, n=30)  # at most 16 of the rows are independent
+        last = np.searchsorted(rows.last, rows.triples[:, 0])
+        products = GraphProducts(rows.E, rows.E[rows.last], np.column_stack([last, rows.triples[:, 1:]]), rows.sizes)
+        everyone, unit = np.arange(30), np.asarray(rows) / rows.sizes[:, None]
+        weigh = products.preconditioner(everyone, 0.0)
+        reachable = unit @ rng.normal(size=16)
+        v, residual = least_squares(products, everyone, reachable, weigh, 0.0)
+        assert np.linalg.norm(residual) <= tolerances.LOOP_AGREEMENT * np.linalg.norm(reachable)
+        assert np.abs(unit @ (unit.T @ v) - reachable).max() <= tolerances.CONDITIONED * np.abs(reachable).max()
+        right = rng.normal(size=30)
+        residual = least_squares(products, everyone, right, weigh, 0.0)[1]
+        gradient = unit.T @ weigh.times(residual)
+        assert residual @ weigh.times(residual) < right @ weigh.times(right)
+        assert np.linalg.norm(gradient) <= tolerances.LOOP_AGREEMENT * np.abs(weigh.times(residual)).sum()
 
 
 def test_orthogonal_last_tokens_are_solved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,3 +240,52 @@ def test_one_hopeless_last_token_settles_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert solution.status is Status.INFEASIBLE
     assert solution.certificate_residual() <= tolerances.SVM_FARKAS
     assert len(np.unique(solution.pairs[solution.certificate > 0.0, 0])) == 1
+
+
+def large_problem(seed: int) -> tuple[graph_large._Problem, np.ndarray]:
+    """The rows of a small acyclic problem as the method for many rows sees them, and their exact multipliers."""
+    ds = acyclic_sequences(8, 8, 6, 5, seed)
+    exact = graph_svm(ds.E, priority_graphs(ds))
+    rows = GraphRows(ds.E, exact.pairs)
+    last = np.searchsorted(rows.last, rows.triples[:, 0])
+    products = GraphProducts(rows.E, rows.E[rows.last], np.column_stack([last, rows.triples[:, 1:]]), rows.sizes)
+    problem = graph_large._Problem(products, 1.0 / rows.sizes, np.zeros(len(rows), dtype=bool))
+    return problem, exact.multipliers * rows.sizes
+
+
+def test_a_round_of_polishing_that_fails_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, weights = large_problem(3)
+    rng = np.random.default_rng(0)
+    start = weights.copy()
+    start[np.flatnonzero(weights)[0]] = 0.0  # a row is missing, so there is a second round
+    first = problem._tightened(start[start > 0.0], np.flatnonzero(start))
+    expected = np.zeros_like(start)
+    expected[start > 0.0] = np.maximum(first, 0.0)
+    answers = iter([first])
+    monkeypatch.setattr(problem, "_tightened", lambda u, some: next(answers, 100.0 * rng.normal(size=len(some))))
+    assert problem.residual(problem.polished(start)) == problem.residual(expected)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_correction_that_misses_more_is_not_taken(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, weights = large_problem(3)
+    some = np.flatnonzero(weights)
+    if direct:
+        monkeypatch.setattr(graph_large.np.linalg, "lstsq", lambda A, b: (np.full(A.shape[1], 1.0),))
+    else:
+        monkeypatch.setattr(graph_large, "DIRECT", -1)
+        monkeypatch.setattr(graph_large, "least_squares", lambda *given: (np.ones(len(some)), given[2]))
+    start = weights[some] * (1.0 + tolerances.CONDITIONED)
+    np.testing.assert_array_equal(problem._tightened(start, some), start)
+
+
+def test_a_newton_step_without_descent_is_not_taken() -> None:
+    problem, weights = large_problem(3)
+    rng = np.random.default_rng(1)
+    W = rng.normal(size=(8, 8))
+    state = graph_large._State(W, problem._products.apply(W), np.zeros_like(weights), 10.0)
+    slope = W - problem._products.combine(*reversed(problem._pushes(state.weights, state)))
+    assert not problem._move(state.weights, state, slope, slope)  # uphill
+    np.testing.assert_array_equal(state.W, W)
+    assert problem._move(state.weights, state, slope, -1e-3 * slope)
+    assert not np.array_equal(state.W, W)

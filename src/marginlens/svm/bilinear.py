@@ -17,6 +17,7 @@ from marginlens.svm.graph import FAR
 from marginlens.svm.graph_groups import FORMED
 from marginlens.svm.kernel import NOTHING, TIGHT
 from marginlens.svm.least_distance import held_to_proof, least_distance
+from marginlens.svm.refinement import refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 FORMED_IN_DOUBT = (
@@ -123,11 +124,13 @@ def _infeasible(blank: BilinearSolution, y: FloatArray | None) -> BilinearSoluti
 
 
 def _judged(blank: BilinearSolution, weights: FloatArray, W: FloatArray | None = None) -> BilinearSolution:
-    """W, or that of these multipliers, with its tight rows; optimal when its own residual says so."""
+    """W, or that of these multipliers, refined, with its tight rows; optimal when its own residual says so."""
     W = blank.rows.combine(weights) if W is None else W
-    slack = blank.rows.apply(W) - 1.0
-    tight = (slack <= TIGHT + NOTHING * float(length(W)) * blank.rows.sizes) | (weights > 0.0)
-    solved = replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, active=tight, status=Status.INACCURATE)
+    found = refined(replace(blank, x=W.reshape(blank.x.shape), multipliers=weights, status=Status.INACCURATE))
+    slack = found.rows.apply(found.x) - 1.0
+    norm = float(length(found.x.reshape(-1)))
+    tight = (slack <= TIGHT + NOTHING * norm * found.rows.sizes) | (weights > 0.0)
+    solved = replace(found, active=tight)
     return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
 
 

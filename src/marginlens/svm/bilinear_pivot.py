@@ -189,13 +189,15 @@ class _Pivots:
     def _refined(self, now: _Set) -> tuple[_Set, FloatArray]:
         """The multipliers corrected on the rows themselves where these are not tight, and the slack of all rows."""
         slack = self._slack(now)
-        if float(np.abs(slack[now.rows]).max(initial=0.0)) > 0.1 * self._nothing(now):
+        missed = float(np.abs(slack[now.rows]).max(initial=0.0))
+        if missed > 0.1 * self._nothing(now):
             factor = self._factor(now.gram) if now.factor is None else now.factor
             if factor is not None:
                 held = now.held - cho_solve((factor.T, False), slack[now.rows], check_finite=False)
-                if (held > 0.0).all():
-                    now = now._replace(held=held, factor=factor)
-                    slack = self._slack(now)
+                corrected = now._replace(held=held, factor=factor)
+                after = self._slack(corrected)
+                if (held > 0.0).all() and float(np.abs(after[now.rows]).max()) < missed:
+                    return corrected, after
         return now, slack
 
     def _slack(self, now: _Set) -> FloatArray:

@@ -33,6 +33,10 @@ class BilinearRows:
     def __len__(self) -> int:
         return len(self.triples)
 
+    def some(self, places: IntArray) -> BilinearRows:
+        """The rows at increasing `places`."""
+        return BilinearRows(self.X, self.Q, self.triples[places])
+
     @property
     def shape(self) -> tuple[int, int]:
         """n_rows and the number of entries of W."""

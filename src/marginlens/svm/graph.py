@@ -21,6 +21,7 @@ from marginlens.svm.graph_groups import FORMED, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
 from marginlens.svm.kernel import NOTHING, TIGHT
 from marginlens.svm.least_distance import held_to_proof
+from marginlens.svm.refinement import refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
@@ -173,13 +174,12 @@ def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSol
 
 
 def _judged(blank: GraphSolution, W: FloatArray, weights: FloatArray, forces: FloatArray) -> GraphSolution:
-    """The solution with its tight rows; optimal when its own residual says so."""
-    norm = float(length(W.reshape(-1)))
-    slack = blank.rows.apply(W) - 1.0
-    tight = (slack <= TIGHT + NOTHING * norm * blank.rows.sizes) | (weights > 0.0)
-    solved = replace(
-        blank, x=W, multipliers=weights, equality_multipliers=forces, active=tight, status=Status.INACCURATE
-    )
+    """The solution, refined, with its tight rows; optimal when its own residual says so."""
+    found = refined(replace(blank, x=W, multipliers=weights, equality_multipliers=forces, status=Status.INACCURATE))
+    slack = found.rows.apply(found.x) - 1.0
+    norm = float(length(found.x.reshape(-1)))
+    tight = (slack <= TIGHT + NOTHING * norm * found.rows.sizes) | (weights > 0.0)
+    solved = replace(found, active=tight)
     return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
 
 

@@ -8,6 +8,10 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.svm.graph_products import BlockInverse, GraphProducts
 
 EPS = 2.0**-52
+DIRECT = 30_000_000  # up to so many operations, rows are formed and their equations solved directly
+_LEAST_SQUARES_STEPS = 800
+_SAME_DISTANCE = 1e-12  # squared distances that differ by less, relatively, differ by rounding
+_GRADIENT_ROUNDING = 2  # roundoffs of a sum of unit rows, relative to the sum of its weights
 
 
 def shifted_solution(
@@ -35,35 +39,42 @@ def shifted_solution(
 def least_squares(
     products: GraphProducts, some: IntArray, right: FloatArray, weigh: BlockInverse | None, goal: float
 ) -> tuple[FloatArray, FloatArray]:
-    """v that brings the Gram matrix of the rows `some` times v closest to `right`, and what is left of `right`.
+    """v that brings the Gram matrix of the rows `some` times v closest to `right`, and the residual `right` minus that product.
 
-    The distance is measured in the norm of `weigh`, or of the identity. Dependent rows and a right side out of reach do no harm: the
-    distance never grows. It stops when what is left is no longer than `goal`, or orthogonal to the rows up to rounding.
+    The distance is measured in the norm of `weigh`, or of the identity. Rows may be dependent and `right` out of reach. Every step goes
+    as far as the distance decreases, and what comes back is the best iterate: the one of the smallest distance, and of the smallest
+    gradient among those whose distances differ by rounding. It stops when the residual is no longer than `goal`, or when its products
+    with the rows are rounding.
     """
 
     def weighed(vector: FloatArray) -> FloatArray:
         return vector.copy() if weigh is None else weigh.times(vector)
 
-    v, rest = np.zeros_like(right), right.copy()
-    turn = weighed(rest)
-    step = products.combine(turn, some)
-    square, lowest = float(np.vdot(step, step)), float(rest @ turn)
-    for _ in range(800):
-        image = products.apply(step, some)
-        length = float(np.linalg.norm(rest))
-        bend = float(image @ weighed(image))
-        if not length > goal or not square**0.5 > 2 * EPS * length or not bend > 0.0:
+    v, residual = np.zeros_like(right), right.copy()
+    weighted = weighed(residual)
+    gradient = products.combine(weighted, some)
+    square, distance = float(np.vdot(gradient, gradient)), float(residual @ weighted)
+    direction, combined = weighted.copy(), gradient.copy()  # combined is always the sum of the rows times direction
+    best, lowest, flattest = (v.copy(), residual.copy()), distance, square
+    for _ in range(_LEAST_SQUARES_STEPS):
+        if not float(np.linalg.norm(residual)) > goal:
+            break
+        if not square**0.5 > _GRADIENT_ROUNDING * EPS * float(np.abs(weighted).sum()):
+            break
+        image = products.apply(combined, some)
+        curvature, descent = float(image @ weighed(image)), float(np.vdot(combined, gradient))
+        if not curvature > 0.0 or not descent > 0.0:
             break
         products.n_products += 1
-        v += square / bend * turn
-        rest -= square / bend * image
-        push = weighed(rest)
-        distance = float(rest @ push)
-        if not distance <= 1.01 * lowest:  # only rounding is left
-            break
-        lowest = min(lowest, distance)
-        slope = products.combine(push, some)
-        square, last = float(np.vdot(slope, slope)), square
-        step = slope + square / last * step
-        turn = push + square / last * turn
-    return v, rest
+        v += descent / curvature * direction
+        residual -= descent / curvature * image
+        weighted = weighed(residual)
+        distance = float(residual @ weighted)
+        gradient = products.combine(weighted, some)
+        square, last = float(np.vdot(gradient, gradient)), square
+        closer = distance < lowest * (1.0 - _SAME_DISTANCE)
+        if closer or (distance <= lowest * (1.0 + _SAME_DISTANCE) and square < flattest):
+            best, lowest, flattest = (v.copy(), residual.copy()), min(lowest, distance), square
+        combined = gradient + square / last * combined
+        direction = weighted + square / last * direction
+    return best

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.graph_conjugate import EPS, least_squares, shifted_solution
+from marginlens.svm.graph_conjugate import DIRECT, EPS, least_squares, shifted_solution
 from marginlens.svm.graph_products import GraphProducts
 
 FARKAS = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
@@ -22,9 +22,12 @@ _ENOUGH = 1e-13  # residual at which there is nothing left to gain
 _FIRST_STEP, _GROWTH = 10.0, 5.0
 _NEAR = 2e-2  # residual from which on the tight rows are probably known
 _VANISHED = 1e-6  # of weights of sum one, what may be left where the rows do not cancel
-_DIRECT = 30_000_000  # up to so many operations, tight rows are formed and their equations solved directly
+_CORRECTIONS = 3  # of the multipliers of one set of tight rows
+_WORTHWHILE = 0.5  # of what the tight rows missed, what a correction may leave to be followed by another
 _ROUNDS = 8  # corrections of the tight rows in one attempt
 _NOISE = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
+_NEARLY_FLAT = 1e-9  # relative gradient from which on a Newton step that does not halve it meets rounding
+_SHORTEST_MOVE = 1e-8  # of a Newton step
 _INEXACT = 0.02  # relative accuracy of a Newton step in W
 _OUTER, _INNER, _PRODUCTS = 80, 40, 60_000
 _SUSPICION = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
@@ -96,18 +99,23 @@ class _Problem:
     def proximal_step(self, state: _State, accuracy: float) -> None:
         """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`, and let the pushes be the new λ."""
         products, sigma = self._products, state.sigma
-        old, fewest = state.weights, np.inf
+        old, flattest, best = state.weights, np.inf, (state.W, state.gaps)
         for _ in range(_INNER):
             pushing, force = self._pushes(old, state)
             slope = state.W - products.combine(force, pushing)
             size = float(np.linalg.norm(slope)) / max(float(np.linalg.norm(state.W)), 1e-300)
-            if size <= accuracy or (size < 1e-9 and size > 0.5 * fewest):
+            stalled = size < _NEARLY_FLAT and size > 0.5 * flattest
+            if size < flattest:
+                flattest, best = size, (state.W, state.gaps)
+            if stalled:  # by rounding, to which the last step may have added
+                state.W, state.gaps = best
+            if size <= accuracy or stalled:
                 break
-            fewest = min(fewest, size)
             image = products.apply(slope, pushing)
             turn = shifted_solution(products, pushing, image, 1.0 / sigma, _INEXACT / sigma)
             step = products.combine(turn, pushing) - slope
-            self._move(old, state, slope, step)
+            if not self._move(old, state, slope, step):
+                break
         pushing, force = self._pushes(old, state)
         state.weights = np.zeros_like(old)
         state.weights[pushing] = force
@@ -128,16 +136,24 @@ class _Problem:
         )
 
     def polished(self, weights: FloatArray) -> FloatArray:
-        """The multipliers that make exactly the rows with one tight, after letting go what pulls and taking in what is missed."""
+        """The multipliers that make exactly the rows with one tight, after letting go what pulls and taking in what is missed.
+
+        Each round's multipliers are judged by `residual`, and the best come back.
+        """
         products, everyone = self._products, np.zeros_like(weights)
         chosen, fewest = self._free | (weights > 0.0), len(weights)
+        best, lowest = weights, np.inf
         for _ in range(_ROUNDS):
             some = np.flatnonzero(chosen)
             u = self._tightened(weights[some], some)
             everyone[:] = 0.0
             everyone[some] = u
+            admitted = np.where(self._free, everyone, np.maximum(everyone, 0.0))
+            error = self.residual(admitted)
+            if error < lowest:
+                best, lowest = admitted, error
             W = products.combine(u, some)
-            missed = ~chosen & (products.apply(W) - self._floor < -1e-13 * float(np.linalg.norm(W)))
+            missed = ~chosen & (products.apply(W) - self._floor < -_ENOUGH * float(np.linalg.norm(W)))
             pulling = ~self._free & (everyone < 0.0)
             wrong = int(np.count_nonzero(missed | pulling))
             if wrong == 0 or wrong > fewest:
@@ -145,7 +161,7 @@ class _Problem:
             fewest = wrong
             chosen = (chosen & ~pulling) | missed
             weights = np.where(pulling, 0.0, everyone)
-        return np.where(self._free, everyone, np.maximum(everyone, 0.0))
+        return best
 
     def cancellation(self, weights: FloatArray) -> float:
         """‖Aᵀ y‖ over the weight on positive floors, for the weights as a Farkas vector once negative ones are left out."""
@@ -175,22 +191,26 @@ class _Problem:
     def _tightened(self, u: FloatArray, some: IntArray) -> FloatArray:
         """u corrected until the rows `some` are tight at W = Aᵀ u, or as nearly so as they can be."""
         products = self._products
-        few = len(some) * self._width * min(len(some), self._width) <= _DIRECT
+        few = len(some) * self._width * min(len(some), self._width) <= DIRECT
         formed = products.formed(some) if few else None
         weigh = products.preconditioner(some, 0.0)
-        for _ in range(3):
+        best, smallest = u, np.inf
+        for _ in range(_CORRECTIONS + 1):
             W = products.combine(u, some)
             missing = self._floor[some] - products.apply(W, some)
+            left = float(np.linalg.norm(missing))
+            gained = left < _WORTHWHILE * smallest
+            if left < smallest:
+                best, smallest = u, left
+            if not gained:
+                break
             if formed is not None:
                 step = np.linalg.lstsq(formed, missing)[0]
                 u = u + np.linalg.lstsq(formed.T, step)[0]
-                continue
-            goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
-            correction, rest = least_squares(products, some, missing, weigh, goal)
-            u = u + correction
-            if not float(np.linalg.norm(rest)) < 0.1 * float(np.linalg.norm(missing)):
-                break
-        return u
+            else:
+                goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
+                u = u + least_squares(products, some, missing, weigh, goal)[0]
+        return best
 
     def _pushes(self, weights: FloatArray, state: _State) -> tuple[IntArray, FloatArray]:
         """The rows that push at W, and with what force."""
@@ -198,22 +218,26 @@ class _Problem:
         pushing = np.flatnonzero(self._free | (force > 0.0))
         return pushing, force[pushing]
 
-    def _move(self, old: FloatArray, state: _State, slope: FloatArray, step: FloatArray) -> None:
-        """Go along `step` as far as the value decreases enough."""
+    def _move(self, old: FloatArray, state: _State, slope: FloatArray, step: FloatArray) -> bool:
+        """Go along `step` as far as the value decreases enough, up to its rounding; returns whether it went anywhere."""
         gaps = self._products.apply(step)
         descent, across, square = float(np.vdot(slope, step)), float(np.vdot(state.W, step)), float(np.vdot(step, step))
         force = old + state.sigma * (self._floor - state.gaps)
+        now = np.where(self._free, force, np.maximum(force, 0.0))
 
-        def change(t: float) -> float:
+        def decreases(t: float) -> bool:
             then = force - t * state.sigma * gaps
             pushes = np.where(self._free, then, np.maximum(then, 0.0))
-            now = np.where(self._free, force, np.maximum(force, 0.0))
-            return (
-                t * across + 0.5 * t * t * square + float(((pushes - now) * (pushes + now)).sum()) / (2.0 * state.sigma)
-            )
+            terms = (pushes - now) * (pushes + now) / (2.0 * state.sigma)
+            change = t * across + 0.5 * t * t * square + float(terms.sum())
+            rounding = EPS * (abs(t * across) + 0.5 * t * t * square + float(np.abs(terms).sum()))
+            return change <= 1e-4 * t * descent + rounding
 
         t = 1.0
-        while t > 1e-8 and change(t) > 1e-4 * t * descent + EPS * abs(descent):
+        while not decreases(t):
             t *= 0.5
+            if t < _SHORTEST_MOVE:
+                return False
         state.W = state.W + t * step
         state.gaps = self._products.apply(state.W)
+        return True

@@ -40,6 +40,10 @@ class GraphRows:
     def __len__(self) -> int:
         return len(self.triples)
 
+    def some(self, places: IntArray) -> GraphRows:
+        """The rows at increasing `places`."""
+        return GraphRows(self.E, self.triples[places])
+
     @property
     def shape(self) -> tuple[int, int]:
         """n_rows and d_model²."""

@@ -23,6 +23,7 @@ from marginlens.svm.kernel import (
     empty_result,
     gram_slice,
 )
+from marginlens.svm.refinement import ACCURATE, refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 from marginlens.threads import over_problems
 
@@ -57,7 +58,7 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
         found = _solve(space.project(many[0]), many[1], A)
         mu = space.multipliers(many[0], found)
     solution = _solution((A, b, C), found, mu, names)
-    return solution if C is None else held_to_proof(solution)
+    return solution if C is None else held_to_proof(_refined_by_equalities(solution))
 
 
 def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
@@ -120,6 +121,16 @@ def _solution(
     only = None if mu is None else mu[0]
     farkas = certificate[0] if impossible[0] else None
     return MarginSolution(*problem, found.x[0], status[0], found.weights[0], only, found.active[0], farkas, names)
+
+
+def _refined_by_equalities(solution: MarginSolution) -> MarginSolution:
+    """The solution with every x refined on the rows as given: projected rows carry the rounding of the projection."""
+    if not solution.is_batch:
+        return refined(solution) if solution.status is Status.OPTIMAL else solution
+    solved = (solution.status == Status.OPTIMAL) & (solution.kkt_residual() > ACCURATE)
+    for j in np.flatnonzero(solved):
+        solution.x[j] = refined(solution[int(j)]).x
+    return solution
 
 
 def held_to_proof(solution: _Solution) -> _Solution:

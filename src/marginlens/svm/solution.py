@@ -41,6 +41,10 @@ class Rows(Protocol):
         """(n_rows,) their norms."""
         ...
 
+    def some(self, places: IntArray) -> Rows:
+        """The rows at increasing `places`."""
+        ...
+
     def apply(self, x: FloatArray) -> FloatArray:
         """(n_rows,) the inner product of every row with x, flattened."""
         ...
