@@ -258,3 +258,14 @@ def test_encoding_follows_the_paper_and_keeps_the_parts(here):
     assert set(names) <= {"wonder", "superb", "dull", "aw", "film", "plot", "scene"}  # stems
     part, _ = read_labelled("x.npz", split="train")
     assert 0 < len(part) < len(data)
+
+
+def test_a_share_is_held_out_and_tokens_are_counted_in_the_rest(here):
+    pytest.importorskip("snowballstemmer")
+    write_table("r.csv", 900)
+    Path("v.txt").write_text("\n".join(["[UNK]", "wonder", "superb", "dull", "aw", "film", "plot", "scene"]))
+    told = numbers("encode", "r.csv", "--out", "x.npz", "--pieces", "v.txt", "--sample", "800", "--hold-out", "0.25")
+    train, held_out = (read_labelled("x.npz", split=part)[0] for part in ("train", "held-out"))
+    assert told["parts"] == {"train": len(train), "held-out": len(held_out)}
+    assert len(train) + len(held_out) == 800
+    assert np.bincount(train.tokens, minlength=train.n_vocabulary).min() >= 50

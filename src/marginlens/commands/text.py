@@ -153,11 +153,26 @@ def encode(
     text: TextColumn = None,
     label: LabelColumn = None,
     split: SplitColumn = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="PART", help="Take only this part.", show_default="all texts")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="Draw so many texts at random.", show_default="all")
+    ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Hold out this share of each class; the parts are then train and held-out, and tokens are counted in train.",
+            show_default="none",
+        ),
+    ] = None,
     count_in: Annotated[
         str | None,
-        typer.Option(metavar="PART", help="Count tokens in this part only.", show_default="all texts"),
+        typer.Option(metavar="PART", help="Count tokens in this part only.", show_default="all texts, or train"),
     ] = None,
     drop: Drop = False,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
@@ -165,16 +180,19 @@ def encode(
         from marginlens.commands import text_training as work
         from marginlens.commands.graph_answers import check_output
         from marginlens.report.terminal import Bars, console
+        from marginlens.text import ReviewPart
 
         check_output(out, "out", (".npz",))
-        request = work.Request(file, (text, label, split), drop=drop)
+        request = work.Request(file, (text, label, split), drop=drop, seed=seed)
+        taken = ReviewPart(request.source(), part, sample, hold_out, seed)
         with Bars(console(stderr=True)) as bars:
-            told = work.encode(request, pieces, count_in, out, bars.bar("Encoding"))
+            told = work.encode(request, taken, pieces, count_in, out, bars.bar("Encoding"))
         if as_json:
             typer.echo(answers.as_json(told))
         else:
             left_out = "".join(f"; left out {n} ({why})" for why, n in told["left_out"].items())
             sizes = f"{told['samples']:,} texts, {told['positions']:,} positions, {told['tokens']:,} tokens"
+            sizes += "".join(f"; {n:,} in {name}" for name, n in told["parts"].items())
             speed = f"{told['seconds']:.1f} s, {told['samples'] / told['seconds']:,.0f} texts per second"
             console().print(f"{sizes}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
 

@@ -18,6 +18,7 @@ from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.progress import Progress
 from marginlens.text import (
+    ReviewPart,
     Reviews,
     ReviewSource,
     ReviewTable,
@@ -26,6 +27,7 @@ from marginlens.text import (
     read_pieces,
     review_source,
 )
+from marginlens.text.parts import TRAIN
 from marginlens.versions import versions
 
 _TELLING = 12  # tokens that are shown
@@ -163,12 +165,16 @@ def train(request: Request, compare: bool, bar: Callable[[str], Progress]) -> Tr
     return Training(model, request, parts, rows)
 
 
-def encode(request: Request, pieces: Path, count_in: str | None, out: Path, progress: Progress) -> dict[str, Any]:
-    """Encode texts by the paper's preprocessing and write them."""
+def encode(
+    request: Request, taken: ReviewPart, pieces: Path, count_in: str | None, out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Encode the texts that are taken by the paper's preprocessing and write them."""
     pipeline = paper_pipeline(read_pieces(pieces), empty="drop" if request.drop else "refuse")
-    source, began = request.source(), time.perf_counter()
+    if count_in is None and taken.hold_out is not None:
+        count_in = TRAIN
+    began = time.perf_counter()
     with _option_for_empty_texts():
-        found = encode_reviews(source, pipeline, count_in=count_in, progress=progress)
+        found = encode_reviews(taken, pipeline, count_in=count_in, progress=progress)
     seconds = time.perf_counter() - began
     write_labelled(out, found.data, found.names, found.split)
     return {
@@ -176,6 +182,9 @@ def encode(request: Request, pieces: Path, count_in: str | None, out: Path, prog
         "samples": len(found.data),
         "positions": len(found.data.tokens),
         "tokens": len(found.vocabulary),
+        "parts": {}
+        if found.split is None
+        else {str(k): int(n) for k, n in zip(*np.unique(found.split, return_counts=True), strict=True)},
         "classes": list(found.classes),
         "left_out": {why: n for why, n in found.left_out.items() if n},
         "seconds": seconds,

@@ -3,6 +3,7 @@
 from marginlens.text.cache import EncodedReviews, cache_folder, encode_reviews
 from marginlens.text.cleaning import Cleaning
 from marginlens.text.imdb import ImdbFolder
+from marginlens.text.parts import ReviewPart
 from marginlens.text.pipeline import EncodedTexts, TextPipeline, Vocabulary, paper_pipeline
 from marginlens.text.readers import review_source
 from marginlens.text.reviews import Reviews, ReviewSource, two_classes
@@ -18,6 +19,7 @@ __all__ = [
     "EncodedTexts",
     "ImdbFolder",
     "Pieces",
+    "ReviewPart",
     "ReviewSource",
     "ReviewTable",
     "Reviews",
