@@ -74,6 +74,27 @@ def attended(run, ids):
     return q @ run.b[ids] / q.sum()
 
 
+def test_held_out_sequences_are_measured_and_change_nothing(data, settings):
+    train, held_out = data.subset(np.arange(110)), data.subset(np.arange(110, 150))
+    settings = TrainingSettings.of({**settings.told(), "dtype": "float64"})
+    run, plain = train_embeddings(train, settings, held_out=held_out), train_embeddings(train, settings)
+    assert same(run, plain)
+    assert np.isnan([plain.held_out_loss, plain.held_out_accuracy, plain.history[0].held_out_loss]).all()
+    alike = train_embeddings(train, settings, held_out=train)
+    assert (alike.held_out_loss, alike.held_out_accuracy) == (alike.loss, alike.accuracy)
+    assert run.history[-1].held_out_loss == run.held_out_loss != run.loss
+    assert 0.0 <= run.held_out_accuracy <= 1.0
+    if settings.layers == 1:
+        margins = np.array([y * attended(run, ids) for ids, y in (held_out[i] for i in range(40))])
+        assert run.held_out_loss == pytest.approx(np.mean(np.log1p(np.exp(-margins))), rel=MOVED)
+        assert run.held_out_accuracy == np.mean(margins > 0.0)
+
+
+def test_held_out_sequences_of_other_tokens_are_refused(data):
+    with pytest.raises(InputError, match="'held_out' argument must be at least one sequence of the 50 tokens"):
+        train_embeddings(data, TrainingSettings(1, 4, 1), held_out=LabelledSequences([[0, 50]], [1], 51))
+
+
 def test_every_step_is_taken_at_the_rate_of_its_epoch(data, settings, monkeypatch):
     rates, usual = [], training._Run.step
 

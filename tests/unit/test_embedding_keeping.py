@@ -24,7 +24,7 @@ FIVE_DIGITS = 1e-4  # relative, of what is kept
 
 
 def record(k):
-    return EpochRecord(k, 1.0 / k, 0.5 + 0.1 / k, 0.2 + 0.1 / k, 3.0 * k)
+    return EpochRecord(k, 1.0 / k, 0.5 + 0.1 / k, 0.2 + 0.1 / k, 3.0 * k, 2.0 / k, 1.0 - 0.5 / k)
 
 
 def written(folder, data=DATA, source=None, n_epochs=3, history=None, **settings):

@@ -10,6 +10,7 @@ import pytest
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import training
 from marginlens.embeddings.checkpoint import read_checkpoint
+from marginlens.embeddings.keeping import keep_run, read_kept
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.embeddings.settings import TrainingSettings
@@ -155,6 +156,20 @@ def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
     assert facts["epochs_done"] == 3
     assert "--settings" in facts["command"]
     assert facts["versions"]["numpy"] == np.__version__
+
+
+def test_the_command_measures_a_held_out_part_and_keeps_it(encoded, tmp_path, capsys):
+    data, _ = read_labelled(encoded)
+    write_labelled(encoded, data, split=["train"] * 40 + ["held-out"] * 20)
+    given = ["--data", str(encoded), "--split", "train", "--held-out", "held-out", "--settings", SMALL]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    assert "held out: loss" in capsys.readouterr().out
+    run = read_kept(keep_run(tmp_path / "out", "x", data=encoded, into=tmp_path))
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert run.held_out_loss == facts["held_out_loss"] > 0.0
+    assert run.held_out_accuracy == facts["held_out_accuracy"]
+    assert run.facts["held_out_sequences"] == 20
+    assert run.curves["held_out_loss"][-1] == pytest.approx(run.held_out_loss, rel=1e-4)
 
 
 def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_path, capsys):

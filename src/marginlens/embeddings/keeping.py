@@ -18,7 +18,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.checkpoint import fingerprint_of
-from marginlens.embeddings.results import FACTS, TABLE, digest
+from marginlens.embeddings.results import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
@@ -30,8 +30,6 @@ FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"
 LEVELS = "levels"  # what the source of K-level sequences is called
 _DIGITS = 5  # significant digits of what is drawn
-_DENSE, _PER_DECADE = 20, 40  # the first epochs are all kept, later ones so many for each factor of ten
-_CURVES = ("loss", "correlation_v", "correlation_p")
 _COLUMNS = ("a", "b", "count", "difference")
 _NEEDED = {"settings", "ending", "epochs_done", "loss", "accuracy", "history", "data", "command", "versions"}
 _EXPECTED = f"a folder with {TABLE} and {FACTS}, which marginlens.embeddings.run wrote"
@@ -51,8 +49,8 @@ class KeptRun:
     """A kept run: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,) to five digits, exact counts, and `curves` over `epochs`.
 
     `source` is the name of the data ("imdb", "yelp", "levels"), `names` what the tokens are called, `loss` and `accuracy` those of all
-    sequences at the end. `facts` has the command, the versions and the SHA-256 of ids, lengths and labels. A run with `finished` False
-    was stopped after its last kept epoch.
+    training sequences at the end, `held_out_loss` and `held_out_accuracy` those of the held-out ones, NaN without any. `facts` has the
+    command, the versions and the SHA-256 of ids, lengths and labels. A run with `finished` False was stopped after its last kept epoch.
     """
 
     name: str
@@ -68,6 +66,8 @@ class KeptRun:
     accuracy: float
     finished: bool
     facts: Mapping[str, Any]
+    held_out_loss: float = float("nan")
+    held_out_accuracy: float = float("nan")
 
     def __repr__(self) -> str:
         return f"KeptRun({self.name}: {self.told})"
@@ -173,6 +173,9 @@ def _told(
         "epochs_done": facts["epochs_done"],
         "loss": facts["loss"],
         "accuracy": facts["accuracy"],
+        "held_out_loss": facts.get("held_out_loss"),
+        "held_out_accuracy": facts.get("held_out_accuracy"),
+        "held_out_sequences": facts.get("held_out_sequences", 0),
         "positions": statistics.n_positions,
         "sequences": len(sequences),
         "data": {**facts["data"], "sha256": fingerprint_of(sequences)},
@@ -218,9 +221,9 @@ def _check_same(table: Sequence[Mapping[str, str]], statistics: TokenStatistics,
 def _thinned(history: Mapping[str, Sequence[float | None]]) -> dict[str, list[Any]]:
     """The curves at the first epochs, and then ever more sparsely up to the last."""
     n = len(history["loss"])
-    late = np.geomspace(1, n, 2 + int(_PER_DECADE * np.log10(max(n, 1)))).round().astype(int)
-    epochs = sorted({*range(1, min(n, _DENSE) + 1), *late.tolist()})
-    return {"epoch": epochs, **{name: [_rounded(history[name][k - 1]) for k in epochs] for name in _CURVES}}
+    epochs = [k for k in range(1, n + 1) if close_look(k) or k == n]
+    there = [name for name in CURVES if any(one is not None for one in history.get(name, ()))]
+    return {"epoch": epochs, **{name: [_rounded(history[name][k - 1]) for k in epochs] for name in there}}
 
 
 def _rounded(value: Any) -> float | None:
@@ -241,6 +244,7 @@ def _kept(name: str, told: dict[str, Any]) -> KeptRun:
     count, difference = (np.array(columns[one], dtype=np.int64) for one in ("count", "difference"))
     positive = (count + difference) // 2
     history = told.pop("history")
+    n_epochs = len(history["epoch"])
     return KeptRun(
         name=name,
         source=told.pop("source"),
@@ -250,9 +254,11 @@ def _kept(name: str, told: dict[str, Any]) -> KeptRun:
         b=_numbers(columns["b"]),
         statistics=TokenStatistics(positive, count - positive, told.pop("positions")),
         epochs=_numbers(history["epoch"]),
-        curves={one: _numbers(history[one]) for one in _CURVES},
+        curves={one: _numbers(history[one]) if one in history else np.full(n_epochs, np.nan) for one in CURVES},
         loss=float(_numbers([told.pop("loss")])[0]),
         accuracy=float(_numbers([told.pop("accuracy")])[0]),
         finished=Ending[told.pop("ending")] is Ending.FINISHED,
+        held_out_loss=float(_numbers([told.pop("held_out_loss", None)])[0]),
+        held_out_accuracy=float(_numbers([told.pop("held_out_accuracy", None)])[0]),
         facts=told,
     )

@@ -138,10 +138,11 @@ class CompiledOneLayer:
         """(n_vocabulary,) E p and E v."""
         return self.a, self.b
 
-    def outputs(self) -> Any:
-        """(n_samples,) f for every sequence at the present parameters."""
-        f, everyone = np.empty(len(self.pairs)), np.arange(len(self.pairs))
-        scalar_gradients(_columns(self.pairs), everyone, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
+    def outputs(self, pairs: DistinctTokens | None = None) -> Any:
+        """(n_samples,) f for every sequence at the present parameters, or for every other one in `pairs`."""
+        others = self.pairs if pairs is None else pairs
+        f, everyone = np.empty(len(others)), np.arange(len(others))
+        scalar_gradients(_columns(others), everyone, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
         return f
 
     def parameters(self) -> Parameters:

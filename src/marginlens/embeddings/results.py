@@ -22,18 +22,28 @@ from marginlens.errors import reject, whole_number
 from marginlens.runs.telling import Ending
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
+CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record
+DENSE_EPOCHS, EPOCHS_PER_DECADE = (
+    20,
+    40,
+)  # the first epochs are all looked at closely, later ones so many for each factor of ten
 TABLE, FACTS = "tokens.csv", "run.json"
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch: its number from 1, its mean loss, both rank correlations at its end, and the seconds since the run began."""
+    """One epoch: its number from 1, its mean loss, both rank correlations at its end, and the seconds since the run began.
+
+    `held_out_loss` and `held_out_accuracy` are those of held-out sequences at its end, NaN where they were not measured.
+    """
 
     epoch: int
     loss: float
     correlation_v: float
     correlation_p: float
     seconds: float
+    held_out_loss: float = float("nan")
+    held_out_accuracy: float = float("nan")
 
     def __str__(self) -> str:
         ranks = f"Spearman {self.correlation_v:+.4f} (v), {self.correlation_p:+.4f} (p)"
@@ -44,7 +54,8 @@ class EpochRecord:
 class TrainingRun:
     """A trained model: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,), its parameters, and how it got there.
 
-    `loss` and `accuracy` are those of all training sequences at the final parameters, `history` has the mean loss of each epoch.
+    `loss` and `accuracy` are those of all training sequences at the final parameters, `held_out_loss` and `held_out_accuracy` those of
+    the held-out ones (NaN without any); `history` has the mean loss of each epoch.
     """
 
     settings: TrainingSettings
@@ -56,6 +67,8 @@ class TrainingRun:
     loss: float
     accuracy: float
     ending: Ending
+    held_out_loss: float = float("nan")
+    held_out_accuracy: float = float("nan")
 
     def __repr__(self) -> str:
         layers = "one layer" if self.settings.layers == 1 else "two layers"
@@ -96,15 +109,23 @@ class TrainingRun:
             "epochs_done": len(self.history),
             "loss": self.loss,
             "accuracy": self.accuracy,
+            "held_out_loss": self.held_out_loss,
+            "held_out_accuracy": self.held_out_accuracy,
             "positions": self.statistics.n_positions,
             "table": digest(table),
-            "history": {
-                name: [getattr(one, name) for one in self.history]
-                for name in ("loss", "correlation_v", "correlation_p", "seconds")
-            },
+            "history": {name: [getattr(one, name) for one in self.history] for name in (*CURVES, "seconds")},
             **(facts or {}),
         }
         write_whole(folder / FACTS, json.dumps(_finite(told), indent=1).encode(), "folder")
+
+
+def close_look(epoch: int) -> bool:
+    """Whether an epoch, counted from 1, is one of those whose curves are kept and whose held-out loss is measured."""
+    if epoch <= DENSE_EPOCHS:
+        return True
+    place = EPOCHS_PER_DECADE * np.log10(epoch / DENSE_EPOCHS)
+    nearest = DENSE_EPOCHS * 10.0 ** (np.array([np.floor(place), np.ceil(place)]) / EPOCHS_PER_DECADE)
+    return bool(np.any(np.round(nearest) == epoch))
 
 
 def digest(table: bytes) -> str:

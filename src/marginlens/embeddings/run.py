@@ -38,12 +38,14 @@ def _train(options: Any, given: list[str]) -> int:
     check_folder(options.out, "out")
     settings = TrainingSettings.of(settings_in(options.settings))
     data, names, source = _data(options)
+    held_out = None if options.held_out is None else read_labelled(options.data, options.held_out)[0]
     print(f"{data}; {settings}", flush=True)
     facts = {
         "data": source,
         "command": shlex.join(["python", "-m", "marginlens.embeddings.run", *given]),
         "versions": versions_on(settings.device),
         "sequences": len(data),
+        "held_out_sequences": 0 if held_out is None else len(held_out),
     }
 
     def write(so_far: TrainingRun) -> None:
@@ -55,13 +57,20 @@ def _train(options: Any, given: list[str]) -> int:
         run = train_embeddings(
             data,
             settings,
+            held_out=held_out,
             checkpoint=options.checkpoint,
             every=options.every,
             time_limit=left(),
             watch=Listener(watch, write),
         )
     run.write(options.out, names=names, facts=facts)
-    print(f"{run}, accuracy {run.accuracy:.4f}. {run.ending.value} The table is in {options.out}.", flush=True)
+    other = (
+        "" if held_out is None else f"; held out: loss {run.held_out_loss:.4g}, accuracy {run.held_out_accuracy:.4f}"
+    )
+    print(
+        f"{run}, training accuracy {run.accuracy:.4f}{other}. {run.ending.value} The table is in {options.out}.",
+        flush=True,
+    )
     stopped = run.ending is Ending.TIME_LIMIT and options.checkpoint
     return 0 if run.ending is Ending.FINISHED or stopped else 1
 
@@ -76,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--data", type=Path, metavar="FILE", help="a .npz with tokens, offsets, y and names")
     source.add_argument("--levels", type=int, metavar="N", help="N sequences of the K-level model of B's Figure 2")
     parser.add_argument("--split", metavar="NAME", help="only the sequences of this part of the file")
+    parser.add_argument("--held-out", metavar="NAME", help="measure loss and accuracy on this part of the file too")
     parser.add_argument("--length", type=int, metavar="T", help=f"tokens of a K-level sequence ({_LENGTH})")
     parser.add_argument("--data-seed", type=int, metavar="K", help="of K-level sequences (0)")
     add_run_options(parser, every=50)
@@ -83,11 +93,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _data(options: Any) -> tuple[LabelledSequences, list[str] | None, dict[str, Any]]:
-    for name in ("split",) if options.data is None else ("length", "data_seed"):
+    for name in ("split", "held_out") if options.data is None else ("length", "data_seed"):
         if getattr(options, name) is not None:
             raise reject(name, f"left out with --{'data' if options.data else 'levels'}", getattr(options, name))
     if options.data is not None:
-        return *read_labelled(options.data, options.split), {"file": options.data.name, "split": options.split}
+        return *read_labelled(options.data, options.split), {
+            "file": options.data.name,
+            "split": options.split,
+            "held_out": options.held_out,
+        }
     length = _LENGTH if options.length is None else options.length
     seed = options.data_seed or 0
     told = {"levels": repr(Levels()), "sequences": options.levels, "length": length, "seed": seed}

@@ -29,6 +29,8 @@ class TrainingSettings(RunSettings):
         seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
         dtype: "float32" or "float64", of all parameters and moments.
         spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
+        tf32: whether, on a GPU, the two-layer model's products of a sequence with itself round their factors to 10 bits; sums and all
+            else stay float32.
     """
 
     FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
@@ -45,6 +47,7 @@ class TrainingSettings(RunSettings):
     device: str = "cpu"
     dtype: str = "float32"
     spread: float = 1.0
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not isinstance(self.layers, int | np.integer) or self.layers not in (1, 2):
@@ -62,8 +65,9 @@ class TrainingSettings(RunSettings):
         object.__setattr__(
             self, "milestones", tuple(whole_number(one, "milestones", at_least=0) for one in self.milestones)
         )
-        if not isinstance(self.train_v, bool):
-            raise reject("train_v", "true or false", repr(self.train_v))
+        for name in ("train_v", "tf32"):
+            if not isinstance(getattr(self, name), bool):
+                raise reject(name, "true or false", repr(getattr(self, name)))
         if not isinstance(self.device, str):
             raise reject("device", "cpu or cuda", repr(self.device))
         if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):

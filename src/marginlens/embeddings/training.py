@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
+from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.checkpoint import Checkpoint, fingerprint_of, read_checkpoint, write_checkpoint
 from marginlens.embeddings.minibatches import DistinctTokens, batches_of, distinct_tokens
 from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun
+from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun, close_look
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import reject
@@ -24,6 +26,7 @@ def train_embeddings(
     data: Any,
     settings: TrainingSettings | None = None,
     *,
+    held_out: Any = None,
     checkpoint: str | Path | None = None,
     every: int = 50,
     time_limit: float | None = None,
@@ -35,6 +38,8 @@ def train_embeddings(
 
     Args:
         data: `LabelledSequences`. settings: the paper's by default.
+        held_out: other sequences of the same tokens, on which loss and accuracy are measured: in the first epochs, then ever more
+            seldom, and at the end.
         checkpoint: a file; where it is there already the run goes on from it, else it appears: at once, every `every` epochs, at the time
             limit, at Ctrl-C, at the end, and where measuring an epoch or telling of it fails, so that nothing trained is lost. Going on
             gives the same bits as never having stopped, on the same machine.
@@ -45,7 +50,8 @@ def train_embeddings(
         The trained model with its table of tokens; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
     """
     timetable, file = Timetable.of(every, time_limit), checkpoint_place(checkpoint)
-    run = _Run(as_labelled(data), given_settings(settings, TrainingSettings), file)
+    others = None if held_out is None else as_labelled(held_out)
+    run = _Run(as_labelled(data), given_settings(settings, TrainingSettings), file, others)
     found: TrainingRun = run.go(timetable, watch)
     return found
 
@@ -66,12 +72,18 @@ def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSetting
 class _Run(TrainingLoop):
     """A run in progress: the model, and the random generator that draws each epoch's order."""
 
-    def __init__(self, data: LabelledSequences, settings: TrainingSettings, file: Path | None) -> None:
+    def __init__(
+        self, data: LabelledSequences, settings: TrainingSettings, file: Path | None, held_out: LabelledSequences | None
+    ) -> None:
         if not len(data):
             raise reject("data", "at least one sequence", "none")
+        if held_out is not None and not (len(held_out) and held_out.n_vocabulary <= data.n_vocabulary):
+            expected = f"at least one sequence of the {data.n_vocabulary} tokens of the data"
+            raise reject("held_out", expected, f"{len(held_out)} of {held_out.n_vocabulary} tokens")
         self.batches = batches_of(len(data), settings.batch)
         super().__init__(settings.epochs, len(self.batches), file)
         self.data, self.settings = data, settings
+        self.held_out = None if held_out is None else distinct_tokens(held_out)
         self.fingerprint = "" if file is None else fingerprint_of(data)
         found = None
         if file is not None and file.exists():
@@ -104,12 +116,19 @@ class _Run(TrainingLoop):
         (a, b), loss = self.model.products(), self.model.loss
         if not (math.isfinite(loss) and np.isfinite(a).all() and np.isfinite(b).all()):
             return None
-        return EpochRecord(epoch, loss / len(self.data), *self.ranks(a, b), self.seconds)
+        other = self._held_out() if close_look(epoch) or epoch == self.settings.epochs else (math.nan, math.nan)
+        return EpochRecord(epoch, loss / len(self.data), *self.ranks(a, b), self.seconds, *other)
+
+    def _held_out(self) -> tuple[float, float]:
+        """Loss and accuracy of the held-out sequences now."""
+        if self.held_out is None:
+            return math.nan, math.nan
+        return _loss_and_accuracy(self.held_out.y * self.model.outputs(self.held_out))
 
     def save(self) -> None:
         if self.file is None:
             return
-        history = [[one.loss, one.correlation_v, one.correlation_p, one.seconds] for one in self.history]
+        history = [list(dataclasses.astuple(one)[1:]) for one in self.history]
         at = (self.epoch, self.place, self.model.taken, self.model.loss if self.place else 0.0)
         arrays, generator = self.model.state(), dict(self.drawn[self.epoch])
         kept = Checkpoint(self.settings, self.fingerprint, arrays, generator, *at, history, self.seconds)
@@ -127,7 +146,6 @@ class _Run(TrainingLoop):
         self.stand_at(found.epoch, found.place, history, found.seconds)
 
     def result(self, ending: Ending) -> TrainingRun:
-        margins = self.data.y * self.model.outputs()
         now = self.model.parameters()
         parameters = Parameters(*(one.copy() for one in (now.E, now.p, now.v)))  # which no later step changes
         E = parameters.E.astype(np.float64)
@@ -138,7 +156,11 @@ class _Run(TrainingLoop):
             E @ parameters.p.astype(np.float64),
             E @ parameters.v.astype(np.float64),
             tuple(self.history),
-            float(np.mean(np.logaddexp(0.0, -margins))),
-            float(np.mean(margins > 0.0)),
+            *_loss_and_accuracy(self.data.y * self.model.outputs()),
             ending,
+            *self._held_out(),
         )
+
+
+def _loss_and_accuracy(margins: FloatArray) -> tuple[float, float]:
+    return float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0))
