@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 from marginlens.data.tokens import FloatArray
+from marginlens.directions import length
 from marginlens.svm.graph_conjugate import DIRECT
 from marginlens.svm.solution import MarginSolution
 
@@ -70,7 +71,7 @@ class _Block:
 
     def __init__(self, rows: Any, some: Any, goal: FloatArray) -> None:
         self._rows = rows[some] if isinstance(rows, np.ndarray) else rows.some(some)
-        size = np.linalg.norm(self._rows, axis=1) if isinstance(rows, np.ndarray) else self._rows.sizes
+        size = length(self._rows) if isinstance(rows, np.ndarray) else self._rows.sizes
         self.size, self._goal = np.where(size == 0.0, 1.0, size), goal
 
     def gaps(self, x: FloatArray) -> FloatArray:
