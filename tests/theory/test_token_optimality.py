@@ -1,12 +1,15 @@
 """Definitions 1 and 2: optimal tokens, neighbours, and the score gaps that decide."""
 
+from fractions import Fraction
+from itertools import combinations
+
 import numpy as np
 import pytest
 import quadprog
 
 from marginlens import InputError, Status, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
-from marginlens.theory import globally_optimal_direction, in_cone, token_optimality
+from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import QUADPROG, ROUNDING
 
@@ -115,6 +118,105 @@ def test_ties_are_seen_through_rounding_and_leave_the_optimum_feasible():
     for choice in (top, 3):
         found = token_optimality(tied, v, [choice])
         assert found.is_globally_optimal == found.is_feasible
+
+
+def shortest_exactly(rows):
+    """p^mm over the fractions, by trying every set of tight rows; None where no p satisfies all."""
+
+    def dot(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    for k in range(1, min(len(rows[0]), len(rows)) + 1):
+        for tight in combinations(rows, k):
+            weights = solve_exactly([[dot(a, b) for b in tight] for a in tight])
+            if weights is None or min(weights) < 0:
+                continue
+            p = [dot(weights, column) for column in zip(*tight, strict=True)]
+            if all(dot(row, p) >= 1 for row in rows):
+                return p
+    return None
+
+
+def solve_exactly(square):
+    """The solution of `square` x = 1 over the fractions, None where it is singular."""
+    table = [[*row, Fraction(1)] for row in square]
+    for k in range(len(table)):
+        pivot = next((r for r in range(k, len(table)) if table[r][k] != 0), None)
+        if pivot is None:
+            return None
+        table[k], table[pivot] = table[pivot], table[k]
+        table[k] = [x / table[k][k] for x in table[k]]
+        for r in range(len(table)):
+            if r != k:
+                table[r] = [x - table[r][k] * y for x, y in zip(table[r], table[k], strict=True)]
+    return [row[-1] for row in table]
+
+
+@pytest.mark.statement("A Def 2")
+def test_neighbours_agree_with_exact_arithmetic_however_far_other_tokens_are():
+    """Tokens at distances up to 2^29, keys at scales from 2^-300 to 2^300, slacks down to 1e-11 of the terms that make them."""
+    rng = np.random.default_rng(0)
+    narrow, ties = 0, 0
+    for _ in range(300):
+        n, T, d = int(rng.integers(1, 3)), int(rng.integers(2, 5)), int(rng.integers(1, 4))
+        K = rng.integers(-3, 4, size=(n, T, d)) + rng.integers(-3, 4, size=(n, T, d)) * 2.0 ** rng.integers(-12, -4)
+        away = rng.integers(-1, 2, size=(n, T, d)) * (rng.random((n, T, 1)) < 0.4)
+        K = (K + away * 2.0 ** rng.integers(16, 30)) * 2.0 ** rng.integers(-300, 301)
+        alpha = rng.integers(0, T, size=n)
+        pairs = [(i, t) for i in range(n) for t in range(T) if t != alpha[i]]
+        rows = [[Fraction(a) - Fraction(b) for a, b in zip(K[i, alpha[i]], K[i, t], strict=True)] for i, t in pairs]
+        p = shortest_exactly(rows)
+        data, v = scored_tokens(K, rng.integers(-2, 3, size=(n, T)))
+        found = token_optimality(data, v, alpha)
+        assert found.is_feasible == (p is not None)
+        if p is None:
+            continue
+        slack = [sum(a * b for a, b in zip(row, p, strict=True)) - 1 for row in rows]
+        entries = [
+            [abs(Fraction(x)) + abs(Fraction(y)) for x, y in zip(K[i, alpha[i]], K[i, t], strict=True)]
+            for i, t in pairs
+        ]
+        terms = [sum(a * abs(b) for a, b in zip(row, p, strict=True)) for row in entries]
+        tight = sum(size for size, one in zip(terms, slack, strict=True) if one == 0)
+        if any(0 < one < Fraction(1, 10**11) * (size + tight) for size, one in zip(terms, slack, strict=True)):
+            continue  # rounding decides
+        narrow += any(0 < one < Fraction(1, 10**6) for one in slack)
+        ties += sum(one == 0 for one in slack) > 1
+        assert [bool(found.neighbours[pair]) for pair in pairs] == [one == 0 for one in slack]
+    assert narrow > 12
+    assert ties > 25
+
+
+@pytest.mark.statement("A Def 2")
+def test_neighbours_that_tie_exactly_still_tie_after_a_rotation_and_a_shift():
+    rng = np.random.default_rng(1)
+    ties = 0
+    for _ in range(200):
+        n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 6)), int(rng.integers(2, 4))
+        K = rng.integers(-1, 2, size=(n, T, d)).astype(float)
+        gamma, alpha = rng.integers(-2, 3, size=(n, T)), np.argmax(K @ rng.standard_normal(d), axis=-1)
+        plain = token_optimality(*scored_tokens(K, gamma), alpha)
+        turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        moved = token_optimality(*scored_tokens(K @ turn + 100.0 * rng.standard_normal((n, 1, d)), gamma), alpha)
+        assert moved.is_feasible == plain.is_feasible
+        if plain.is_feasible:
+            np.testing.assert_array_equal(moved.neighbours, plain.neighbours)
+            ties += plain.neighbours.sum() > d
+    assert ties > 10
+
+
+@pytest.mark.statement("A Def 2", "A P^mm")
+@pytest.mark.parametrize("angle", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+def test_a_token_far_away_is_no_neighbour(angle, scale):
+    """Its margin is 1.0005, of a row a million long."""
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    keys = scale * np.array([[[0.0, 1.0], [0.0, 0.0], [-1e6, -5e-4]]]) @ turn.T
+    data, v = scored_tokens(keys, [[0.5, 0.0, 1.0]])
+    found = token_optimality(data, v, [0])
+    assert found.neighbours.tolist() == [[False, True, False]]
+    assert found.is_locally_optimal
+    assert sorted(locally_optimal_directions(data, v).selections.tolist()) == [[0], [2]]
 
 
 @pytest.mark.statement("A Def 2")

@@ -13,7 +13,11 @@ from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm
 from marginlens.theory.problem import plain, score_differences
 
-NEIGHBOUR_TOLERANCE = 1e-9  # slack of a constraint, relative to ‖k_α - k_t‖ ‖p‖, up to which it counts as tight
+NEIGHBOUR_TOLERANCE = (
+    1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
+)
+SOLVER_SLACK_RTOL = 1e-9  # slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
+_RANK_RTOL = 1e-12  # singular values of unit rows, relative to the largest, below which the rows count as dependent
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -107,15 +111,70 @@ def globally_optimal_direction(data: TokenDataset, v: Any) -> TokenOptimality:
 
 
 def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
-    """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
+    """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens).
+
+    A slack is rounding where it is small beside the terms :math:`(|k_{\\alpha j}| + |k_{tj}|)\\,|p_j|` that were summed for it. Where the
+    other token is far away the error of p itself may leave more; such slacks are computed again, with what they inherit from p.
+    """
     slack = np.matmul(solution.rows, solution.x[..., None])[..., 0] - solution.floor
-    room = length(solution.rows) * length(solution.x)[..., None]
-    tight = slack <= NEIGHBOUR_TOLERANCE * room  # false where x is nan
     pairs = np.asarray(solution.pairs)
+    real = pairs[..., 0] >= 0
+    keys = np.abs(data.K)
+    terms = np.einsum("...itd,...d->...it", keys, np.abs(solution.x))
+    tight = real & (slack <= NEIGHBOUR_TOLERANCE * _at_pair(terms, pairs))  # false where x is nan
+    doubtful = real & ~tight & (slack <= SOLVER_SLACK_RTOL * length(solution.rows) * length(solution.x)[..., None])
+    for j in np.argwhere(doubtful.any(axis=-1)):
+        problem = tuple(j)
+        entries = _at_pair(np.moveaxis(keys[problem], -1, 0), pairs[(*problem, None)]).T
+        one = solution[int(j[0])] if solution.is_batch else solution
+        tight[problem] |= _tight_after_refinement(one, entries, doubtful[problem])
     neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
-    where = np.nonzero(tight & (pairs[..., 0] >= 0))
+    where = np.nonzero(tight)
     neighbours[(*where[:-1], pairs[where][:, 0], pairs[where][:, 2])] = True
     return neighbours
+
+
+def _at_pair(values: FloatArray, pairs: IntArray) -> FloatArray:
+    """The sum of `values`, (…, n_inputs, n_tokens), over the two tokens of each pair, (…, n_pairs); anything for padding."""
+    named = np.maximum(pairs, 0)
+    first = named[..., 0] * values.shape[-1]  # where the tokens of an input begin
+    flat = values.reshape(*values.shape[:-2], -1)
+    selected, other = (np.take_along_axis(flat, first + named[..., k], axis=-1) for k in (1, 2))
+    return np.asarray(selected + other)
+
+
+def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubtful: BoolArray) -> BoolArray:
+    r"""Which doubtful rows of one problem are tight at the p that solves the active equations to rounding, (n_rows,).
+
+    Rounding every key by a relative ε moves the slack of row t by at most ε times
+
+    .. math:: e_t^\top |p| + \sum_{r \in S} |c_r|\, e_r^\top |p| + \sum_{r \in S} \lambda_r\, e_r^\top |a_t^\perp|,
+        \qquad a_t = \sum_{r \in S} c_r a_r + a_t^\perp
+
+    where S are the rows with a positive multiplier and e_r = \|k_α\| + \|k_t\|, entry by entry, is `entries`, (n_rows, d_key).
+    """
+    fallback = doubtful.copy()
+    support = solution.multipliers > 0.0
+    rows, size = solution.rows[support], length(solution.rows[support])[:, None]
+    if solution.status is not Status.OPTIMAL or not support.any():
+        return fallback
+    left, scales, right = np.linalg.svd(rows / size, full_matrices=False)
+    if scales[-1] <= _RANK_RTOL * scales[0]:
+        return fallback
+    inverse = (right.T / scales) @ left.T / size.T  # (d_key, n_support), of the rows as they are
+    p = inverse @ solution.floor[support]
+    p = p + inverse @ (solution.floor[support] - rows @ p)
+    if length(p - solution.x) > SOLVER_SLACK_RTOL * length(p):
+        return fallback
+    target = solution.rows[doubtful]
+    coefficients = target @ inverse  # (n_doubtful, n_support)
+    across = target - coefficients @ rows
+    inherited = np.abs(coefficients) @ (entries[support] @ np.abs(p))
+    turned = np.abs(across) @ (solution.multipliers[support] @ entries[support])
+    allowed = NEIGHBOUR_TOLERANCE * (entries[doubtful] @ np.abs(p) + inherited + turned)
+    tight = np.zeros_like(doubtful)
+    tight[doubtful] = target @ p - solution.floor[doubtful] <= allowed
+    return tight
 
 
 def _unique_optimum(data: TokenDataset, v: Any) -> Any:
