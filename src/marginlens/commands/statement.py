@@ -15,7 +15,7 @@ from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
 from marginlens.errors import reject
-from marginlens.papers import SOURCES, Implementation
+from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation
 
 _LONG_WORDS = {
     "theorem": "thm",
@@ -76,7 +76,12 @@ class Statement:
             }
             for one in self.functions
         ]
-        return {"statement": self.label, "functions": functions, "claims": list(self.claims)}
+        return {
+            "statement": self.label,
+            "functions": functions,
+            "claims": list(self.claims),
+            "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == self.label],
+        }
 
 
 def found(label: str | None) -> list[Statement]:
@@ -112,7 +117,8 @@ def _wanted(label: str | None, labels: list[str]) -> list[str]:
     if label is None:
         return labels
     key = _plain(label)
-    same = [one for one in labels if key in (_plain(one), _plain(one.split()[0]))]
+    later = {EARLIER_LABELS[one] for one in EARLIER_LABELS if key in (_plain(one), _plain(one.split()[0]))}
+    same = [one for one in labels if one in later or key in (_plain(one), _plain(one.split()[0]))]
     if same:
         return same
     near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
@@ -142,6 +148,8 @@ def _show(out: Any, row: dict[str, Any]) -> None:
     lines = [row["statement"]]
     for one in row["functions"]:
         lines += [f"  {_inside(one)}{one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
+    if row["earlier_labels"]:
+        lines.append(f"  in the earlier version of the paper: {', '.join(row['earlier_labels'])}")
     if row["claims"]:
         lines.append(f"  shown by: marginlens reproduce --only {','.join(row['claims'])}")
     for line in lines:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.tokens import IntArray
 from marginlens.embeddings.one_step import FirstStep, as_first_step
 from marginlens.embeddings.proved import ProvedBound, log10_width
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 
 
 @implements("B", "Lemma 2", "Eq. (6)")
@@ -17,20 +18,23 @@ def first_step_errors(step: FirstStep, delta: Any) -> ProvedBound:
 
     .. math:: \max\{\max_s \|err_s\|, \|err_p\|\} \le 11\, \eta_0\, d^{-1/4}, \quad
         d \ge \max\Big\{256, \Big(2\log\frac{|\mathcal S|^2}{\delta}\Big)^2\Big\}
+
+    Here and below 𝒮 holds the tokens that occur in the sequences; rows of E that no sequence uses do not count.
     """
     d = len(as_first_step(step).error_p)
-    return ProvedBound(
-        "B Eq. (6)", float(step.errors.max()), _error_bound(step), d, log10_width(len(step.alpha), delta)
-    )
+    needed = log10_width(len(_occurring(step)), delta)
+    return ProvedBound("B Eq. (6)", float(step.errors.max()), _error_bound(step), d, needed)
 
 
 @implements("B", "Lemma 11")
+@uses("B", {"Eq. (16)": "The bound on ‖p¹‖, the second of the two that come back."})
 def first_step_norms(step: FirstStep, delta: Any) -> tuple[ProvedBound, ProvedBound]:
     r"""The largest norm of an embedding after the first step, and the norm of p, beside their bounds.
 
     .. math:: \max_s \|E^1_s\| \le 2 (1 + 2\eta_0), \quad \|p^1\| \le 2 + 11\, \eta_0\, d^{-1/4}
     """
-    E, p = as_first_step(step).after.E, step.after.p
+    p = as_first_step(step).after.p
+    E = step.after.E[_occurring(step)]
     needed = log10_width(len(E), delta)
     largest = float(np.sqrt(np.einsum("sd,sd->s", E, E).max()))
     return (
@@ -40,6 +44,7 @@ def first_step_norms(step: FirstStep, delta: Any) -> tuple[ProvedBound, ProvedBo
 
 
 @implements("B", "Lemma 12")
+@uses("B", {"Eq. (17)": "The bound on the loss after the step."})
 def first_step_loss(step: FirstStep, delta: Any) -> ProvedBound:
     r"""The loss after the first step beside its bound.
 
@@ -51,9 +56,14 @@ def first_step_loss(step: FirstStep, delta: Any) -> ProvedBound:
     data = as_first_step(step).data
     mean = np.add.reduceat(step.alpha[data.tokens], data.offsets[:-1]) / data.lengths
     exponent = -0.5 * step.rate * data.y * mean + 1.0 / (22.0 * step.rate)
-    needed = log10_width(len(step.alpha), delta, step.rate)
+    needed = log10_width(len(_occurring(step)), delta, step.rate)
     bound = float(np.mean(np.logaddexp(0.0, exponent)))
     return ProvedBound("B Lemma 12", step.loss_after, bound, len(step.error_p), needed)
+
+
+def _occurring(step: FirstStep) -> IntArray:
+    """𝒮, the ids that occur in the sequences."""
+    return np.unique(step.data.tokens)
 
 
 def _error_bound(step: FirstStep) -> float:

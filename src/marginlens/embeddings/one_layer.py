@@ -23,7 +23,7 @@ from marginlens.embeddings.optimiser import (
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import real_array, reject
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 
 
 @njit(**COMPILED)
@@ -70,6 +70,14 @@ def scalar_gradients(pairs: Any, samples: Any, products: Any, slopes: Any, outpu
 
 
 @implements("B", "Eq. (1)", "Eq. (2)", "Lemma 7")
+@uses(
+    "B",
+    {
+        "Eq. (11)": "The logits a and the softmax weights q of every token of a sequence.",
+        "Eq. (12)": "The scores γ, the label times ⟨E_s, v⟩.",
+        "Eq. (13)": "The weight g of a sequence in the gradient, one over 1 + exp(y f).",
+    },
+)
 def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) -> tuple[float, Parameters]:
     r"""The logistic loss of the one-layer model over a dataset, and its gradients in closed form.
 

@@ -15,7 +15,8 @@ SMALLEST_WIDTH = 256  # that every lemma about the first step asks for
 class ProvedBound:
     """Both sides of an inequality `value <= bound` that a statement promises with probability 1 - δ.
 
-    `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 where it asks for none.
+    `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 where it asks for none and
+    infinite where none is enough.
     """
 
     citation: str
@@ -41,6 +42,7 @@ class ProvedBound:
 
     def __repr__(self) -> str:
         needed = f"d={self.width} {'meets' if self.promised else 'is below'} 1e{self.log10_width_needed:.2f}"
+        needed = "no d is enough" if math.isinf(self.log10_width_needed) else needed
         sign = "<=" if self.holds else ">"
         return f"ProvedBound({self.citation}: {self.value:.4g} {sign} {self.bound:.4g}, {needed})"
 
