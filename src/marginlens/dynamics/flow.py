@@ -12,7 +12,7 @@ from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_datase
 from marginlens.directions import length
 from marginlens.dynamics.attention import logits
 from marginlens.dynamics.flow_field import SteepestDescent
-from marginlens.dynamics.fused import RAN_ALL, STATIONARY
+from marginlens.dynamics.fused import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.steps import Record, steps_to_save
 from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
 from marginlens.errors import array_of_any, positive_number, reject
@@ -23,6 +23,9 @@ _OVERSHOOT = 1e-9  # by how much of it a flow may end beyond the norm that was a
 _AT = 1e-12  # relative distance at which an arc length counts as reached
 _SHORT = 1e-5  # steps below this, over the longest key where that exceeds 1, ask whether a minimum is that near, where the flow ends
 _COARSEST = 1e-2  # larger tolerances are no longer a flow
+TIED_LOGITS = (
+    10.0  # where the pulls on tied tokens balance to nine digits, logits this close belong to ties: half of log(1e9)
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ def gradient_flow(
             keys less their input's mean are longer than 1, to 1 over the longest.
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
-        the flow ends at a zero of the gradient; or, far out, where the pulls on tokens that tie balance to nine digits, after which
-        double precision does not tell where to go. Check it by halving the tolerance, or with `descend` at small steps.
+        the flow ends at a zero of the gradient, and `TIED` where the pulls on tokens that tie balance to nine digits while all other
+        tokens are far behind: the flow goes on, but double precision does not tell where. Check it by halving the tolerance, or with
+        `descend` at small steps.
     """
     loss, limits = as_loss(loss), _limits(until)
     accuracy = positive_number(tolerance, "tolerance")
@@ -184,7 +188,8 @@ def _follow(
         if lost or solver.t - s < fine * _SHORT:
             minimum = field.minimum_within(solver.y, fine * _SHORT)
             if lost or minimum is not None:
-                return _Curve(kept, point(solver.y if minimum is None else minimum), STATIONARY, taken + 1)
+                reason = TIED if minimum is None and field.has_ties(solver.y, TIED_LOGITS) else STATIONARY
+                return _Curve(kept, point(solver.y if minimum is None else minimum), reason, taken + 1)
         s, taken = float(solver.t), taken + 1
         if stop - s <= _AT * s:
             kept.append(point(solver.y))

@@ -53,6 +53,14 @@ class SteepestDescent:
         g, size = self.gradient(c)
         return not float(np.linalg.norm(g)) > _LOST * size
 
+    def has_ties(self, c: FloatArray, width: float) -> bool:
+        """Whether some input has different tokens within `width` of its largest logit, and some token is farther behind."""
+        data, keys = self.landscape.data, self.landscape.keys
+        logits = np.where(data.mask, self.landscape.logits(c[None])[0], -np.inf)
+        near = logits >= logits.max(axis=-1, keepdims=True) - width
+        differ = any(np.ptp(rows[chosen], axis=0).any() for rows, chosen in zip(keys, near, strict=True))
+        return differ and bool(np.any(data.mask & ~near))
+
     def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
         """The minimum of the risk that Newton's method finds from c, (r,), if it is no farther away than `radius`; else None."""
         here = c
@@ -60,7 +68,10 @@ class SteepestDescent:
             view = self.landscape.view(here[None])
             if np.linalg.eigvalsh(view.hessian[0])[0] <= 0.0:
                 return None
-            move = np.linalg.solve(view.hessian[0], view.gradient[0])
+            try:
+                move = np.linalg.solve(view.hessian[0], view.gradient[0])
+            except np.linalg.LinAlgError:  # eigenvalues that only rounding keeps above zero
+                return None
             here = here - move
             if not float(np.linalg.norm(here - c)) <= radius:
                 return None

@@ -16,7 +16,7 @@ from numba import njit
 from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, largest, norm, times
 from marginlens.dynamics.weights import pair_weights
 
-RAN_ALL, STATIONARY, NON_FINITE = 0, 1, 2
+RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 _EXTREME = 1e60  # keys beyond, or whose inverses are, are rescaled, so that no product of two keys and a weight leaves the range
 

@@ -28,9 +28,10 @@ class DescentStatus(Enum):
     COMPLETED = "It took every step that was asked for."
     STATIONARY = "It stopped where the gradient is exactly zero."
     NON_FINITE = "It stopped at its last finite iterate because the next one was not finite."
+    TIED = "It stopped where tokens tie: their pulls balance to nine digits, and it goes on too slowly to follow."
 
 
-ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_FINITE)
+ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_FINITE, DescentStatus.TIED)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
 from marginlens.embeddings.directional import directional_slope
-from marginlens.embeddings.initial import initial_concentration
+from marginlens.embeddings.flow import embedding_flow
+from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
 from marginlens.embeddings.keeping import KeptRun, keep_run, kept_runs, read_kept
 from marginlens.embeddings.one_layer import loss_and_gradients
 from marginlens.embeddings.one_step import FirstStep, first_step, mean_signed_share
@@ -35,11 +36,13 @@ __all__ = [
     "TrainingSettings",
     "check_assumption_4",
     "directional_slope",
+    "embedding_flow",
     "first_step",
     "first_step_errors",
     "first_step_loss",
     "first_step_norms",
     "initial_concentration",
+    "initial_orthogonality",
     "initial_parameters",
     "keep_run",
     "kept_runs",
