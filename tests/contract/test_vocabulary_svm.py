@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from marginlens.data.labelled import LabelledSequences
 from marginlens.errors import InputError
 from marginlens.svm import Status
-from marginlens.svm.vocabulary import closed_form_candidate, vocabulary_svm
+from marginlens.svm.vocabulary import closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 from marginlens.theory.vocabulary_selections import (
     equivalent_directions,
     feasible_selections,
@@ -17,7 +17,7 @@ from marginlens.theory.vocabulary_selections import (
     selected_tokens,
     token_ranks,
 )
-from tolerances import CONDITIONED, ROUNDING, SLSQP_POINT, SVM_FARKAS, SVM_KKT
+from tolerances import CONDITIONED, ROUNDING, SLSQP_POINT, SVM_FARKAS, SVM_KKT, SVM_ORACLE
 
 
 def random_selection(rng, n_vocabulary=6, d=10, n=3, T=4):
@@ -71,6 +71,30 @@ def test_tokens_selected_together_tie_although_the_inequalities_alone_would_not_
     assert selected_tokens(E, solution.x, [[0, 1, 2]])[0].tolist() == [0, 1]
     alone = vocabulary_svm(E, [[0, 1, 2]], [[0]])
     assert alone.margin < vocabulary_svm(E, [[0, 2]], [[0]]).margin
+
+
+@pytest.mark.statement("B Eq. (18)", "B Eq. (9)")
+def test_without_the_ties_it_is_another_problem():
+    E = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
+    np.testing.assert_allclose(vocabulary_svm(E, [[0, 1, 2]], [[0, 1]]).x, [1.0, -1.0], atol=ROUNDING)
+    loose = untied_vocabulary_svm(E, [[0, 1, 2]], [[0, 1]])
+    np.testing.assert_allclose(loose.x, [1.0, 0.0], atol=ROUNDING)
+    assert [ids.tolist() for ids in selected_tokens(E, loose.x, [[0, 1, 2]])] == [[1]]
+    rng = np.random.default_rng(18)
+    for _ in range(20):
+        E, sequences, level = rng.normal(size=(7, 9)), rng.integers(7, size=(4, 4)), rng.integers(3, size=7)
+        chosen = [np.unique(ids[level[ids] == level[ids].max()]) for ids in sequences]
+        tied, loose = vocabulary_svm(E, sequences, chosen), untied_vocabulary_svm(E, sequences, chosen)
+        if loose.status is Status.TRIVIAL:
+            assert tied.status is Status.TRIVIAL
+            continue
+        assert loose.kkt_residual() < SVM_KKT
+        assert np.linalg.norm(loose.x) <= np.linalg.norm(tied.x) * (1.0 + ROUNDING)
+        if all(len(ids) == 1 for ids in chosen):
+            np.testing.assert_allclose(loose.x, tied.x, atol=SVM_ORACLE)
+        for ids, mine in zip(sequences, chosen, strict=True):
+            others = np.setdiff1d(ids, mine)
+            assert not len(others) or np.min(E[mine] @ loose.x) >= np.max(E[others] @ loose.x) + 1.0 - SVM_ORACLE
 
 
 @pytest.mark.statement("B Lemma 3")

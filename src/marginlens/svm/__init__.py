@@ -8,7 +8,7 @@ from marginlens.svm.least_distance import least_distance
 from marginlens.svm.relaxed import relaxed_svm
 from marginlens.svm.sets import SetSolution, Unfinished, set_svm
 from marginlens.svm.solution import MarginSolution, Status
-from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
+from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 
 __all__ = [
     "BilinearSolution",
@@ -27,5 +27,6 @@ __all__ = [
     "relaxed_svm",
     "set_svm",
     "token_pairs",
+    "untied_vocabulary_svm",
     "vocabulary_svm",
 ]

@@ -54,6 +54,33 @@ def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
     return least_distance(rows, floor, equalities=equalities, pairs=problem.pairs)
 
 
+@implements("B", "Eq. (18)")
+def untied_vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
+    r"""Shortest p under which each selected token of a sequence beats its other tokens by at least one, tied with each other or not.
+
+    .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
+        s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n
+
+    The paper writes Eq. (9) so, but it is another problem where two tokens are selected together: it leaves out that they tie, so its
+    solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
+
+    Args:
+        E, sequences, selection: as `vocabulary_svm` takes them.
+    Returns:
+        A solution with `pairs` and `multipliers` as `vocabulary_svm` gives them, and no equalities.
+    """
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    lists, chosen = _lists(table, sequences, selection)
+    strict = {
+        (s, other): i
+        for i, (tokens, ids) in reversed(list(enumerate(zip(lists, chosen, strict=True))))
+        for s in ids.tolist()
+        for other in sorted(set(tokens.tolist()) - set(ids.tolist()))
+    }
+    pairs = np.array([(i, s, other) for (s, other), i in strict.items()], dtype=np.int64).reshape(-1, 3)
+    return least_distance(table[pairs[:, 1]] - table[pairs[:, 2]], np.ones(len(pairs)), pairs=pairs)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ClosedForm:
     r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
@@ -92,12 +119,13 @@ class ClosedForm:
 
 @implements("B", "Lemma 3")
 def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
-    r"""The closed form that an earlier version of the paper gives for the max-margin solution, with its certificate or its refusal.
+    r"""The closed form that the paper gives for the max-margin solution, with its certificate or its refusal.
 
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
         M p = 1 \ \text{and}\ p = M^\top \lambda + C^\top \mu \ \text{for some}\ \lambda \ge 0
 
-    It takes every constraint for an equality, which complementary slackness does not grant. M holds a row :math:`E_s - E_{s'}` for each
+    App. D.2, and the earlier version as its Lemma 4.2, take every constraint for an equality, which complementary slackness does not grant.
+    M holds a row :math:`E_s - E_{s'}` for each
     selected s and other s' of a sequence, C the differences of tokens selected together.
 
     Args:
@@ -192,6 +220,11 @@ def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
 
 def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, SelectionPairs]:
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    return table, selection_pairs(*_lists(table, sequences, selection))
+
+
+def _lists(table: FloatArray, sequences: Any, selection: Any) -> tuple[list[IntArray], list[IntArray]]:
+    """The ids of every sequence and those selected in it, checked."""
     lists = token_lists(sequences, len(table))
     if isinstance(selection, str) or not isinstance(selection, Iterable) or getattr(selection, "ndim", 1) == 0:
         raise reject("selection", "a list of token-id lists, one for each sequence", type(selection).__name__)
@@ -204,7 +237,7 @@ def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, Select
         strange = set(ids.tolist()) - set(tokens.tolist())
         if strange:
             raise reject(f"selection[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them")
-    return table, selection_pairs(lists, chosen)
+    return lists, chosen
 
 
 def _chosen(one: Any, i: int) -> IntArray:
