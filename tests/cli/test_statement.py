@@ -8,6 +8,7 @@ import marginlens
 from marginlens.commands.statement import found, public_name
 from marginlens.documentation import registered
 from marginlens.experiments import catalogue
+from marginlens.papers import EARLIER_LABELS
 from one_command import command
 
 statement, numbers = command("statement")
@@ -45,6 +46,21 @@ def test_brackets_dots_and_hyphens_need_not_be_written(written):
 def test_every_label_leads_to_itself_alone():
     for one in found(None):
         assert [other.label for other in found(one.label)] == [one.label]
+
+
+@pytest.mark.parametrize("earlier", EARLIER_LABELS)
+def test_labels_of_the_earlier_version_lead_to_the_later_one(earlier):
+    (one,) = found(earlier)
+    assert one.label == EARLIER_LABELS[earlier]
+    assert one.functions
+    assert earlier in one.told()["earlier_labels"]
+
+
+def test_a_statement_names_its_earlier_label():
+    assert "in the earlier version of the paper: B' Lemma C.5" in statement("B' lemma c.5").stdout
+    listed = {one["statement"] for one in numbers("B'")}
+    assert {"B' Eq. (22)", "B' Lemma 4.5", "B Lemma 17"} <= listed
+    assert "B Fig 2" not in listed
 
 
 def test_a_label_needs_no_quotes():

@@ -10,20 +10,20 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.dynamics import DescentStatus
 from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import Parameters, initial_parameters
+from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.directional import directional_slope
 from marginlens.errors import InputError
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import vocabulary_svm
+from marginlens.theory.embedding_conditions import check_theorem_5, decisive_tokens
 from marginlens.theory.embedding_limits import (
     all_selecting_directions,
-    check_theorem_5,
     decisive_margin,
-    decisive_tokens,
     predict_embedding_limit,
+    remaining_selections,
     tightest_slack,
 )
-from marginlens.theory.vocabulary_selections import feasible_selections, selected_tokens
+from marginlens.theory.vocabulary_selections import feasible_selections, selected_tokens, token_ranks
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])
 
@@ -105,14 +105,92 @@ def test_the_limit_is_max_margin_whatever_is_selected():
         assert found.correlation > tolerances.DIRECTION_ON_RANDOM_DATA
 
 
-@pytest.mark.statement("B Thm 5")
-def test_where_tied_tokens_balance_no_direction_is_claimed():
-    data = balanced_sequences(12, 6, 2, 5, 0)
-    found = predict_embedding_limit(started(1, data, 64), 1.0, data, until=UntilNorm(3000.0))
-    assert found.run.status is DescentStatus.STATIONARY
-    assert found.direction is None
-    assert math.isnan(found.correlation)
-    assert found.why.startswith("No limit known: the flow is at a zero of the gradient")
+@pytest.mark.statement("B Thm 5", "B Eq. (7)")
+@pytest.mark.parametrize("seed", [9, 16, 23])
+def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
+    data = balanced_sequences(12, 6, 2, 5, seed)
+    found = predict_embedding_limit(started(seed, data, 64), 1.0, data, until=UntilNorm(3000.0))
+    assert found.run.status is DescentStatus.TIED
+    assert found.tied
+    assert max(map(len, found.selection)) > 1
+    assert found.run.norm < 200.0
+    assert "Tokens tie: their pulls balance" in found.why
+    assert found.correlation > 0.99  # at so small a norm
+    E, v = found.step.after.E, found.step.after.v
+    kept = [
+        ids[np.isin(ids, chosen)]
+        for (ids, _), chosen in zip(map(data.__getitem__, range(12)), found.selection, strict=True)
+    ]
+    left = loss_and_gradients(E, found.run.final, v, LabelledSequences(kept, data.y))[1].p
+    one = loss_and_gradients(
+        E, found.run.final, v, LabelledSequences([max(kept, key=lambda ids: len(set(ids.tolist())))], [1.0])
+    )[1].p
+    assert np.linalg.norm(left) < 1e-7 * np.linalg.norm(one)  # among the tied tokens alone this is a minimum
+    apart = [np.ptp(E[ids] @ found.run.final) for ids in found.selection]
+    assert 0.01 < max(apart) < 8.0  # they tie in direction, at a finite distance
+
+
+@pytest.mark.statement("B Thm 5", "X T5")
+def test_a_class_is_lost_for_a_window_of_steps_and_the_prediction_says_so():
+    rng = np.random.default_rng([20, 30, 1, 40, 2048, 0])
+    data = balanced_sequences(20, 30, 1, 40, rng)
+    start = initial_parameters(data.n_vocabulary, 2048, rng, np.float64)
+    small, lost, large = (
+        predict_embedding_limit(start, rate, data, until=UntilNorm(100.0)) for rate in (100.0, 400.0, 1000.0)
+    )
+    for fine in (small, large):
+        assert fine.only_important
+        assert fine.selects_every_sequence
+        assert fine.window.holds
+        assert (fine.lost, fine.warning) == ((), "")
+    assert not lost.window.holds
+    assert len(lost.lost) == 1
+    assert not lost.selects_important
+    assert not lost.selects_every_sequence
+    assert lost.divergence.applies
+    assert "selects its decisive token; ⟨p, v⟩ went from" in lost.warning
+    assert "inside the window in which runs lose a class (claim X-T5: measured, not proved)" in lost.warning
+    assert f"class {lost.lost[0]:+d} lost" in repr(lost)
+    assert lost.warning in str(lost)
+    assert abs(lost.run.final @ start.v) > 20.0 > 5.0 > abs(large.run.final @ start.v)
+    lucky = predict_embedding_limit(start, 400.0, SMALL, until=UntilNorm(50.0))
+    assert lucky.window.holds  # so short sequences have no window
+    rng = np.random.default_rng([20, 12, 1, 40, 2048, 0])
+    data = balanced_sequences(20, 12, 1, 40, rng)
+    start = initial_parameters(data.n_vocabulary, 2048, rng, np.float64)
+    lucky = predict_embedding_limit(start, 4.0 * 12 * 5.0, data, until=UntilNorm(50.0))
+    assert lucky.only_important
+    assert "This one did not; another initialisation may." in lucky.warning
+
+
+@pytest.mark.statement("B Lemma 14")
+def test_selecting_in_every_sequence_is_more_than_selecting_somewhere():
+    rng = np.random.default_rng(1)
+    data = balanced_sequences(8, 4, 1, 5, rng)
+    start = initial_parameters(data.n_vocabulary, 30, rng, np.float64)
+    found = predict_embedding_limit(start, 3.0, data, until=UntilNorm(100.0))
+    own = decisive_tokens(data)
+    missed = [i for i in range(8) if own[i][0] not in found.selection[i]]
+    assert missed == [1, 3, 6]
+    assert found.selects_important
+    assert not found.selects_every_sequence
+    broken = predict_embedding_limit(start, 3.0, [[4, 5], [5, 4]], [1, -1], until=UntilNorm(5.0))
+    assert broken.selects_every_sequence  # no sequence has a decisive token to miss
+    assert (broken.lost, broken.window) == ((), None)
+
+
+@pytest.mark.statement("B §3, one irrelevant token")
+def test_one_irrelevant_token_does_not_leave_the_decisive_ones_alone():
+    data = LabelledSequences([[0, 2], [1, 2]], [1, -1])
+    left = remaining_selections(np.eye(3), data)
+    found = {tuple(tuple(ids.tolist()) for ids in one) for one in left.selections}
+    assert found == {((0,), (1,)), ((0,), (1, 2)), ((0, 2), (1,))}
+    for one, direction in zip(left.selections, left.directions, strict=True):
+        assert all(map(np.array_equal, selected_tokens(np.eye(3), direction, data), one))
+    start = started(0, data, 256)
+    assert predict_embedding_limit(
+        start, 20.0, data
+    ).only_important  # the conclusion is not false here, it does not follow
 
 
 @pytest.mark.statement("B Lemma 21", "B Lemma 20")
@@ -171,6 +249,16 @@ def test_logits_tie_up_to_rounding_and_no_further(size):
     near, apart = (np.array([[1.0], [1.0 - share * rounding]]) for share in (0.5, 2.0))
     assert selected_tokens(size * near, [3.0], [[0, 1]])[0].tolist() == [0, 1]
     assert selected_tokens(size * apart, [3.0], [[0, 1]])[0].tolist() == [0]
+
+
+@pytest.mark.statement("B Eq. (8)", "B Definition 15")
+def test_a_long_embedding_elsewhere_blurs_no_tie():
+    E, p = [[1.0], [0.0], [1e13]], [1.0]
+    assert selected_tokens(E, p, [[0, 1]])[0].tolist() == [0]
+    ranks = token_ranks(E, p, [[0, 1, 2]])
+    assert [ids[0].tolist() for ids in (ranks.selected, ranks.secondary, ranks.below)] == [[2], [0], [1]]
+    assert selected_tokens([[1.0], [1.0], [1e13]], p, [[0, 1]])[0].tolist() == [0, 1]
+    assert selected_tokens(E, p, [[0, 1, 2]], tie=2e13)[0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.statement("B Lemma 19")

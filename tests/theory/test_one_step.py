@@ -10,7 +10,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
 from marginlens.embeddings.directional import directional_slope
-from marginlens.embeddings.initial import initial_concentration
+from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
 from marginlens.embeddings.one_layer import loss_and_gradients
 from marginlens.embeddings.one_step import first_step, mean_signed_share
 from marginlens.embeddings.parameters import Parameters, initial_parameters
@@ -62,6 +62,59 @@ def test_initial_embeddings_are_as_concentrated_as_promised():
     assert 0 < failures < 0.5 * 300  # the bound is sharp enough to be broken at δ = 1/2
     longer = Parameters(3.0 * start.E, start.p, start.v)
     assert not initial_concentration(longer, DELTA)[1].holds
+
+
+@pytest.mark.statement("B Eq. (14)", "B' Eq. (22)")
+@pytest.mark.parametrize(("size", "delta"), [(2, 0.05), (20, 0.05), (20, 0.5), (5, 0.2)])
+def test_concentration_is_promised_from_a_width_on_and_kept_there(size, delta):
+    for question in (initial_concentration, initial_orthogonality):
+        start = initial_parameters(size, 7, np.random.default_rng(0), np.float64)
+        needed = round(10 ** question(start, delta)[0].log10_width_needed)
+        assert 1 < needed < 40
+        failures = {}
+        for d in (needed, needed - 1):
+            drawn = [initial_parameters(size, d, np.random.default_rng([size, d, k]), np.float64) for k in range(400)]
+            found = [[*initial_concentration(one, delta), *question(one, delta)] for one in drawn]
+            assert found[0][-1].promised == found[0][-2].promised == (d == needed)
+            failures[d] = np.mean([not all(part.holds for part in one) for one in found])
+        assert failures[needed] <= delta + 3.0 * math.sqrt(delta * (1.0 - delta) / 400)
+
+
+@pytest.mark.statement("B Eq. (14)")
+def test_concentration_is_not_promised_where_it_is_false():
+    line = [initial_parameters(20, 1, np.random.default_rng(k), np.float64) for k in range(100)]
+    norms = [initial_concentration(start, 0.05)[1] for start in line]
+    assert not norms[0].promised
+    assert np.mean([not one.holds for one in norms]) > 0.4
+    single = [initial_concentration(initial_parameters(1, 256, k, np.float64), 0.5) for k in range(400)]
+    assert not any(one.promised for one in single[0])
+    assert single[0][0].log10_width_needed == math.inf
+    assert repr(single[0][0]).endswith("no d is enough)")
+    assert np.mean([not one[0].holds for one in single]) > 0.5
+
+
+@pytest.mark.statement("B' Eq. (22)")
+def test_pairs_and_short_embeddings_are_measured():
+    start = Parameters(np.array([[0.4, 0.0], [0.3, 3.0]]), np.zeros(2), np.array([1.0, 0.0]))
+    pairs, short = initial_orthogonality(start, 0.05)
+    assert pairs.value == pytest.approx(0.12)
+    assert short.value == pytest.approx(2.5)
+    assert not short.holds
+
+
+@pytest.mark.statement("B Lemma 2", "B Lemma 11", "B Lemma 12")
+def test_only_tokens_that_occur_count():
+    data = LabelledSequences([[0, 2], [1, 2]], [1, -1], 1000)
+    start = initial_parameters(1000, 300, np.random.default_rng(0), np.float64)
+    longer = Parameters(np.concatenate([start.E[:3], 10.0 * start.E[3:]]), start.p, start.v)
+    step = first_step(longer, 1.0, data)
+    few = LabelledSequences([[0, 2], [1, 2]], [1, -1])
+    same = first_step(Parameters(start.E[:3], start.p, start.v), 1.0, few)
+    for question in (first_step_errors, first_step_loss):
+        assert question(step, DELTA) == question(same, DELTA)
+        assert question(step, DELTA).log10_width_needed == question(same, DELTA).log10_width_needed
+    assert first_step_norms(step, DELTA) == first_step_norms(same, DELTA)
+    assert first_step_errors(step, DELTA).promised
 
 
 @pytest.mark.statement("B Eq. (4)")

@@ -1,9 +1,8 @@
-"""Where the ⟨cls⟩ embedding goes after the first step: Theorem 5's conditions with their numbers, and the limit of the flow."""
+"""Where the ⟨cls⟩ embedding goes after the first step: the limit of the flow, what it selects, and what it cannot select."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,64 +12,30 @@ from scipy.sparse.csgraph import connected_components
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
-from marginlens.dynamics.flow_embeddings import embedding_tokens
+from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import DescentStatus, Trajectory
+from marginlens.embeddings.flow import embedding_flow
 from marginlens.embeddings.one_step import FirstStep, first_step
 from marginlens.embeddings.parameters import Parameters
-from marginlens.embeddings.proved import log_of_pairs
-from marginlens.embeddings.statistics import check_assumption_4, token_statistics
-from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
+from marginlens.errors import real_array, reject
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.assumptions import Check
+from marginlens.theory.embedding_conditions import (
+    check_class_window,
+    check_lemma_13,
+    check_theorem_5,
+    decisive_of_each,
+    decisive_tokens,
+)
 from marginlens.theory.verdicts import Verdict
-from marginlens.theory.vocabulary_selections import Selection, selected_tokens
-
-
-@implements("B", "Thm 5", "Eq. (10)")
-def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
-    r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
-
-    .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
-        (88\eta_0^2 + 111\eta_0 + 2)^8,\ |\mathcal S| + 3\Big\}
-
-    With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
-    theorem applies. What it says happens far earlier all the same.
-
-    Args:
-        sequences, y: labelled sequences, or token-id lists and their labels. rate: η₀. d_model: d. delta: δ.
-    Returns:
-        A verdict; the powers of large numbers are given as their logarithms to base ten.
-    """
-    data = as_labelled(sequences, y)
-    eta, d = positive_number(rate, "rate"), whole_number(d_model, "d_model", at_least=1)
-    n, T = len(data), int(data.lengths.max())
-    size = len(np.unique(data.tokens))
-    obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
-    pairs = log_of_pairs(size, real_number(delta, "delta", "a probability between 0 and 1")) ** 2
-    power = 8.0 * math.log10(88.0 * eta**2 + 111.0 * eta + 2.0)
-    told = f"d = {d}, and "
-    conditions = (
-        Check("B Assumption 4", obeyed.holds, obeyed.why.rstrip("."), {"offending": float(len(obeyed.offending))}),
-        Check(
-            "η₀ ≥ 4n²T²", eta >= least, f"η₀ = {eta:g}, and 4n²T² = {least:g} for n = {n}, T = {T}", {"least": least}
-        ),
-        Check("d ≥ 256", d >= 256, f"d = {d}", {"least": 256.0}),
-        Check("d ≥ (2 log(|S|²/δ))²", d >= pairs, f"{told}the bound is {pairs:.1f} for |S| = {size}", {"least": pairs}),
-        Check(
-            "d ≥ (88η₀² + 111η₀ + 2)⁸",
-            math.log10(d) >= power,
-            f"log₁₀ d = {math.log10(d):.2f}, and that of the bound is {power:.1f}",
-            {"log10_d": math.log10(d), "log10_least": power},
-        ),
-        Check("d ≥ |S| + 3", d >= size + 3, f"{told}|S| + 3 = {size + 3}", {"least": float(size + 3)}),
-    )
-    conclusion = (
-        f"with probability {1.0 - delta:g} the flow diverges, selects every decisive token, and a limit is max-margin"
-    )
-    return Verdict("B Thm 5", conditions, conclusion)
+from marginlens.theory.vocabulary_selections import (
+    FeasibleSelections,
+    Selection,
+    feasible_selections,
+    selected_tokens,
+)
 
 
 @implements("B", "Lemma 21")
@@ -79,6 +44,8 @@ def decisive_margin(E: Any, sequences: Any, y: Any = None) -> tuple[MarginSoluti
 
     .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_{s_*^X} - E_s) \ge 1,\ s \in X \setminus \{s_*^X\},\ X \in \mathcal X_n; \qquad
         \|\hat p\| \le 4n
+
+    The lemma promises it at the widths of Lemma 19 (`check_lemma_19`), which are not asked here: the check is whether it is so.
 
     Args:
         E: embeddings (n_vocabulary, d_model). sequences, y: data that obey Assumption 4.
@@ -124,15 +91,25 @@ def all_selecting_directions(E: Any, sequences: Any, y: Any = None) -> FloatArra
     return wanted @ np.linalg.pinv(table[used]).T
 
 
-@implements("B", "Assumption 4")
-def decisive_tokens(sequences: Any, y: Any = None) -> Selection:
-    """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4."""
+@implements("B", "§3, one irrelevant token")
+def remaining_selections(E: Any, sequences: Any, y: Any = None, *, limit: int = 20_000) -> FeasibleSelections:
+    r"""The selections that Theorem 5 and Lemma 6 leave: those that hold every decisive token, but for that of everything.
+
+    .. math:: \{ (\mathcal S_X(p))_X : s_*^X \in \mathcal S_X(p)\ \forall X \} \setminus \{ (X)_X \}
+
+    The paper concludes that with a single irrelevant token only the decisive ones are left. They are not: for the sequences {0, 2} and
+    {1, 2} of tokens 0 and 1 that decide, {0}, {1, 2} is left too, and {0, 2}, {1}.
+
+    Args:
+        E: embeddings (n_vocabulary, d_model). sequences, y: data that obey Assumption 4. limit: as `feasible_selections` takes it.
+    Returns:
+        A `FeasibleSelections`; where only the decisive tokens are left it has one entry.
+    """
     data = as_labelled(sequences, y)
-    obeyed = check_assumption_4(data)
-    if not obeyed.holds:
-        raise reject("sequences", "such that each holds one decisive token among irrelevant ones", obeyed.why)
-    decisive = np.abs(token_statistics(data).kind) == 2
-    return tuple(np.unique(ids[decisive[ids]]) for ids in np.split(data.tokens, data.offsets[1:-1]))
+    listed = feasible_selections(E, data, required=decisive_tokens(data), limit=limit)
+    left = np.flatnonzero(np.isfinite(listed.margins))
+    selections = tuple(listed.selections[k] for k in left)
+    return replace(listed, selections=selections, margins=listed.margins[left], directions=listed.directions[left])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -140,24 +117,35 @@ class EmbeddingPrediction:
     """What Theorem 5 says about one dataset and initialisation, and what the flow does.
 
     Attributes:
-        verdict: B Thm 5 with its conditions. important: S_c, the ids of completely positive and completely negative tokens.
+        verdict: B Thm 5 with its conditions. divergence: B Lemma 13 with its own. window: whether the step is outside the window in which
+            runs lose a class, which is measured and not proved; None where the data break Assumption 4.
+        important: S_c, the ids of completely positive and completely negative tokens.
         step: the first step. run: the flow of p after it.
-        selection: the ids that the flow's end selects in each sequence. solution: the max-margin problem of that selection.
+        selection: the ids that the flow's end selects in each sequence, those that tie included. solution: the max-margin problem of that
+            selection. tied: whether the flow ended because tokens that tie balance each other.
         direction: (d_model,) its solution, normed: the limit of p/‖p‖ if the selection lasts; None where the flow ends at a minimum.
-        selects_important: whether each important token is selected somewhere. only_important: whether nothing else is.
-        why: one sentence.
+        selects_important: whether each important token is selected somewhere (Theorem 5). selects_every_sequence: whether each sequence
+            selects its own (Lemma 14), which is more. only_important: whether nothing else is selected.
+        lost: the labels none of whose sequences selects an important token of its own.
+        why: one sentence. warning: another where a class is lost or the step is inside the window; else empty.
     """
 
     verdict: Verdict
+    divergence: Verdict
+    window: Check | None
     important: IntArray
     step: FirstStep
     run: Trajectory
     selection: Selection
     solution: MarginSolution
+    tied: bool
     direction: FloatArray | None
     selects_important: bool
+    selects_every_sequence: bool
     only_important: bool
+    lost: tuple[int, ...]
     why: str
+    warning: str
 
     @property
     def correlation(self) -> float:
@@ -166,15 +154,18 @@ class EmbeddingPrediction:
 
     def __repr__(self) -> str:
         applies = "applies" if self.verdict.applies else "does not apply"
-        return f"EmbeddingPrediction(B Thm 5 {applies}, ‖p‖={float(self.run.norm):.4g}, corr={self.correlation:.6f})"
+        lost = f", class {', '.join(f'{label:+d}' for label in self.lost)} lost" if self.lost else ""
+        return (
+            f"EmbeddingPrediction(B Thm 5 {applies}, ‖p‖={float(self.run.norm):.4g}, corr={self.correlation:.6f}{lost})"
+        )
 
     def __str__(self) -> str:
         chosen = sorted({int(s) for ids in self.selection for s in ids})
-        lines = [str(self.verdict), f"Decisive tokens: {self.important.tolist()}. Selected tokens: {chosen}."]
-        return "\n".join([*lines, self.why])
+        lines = [str(self.verdict), f"Decisive tokens: {self.important.tolist()}. Selected tokens: {chosen}.", self.why]
+        return "\n".join([*lines, self.warning] if self.warning else lines)
 
 
-@implements("B", "Thm 5")
+@implements("B", "Thm 5", "Lemma 14")
 def predict_embedding_limit(
     start: Parameters,
     rate: float,
@@ -189,7 +180,8 @@ def predict_embedding_limit(
     .. math:: E^1, p^1 \ \text{by one step with}\ \eta_0, \qquad \dot p_t = -\nabla_p L(E^1, p_t), \qquad
         \|p_t\| \to \infty,\quad \frac{p_t}{\|p_t\|} \to p_*(p_\infty),\quad \mathcal S_c \subseteq \bigcup_X \mathcal S_X(p_\infty)
 
-    The theorem leaves open which selection that is; the flow is followed to tell.
+    The theorem leaves open which selection that is; the flow is followed to tell. For a window of step sizes the flow loses the decisive
+    tokens of a whole class (claim X-T5): `warning` says so, from where the flow ended and from `check_class_window`.
 
     Args:
         start: E⁰, p⁰ and v, as `initial_parameters` draws them. rate: η₀. sequences, y: labelled sequences, or ids and labels.
@@ -199,34 +191,71 @@ def predict_embedding_limit(
     """
     data = as_labelled(sequences, y)
     step = first_step(start, rate, data)
-    E, v = step.after.E, step.after.v
-    verdict = check_theorem_5(data, rate=rate, d_model=E.shape[1], delta=delta)
-    run = gradient_flow(embedding_tokens(E, data), v, start=step.after.p, until=until)
-    selection = selected_tokens(E, run.final, data)
+    E = step.after.E
+    run = embedding_flow(step.after, data, until=until)
+    tied = run.status is DescentStatus.TIED
+    selection = selected_tokens(E, run.final, data, tie=TIED_LOGITS if tied else None)
     solution = vocabulary_svm(E, data, selection)
-    important = np.flatnonzero(np.abs(token_statistics(data).kind) == 2)
-    chosen = np.unique(np.concatenate(selection))
-    goes_on = run.status is DescentStatus.COMPLETED and solution.status is Status.OPTIMAL
+    verdict = check_theorem_5(data, rate=rate, d_model=E.shape[1], delta=delta)
+    goes_on = run.status in (DescentStatus.COMPLETED, DescentStatus.TIED) and solution.status is Status.OPTIMAL
+    own = decisive_of_each(data)
+    important, chosen = np.unique(np.concatenate(own)), np.unique(np.concatenate(selection))
+    has = np.array([bool(np.isin(mine, ids).any()) for mine, ids in zip(own, selection, strict=True)])
+    holds = np.array([len(mine) > 0 for mine in own])
+    lost = tuple(int(label) for label in np.unique(data.y[holds]) if not has[holds & (data.y == label)].any())
+    window = check_class_window(data, rate=rate) if verdict.conditions[0].holds else None
     return EmbeddingPrediction(
         verdict=verdict,
+        divergence=check_lemma_13(step, delta),
+        window=window,
         important=important,
         step=step,
         run=run,
         selection=selection,
         solution=solution,
+        tied=tied,
         direction=unit(solution.x) if goes_on else None,
         selects_important=bool(np.isin(important, chosen).all()),
+        selects_every_sequence=bool(has[holds].all()),
         only_important=bool(np.isin(chosen, important).all()),
+        lost=lost,
         why=_why(verdict, run, solution),
+        warning=_warning(step, run, lost, window),
     )
 
 
 def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution) -> str:
-    if run.status is not DescentStatus.COMPLETED:
-        return f"No limit known: the flow is at a zero of the gradient, or as good as, at ‖p‖ = {float(run.norm):.4g}."
+    at = f"at ‖p‖ = {float(run.norm):.4g}"
+    if run.status not in (DescentStatus.COMPLETED, DescentStatus.TIED):
+        return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."
     if solution.status is not Status.OPTIMAL:
-        return f"No limit: of the selection at ‖p‖ = {float(run.norm):.4g} one must say: {solution.status.value}"
+        return f"No limit: of the selection {at} one must say: {solution.status.value}"
     near = float(correlation(run.final, solution.x))
     failed = [check.name for check in verdict.conditions if not check.holds]
     sure = "Certain by B Thm 5" if verdict.applies else f"Expected, not certain, for want of {', '.join(failed)}"
-    return f"{sure}: p goes to the max-margin direction of this selection; at ‖p‖ = {float(run.norm):.4g} the cosine is {near:.6f}."
+    ties = (
+        " Tokens tie: their pulls balance to nine digits, the flow goes on too slowly to follow."
+        if run.status is DescentStatus.TIED
+        else ""
+    )
+    return f"{sure}: p goes to the max-margin direction of this selection; {at} the cosine is {near:.6f}.{ties}"
+
+
+def _warning(step: FirstStep, run: Trajectory, lost: tuple[int, ...], window: Check | None) -> str:
+    """What to know before taking Theorem 5's selection for granted; empty where nothing speaks against it."""
+    inside = window is not None and not window.holds
+    if lost:
+        names = " and ".join(f"{label:+d}" for label in lost)
+        first, last = (float(p @ step.after.v) for p in (step.after.p, run.final))
+        where = "inside" if inside else "outside"
+        return (
+            f"No sequence of class {names} selects its decisive token; ⟨p, v⟩ went from {first:.3g} to {last:.3g} on the way. The step is "
+            f"{where} the window in which runs lose a class (claim X-T5: measured, not proved)."
+        )
+    if inside:
+        numbers = window.numbers if window is not None else {}
+        return (
+            f"The step moves decisive scores by {numbers['moved']:.3g}: inside the window in which most runs lose a class (claim X-T5: "
+            "measured, not proved). This one did not; another initialisation may."
+        )
+    return ""

@@ -12,13 +12,15 @@ import numpy as np
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 from marginlens.svm import Status, least_distance
 from marginlens.svm.vocabulary import SelectionPairs, selection_pairs, token_lists
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
-_TIE = 2.0**-40  # logits closer than this times ‖E_s‖‖p‖ count as equal: what rounding leaves of ties
+_TIE = (
+    2.0**-40
+)  # logits closer than this times the longer of both ‖E_s‖‖p‖ count as equal: what rounding leaves of ties
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
@@ -38,6 +40,13 @@ class TokenRanks:
 
 
 @implements("B", "Definition 15")
+@uses(
+    "B",
+    {
+        "Eq. (20)": "The second selection, its attribute secondary.",
+        "Eq. (21)": "The tokens below both, its attribute below.",
+    },
+)
 def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> TokenRanks:
     r"""The selected tokens of every sequence, its secondary selection, and the rest.
 
@@ -46,18 +55,20 @@ def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> 
 
     Args:
         E: embeddings (n_vocabulary, d_model). p: (d_model,). sequences: token-id lists, an array, or `LabelledSequences`.
-        tie: logits that differ from the largest by at most this count as equal; what rounding leaves by default.
+        tie: logits that differ from the largest by at most this count as equal; by default what rounding leaves of the two logits that
+            are compared, however long the embeddings of other tokens are.
     Returns:
         A `TokenRanks` with one array of ids for each sequence; the latter two may be empty.
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     query = real_array(p, "p", (table.shape[1],))
-    blur = float(np.max(np.linalg.norm(table, axis=1), initial=0.0) * np.linalg.norm(query)) * _TIE
-    width = blur if tie is None else real_number(tie, "tie", "a number of at least 0")
-    if not width >= 0.0:
+    given = 0.0 if tie is None else real_number(tie, "tie", "a number of at least 0")
+    if not given >= 0.0:
         raise reject("tie", "a number of at least 0", tie)
+    rounding = np.linalg.norm(table, axis=1) * np.linalg.norm(query) * _TIE
+    widths = rounding if tie is None else np.full(len(table), given)  # (n_vocabulary,)
     logits = table @ query
-    parts = [_ranks(np.unique(ids), logits, width) for ids in token_lists(sequences, len(table))]
+    parts = [_ranks(np.unique(ids), logits, widths) for ids in token_lists(sequences, len(table))]
     return TokenRanks(*(tuple(some) for some in zip(*parts, strict=True)))
 
 
@@ -166,7 +177,8 @@ class FeasibleSelections:
 
         .. math:: \mu = \max \{ \mu : \|\hat p\| \le (1 - \mu) \|\hat p'\| \text{ for all other } \hat p' \}
 
-        Positive where `selection` has the widest margin: then, by Lemma 19, the flow goes there; nan where no p makes it.
+        Positive where `selection` has the widest margin; nan where no p makes it. That alone does not say where a flow goes: Lemma 19 asks
+        for Eq. (10) and two widths besides, which `check_lemma_19` compares; at small d flows mostly go elsewhere (claim B-L6).
         """
         k = self.index(selection)
         rivals = np.isfinite(self.margins) & (np.arange(len(self)) != k)
@@ -223,10 +235,11 @@ def feasible_selections(E: Any, sequences: Any, *, required: Any = None, limit: 
     return FeasibleSelections(selections, margins[kept], directions, len(found), undecided)
 
 
-def _ranks(ids: IntArray, logits: FloatArray, width: float) -> tuple[IntArray, IntArray, IntArray]:
+def _ranks(ids: IntArray, logits: FloatArray, widths: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
     groups, left = [], ids
     for _ in range(2):
-        first = logits[left] >= np.max(logits[left], initial=-np.inf) - width
+        top = left[np.argmax(logits[left])] if len(left) else -1
+        first = logits[left] >= logits[top] - np.maximum(widths[left], widths[top])
         groups.append(left[first])
         left = left[~first]
     return groups[0], groups[1], left

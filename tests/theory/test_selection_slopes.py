@@ -1,0 +1,176 @@
+"""Lemmas 9, 10, 17 and 18 of paper B: weights, slopes and what they say about the limit of the flow, on random cases."""
+
+import numpy as np
+import pytest
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.levels import balanced_sequences
+from marginlens.dynamics import Record
+from marginlens.dynamics.flow import UntilNorm, gradient_flow
+from marginlens.dynamics.flow_embeddings import embedding_tokens
+from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters
+from marginlens.errors import InputError
+from marginlens.svm.vocabulary import vocabulary_svm
+from marginlens.theory import (
+    convergence_bound,
+    decisive_tokens,
+    dominant_slope,
+    local_optimality,
+    own_max_margin,
+    selected_tokens,
+    slope_deficit,
+    softmax_weight_bounds,
+)
+from tolerances import CONDITIONED, ROUNDING
+
+
+def ragged(rng, vocabulary=9, n=8):
+    lists = [rng.integers(vocabulary, size=rng.integers(1, 7)) for _ in range(n)]
+    return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
+
+
+@pytest.mark.statement("B Lemma 10")
+@pytest.mark.parametrize("size", [0.1, 3.0, 1e4])
+def test_softmax_weights_lie_between_their_bounds(size):
+    rng = np.random.default_rng(10)
+    for _ in range(100):
+        data = ragged(rng)
+        E = np.round(2.0 * rng.normal(size=(9, 4)))  # rounded, so that tokens tie
+        p = size * np.round(2.0 * rng.normal(size=4))
+        found = softmax_weight_bounds(E, p, data)
+        slack = ROUNDING * (1.0 + np.abs(found.log_weight))
+        assert np.all(found.log_lower <= found.log_weight + slack)
+        assert np.all(found.log_weight <= found.log_upper + slack)
+        for i in range(len(data)):
+            part = slice(data.offsets[i], data.offsets[i + 1])
+            assert np.exp(found.log_weight[part]).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.statement("B Lemma 10")
+def test_the_bounds_on_weights_are_attained():
+    E = np.array([[1.0], [0.0]])
+    two = softmax_weight_bounds(E, [1.5], [[0, 1]], [1])
+    assert two.log_weight[1] == pytest.approx(two.log_upper[1])  # one other token: 1/(1 + e^τ)
+    many = softmax_weight_bounds(E, [9.0], [[0, 0, 0, 0, 1]], [1])
+    assert many.log_weight[4] == pytest.approx(
+        many.log_lower[4] + np.log(5 / 4), abs=1e-3
+    )  # 1/(4 e^τ + 1) over 1/(5 e^τ)
+    even = softmax_weight_bounds(E, [9.0], [[0, 0, 0]], [1])
+    np.testing.assert_allclose(even.log_weight, even.log_lower, rtol=ROUNDING)  # 1/T
+
+
+def random_dominance(rng):
+    """Random embeddings and a direction of random levels, so that tokens tie, that is locally optimal."""
+    while True:
+        data = ragged(rng, n=3)
+        E, v = rng.normal(size=(9, 12)), rng.normal(size=12)
+        v /= np.linalg.norm(v)
+        p = np.linalg.pinv(E) @ rng.integers(3, size=9).astype(float)
+        unit = p / np.linalg.norm(p)
+        if np.any(p) and local_optimality(E, unit, v, data, tie=1e-9).holds:
+            chosen = selected_tokens(E, unit, data, tie=1e-9)
+            if any(len(ids) < len(np.unique(data[i][0])) for i, ids in enumerate(chosen)):
+                return E, unit, v, data, vocabulary_svm(E, data, chosen).x
+
+
+@pytest.mark.statement("B Lemma 17")
+def test_the_first_and_second_selections_make_up_the_slope():
+    rng = np.random.default_rng(17)
+    sharp = []
+    for _ in range(40):
+        E, unit, v, data, direction = random_dominance(rng)
+        for radius in (1.0, 5.0, 25.0, 125.0, 3000.0):
+            found = dominant_slope(Parameters(E, radius * unit, v), direction, data)
+            assert found.applies
+            assert found.holds
+            sharp.append(found.log_bound < -2.0)
+        near = dominant_slope(Parameters(E, 25.0 * unit, v), direction, data)
+        assert near.tau_2 == pytest.approx(1.0)  # a max-margin direction leads by one
+        longest = np.linalg.norm(E[np.unique(data.tokens)], axis=1).max()
+        assert abs(near.C_3 - 2.0 * np.linalg.norm(direction) * longest) < CONDITIONED * near.C_3
+    assert 0.1 < np.mean(sharp) < 0.9  # the bound says something in many cases, and nothing in others
+
+
+@pytest.mark.statement("B Lemma 17")
+def test_the_ratio_is_that_of_the_papers_sums():
+    rng = np.random.default_rng(171)
+    E, v, p = rng.normal(size=(6, 8)), np.eye(8)[0], 2.0 * rng.normal(size=8)
+    data = LabelledSequences([[0, 1, 2, 2], [3, 4, 5, 0], [1, 4, 4]], [1, -1, 1])
+    part = 0.0
+    for i in range(3):
+        ids, y = data[i]
+        a, b, along = E[ids] @ p, y * (E[ids] @ v), E[ids] @ p
+        q = np.exp(a) / np.exp(a).sum()
+        g = 1.0 / (1.0 + np.exp(q @ b))
+        first = ids == ids[np.argmax(a)]
+        second = ids == ids[~first][np.argmax(a[~first])]
+        part += sum(
+            (along[i] - along[j]) * g * q[i] * q[j] * (b[i] - b[j])
+            for i in np.flatnonzero(first)
+            for j in np.flatnonzero(second)
+        )
+    expected = directional_slope(Parameters(E, p, v), p, data) / (part / 3.0)
+    assert dominant_slope(Parameters(E, p, v), p, data).ratio == pytest.approx(expected, rel=CONDITIONED)
+    with pytest.raises(InputError, match="selects in every sequence the tokens that p selects"):
+        dominant_slope(Parameters(E, p, v), -p, data)
+
+
+def flow_after_one_step(seed, until):
+    data = balanced_sequences(8, 4, 2, 4, seed)
+    start = initial_parameters(data.n_vocabulary, 256, np.random.default_rng(seed), np.float64)
+    after = first_step(start, 60.0, data).after
+    record = Record(steps=list(range(0, int(until), 2)), keep=("p",))
+    run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(until), record=record)
+    return data, after, run
+
+
+@pytest.mark.statement("B Lemma 9")
+@pytest.mark.parametrize("seed", range(3))
+def test_comparing_slopes_bounds_the_cosine_along_a_flow(seed):
+    data, after, run = flow_after_one_step(seed, 200.0)
+    direction = vocabulary_svm(after.E, data, selected_tokens(after.E, run.final, data)).x
+    points = run.saved["p"][5:]
+    deficits = np.array([slope_deficit(Parameters(after.E, p, after.v), direction, data) for p in points])
+    cosine = points @ direction / np.linalg.norm(direction) / np.linalg.norm(points, axis=1)
+    bound = convergence_bound(points, direction, deficits)
+    assert np.all(cosine >= bound - 1e-4)  # the largest deficit between two points of the record may be a little larger
+    assert bound[0] == pytest.approx(cosine[0])
+    assert deficits[-1] < 0.01
+    wrong = after.E[data[0][0][0]]
+    away = np.array([slope_deficit(Parameters(after.E, p, after.v), wrong, data) for p in points])
+    assert np.min(away) > 0.2  # Eq. (15) fails for a direction that is no limit
+    for p, eps in zip(points[::40], deficits[::40], strict=True):
+        model = Parameters(after.E, p, after.v)
+        own, other = (directional_slope(model, one / np.linalg.norm(one), data) for one in (p, direction))
+        if own > 1e-250:
+            assert eps == pytest.approx(1.0 - other / own, abs=CONDITIONED)
+
+
+@pytest.mark.statement("B Lemma 18")
+@pytest.mark.parametrize("seed", range(4))
+def test_far_out_the_own_max_margin_direction_pulls_harder(seed):
+    data, after, _ = flow_after_one_step(seed, 20.0)
+    E, v = after.E, after.v
+    hat = vocabulary_svm(E, data, decisive_tokens(data)).x
+    rng = np.random.default_rng(seed)
+    ratios = []
+    for _ in range(10):
+        bent = hat + 0.25 * np.linalg.norm(hat) * np.linalg.pinv(E - E.mean(axis=0)) @ rng.normal(size=len(E)) / 4.0
+        if not all(map(np.array_equal, selected_tokens(E, bent, data), decisive_tokens(data))):
+            continue
+        far = [own_max_margin(Parameters(E, radius * bent, v), data) for radius in (30.0, 300.0, 3000.0)]
+        assert all(one.least > 1.0 for one in far)  # a margin below one
+        assert far[-1].ratio >= far[-1].least * (1.0 - 1e-3)  # pairs almost as near fade slowly
+        assert all(one.odds <= one.C_5 for one in far)
+        ratios.append(far[-1].ratio)
+    assert len(ratios) >= 5
+    assert max(ratios) > 1.1
+    at = own_max_margin(Parameters(E, 100.0 * hat, v), data)
+    assert at.ratio == pytest.approx(1.0)
+    assert at.least == pytest.approx(1.0)
+
+
+@pytest.mark.statement("B Lemma 18")
+def test_where_everything_is_selected_there_is_nothing_to_compare():
+    with pytest.raises(InputError, match="selects some tokens and leaves others"):
+        own_max_margin(Parameters(np.ones((2, 2)), np.ones(2), np.array([1.0, 0.0])), [[0, 1]], [1])
