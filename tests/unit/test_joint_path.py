@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
@@ -120,3 +122,84 @@ def test_bad_arguments_are_named():
         joint_path(None, 1.0, 1.0)
     with pytest.raises(InputError, match=r"'restarts' argument must be a whole number of at least 1"):
         joint_path(data, 1.0, 1.0, restarts=0)
+
+
+# ---- the minimum is global, and the risk never rises with the radius
+
+RADII = np.array([1.0, 30.0, 1000.0])
+SAME_RISK = 1e-9  # relative difference of log risks that counts as none
+
+
+def shifted_tokens(seed):
+    """Three inputs of two tokens in the plane, moved along the first axis by their label."""
+    rng, y = np.random.default_rng(seed), np.array([1.0, -1.0, 1.0])
+    X = rng.normal(size=(3, 2, 2))
+    X[:, :, 0] += y[:, None]
+    return TokenDataset(X, y)
+
+
+def plain_log_risk(data, r, R):
+    """log of the mean logistic loss by the textbook formula; beyond the limits the weights are shortened to them."""
+
+    def at(z):
+        v, p = (
+            part * min(1.0, size / np.linalg.norm(part)) for part, size in zip(np.split(z, [2]), (r, R), strict=True)
+        )
+        s = np.exp(data.K @ p - (data.K @ p).max(axis=1, keepdims=True))
+        margin = data.y * np.sum(s * (data.X @ v), axis=1) / s.sum(axis=1)
+        loss = np.where(margin > 30.0, -margin, np.log(np.log1p(np.exp(-np.minimum(margin, 30.0)))))
+        return float(logsumexp(loss) - np.log(len(margin)))
+
+    return at
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+def test_a_selection_that_wins_only_in_large_balls_is_found_from_small_ones_on():
+    data = TokenDataset([[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]]], [1.0, 1.0], K=[[[1.0], [0.0]], [[0.0]]])
+    sizes = [1.0, 10.0, 100.0, 1000.0]
+    path = joint_path(data, sizes, sizes, restarts=16)
+    assert path.log_risk[-1] == pytest.approx(-1000.0, abs=SAME_RISK)  # both inputs at (1, 0), v along it
+    assert path.selected[-1].tolist() == [0, 0]
+    single = [joint_path(data, size, size, restarts=16, rng=1).log_risk[0] for size in sizes]
+    assert path.log_risk == pytest.approx(single, rel=SAME_RISK)
+
+
+@pytest.mark.parametrize("seed", [3, 7, 28, 29, 32])
+def test_a_list_of_radii_finds_what_single_radii_find_and_the_risk_never_rises(seed):
+    path = joint_path(shifted_tokens(seed), RADII, RADII, restarts=16)
+    single = [joint_path(shifted_tokens(seed), size, size, restarts=16, rng=1).log_risk[0] for size in RADII[1:]]
+    assert path.log_risk[1:] == pytest.approx(single, rel=SAME_RISK)
+    assert np.all(np.diff(path.log_risk) <= 0.0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ragged_problems_of_other_widths_do_too(seed):
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+    tokens = [rng.normal(size=(int(rng.integers(1, 4)), d)) for _ in range(n)]
+    data = TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
+    path = joint_path(data, RADII, RADII, restarts=16)
+    single = [joint_path(data, size, size, restarts=16, rng=1).log_risk[0] for size in RADII[1:]]
+    assert path.log_risk[1:] == pytest.approx(single, rel=SAME_RISK)
+    assert np.all(np.diff(path.log_risk) <= 0.0)
+
+
+@pytest.mark.parametrize(("seed", "mixes"), [(3, True), (7, False)])
+def test_a_search_without_gradients_finds_nothing_lower(seed, mixes):
+    """At seed 3 the best attention mixes tokens however large the ball; turns of v and p alone stall above it."""
+    data, size = shifted_tokens(seed), 30.0
+    objective, rng = plain_log_risk(data, size, size), np.random.default_rng(0)
+    path = joint_path(data, size, size, restarts=32)
+    assert path.log_risk[0] == pytest.approx(objective(np.concatenate([path.v[0], path.p[0]])), rel=SAME_RISK)
+    lowest = np.inf
+    for _ in range(4):
+        start = np.concatenate([size * rng.normal(size=2), rng.normal(size=2) * 10.0 ** rng.uniform(-0.5, 1.5)])
+        for _ in range(2):
+            found = minimize(
+                objective, start, method="Nelder-Mead", options={"maxfev": 1500, "xatol": 1e-8, "fatol": 1e-9}
+            )
+            start = found.x
+        lowest = min(lowest, found.fun)
+    assert path.log_risk[0] <= lowest + SAME_RISK
+    assert lowest == pytest.approx(path.log_risk[0], abs=0.5)  # the search came near
+    assert (path.binds[0, 1]) == (not mixes)

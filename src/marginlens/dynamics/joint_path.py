@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import unit
-from marginlens.dynamics.attention import attend, centred_keys, logits
+from marginlens.dynamics.attention import attend, centred_keys, logits, probabilities
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.dynamics.joint import attention_output, descend_joint
 from marginlens.dynamics.landscape import Landscape
@@ -19,22 +21,34 @@ from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic
 from marginlens.papers import implements
+from marginlens.svm import Status, att_svm, label_svm
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Pair = tuple[FloatArray, FloatArray]
 _LOSS = Logistic()
-_LEAP = 2.0  # factor by which the balls grow between two rounds of a branch
+_LEAP = 4.0  # factor by which the balls grow between two rounds of a branch
 _LEAN = 30.0  # norms, times the longest token or key less its input's mean, at which descent keeps to the tokens it starts with
 _FAR = 3e3  # norms, in the same unit, at which the widest label margin has the lowest risk
 _MEMORY = 6  # turns that are mixed
 _ROUNDS = 60  # turns of v and p before a branch is left as it is
-_BRANCHES = 8  # selections that are followed side by side
+_STALLED_ROUNDS = 6  # turns in a row without a smaller slope after which they are given up
+_RETRIES = 3  # times that joint steps and turns relieve each other
+_BRANCHES = 3  # local minima that are followed from one radius to the next
+_SETTLED_STARTS = 5  # selections of tokens, the lowest risks first, whose new starts are followed to the end
+_MANY_SELECTIONS = 256  # selections up to which all are compared by label margin
+_DESCENTS = 16  # selections at the end of joint descents that are starts
+_MARGIN_STARTS = 16  # selections whose max-margin pair is a start
 _SETTLED = 1e-10  # slope along the boundary, relative to its terms, at which a pair is left alone
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of margins
 _SAME = 1e-7  # difference, relative to the radii, up to which two pairs are one
+_MIXED = 1e-3  # attention to other tokens above which an input counts as mixing
 _SHORTEST = 40  # halvings of a step before it is given up
+_ARMIJO = 1e-4  # share of the predicted decrease that a step must bring
+_SHARES = tuple(
+    0.5 ** np.arange(low, high) for low, high in ((0, 1), (1, 6), (6, 14), (14, 28))
+)  # of a step, tried in turn
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -73,16 +87,17 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
 
     .. math:: (v_r, p_R) = \arg\min_{\|v\| \le r,\ \|p\| \le R} L(v, p)
 
-    For given p the problem in v is convex, for given v that in p is the one of `regularization_path`; they are solved in turn, both to
-    rounding relative to their own slopes, until neither moves. Such a pair satisfies the joint first-order conditions. Starts are the
-    ends of joint descent from random pairs, one for each selection of tokens that it reaches, followed side by side from radius to radius;
-    candidates are compared by the logarithm of the risk. Where the best attention keeps mixing tokens while r grows, v and p meet at a
-    kink at which turns stall: `kkt_residual` shows it.
+    Candidates at each radius are the local minima followed from the radius before, the point found there, and new starts: ends of joint
+    descent from random pairs, random attention weights of all sizes with the best head for them, and the max-margin pairs of selections
+    with a large label margin. Newton steps in v and p together lead each to a local minimum; where the attention saturates, the slope in
+    p is exponentially smaller than that in v, and the two are solved in turn, each to rounding relative to its own slope. Candidates
+    are compared by the logarithm of the risk, which therefore never rises along the path. Where an input that is no support vector of
+    the head is left mixed far out, a slope in p remains that is too small beside the risk for doubles: `kkt_residual` shows it.
 
     Args:
         data: one problem.
         r, R: (n_radii,) limits on ‖v‖ and ‖p‖, positive; neither may fall. A single number stays as it is along the other.
-        restarts: random starts. More of them make it surer that the minimum is global.
+        restarts: random starts of each kind. More of them make it surer that the minimum is global.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `JointPath`. Check it with `path.kkt_residual()`, and for being global with another `rng` and more restarts.
@@ -92,13 +107,8 @@ def joint_path(data: TokenDataset, r: Any, R: Any, *, restarts: int = 64, rng: A
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sizes = _radii(r, R)
     whole_number(restarts, "restarts", at_least=1)
-    branches, last = _starts(_in_units(data), restarts, as_generator(rng)), _first(sizes[0], _reach(data))
-    branches = [(v * last[0], p * last[1]) for v, p in branches]
-    kept: list[Pair] = []
-    for size in sizes:
-        branches = _distinct(data, [_follow(data, pair, last, size) for pair in branches], size)
-        kept.append(branches[0])
-        last = size
+    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+        kept = _Search(data, restarts, as_generator(rng)).along(sizes)
     v, p = np.stack([pair[0] for pair in kept]), np.stack([pair[1] for pair in kept])
     at = logits(data.repeat(len(p)), p)
     return JointPath(
@@ -135,11 +145,79 @@ def _first(size: FloatArray, reach: FloatArray) -> FloatArray:
     return np.maximum(nearer, np.minimum(size, _LEAN / reach))
 
 
-def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list[Pair]:
-    """Unit pairs to start from, for data in units: where joint descent ends, one per selection that it reaches, lowest risks first.
+class _Search:
+    """Local minima followed from small balls to large ones, with new starts at each of the sizes asked for."""
 
-    Risks are judged near and far out in turn. Half of the starts are random pairs near zero; half lean towards random tokens, far enough
-    out to stay with them where they can.
+    def __init__(self, data: TokenDataset, restarts: int, rng: np.random.Generator) -> None:
+        self.data, self.reach = data, _reach(data)
+        self.directions = _descended(_in_units(data), restarts, rng)
+        self.mixing = unit(rng.standard_normal((restarts, data.d_key)))
+        self.lengths = 10.0 ** rng.uniform(-0.5, np.log10(_LEAN), restarts) / self.reach[1]
+
+    def along(self, sizes: FloatArray) -> list[Pair]:
+        """The best pair found at each size (r, R)."""
+        branches: list[Pair] = []
+        kept: list[Pair] = []
+        for k, size in enumerate(sizes):
+            carried = [_follow(self.data, pair, sizes[k - 1], size) for pair in branches]
+            near = _first(size, self.reach)
+            fresh = self._fresh(near)
+            if np.any(near < size):
+                known = {_signature(self.data, pair) for pair in carried}  # far out each selection has one minimum
+                fresh = [pair for pair in fresh if _signature(self.data, pair) not in known]
+                fresh = [_follow(self.data, pair, near, size) for pair in fresh]
+            before = kept[-1:]  # feasible here too, so that the risk cannot rise
+            ceiling = min((_log_risk(self.data, pair) for pair in before), default=np.inf)
+            best = _lowest(self.data, [*carried, *fresh, *before], size, ceiling)
+            if any(best is pair for pair in before):
+                best = _lowest(self.data, [_settle(self.data, best, size), best], size, ceiling)
+            branches = [best, *_distinct(self.data, [*carried, *fresh], best, size)][:_BRANCHES]
+            kept.append(best)
+        return kept
+
+    def _fresh(self, size: FloatArray) -> list[Pair]:
+        """Local minima that new starts lead to, the lowest for each selection of tokens, up to `_SETTLED_STARTS` of them."""
+        p = np.concatenate([np.minimum(self.lengths, size[1])[:, None] * self.mixing, self._max_margins(size)])
+        v = np.concatenate([self.directions[0] * size[0], self._heads(p) * size[0]])
+        p = np.concatenate([self.directions[1] * size[1], p])
+        v, p = _newton(self.data, v, p, size)
+        heights = [_log_risk(self.data, pair) for pair in zip(v, p, strict=True)]
+        lowest: dict[Any, Pair] = {}
+        for k in np.argsort(heights, kind="stable"):
+            lowest.setdefault(_signature(self.data, (v[k], p[k])), (v[k], p[k]))
+        return [_settle(self.data, pair, size) for pair in list(lowest.values())[:_SETTLED_STARTS]]
+
+    def _max_margins(self, size: FloatArray) -> FloatArray:
+        """Max-margin directions of the selections with the largest label margins, at full length, (m, d_key)."""
+        lengths = self.data.lengths
+        if prod(lengths.tolist()) <= _MANY_SELECTIONS:
+            selected = np.stack([one.ravel() for one in np.indices(lengths)], axis=-1)
+        else:
+            p = np.concatenate([self.mixing, self.directions[1]])
+            at = np.where(self.data.mask, logits(self.data.repeat(len(p)), p), -np.inf)
+            selected = np.unique(np.argmax(at, axis=-1), axis=0)
+        found = att_svm(self.data.repeat(len(selected)), selected)
+        ok = found.status == Status.OPTIMAL
+        if not ok.any():
+            return np.empty((0, self.data.d_key))
+        rows = self.data.X[np.arange(self.data.n_inputs), selected[ok]]
+        order = np.argsort(-np.asarray(label_svm(rows, self.data.y).margin), kind="stable")[:_MARGIN_STARTS]
+        return size[1] * unit(found.x[ok][order])
+
+    def _heads(self, p: FloatArray) -> FloatArray:
+        """Unit heads of the widest label margin at attention weights (m, d_key); along the mean output where there is none."""
+        many = self.data.repeat(len(p))
+        outputs = np.einsum("bit,itd->bid", probabilities(logits(many, p), many.mask), self.data.X)
+        found = label_svm(outputs, self.data.y)
+        mean = np.einsum("i,bid->bd", self.data.y, outputs)
+        return np.nan_to_num(unit(np.where((found.status == Status.OPTIMAL)[:, None], found.x, mean)))
+
+
+def _descended(data: TokenDataset, restarts: int, rng: np.random.Generator) -> Pair:
+    """Unit pairs (m, d_model), (m, d_key) for data in units: where joint descent ends, one for each selection that it reaches.
+
+    Half of its starts are random pairs near zero; half lean towards random tokens, far enough out to stay with them where they can.
+    The lowest risks come first, judged near and far out in turn.
     """
     v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
     chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
@@ -152,10 +230,17 @@ def _starts(data: TokenDataset, restarts: int, rng: np.random.Generator) -> list
     if not pairs:
         pairs = [(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
     orders = [sorted(pairs, key=lambda pair: _log_risk(data, (far * pair[0], far * pair[1]))) for far in (_LEAN, _FAR)]
-    found: dict[tuple[int, ...], Pair] = {}
+    found: dict[Any, Pair] = {}
     for pair in (one for both in zip(*orders, strict=True) for one in both):
         found.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
-    return list(found.values())[:_BRANCHES]
+    v, p = (np.stack(parts) for parts in zip(*list(found.values())[:_DESCENTS], strict=True))
+    return v, p
+
+
+def _signature(data: TokenDataset, pair: Pair) -> Any:
+    """Which tokens a pair attends to most, and which inputs it leaves mixed."""
+    at = _attended(data, pair)
+    return tuple(at.alpha.tolist()), tuple((np.max(at.log_s, axis=-1) < np.log1p(-_MIXED)).tolist())
 
 
 def _reach(data: TokenDataset) -> FloatArray:
@@ -176,15 +261,15 @@ def _attended(data: TokenDataset, pair: Pair) -> Any:
 
 
 def _log_risk(data: TokenDataset, pair: Pair) -> float:
-    return _log_mean_loss(_attended(data, pair).margin)
+    return float(_log_mean_loss(_attended(data, pair).margin))
 
 
-def _log_mean_loss(margin: FloatArray) -> float:
-    """log of the mean logistic loss, accurate where every loss underflows."""
+def _log_mean_loss(margin: FloatArray) -> Any:
+    """log of the mean logistic loss of margins (…, n_inputs), accurate where every loss underflows; (…,)."""
     far = margin > 30.0  # there log(1 + e^-u) = e^-u to rounding
     logs = np.where(far, -margin, np.log(_LOSS.value(np.where(far, 0.0, margin))))
-    top = float(np.max(logs))
-    return top + float(np.log(np.mean(np.exp(logs - top))))
+    top = np.max(logs, axis=-1)
+    return top + np.log(np.mean(np.exp(logs - top[..., None]), axis=-1))
 
 
 def _follow(data: TokenDataset, pair: Pair, last: FloatArray, size: FloatArray) -> Pair:
@@ -192,23 +277,53 @@ def _follow(data: TokenDataset, pair: Pair, last: FloatArray, size: FloatArray) 
     n_rounds = max(1, int(np.ceil(np.log(np.max(size / last)) / np.log(_LEAP) - 1e-9)))
     factor = (size / last) ** (1.0 / n_rounds)
     for k in range(n_rounds):
-        now = size if k == n_rounds - 1 else last * factor ** (k + 1)
-        pair = _settle(data, (pair[0] * factor[0], pair[1] * factor[1]), now)
+        at = last * factor**k
+        ahead = size if k == n_rounds - 1 else last * factor ** (k + 1)
+        bound = [np.linalg.norm(x) >= limit * (1.0 - ON_THE_EDGE) for x, limit in zip(pair, at, strict=True)]
+        v, p = (x * (ratio if held else 1.0) for x, ratio, held in zip(pair, ahead / at, bound, strict=True))
+        pair = _settle(data, (v, p), ahead)
     return pair
 
 
 def _settle(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
-    """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
-    here, best, smallest = pair, pair, np.inf
-    tried: list[Pair] = []  # where turns of p began and ended
+    """The local minimum below a pair: joint Newton steps where tokens are mixed, turns of v and p where one slope hides the other."""
     enough = _SETTLED + _NOISE * float(np.max(size * _reach(data)))
+    best, left = pair, max(_residual(data, pair, size))
+    for k in range(_RETRIES):
+        before = left
+        if left >= enough and (k > 0 or any(_signature(data, best)[1])):
+            v, p = _newton(data, best[0][None], best[1][None], size)
+            best, left = _better(data, (best, left), (v[0], p[0]), size)
+        if left >= enough:
+            best, left = _better(data, (best, left), _turns(data, best, size, enough), size)
+        if left < enough or (k > 0 and left > 0.5 * before):
+            break
+    return best
+
+
+def _better(data: TokenDataset, best: tuple[Pair, float], other: Pair, size: FloatArray) -> tuple[Pair, float]:
+    """The pair of lower risk with the slope that no limit holds; where rounding hides which it is, the one with less slope."""
+    pair, left = best
+    slope = max(_residual(data, other, size))
+    risk, ahead = _log_risk(data, pair), _log_risk(data, other)
+    blur = _NOISE * (abs(risk) + float(np.max(size * _reach(data))))
+    if ahead < risk - blur or (ahead <= risk + blur and slope < left):
+        return other, slope
+    return pair, left
+
+
+def _turns(data: TokenDataset, pair: Pair, size: FloatArray, enough: float) -> Pair:
+    """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
+    here, best, smallest, since = pair, pair, np.inf, 0
+    tried: list[Pair] = []  # where turns of p began and ended
     for _ in range(_ROUNDS):
         turned = _turn(data, here, size)
         left = max(_residual(data, turned, size))
         tried = [*tried, (here[1], turned[1])][-_MEMORY:] if left < 2.0 * smallest else []
+        since = 0 if left < 0.5 * smallest else since + 1
         if left < smallest:
             best, smallest = turned, left
-        if left < enough:
+        if left < enough or since > _STALLED_ROUNDS:
             break
         here = (turned[0], _mix(tried, float(size[1]))) if tried else best  # where a mixture led astray, begin anew
     return best
@@ -242,6 +357,150 @@ def _mix(turns: list[Pair], radius: float) -> FloatArray:
     norm = float(np.linalg.norm(mixed))
     edge = float(np.linalg.norm(ends[-1])) >= radius * (1.0 - ON_THE_EDGE)
     return mixed * (radius / norm if norm > radius or (edge and norm > 0.0) else 1.0)
+
+
+@dataclass(frozen=True)
+class _JointView:
+    """log of the risk at pairs (batch,), with its slope and curvature in (v, p) side by side.
+
+    Attributes:
+        value: (batch,). gradient: (batch, m), m = d_model + rank of the keys. hessian: (batch, m, m).
+        size: (batch,) the gradient's length if no two of its terms cancelled.
+    """
+
+    value: FloatArray
+    gradient: FloatArray
+    hessian: FloatArray
+    size: FloatArray
+
+
+def _newton(data: TokenDataset, v: FloatArray, p: FloatArray, size: FloatArray, max_steps: int = 60) -> Pair:
+    """Newton steps in v and p together along the two balls, from starts (batch, d_model) and (batch, d_key)."""
+    landscape = _landscape_basis(data)
+    keys = centred_keys(data) @ landscape
+    scale = np.array([size[0], min(float(size[1]), _LEAN / _reach(data)[1])])  # units in which steps are measured
+    split, radii = data.d_model, size / scale
+    z = np.concatenate([v / scale[0], (p @ landscape) / scale[1]], axis=-1)
+    moving = np.arange(len(z))
+    for _ in range(max_steps):
+        seen = _view(data, keys, z[moving], scale)
+        free, outward = _free_directions(z[moving], seen.gradient, split, radii)
+        slope = np.einsum("bij,bj->bi", free, seen.gradient)
+        length = np.linalg.norm(slope, axis=-1)
+        go = length > 1e-13 * seen.size
+        if not go.any():
+            break
+        moving, slope, length, free = moving[go], slope[go], length[go], free[go]
+        curvature = seen.hessian[go] + outward[go][:, :, None] * np.eye(z.shape[-1])
+        values, vectors = np.linalg.eigh(free @ curvature @ free)
+        along = np.einsum("bij,bi->bj", vectors, slope)
+        step = -np.einsum("bij,bj->bi", vectors, along / np.maximum(np.abs(values), 0.25 * length[:, None]))
+        step = np.einsum("bij,bj->bi", free, step)
+        new = _line_search(
+            data, keys, z[moving], (step, slope, outward[go] > 0.0), seen.value[go], (scale, split, radii)
+        )
+        moved = np.any(new != z[moving], axis=-1)
+        z[moving] = new
+        moving = moving[moved]
+        if len(moving) == 0:
+            break
+    return z[:, :split] * scale[0], (z[:, split:] * scale[1]) @ landscape.T
+
+
+def _line_search(
+    data: TokenDataset, keys: FloatArray, z: FloatArray, move: Any, value: FloatArray, limits: Any
+) -> FloatArray:
+    """Points after the longest share of a step, moved back onto the balls, that lowers the risk; the same points where none does."""
+    (step, slope, held), (scale, split, radii) = move, limits
+    expected = np.sum(slope * step, axis=-1)
+    new, waiting = z.copy(), np.arange(len(z))
+    for shares in _SHARES:
+        each, share = np.repeat(waiting, len(shares)), np.tile(shares, len(waiting))
+        trial = _onto_balls(z[each] + share[:, None] * step[each], held[each], split, radii)
+        change = _values(data, keys, trial, scale) - value[each]
+        accepted = (change <= _ARMIJO * share * expected[each]).reshape(len(waiting), -1)
+        first, taken = np.argmax(accepted, axis=-1), accepted.any(axis=-1)
+        new[waiting[taken]] = trial.reshape(*accepted.shape, -1)[taken, first[taken]]
+        waiting = waiting[~taken]
+        if len(waiting) == 0:
+            break
+    return new
+
+
+def _onto_balls(z: FloatArray, held: BoolArray, split: int, radii: FloatArray) -> FloatArray:
+    """Points (batch, m) with both blocks inside their balls, on them where they were held there."""
+    blocks = []
+    for block, bound, radius in zip(np.split(z, [split], axis=-1), (held[:, 0], held[:, -1]), radii, strict=True):
+        norm = np.linalg.norm(block, axis=-1)
+        factor = np.where(bound | (norm > radius), radius / np.maximum(norm, 1e-300), 1.0)
+        blocks.append(block * factor[:, None])
+    return np.concatenate(blocks, axis=-1)
+
+
+def _free_directions(
+    z: FloatArray, gradient: FloatArray, split: int, radii: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Projections (batch, m, m) onto the directions that the balls leave free, and each coordinate's multiplier over its radius."""
+    free = np.broadcast_to(np.eye(z.shape[-1]), (*z.shape, z.shape[-1])).copy()
+    outward = np.zeros_like(z)
+    for block, radius in ((slice(0, split), radii[0]), (slice(split, None), radii[1])):
+        x, g = z[:, block], gradient[:, block]
+        norm = np.linalg.norm(x, axis=-1)
+        pull = -np.sum(g * x, axis=-1)
+        bound = (norm >= radius * (1.0 - ON_THE_EDGE)) & (pull > 0.0)
+        u = np.where(bound[:, None], x / np.maximum(norm, 1e-300)[:, None], 0.0)
+        free[:, block, block] -= u[:, :, None] * u[:, None, :]
+        outward[:, block] = np.where(bound, pull / radius**2, 0.0)[:, None]
+    return free, outward
+
+
+def _landscape_basis(data: TokenDataset) -> FloatArray:
+    """Orthonormal columns (d_key, rank) that span the key differences: nothing else of p changes the risk."""
+    return _landscape(data, np.zeros(data.d_model)).basis
+
+
+def _values(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArray) -> FloatArray:
+    """log of the risk at points (batch, m) in units of `scale`."""
+    v, c = z[:, : data.d_model] * scale[0], z[:, data.d_model :] * scale[1]
+    scores = data.y[:, None] * np.einsum("itd,bd->bit", data.X, v)
+    return _log_mean_loss(attend(np.einsum("itr,br->bit", keys, c), scores, data.mask).margin)
+
+
+def _view(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArray) -> _JointView:
+    r"""log of the risk to second order at points (batch, m) in units of `scale`.
+
+    .. math:: \nabla^2 \log L = \sum_i \tfrac{\ell''_i}{\Sigma \ell} \nabla m_i \nabla m_i^\top
+        + \tfrac{\ell'_i}{\Sigma \ell} \nabla^2 m_i - g g^\top, \quad m_i = Y_i v^\top X_i^\top s_i
+    """
+    v, c = z[:, : data.d_model] * scale[0], z[:, data.d_model :] * scale[1]
+    scores = data.y[:, None] * np.einsum("itd,bd->bit", data.X, v)
+    at = attend(np.einsum("itr,br->bit", keys, c), scores, data.mask)
+    s, margin = np.exp(at.log_s), at.margin
+    lead = np.where(data.mask, at.delta[..., None] - at.gap, 0.0)  # γ_t - m_i
+    value = _log_mean_loss(margin)
+    weight = np.exp(
+        np.asarray(_LOSS.log_abs_derivative(margin)) - np.log(margin.shape[-1]) - value[:, None]
+    )  # |ℓ'_i| / Σ ℓ
+    bend = weight * np.exp(-np.logaddexp(0.0, -margin))  # ℓ''_i / Σ ℓ
+    output = np.einsum("bit,itd->bid", s, data.X)
+    off_key = keys - np.einsum("bit,itr->bir", s, keys)[:, :, None, :]  # (batch, n_inputs, n_tokens, r)
+    of_c = np.einsum("bit,bitr->bir", s * lead, off_key)
+    rows = np.concatenate([scale[0] * data.y[:, None] * output, scale[1] * of_c], axis=-1)  # ∇ m_i
+    gradient = -np.einsum("bi,bim->bm", weight, rows)
+    hessian = np.einsum("bi,bim,bil->bml", bend, rows, rows) - gradient[:, :, None] * gradient[:, None, :]
+    off_token = data.X - output[:, :, None, :]
+    cross = (
+        np.einsum("bit,bitd,bitr->bdr", weight[..., None] * data.y[:, None] * s, off_token, off_key)
+        * scale[0]
+        * scale[1]
+    )
+    d = data.d_model
+    hessian[:, :d, d:] -= cross
+    hessian[:, d:, :d] -= np.swapaxes(cross, -1, -2)
+    hessian[:, d:, d:] -= (
+        np.einsum("bit,bitr,bitq->brq", weight[..., None] * s * lead, off_key, off_key) * scale[1] ** 2
+    )
+    return _JointView(value, gradient, hessian, np.einsum("bi,bi->b", weight, np.linalg.norm(rows, axis=-1)))
 
 
 def _best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
@@ -312,13 +571,22 @@ def _residual(data: TokenDataset, pair: Pair, size: Any) -> tuple[float, float]:
     return of_v, left / float(seen.size[0]) if seen.size[0] > 0.0 else 0.0
 
 
-def _distinct(data: TokenDataset, pairs: list[Pair], size: FloatArray) -> list[Pair]:
-    """Pairs by risk, the lowest first, without repetition."""
-    kept: list[Pair] = []
+def _lowest(data: TokenDataset, pairs: list[Pair], size: FloatArray, ceiling: float) -> Pair:
+    """The pair of lowest risk, none above the ceiling; among those that rounding alone tells apart, the one with the least slope."""
+    risks = np.array([_log_risk(data, pair) for pair in pairs])
+    blur = _NOISE * (abs(float(risks.min())) + float(np.max(size * _reach(data))))
+    highest = max(float(risks.min()), min(float(risks.min()) + blur, ceiling))
+    near = [pair for pair, risk in zip(pairs, risks, strict=True) if risk <= highest]
+    return min(near, key=lambda pair: max(_residual(data, pair, size)))
+
+
+def _distinct(data: TokenDataset, pairs: list[Pair], best: Pair, size: FloatArray) -> list[Pair]:
+    """Pairs by risk, the lowest first, without repetition and without the best."""
+    kept = [best]
     for pair in sorted(pairs, key=lambda one: _log_risk(data, one)):
         if not any(_alike(pair, one, size) for one in kept):
             kept.append(pair)
-    return kept
+    return kept[1:]
 
 
 def _alike(one: Pair, other: Pair, size: FloatArray) -> bool:
