@@ -192,11 +192,11 @@ def test_a_search_without_gradients_finds_nothing_lower(seed, mixes):
     path = joint_path(data, size, size, restarts=32)
     assert path.log_risk[0] == pytest.approx(objective(np.concatenate([path.v[0], path.p[0]])), rel=SAME_RISK)
     lowest = np.inf
-    for _ in range(4):
+    for _ in range(8):
         start = np.concatenate([size * rng.normal(size=2), rng.normal(size=2) * 10.0 ** rng.uniform(-0.5, 1.5)])
         for _ in range(2):
             found = minimize(
-                objective, start, method="Nelder-Mead", options={"maxfev": 1500, "xatol": 1e-8, "fatol": 1e-9}
+                objective, start, method="Nelder-Mead", options={"maxfev": 800, "xatol": 1e-8, "fatol": 1e-9}
             )
             start = found.x
         lowest = min(lowest, found.fun)

@@ -189,8 +189,8 @@ class _Search:
 
     def _max_margins(self, size: FloatArray) -> FloatArray:
         """Max-margin directions of the selections with the largest label margins, at full length, (m, d_key)."""
-        lengths = self.data.lengths
-        if prod(lengths.tolist()) <= _MANY_SELECTIONS:
+        lengths = self.data.lengths.tolist()
+        if prod(lengths) <= _MANY_SELECTIONS:
             selected = np.stack([one.ravel() for one in np.indices(lengths)], axis=-1)
         else:
             p = np.concatenate([self.mixing, self.directions[1]])
