@@ -1,11 +1,13 @@
 """What the commands say in the terminal in few words, and the picture of problems in the plane."""
 
 import numpy as np
-import pytest
 
 from marginlens.commands import answers, plane, probe_work
 from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
+from marginlens.directions import angle, correlation
+from marginlens.dynamics import NormalizedStep, Record, descend
 from marginlens.experiments import drawing
+from marginlens.theory import globally_optimal_direction, token_optimality
 
 
 def test_sizes_in_words():
@@ -38,55 +40,85 @@ def test_heads_are_told_from_the_sparsest_or_from_the_most_max_margin_on():
 # ---- the picture
 
 
-@pytest.fixture
-def drawn(monkeypatch, tmp_path):
-    """Draw problems, and tell the rays and the marks of tokens: panel by panel, (direction, colour) and (marker, points)."""
+def rows_of(data, v, selected=None):
+    """The rows that the commands draw: the GMM's, or those of a selection for each problem."""
+    batch = data.as_batch()
+    found = globally_optimal_direction(batch, v) if selected is None else token_optimality(batch, v, selected)
+    return [[row] for row in answers.solution_rows(found)]
 
-    def draw(data, v, rows):
-        rays, marks, axes = {}, {}, []
-        monkeypatch.setattr(
-            drawing,
-            "ray",
-            lambda ax, direction, reach, color, label: rays.setdefault(ax, []).append((list(direction), color)),
+
+def points_of(ax, marker_size):
+    """Where marks of one size stand."""
+    return [
+        tuple(point)
+        for one in ax.collections
+        if one.get_sizes().tolist() == [marker_size]
+        for point in one.get_offsets().tolist()
+    ]
+
+
+def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names():
+    data, v = figure_1b()
+    run = descend(data, v, n_steps=1000, record=Record(1))
+    fig = plane.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["p"][None])
+    _, disc = fig.axes
+    path = max((line.get_xydata() for line in disc.lines if line.get_color() == drawing.INK and line.get_linestyle() == "-"
+                and line.get_linewidth() == 1.8), key=len)  # fmt: skip
+    assert len(path) == 1001
+    assert angle(path[-1], run.final) < 1e-6  # as the squeezed plane keeps directions
+    assert np.linalg.norm(path[-1]) > 0.9 * max(np.hypot(*line.get_xydata().T).max(initial=0.0) for line in disc.lines)
+    names = {text.get_text(): text.get_position() for text in disc.texts}
+    assert angle(names["GMM"], run.final) < 0.1
+    legend = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert {"starts that go to GMM", "starts that go to LMM", "training", "end of training"} <= set(legend)
+
+
+def test_basins_of_the_picture_are_where_descent_goes():
+    data, v = figure_1b()
+    limits = plane._Limits.of(data, data.as_batch().head(v)[0], None, None)
+    rng = np.random.default_rng(0)
+    checked = 0
+    for k, j in zip(rng.integers(8, 28, 12), rng.integers(0, 96, 12), strict=True):
+        run = descend(
+            data,
+            v,
+            n_steps=60_000,
+            start=limits.starts[k, j],
+            step=NormalizedStep(0.05 + 1e-3 * np.hypot(*limits.starts[k, j])),
         )
-        figure = drawing.figure
-
-        def watched(*sizes, **more):
-            made, panels = figure(*sizes, **more)
-            axes.extend(panels)
-            for ax in panels:
-                scatter = ax.scatter
-
-                def seen(x, y, *, ax=ax, scatter=scatter, marker="o", **look):
-                    marks.setdefault(ax, []).extend((marker, (a, b)) for a, b in zip(x, y, strict=True))
-                    return scatter(x, y, marker=marker, **look)
-
-                monkeypatch.setattr(ax, "scatter", seen)
-            return made, panels
-
-        monkeypatch.setattr(drawing, "figure", watched)
-        plane.draw_problems(tmp_path / "p.png", data, v, rows)
-        return [rays.get(ax, []) for ax in axes], [marks[ax] for ax in axes]
-
-    return draw
+        reached = np.argmax(correlation(run.final, limits.optima.directions))
+        if limits.ends[k, j] >= 0:
+            assert reached == limits.ends[k, j]
+            checked += 1
+    assert checked >= 9
 
 
-def test_each_panel_has_the_directions_of_its_own_problem_in_their_colours(drawn):
-    keys = np.random.default_rng(0).normal(size=(4, 1, 3, 2))  # as many problems as one figure holds
-    data, v = scored_tokens(keys, np.tile([1.0, 0.0, 0.5], (4, 1, 1)))
-    plane.check_plot(data, plane.Path("p.png"))
-    kinds = ("GMM", "LMM", "LMM", "neither")
-    directions = [([1.0, j], [np.nan, j], [0.0, j + 1.0], [j + 1.0, 0.0]) for j in range(4)]
-    rows = [[{"kind": kind, "direction": one} for kind, one in zip(kinds, own, strict=True)] for own in directions]
-    rays, marks = drawn(data, v, rows)
-    for j in range(4):
-        gmm, _, lmm, neither = directions[j]  # what is not a number is left out
-        assert rays[j] == [(gmm, drawing.GLOBAL), (lmm, drawing.LOCAL), (neither, drawing.INK)]
-        shown = {point: marker for marker, point in marks[j]}
-        assert [shown[tuple(key)] for key in keys[j, 0]] == ["*", "o", "o"]
+def test_tokens_carry_index_and_score_and_padding_is_not_drawn():
+    data = TokenDataset([[[1.0, 1.0], [2.0, 1.0]], [[3.0, 1.0]]], [1.0, 1.0])
+    fig = plane.problem_figure(data, [1.0, 0.0], rows_of(data, [1.0, 0.0]))
+    tokens = fig.axes[0]
+    assert sorted(points_of(tokens, 60.0) + points_of(tokens, 240.0)) == [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
+    assert sorted(points_of(tokens, 240.0)) == [(2.0, 1.0), (3.0, 1.0)]
+    assert sorted(text.get_text() for text in tokens.texts) == ["0: 1", "0: 3", "1: 2"]
 
 
-def test_one_problem_is_one_panel(drawn):
-    rays, marks = drawn(*figure_1b(), [[{"kind": "GMM", "direction": [0.0, 1.0]}]])
-    assert rays == [[([0.0, 1.0], drawing.GLOBAL)]]
-    assert [point for marker, point in marks[0] if marker == "*"] == [(-0.1, 1.0)]
+def test_separating_lines_stand_halfway_between_selected_and_other_tokens():
+    data, v = scored_tokens([[(0.0, 2.0), (0.0, 0.0), (5.0, -1.0)]], [[1.0, 0.0, 0.0]])
+    tokens = plane.problem_figure(data, v, rows_of(data, v)).axes[0]
+    (line,) = (line for line in tokens.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2)
+    direction = rows_of(data, v)[0][0]["direction"]
+    heights = data.K[0] @ direction
+    np.testing.assert_allclose(line.get_xydata() @ direction, 0.5 * (heights[0] + heights[1:].max()), atol=1e-9)
+
+
+def test_each_problem_has_its_own_two_panels():
+    keys = np.random.default_rng(0).normal(size=(3, 1, 3, 2))
+    data, v = scored_tokens(keys, np.tile([1.0, 0.0, 0.5], (3, 1, 1)))
+    rows = rows_of(data, v)
+    fig = plane.problem_figure(data, v, rows)
+    assert [ax.get_title() for ax in fig.axes] == [
+        *(f"Problem {j}: tokens (index: score)" for j in range(3)),
+        *(f"Problem {j}: where descent leads" for j in range(3)),
+    ]
+    for j in range(3):
+        assert points_of(fig.axes[j], 240.0) == [tuple(keys[j, 0, 0])]

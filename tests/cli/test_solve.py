@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.commands import plane
 from marginlens.data import (
     TokenDataset,
     figure_1b,
@@ -188,19 +187,6 @@ def test_plot_draws_problems_in_the_plane(here, name, maker):
     magic = b"\x89PNG" if name.lower().endswith("png") else b"<?xml"
     assert Path(name).read_bytes().startswith(magic)
     assert sorted(path.name for path in here.iterdir()) == sorted(["f.npz", name])
-
-
-def test_a_ragged_problem_is_drawn_without_its_padding(here):
-    data = TokenDataset([[[1.0, 1.0], [2.0, 1.0]], [[3.0, 1.0]]], [1.0, 1.0])
-    seen = []
-
-    class Axes:
-        def scatter(self, x, y, **look):
-            seen.extend(zip(x, y, strict=True))
-
-    for i, length in enumerate(data.lengths):
-        plane._tokens(Axes(), data.K[i, :length], data.scores([1.0, 0.0])[i, :length], "black")
-    assert sorted(seen) == [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
 
 
 BAD = {

@@ -207,7 +207,9 @@ def test_plot_draws_the_path(here, name, steps):
 def test_legs_join_into_one_path(here, monkeypatch):
     seen = {}
     monkeypatch.setattr(training, "LEG", 500)
-    monkeypatch.setattr(plane, "draw_problems", lambda place, data, v, rows, paths: seen.update(rows=rows, paths=paths))
+    monkeypatch.setattr(
+        plane, "draw_problems", lambda place, data, v, rows, paths, loss: seen.update(rows=rows, paths=paths)
+    )
     data, v = figure_8()
     write_problem("f.json", data, v)
     train("f.json", "--plot", "t.png", "--start", "0,-1", "--steps", "3000")

@@ -55,7 +55,7 @@ def train(
 
             best = answers.solution_rows(globally_optimal_direction(data.as_batch(), v))
             drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]
-            draw_problems(plot, data, v, drawn, paths)
+            draw_problems(plot, data, v, drawn, paths, choices.loss)
         if as_json:
             told = {"file": str(file), "size": answers.size_of(data), "training": choices.told(), "problems": problems}
             typer.echo(answers.as_json(told))

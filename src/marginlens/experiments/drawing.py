@@ -127,6 +127,57 @@ def basins(ax: Axes, x: FloatArray, y: FloatArray, reaches_local: FloatArray) ->
     ax.contourf(x, y, smooth, levels=[-0.5, 0.5, 1.5], colors=shades, zorder=0)
 
 
+def log_radius(points: FloatArray, unit: float = 1.0) -> FloatArray:
+    """Points (…, 2) with their norm r replaced by log10(1 + r/unit), which brings all of the plane into one picture."""
+    norm = np.linalg.norm(points, axis=-1, keepdims=True)
+    return points * np.log10(1.0 + norm / unit) / np.where(norm > 0.0, norm, 1.0)
+
+
+def closed_rings(rings: Any, *, centre: bool = False) -> Any:
+    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring: the origin, for points."""
+    inner = 0.0 * rings[:1] if centre else rings[:1]
+    rings = np.concatenate([inner, rings])
+    return np.concatenate([rings, rings[:, :1]], axis=1)
+
+
+def log_radius_basin(
+    ax: Axes, rings: FloatArray, inside: Any, unit: float, colours: tuple[Any, Any], hatch: str
+) -> None:
+    """Paint where `inside` (n_norms, n_angles) holds among starts `rings` (n_norms, n_angles, 2), at their log radius.
+
+    `colours` are those of the ground and of the hatch.
+    """
+    colour, hatch_colour = colours
+    x, y = np.moveaxis(log_radius(closed_rings(rings, centre=True), unit), -1, 0)
+    smooth = closed_rings(gaussian_filter(np.asarray(inside, dtype=float), 0.7, mode=("nearest", "wrap")))
+    filled = ax.contourf(x, y, smooth, levels=[0.5, 1.5], colors=[colour], hatches=[hatch], zorder=0)
+    filled.set_edgecolor(hatch_colour)
+    filled.set_linewidth(0.0)
+
+
+def log_radius_rings(ax: Axes, far: float, unit: float = 1.0) -> None:
+    """Circles of equal norm, labelled, up to the rim at norm `far`; axes without ticks."""
+    rim = float(np.log10(1.0 + far / unit))
+    turn = np.linspace(0.0, 2.0 * np.pi, 400)
+    decades = 10.0 ** np.arange(np.floor(np.log10(unit)), np.log10(far))
+    for norm in decades[:: 1 + len(decades) // 6]:
+        at = float(np.log10(1.0 + norm / unit))
+        ax.plot(at * np.cos(turn), at * np.sin(turn), color=INK, lw=0.7, ls=":", zorder=2)
+        note_at(ax, f"‖p‖ = {norm:,.4g}", (0.0, -at), (0.0, 0.0), fontsize=9, ha="center")
+    ax.plot(rim * np.cos(turn), rim * np.sin(turn), color=INK, lw=1.2, zorder=6)
+    ax.grid(visible=False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.set(xlim=(-1.25 * rim, 1.25 * rim), ylim=(-1.25 * rim, 1.25 * rim), xticks=[], yticks=[])
+    ax.set_box_aspect(1.0)
+    ax.set(xlabel="direction of p, at a distance of log(1 + ‖p‖) from the centre")
+
+
+def side_of(x: float) -> str:
+    """Alignment of a text outside a disc at the first coordinate x of its direction."""
+    return "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
+
+
 def common_separating_line(ax: Axes, keys: FloatArray, selected: Any, normal: FloatArray, **style: Any) -> None:
     """The line across `normal` halfway between all selected tokens and all others of (n_inputs, n_tokens, 2), if one separates them."""
     height = keys @ (normal / np.linalg.norm(normal))

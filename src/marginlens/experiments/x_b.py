@@ -336,36 +336,12 @@ def _outline(width: float, colour: str = "white") -> list[Any]:
     return [patheffects.Stroke(linewidth=width, foreground=colour), patheffects.Normal()]
 
 
-def _squeezed(points: FloatArray) -> FloatArray:
-    """Points (…, 2) with their norm r replaced by log10(1 + r), which brings all of the plane into one picture."""
-    norm = np.linalg.norm(points, axis=-1, keepdims=True)
-    return points * np.log10(1.0 + norm) / np.where(norm > 0.0, norm, 1.0)
-
-
-def _closed(rings: Any, *, centre: bool = False) -> Any:
-    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring: the origin, for points."""
-    inner = 0.0 * rings[:1] if centre else rings[:1]
-    rings = np.concatenate([inner, rings])
-    return np.concatenate([rings, rings[:, :1]], axis=1)
-
-
 def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str], hatches: list[str]) -> None:
     disc, rim = parts["disc"], float(np.log10(1.0 + parts["far"]))
-    x, y = np.moveaxis(_squeezed(_closed(disc.starts, centre=True)), -1, 0)
     for k in np.unique(disc.ends[disc.ends >= 0]):
-        inside = _closed(gaussian_filter((disc.ends == k).astype(float), 0.7, mode=("nearest", "wrap")))
-        filled = ax.contourf(
-            x, y, inside, levels=[0.5, 1.5], colors=[_tint(colours[k])], hatches=[hatches[k]], zorder=0
-        )
-        filled.set_edgecolor(_tint(colours[k], 0.6))
-        filled.set_linewidth(0.0)
-    turn = np.linspace(0.0, 2.0 * np.pi, 400)
-    for norm in (1, 10, 100, 1000):
-        if np.log10(1.0 + norm) < rim:
-            at = float(np.log10(1.0 + norm))
-            ax.plot(at * np.cos(turn), at * np.sin(turn), color=drawing.INK, lw=0.7, ls=":", zorder=2)
-            drawing.note_at(ax, f"‖p‖ = {norm:,}", (0.0, -at), (0.0, 0.0), fontsize=9, ha="center")
-    ax.plot(rim * np.cos(turn), rim * np.sin(turn), color=drawing.INK, lw=1.2, zorder=6)
+        ground_and_hatch = (_tint(colours[k]), _tint(colours[k], 0.6))
+        drawing.log_radius_basin(ax, disc.starts, disc.ends == k, 1.0, ground_and_hatch, hatches[k])
+    drawing.log_radius_rings(ax, parts["far"])
     for k, cone in enumerate(parts["cones"]):
         axis, width = np.arctan2(cone.p[1], cone.p[0]), np.arccos(1.0 - cone.mu)
         sweep, begin = axis + np.linspace(-width, width, 30), np.log10(1.0 + cone.radius)
@@ -374,24 +350,24 @@ def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str],
         tip = np.array([np.cos(axis), np.sin(axis)])
         ax.plot(*np.outer(tip, [0.0, begin]), color=colours[k], lw=1.6, ls=(0, (5, 3)), zorder=4)
         x_at, y_at = 1.05 * rim * tip
-        ax.text(x_at, y_at, _brief(names[k]), color=colours[k], weight="bold", ha=_side(tip[0]), va="center", zorder=7)
+        ax.text(
+            x_at,
+            y_at,
+            _brief(names[k]),
+            color=colours[k],
+            weight="bold",
+            ha=drawing.side_of(tip[0]),
+            va="center",
+            zorder=7,
+        )
     for path in parts["paths"]:
         path = path[np.linalg.norm(path, axis=-1) <= parts["far"]]
-        ax.plot(*_squeezed(path).T, color=drawing.INK, lw=0.9, alpha=0.8, zorder=3)
-    begins = _squeezed(parts["paths"][:, 0])
+        ax.plot(*drawing.log_radius(path).T, color=drawing.INK, lw=0.9, alpha=0.8, zorder=3)
+    begins = drawing.log_radius(parts["paths"][:, 0])
     drawing.starts(ax, begins, s=14)
-    _mark_minima(ax, _squeezed(parts["minima"]))
-    ax.grid(visible=False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    ax.set(xlim=(-1.25 * rim, 1.25 * rim), ylim=(-1.1 * rim, 1.1 * rim), aspect="equal", xticks=[], yticks=[])
-    ax.set(xlabel="direction of p, at a distance of log(1 + ‖p‖) from the centre")
+    _mark_minima(ax, drawing.log_radius(parts["minima"]))
     ax.set_title("The whole plane: basins and cones")
 
 
 def _brief(name: str) -> str:
     return name.removeprefix("the ").replace(" direction", "")
-
-
-def _side(x: float) -> str:
-    return "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
