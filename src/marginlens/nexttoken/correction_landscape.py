@@ -140,12 +140,15 @@ class Landscape:
         gram = LinearOperator(
             (len(cells), len(cells)), matvec=lambda a: space.centre(space.cells(space.lift(space.centre(np.ravel(a)))))
         )
-        noise = 1e-15 * float(np.linalg.norm(cells))
+        noise, missing = 1e-15 * float(np.linalg.norm(cells)), cells
         for _ in range(3):
-            missing = cells - gram.matvec(found)
             if np.linalg.norm(missing) <= noise:
                 break
-            found = found + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
+            more = found + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
+            after = cells - gram.matvec(more)
+            if not np.linalg.norm(after) < np.linalg.norm(missing):
+                break
+            found, missing = more, after
         return space.lift(space.centre(found))
 
     def smallest_eigenvalue(self, W: FloatArray) -> float:
@@ -170,7 +173,8 @@ class Landscape:
             return np.ravel(space.project(space.lift(self.bend(point, space.cells(inside)))) + top * outside)
 
         operator = LinearOperator((d * d, d * d), matvec=apply, dtype=np.float64)
-        return float(eigsh(operator, k=1, which="SA", tol=1e-6, return_eigenvectors=False)[0])
+        start = np.random.default_rng(0).standard_normal(d * d)  # the same in every run
+        return float(eigsh(operator, k=1, which="SA", tol=1e-6, v0=start, return_eigenvectors=False)[0])
 
 
 def _smallest_centred(hessian: FloatArray) -> float:

@@ -16,6 +16,8 @@ _STEPS = 400
 _SMALL_STEP = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
 _FLAT = 1e-11  # a gradient below this with a Newton step above _MOVING: the risk falls for ever
 _MOVING = 1e-3
+_HALVINGS = 60
+_UNSEEN = 1e-12  # change of the risk, relative to it, that rounding may hide
 _PRODUCTS = 2_000  # Hessian products for one step
 _IDLE = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
 
@@ -53,15 +55,19 @@ def _by_component(landscape: Landscape, cells: FloatArray) -> Minimised:
         for block, hessian in zip(landscape.blocks, hessians, strict=True):
             step[block] = _centred_solve(hessian, -slopes[block])
         if np.abs(step).max() <= _SMALL_STEP * (1.0 + np.abs(cells).max()):
-            cells, settled = cells + step, True
+            flatter = np.linalg.norm(terms(cells + step)[1]) < np.linalg.norm(slopes)
+            cells, settled = (cells + step if flatter else cells), True
             break
         promised, share = np.add.reduceat(slopes * step, starts), np.ones(len(starts))
-        for _ in range(60):
+        for halved in range(_HALVINGS + 1):
             trial = terms(cells + share[groups] * step)
             worse = trial[0] > values + 1e-4 * share * promised + 1e-14 * np.abs(values)
             if not worse.any():
                 break
-            share[worse] *= 0.5
+            share[worse] *= 0.5 if halved < _HALVINGS else 0.0
+        if not share.any():
+            break
+        trial = terms(cells + share[groups] * step) if worse.any() else trial
         cells, (values, slopes, hessians) = cells + share[groups] * step, trial
     return Minimised(landscape.weights(landscape.space.centre(cells)), settled, n)
 
@@ -99,8 +105,10 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
             newton = -vectors @ (along / values)
             size = float(np.abs(T @ newton).max())
             if size <= _SMALL_STEP * (1.0 + np.abs(T @ z).max()):
-                lower = _lower_beside(landscape, z + newton, idle / unit)
-                z, settled = (z + newton, True) if lower is None else (lower, False)
+                ahead = np.linalg.norm(T.T @ landscape.slope(landscape.at(T @ (z + newton))))
+                last = z + newton if ahead < np.linalg.norm(g) else z
+                lower = _lower_beside(landscape, last, idle / unit)
+                z, settled = (last, True) if lower is None else (lower, False)
                 point = landscape.at(T @ z)
                 continue
             if np.linalg.norm(g) <= _FLAT * unit and size > _MOVING:
@@ -108,7 +116,9 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         step = vectors @ _trusted(values, along, radius)
         trial = landscape.at(T @ (z + step))
         promised = float(g @ step + 0.5 * np.sum(values * (vectors.T @ step) ** 2))
-        z, radius, moved = _judge((point.value, trial.value, promised), z, step, radius, widest)
+        steepness = (float(np.linalg.norm(T.T @ landscape.slope(one))) for one in (point, trial))
+        kept = _kept((point.value, trial.value, promised), *steepness)
+        z, radius, moved = _judged(kept, z, step, radius, widest)
         point = trial if moved else point
         if radius * unit < 1e-13:
             break
@@ -125,13 +135,20 @@ def _lower_beside(landscape: Landscape, z: FloatArray, idle: FloatArray) -> Floa
     return None
 
 
-def _judge(
-    values: tuple[float, float, float], z: FloatArray, step: FloatArray, radius: float, widest: float
+def _kept(values: tuple[float, float, float], steepness: float, ahead: float) -> float:
+    """How much of the promised decrease of the risk a step kept; where rounding hides it, whether the gradient's norm falls."""
+    before, after, promised = values
+    if not (np.isfinite(after) and np.isfinite(ahead)):
+        return -1.0
+    if abs(promised) <= _UNSEEN * abs(before) and abs(after - before) <= _UNSEEN * abs(before):
+        return 1.0 if ahead < steepness else -1.0
+    return (before - after) / -promised if promised < 0.0 else -1.0
+
+
+def _judged(
+    kept: float, z: FloatArray, step: FloatArray, radius: float, widest: float
 ) -> tuple[FloatArray, float, bool]:
     """Take or refuse a step by how much of the promised decrease it kept, and set the next radius."""
-    before, after, promised = values
-    noise = 4.0 * 2.0**-52 * abs(before)
-    kept = (before - after + noise) / (noise - promised) if np.isfinite(after) else -1.0
     size = float(np.linalg.norm(step))
     if kept < 0.1:
         return z, 0.25 * size, False
@@ -171,13 +188,15 @@ def _by_products(landscape: Landscape, start: FloatArray) -> Minimised:
         step, bent, inside = _conjugate(landscape, point, g, radius)
         moved = float(np.abs(space.centre(space.cells(step))).max())
         if inside and moved <= _SMALL_STEP * (1.0 + np.abs(space.centre(space.cells(W))).max()):
-            W, settled = W + step, True
+            ahead = np.linalg.norm(space.lift(landscape.slope(landscape.at(space.cells(W + step)))))
+            W, settled = (W + step if ahead < size else W), True
             break
         if size <= _FLAT and moved > _MOVING:
             break
         trial = landscape.at(space.cells(W + step))
         promised = float(np.sum(g * step) + 0.5 * np.sum(step * bent))
-        W, radius, taken = _judge((point.value, trial.value, promised), W, step, radius, 200.0 / unit)
+        kept = _kept((point.value, trial.value, promised), size, float(np.linalg.norm(space.lift(landscape.slope(trial)))))
+        W, radius, taken = _judged(kept, W, step, radius, 200.0 / unit)
         point = trial if taken else point
         if radius * unit < 1e-13:
             break

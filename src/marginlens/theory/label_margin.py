@@ -121,7 +121,7 @@ def _climb(data: TokenDataset) -> IntArray:
                 there = here.copy()
                 there[:, i] = t
                 margin = margins_of_outputs(data, data.X[np.arange(data.n_inputs), there])
-                better = margin > value
+                better = margin > value * (1.0 + SAME_MARGIN)  # what differs by rounding is no better
                 here[better], value[better] = there[better], margin[better]
         grew = bool(np.any(value > before))
     return np.unique(here, axis=0)
