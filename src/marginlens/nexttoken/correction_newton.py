@@ -195,7 +195,9 @@ def _by_products(landscape: Landscape, start: FloatArray) -> Minimised:
             break
         trial = landscape.at(space.cells(W + step))
         promised = float(np.sum(g * step) + 0.5 * np.sum(step * bent))
-        kept = _kept((point.value, trial.value, promised), size, float(np.linalg.norm(space.lift(landscape.slope(trial)))))
+        kept = _kept(
+            (point.value, trial.value, promised), size, float(np.linalg.norm(space.lift(landscape.slope(trial))))
+        )
         W, radius, taken = _judged(kept, W, step, radius, 200.0 / unit)
         point = trial if taken else point
         if radius * unit < 1e-13:
