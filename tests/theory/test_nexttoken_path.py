@@ -330,14 +330,21 @@ def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
 
 
 @pytest.mark.statement("X O")
-def test_a_law_does_not_hold_where_active_rows_are_dependent():
+def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solutions():
     E = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
-    ds = SequenceDataset([[0, 1, 3], [0, 2, 3]], [0, 0], E)
-    law = path_law(nexttoken_path(ds, [100.0]))
+    ds = SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, E)  # token 3 is in the middle of tokens 1 and 2
+    path = nexttoken_path(ds, np.array([1e3, 1e4, 1e5]))
+    law = path_law(path)
     assert len(law.rows) == 3
-    assert not law.holds
-    assert np.isnan(law.offset).all()
-    assert repr(law) == "PathLaw(3 active rows, multipliers are not unique)"
+    assert law.holds
+    assert path.limit.multipliers.min() == pytest.approx(
+        0.0, abs=tolerances.ROUNDING
+    )  # a dual solution that the path does not have
+    np.testing.assert_allclose(np.sort(law.multipliers), [2 / 9, 2 / 9, 5 / 9], atol=tolerances.ROUNDING)
+    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
+    for values in (law.deviation(), error):
+        assert np.all(np.abs(np.diff(np.log10(values)) + 1.0) < 0.2)  # like 1/R
+    assert np.linalg.norm(law.offset) == pytest.approx(np.log(2.0))
 
 
 @pytest.mark.statement("X O")

@@ -1,13 +1,18 @@
 """The automaton of a dataset: its rule, its reasons, its continuations and what it refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import softmax
 
-from marginlens import InputError, SequenceDataset, priority_graphs
+from marginlens import ConstantStep, InputError, SequenceDataset, descend_nexttoken, nexttoken_path, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
+from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.explanation import Explanation, Rival
+from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
+from marginlens.nexttoken.path_expansion import ExpansionStatus, balance, can_carry
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)
@@ -61,6 +66,126 @@ def test_the_mix_fits_the_label_frequencies_of_a_free_component():
     np.testing.assert_allclose(automaton.predict_proba([A, B, C]), [5 / 7, 2 / 7, 0.0], atol=CONDITIONED)
     np.testing.assert_allclose(automaton.predict_proba([A, B]), [1 / 4, 3 / 4, 0.0], atol=CONDITIONED)
     np.testing.assert_allclose(automaton.predict_proba([A, A, B, C]), [10 / 12, 2 / 12, 0.0], atol=CONDITIONED)
+
+
+# ---- tokens of equal height that no training sequence compares
+
+
+TIED_BY_CHANCE = SequenceDataset([[A, B, D]] * 3 + [[A, C, D]], [A] * 4, np.eye(4))
+E4, Z5 = 4, 5
+DECIDED_SLOWLY = SequenceDataset([[A, C, Z5], [B, E4, Z5], [A, D, E4, Z5]], [A, B, A], np.eye(6))
+
+
+def layer_on(sequence, W, E):
+    """The next-token probabilities of a layer with weights W."""
+    ids = np.asarray(sequence)
+    return np.bincount(ids, weights=softmax(E[ids] @ W @ E[ids[-1]]), minlength=len(E))
+
+
+@pytest.mark.statement("C Abstract", "X O")
+def test_tokens_of_equal_height_share_by_the_constant_term_of_the_path():
+    automaton = NextTokenAutomaton.fit(TIED_BY_CHANCE)
+    expected = np.array([0.0, 4.0, 12.0, 3.0]) / 19.0
+    np.testing.assert_allclose(automaton.predict_proba([B, C, D]), expected, atol=ROUNDING)
+    np.testing.assert_allclose(automaton.predict_proba([B, B, C, D]), [0.0, 8 / 23, 12 / 23, 3 / 23], atol=ROUNDING)
+    path = nexttoken_path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
+    error = [np.abs(layer_on([B, C, D], W, np.eye(4)) - expected).max() for W in path.points]
+    assert error[0] > 10.0 * error[1] > 100.0 * error[2]  # like 1/R
+    run = descend_nexttoken(TIED_BY_CHANCE, step=ConstantStep(1.0), n_steps=50_000)
+    assert np.abs(layer_on([B, C, D], run.final, np.eye(4)) - expected).max() < 0.02
+    assert np.abs(np.full(3, 1 / 3) - expected[1:]).max() > 0.2  # what W^cyc alone would say
+    text = str(automaton.explain([B, C, D], names="abcd"))
+    assert text.startswith("After d comes c (63.2%), b (21.1%), d (15.8%).")
+    assert "have the same height, but the data do not compare them: the constant term of the trained weights" in text
+    assert automaton.expansion(D).status is ExpansionStatus.CONSTANT
+
+
+@pytest.mark.statement("C Abstract", "X O")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", [(6, 8, 6, 4), (10, 12, 20, 5)])
+def test_on_new_sequences_the_path_ends_in_the_automaton(shape, seed):
+    ds = cyclic_sequences(*shape, seed)
+    automaton, rng = NextTokenAutomaton.fit(ds), np.random.default_rng(seed)
+    new = [np.append(rng.integers(0, ds.n_vocabulary, 4), rng.choice(ds.last)) for _ in range(40)]
+    sequences = SequenceDataset(new, [int(ids[0]) for ids in new], ds.E)
+    W = nexttoken_path(ds, [1e6 / automaton.priority.margin]).points[-1]
+    assert automaton.total_variation(sequences, W).mean() < 1e-4
+
+
+@pytest.mark.statement("C Abstract", "X O")
+def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
+    automaton = NextTokenAutomaton.fit(DECIDED_SLOWLY)
+    found = automaton.expansion(Z5)
+    assert found.status is ExpansionStatus.SLOW
+    halves = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]) / 2.0  # A with what it alone outranks, B with what it outranks
+    np.testing.assert_allclose(found.slow[0] @ np.eye(6)[Z5], halves, atol=ROUNDING)
+    np.testing.assert_array_equal(automaton.predict_proba([A, B, Z5]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    told = automaton.explain([A, B, Z5])
+    assert told.tie is TieBreak.SLOW
+    assert told.chain == ((A, B), (Z5,))
+    assert "0, 1 have the same height" in str(told)
+    assert "comes before" not in str(told)  # no margin ranks them
+    radii = np.array([1e2, 1e4, 1e6, 1e8])
+    loser = [layer_on([A, B, Z5], W, np.eye(6))[B] for W in nexttoken_path(DECIDED_SLOWLY, radii).points]
+    slope = np.diff(np.log(loser)) / np.diff(np.log(radii))
+    assert np.all(slope < -0.8)  # like log R/R
+    assert np.all(slope > -1.0)
+
+
+@pytest.mark.statement("X O")
+def test_shares_that_cannot_be_computed_are_no_numbers_and_are_said(monkeypatch):
+    automaton = NextTokenAutomaton.fit(cyclic_sequences(10, 12, 20, 5, 1))
+    monkeypatch.setattr(path_expansion, "MAX_ROW_ENTRIES", 0)
+    ids = next(s for s in tied_sequences(automaton) if np.isnan(automaton.predict_proba(s)).any())
+    assert np.nansum(automaton.predict_proba(ids)) == 0.0
+    told = automaton.explain(ids)
+    assert told.tie is TieBreak.UNKNOWN
+    assert "their shares are not known: " in str(told)
+    assert "too many to balance" in str(told)
+    for refused in (lambda: automaton.predict(ids), lambda: automaton.sample(ids, 1, 0)):
+        with pytest.raises(InputError, match=r"The shares of tokens .* are not known: .* too many to balance"):
+            refused()
+
+
+def tied_sequences(automaton):
+    """Sequences of two tokens before a last token, with equal heights in different components."""
+    for last, graph in automaton.graphs.items():
+        height = automaton.heights(last)
+        for i in graph.nodes.tolist():
+            for j in graph.nodes.tolist():
+                if (
+                    graph.component(i) < graph.component(j)
+                    and abs(height[i] - height[j]) < 1e-9 > height[last] - height[i]
+                ):
+                    yield [i, j, last]
+
+
+@pytest.mark.statement("X O")
+def test_a_row_may_carry_a_multiplier_when_some_dual_solution_gives_it_one():
+    square = np.array([[1.0, 0.0, -1.0, 0.0], [1.0, 0.0, 0.0, -1.0], [0.0, 1.0, -1.0, 0.0], [0.0, 1.0, 0.0, -1.0]])
+    assert can_carry(square, np.array([0.5, 0.0, 0.0, 0.5])).all()  # round the square
+    one_way = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 2.0]])
+    assert can_carry(one_way, np.array([1.0, 0.0, 0.0, 0.0])).tolist() == [True, False, False, False]
+    assert can_carry(one_way[:2], np.array([1.0, 0.0])).tolist() == [True, False]
+
+
+@pytest.mark.statement("X O")
+@pytest.mark.parametrize("seed", range(5))
+def test_the_balance_is_the_minimum_that_a_general_solver_finds(seed):
+    rng = np.random.default_rng(seed)
+    rows, log_c, dual = rng.standard_normal((9, 4)), 3.0 * rng.standard_normal(9), rng.uniform(0.1, 1.0, 9)
+    target = rows.T @ dual
+    run = minimize(lambda z: np.exp(log_c - rows @ z).sum() + target @ z, np.zeros(4), method="BFGS", tol=1e-12)
+    found = balance(rows, log_c, dual)
+    np.testing.assert_allclose(found, run.x, atol=1e-4)
+    np.testing.assert_allclose(rows.T @ np.exp(log_c - rows @ found), target, atol=1e-10)
+
+
+def test_an_automaton_survives_pickling():
+    automaton = NextTokenAutomaton.fit(TIED_BY_CHANCE)
+    automaton.predict_proba([B, C, D])
+    again = pickle.loads(pickle.dumps(automaton))
+    np.testing.assert_array_equal(again.predict_proba([B, C, D]), automaton.predict_proba([B, C, D]))
 
 
 def test_probabilities_add_up_and_stay_inside_the_sequence():

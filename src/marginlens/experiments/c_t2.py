@@ -115,9 +115,9 @@ def _summary(arrays: dict[str, Any], missed: int) -> tuple[str, dict[str, float]
     note = (
         f"The decomposition W_R ≈ C_R W^mm + W^cyc holds up to a constant, not to zero: the remainder at R = 1e5/margin has norm "
         f"{np.median(remainder):.2f} in the median and up to {remainder.max():.2f}. It is the offset that Graph-SVM's multipliers predict: "
-        f"residual attention on active pairs is proportional to them, in the {int(lawful.sum())} problems whose multipliers are unique, "
-        f"with a largest log ratio of {np.median(deviation):.0e} in the median ({deviation.max():.0e} at most), and the remainder is the "
-        f"predicted one to {np.median(error):.0e} ({error.max():.0e} at most), both falling like 1/R."
+        f"residual attention on active pairs is proportional to them, in the {int(lawful.sum())} problems where every active pair can "
+        f"carry one, with a largest log ratio of {np.median(deviation):.0e} in the median ({deviation.max():.0e} at most), and the "
+        f"remainder is the predicted one to {np.median(error):.0e} ({error.max():.0e} at most), both falling like 1/R."
     )
     return measured, numbers, arrays, note
 

@@ -6,7 +6,7 @@ from marginlens.nexttoken.descent import (
     descend_nexttoken,
     random_start,
 )
-from marginlens.nexttoken.explanation import Explanation, Rival
+from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.heads import HeadCheck, check_head
 from marginlens.nexttoken.losses import (
     CrossEntropy,
@@ -25,6 +25,7 @@ from marginlens.nexttoken.model import (
     nexttoken_risk,
 )
 from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
+from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
 from marginlens.nexttoken.path_law import PathLaw, path_law
 from marginlens.nexttoken.smoothness import (
     nexttoken_smoothness,
@@ -35,6 +36,7 @@ __all__ = [
     "CorrectionStatus",
     "CrossEntropy",
     "CyclicCorrection",
+    "ExpansionStatus",
     "Explanation",
     "HeadCheck",
     "LabelLoss",
@@ -42,14 +44,17 @@ __all__ = [
     "NextTokenAutomaton",
     "NextTokenLoss",
     "NextTokenPath",
+    "PathExpansion",
     "PathLaw",
     "Rival",
     "ScaledMatrix",
     "SquaredLoss",
     "SquaredProbability",
+    "TieBreak",
     "check_head",
     "cyclic_correction",
     "descend_nexttoken",
+    "expand_path",
     "next_token_probabilities",
     "nexttoken_excess",
     "nexttoken_gradient",

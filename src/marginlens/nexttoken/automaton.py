@@ -15,9 +15,11 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, priority_graphs
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.explanation import TIE, Explanation, Rival
+from marginlens.nexttoken.explanation import TIE, Explanation, Rival, TieBreak
+from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, graph_svm
+from marginlens.svm.graph_columns import is_orthonormal
 
 
 @implements("C", "Abstract")
@@ -25,20 +27,29 @@ from marginlens.svm import MarginSolution, Status, graph_svm
 class NextTokenAutomaton:
     r"""The limit of the trained layer, in closed form from the data: no training.
 
-    .. math:: \lim_{R \to \infty} \mathbb S\big(X (R\, W^{mm} + W^{cyc}) \bar x\big)
+    .. math:: \lim_{R \to \infty} \mathbb S(X \bar W_R\, \bar x), \qquad
+        \bar W_R = C_R W^{mm} + \sum_l s_l(R)\, W_l + W^{cyc} + O + o(1)
 
     Of the tokens in a sequence, those with the largest :math:`e_x^\top W^{mm} \bar x` keep all of the probability (hard retrieval); among
-    them it is spread in proportion to multiplicity times :math:`\exp(e_x^\top W^{cyc} \bar x)` (soft composition).
+    them it is spread in proportion to multiplicity times :math:`\exp(e_x^\top (W^{cyc} + O) \bar x)` (soft composition). In a training
+    sequence they are one component, on which O is constant, and W^cyc alone sets the shares. In a new sequence, tokens of
+    different components may have equal heights; then the constant term O of the path decides too, and before it the slowly growing
+    :math:`W_l` where there are any (`expansion`). They are computed when such a sequence comes.
+
+    This is the limit of the regularisation path. Gradient descent shares it on every comparison of tokens that active pairs of the
+    Graph-SVM connect; between tokens that they do not connect, its start and its first steps leave a constant of their own.
 
     Attributes:
         E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`.
         priority: the Graph-SVM solution, `priority.x` is W^mm. mix: the cyclic correction, `mix.x` is W^cyc.
+        data: the sequences that it was made from.
     """
 
     E: FloatArray
     graphs: Mapping[int, PriorityGraph]
     priority: MarginSolution
     mix: CyclicCorrection
+    data: SequenceDataset
 
     @classmethod
     def fit(cls, ds: SequenceDataset) -> NextTokenAutomaton:
@@ -55,7 +66,7 @@ class NextTokenAutomaton:
             raise InputError(
                 f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.value}"
             )
-        return cls(ds.E, graphs, priority, mix)
+        return cls(ds.E, graphs, priority, mix, ds)
 
     def __repr__(self) -> str:
         margin = float(self.priority.margin)
@@ -70,22 +81,37 @@ class NextTokenAutomaton:
 
     def heights(self, last: int) -> FloatArray:
         """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""
-        token = whole_number(last, "last", at_least=0)
-        if token >= self.n_vocabulary:
-            raise reject("last", f"an id from 0 to {self.n_vocabulary - 1}", token)
-        return self._columns(token)[0].copy()
+        return self._columns(self._last(last))[0].copy()
+
+    def expansion(self, last: int) -> PathExpansion:
+        """The terms of the path after W^mm as they act on sequences that end in `last`: what decides between equal heights.
+
+        With orthonormal embeddings every last token has its own, and that of a token which ends no training sequence is zero.
+        """
+        token, apart = self._last(last), self._orthonormal
+        if not apart and self._whole:
+            return self._whole[0]
+        chosen = {k: graph for k, graph in self.graphs.items() if k == token} if apart else self.graphs
+        entries = strict_entries(self.data, chosen, self.mix.x)
+        found = expand_path(self.E, chosen, self.priority, entries, orthonormal=apart)
+        if not apart:
+            self._whole.append(found)
+        return found
 
     def predict_proba(self, sequence: Any) -> FloatArray:
-        """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks."""
+        """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks.
+
+        nan for tokens of equal height whose shares are not known; `explain` says why.
+        """
         ids = check_sequence(sequence, self.n_vocabulary)
         tokens, counts = np.unique(ids, return_counts=True)
         probability = np.zeros(self.n_vocabulary)
-        probability[tokens] = self._shares(int(ids[-1]), tokens, counts)
+        probability[tokens] = self._shares(int(ids[-1]), tokens, counts)[0]
         return probability
 
     def predict(self, sequence: Any) -> int:
         """The most probable next token; the smallest id where several tie."""
-        return int(np.argmax(self.predict_proba(sequence)))
+        return int(np.argmax(self._known(sequence)))
 
     def sample(self, sequence: Any, n_tokens: int, rng: Any, *, window: int | None = None) -> IntArray:
         """Continue a sequence: (n_tokens,) ids, each drawn given all before it, or given the last `window` of them."""
@@ -94,15 +120,40 @@ class NextTokenAutomaton:
         reach = None if window is None else whole_number(window, "window", at_least=1)
         for _ in range(n_tokens):
             seen = ids if reach is None else ids[-reach:]
-            ids.append(int(generator.choice(self.n_vocabulary, p=self.predict_proba(seen))))
+            ids.append(int(generator.choice(self.n_vocabulary, p=self._known(seen))))
         return np.array(ids[len(ids) - n_tokens :], dtype=np.int64)
 
-    def _shares(self, last: int, tokens: IntArray, counts: IntArray) -> FloatArray:
-        """(n_tokens,) the probabilities of different tokens that occur `counts` times."""
+    def _known(self, sequence: Any) -> FloatArray:
+        """`predict_proba`, refused where a share is not known."""
+        probability = self.predict_proba(sequence)
+        unknown = np.flatnonzero(np.isnan(probability))
+        if len(unknown):
+            reason = self.expansion(int(np.asarray(sequence)[-1])).reason
+            raise InputError(f"The shares of tokens {unknown.tolist()} after this sequence are not known: {reason}.")
+        return probability
+
+    def _shares(self, last: int, tokens: IntArray, counts: IntArray) -> tuple[FloatArray, TieBreak]:
+        """(n_tokens,) the probabilities of different tokens that occur `counts` times, and what decided between equal heights."""
         height, mix = (column[tokens] for column in self._columns(last))
-        log_weight = np.where(height >= height.max() - TIE, mix + np.log(counts), -np.inf)
+        leads, decided = height >= height.max() - TIE, TieBreak.NONE
+        if np.sum(leads) > 1 and not self._are_one_component(last, tokens[leads]):
+            slow, offset = self._later_terms(last)
+            if np.isnan(offset).any():
+                return np.where(leads, np.nan, 0.0), TieBreak.UNKNOWN
+            decided = TieBreak.OFFSET
+            for slower in slow:
+                ahead = leads & (slower[tokens] >= slower[tokens][leads].max() - TIE)
+                decided = TieBreak.SLOW if np.any(leads & ~ahead) else decided
+                leads = ahead
+            mix = mix + offset[tokens]
+        log_weight = np.where(leads, mix + np.log(counts), -np.inf)
         weight = np.exp(log_weight - log_weight.max())
-        return weight / weight.sum()
+        return weight / weight.sum(), decided
+
+    def _are_one_component(self, last: int, tokens: IntArray) -> bool:
+        graph = self.graphs.get(last)
+        parts = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
+        return bool(parts[0] >= 0 and (parts == parts[0]).all())
 
     def _columns(self, last: int) -> tuple[FloatArray, FloatArray]:
         """Heights and mixing logits of every token for a last token, each (n_vocabulary,)."""
@@ -115,9 +166,35 @@ class NextTokenAutomaton:
             self._cache[last] = height, self.E @ (self.mix.x @ query)
         return self._cache[last]
 
+    def _last(self, last: int) -> int:
+        token = whole_number(last, "last", at_least=0)
+        if token >= self.n_vocabulary:
+            raise reject("last", f"an id from 0 to {self.n_vocabulary - 1}", token)
+        return token
+
+    def _later_terms(self, last: int) -> tuple[list[FloatArray], FloatArray]:
+        """Logits of every token for a last token, each (n_vocabulary,): along the slow directions of the path, and of its offset."""
+        if last not in self._later:
+            found, query = self.expansion(last), self.E[last]
+            self._later[last] = [self.E @ (slower @ query) for slower in found.slow], self.E @ (found.offset @ query)
+        return self._later[last]
+
+    @cached_property
+    def _orthonormal(self) -> bool:
+        return is_orthonormal(self.E)
+
     @cached_property
     def _cache(self) -> dict[int, tuple[FloatArray, FloatArray]]:
         return {}
+
+    @cached_property
+    def _later(self) -> dict[int, tuple[list[FloatArray], FloatArray]]:
+        return {}
+
+    @cached_property
+    def _whole(self) -> list[PathExpansion]:
+        """The expansion of all last tokens together, once it was computed."""
+        return []
 
     # ---- the reasons
 
@@ -130,14 +207,17 @@ class NextTokenAutomaton:
         ids = check_sequence(sequence, self.n_vocabulary)
         last, graph = int(ids[-1]), self.graphs.get(int(ids[-1]))
         tokens, counts = np.unique(ids, return_counts=True)
-        height, share = self.heights(last)[tokens], self._shares(last, tokens, counts)
+        height, (share, decided) = self.heights(last)[tokens], self._shares(last, tokens, counts)
         part = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
-        order = np.lexsort((tokens, -share, -height))
+        order = np.lexsort((tokens, -share, _levels(height)))
         rivals = tuple(
             Rival(int(tokens[r]), int(counts[r]), float(height[r]), int(part[r]), float(share[r])) for r in order
         )
         strict = {} if graph is None else self._reasons(last, set(tokens.tolist()))
-        return Explanation(last, rivals, strict, graph is not None, _names(names, self.n_vocabulary))
+        reason = self.expansion(last).reason if decided is TieBreak.UNKNOWN else ""
+        return Explanation(
+            last, rivals, strict, graph is not None, _names(names, self.n_vocabulary), tie=decided, reason=reason
+        )
 
     def _reasons(self, last: int, present: set[int]) -> dict[tuple[int, int], float]:
         """The strict pairs among the tokens present, with the multiplier of each in the Graph-SVM."""
@@ -160,6 +240,14 @@ class NextTokenAutomaton:
             model = np.bincount(ids, weights=trained[ds.offsets[i] : ds.offsets[i + 1]], minlength=self.n_vocabulary)
             distance[i] = 0.5 * np.abs(model - self.predict_proba(ids)).sum()
         return distance
+
+
+def _levels(height: FloatArray) -> IntArray:
+    """(n_tokens,) 0 for the highest tokens, one more wherever the heights drop."""
+    order = np.argsort(-height, kind="stable")
+    level = np.empty(len(height), dtype=np.int64)
+    level[order] = np.concatenate([[0], np.cumsum(np.diff(height[order]) < -TIE)])
+    return level
 
 
 def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:

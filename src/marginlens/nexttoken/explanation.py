@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
 
 
+class TieBreak(Enum):
+    """What decided between tokens of equal height that the data do not compare; the value is the sentence that users read."""
+
+    NONE = ""
+    OFFSET = "the constant term of the trained weights sets their shares"
+    SLOW = "weights that grow only like the logarithm of the norm decide, so a layer shows it at enormous norms alone"
+    UNKNOWN = "their shares are not known"
+
+    def __repr__(self) -> str:
+        return f"TieBreak.{self.name}"
+
+
 @dataclass(frozen=True)
 class Rival:
-    """One token of a sequence: how often it occurs, its height e_xᵀ W^mm e_last, its component (-1: none) and its probability."""
+    """One token of a sequence: its count, its height e_xᵀ W^mm e_last, its component (-1: none), its probability (nan: unknown)."""
 
     token: int
     count: int
@@ -28,6 +41,7 @@ class Explanation:
         strict: pairs (i, j) of tokens present that the data rank i ⇒ j, with the Graph-SVM multiplier of each (0: the pair has slack).
         is_known: whether any training sequence ends in `last`; if not, heights come from the embeddings alone.
         names: what to call each token.
+        tie: what decided where the highest tokens are not one component. reason: why their shares are unknown, where they are.
     """
 
     last: int
@@ -35,11 +49,13 @@ class Explanation:
     strict: Mapping[tuple[int, int], float]
     is_known: bool
     names: tuple[str, ...]
+    tie: TieBreak = TieBreak.NONE
+    reason: str = ""
 
     @property
     def winners(self) -> tuple[Rival, ...]:
-        """The tokens that keep probability."""
-        return tuple(one for one in self.rivals if one.probability > 0.0)
+        """The tokens that keep probability, or that may where shares are unknown."""
+        return tuple(one for one in self.rivals if one.probability != 0.0)
 
     @property
     def is_ranked(self) -> bool:
@@ -66,25 +82,30 @@ class Explanation:
         return tuple(sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1])))
 
     def __str__(self) -> str:
-        name = self.names
-        mix = ", ".join(f"{name[one.token]} ({one.probability:.1%})" for one in self.winners)
-        alone = len(self.winners) == 1
-        lines = [f"After {name[self.last]} comes {name[self.winners[0].token] if alone else mix}."]
+        name, top = self.names, self.chain[0]
+        mix = ", ".join(f"{name[rival.token]} ({rival.probability:.1%})" for rival in self.winners)
+        if self.tie is TieBreak.UNKNOWN:
+            mix = "one of " + ", ".join(name[rival.token] for rival in self.winners)
+        single = len(self.winners) == 1
+        lines = [f"After {name[self.last]} comes {name[self.winners[0].token] if single else mix}."]
         if not self.is_known:
             lines.append(f"No training sequence ends in {name[self.last]}: the embeddings alone decide.")
-        elif not alone:
-            made = "form one component" if self.is_ranked else "have the same height, but the data do not compare them"
-            lines.append(f"They {made}.")
+        if self.tie is not TieBreak.NONE:
+            tokens = ", ".join(name[token] for token in top)
+            why = f": {self.reason}" if self.reason else ""
+            lines.append(f"{tokens} have the same height, but the data do not compare them: {self.tie.value}{why}.")
+        elif self.is_known and not single:
+            lines.append("They form one component.")
         if len(self.chain) > 1:
             lines.append(
                 "Priority: " + " > ".join(" = ".join(name[token] for token in group) for group in self.chain) + "."
             )
-        told = {j for _, j, _ in self.reasons}
-        if told:
+        ranked = {j for _, j, _ in self.reasons}
+        if ranked:
             pairs = ", ".join(f"{name[i]} over {name[j]}" for i, j, _ in self.reasons[:6])
             more = f" and {len(self.reasons) - 6} more" if len(self.reasons) > 6 else ""
             lines.append(f"Training sequences rank {pairs}{more}.")
-        inferred = [one.token for one in self.rivals if one.probability == 0.0 and one.token not in told]
+        inferred = [rival.token for rival in self.rivals if rival.token not in {*ranked, *top}]
         if inferred and self.is_known:
             listed = ", ".join(name[token] for token in inferred)
             lines.append(f"Inferred by the margin, not seen in training: that this comes before {listed}.")

@@ -9,13 +9,11 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.nexttoken.path import NextTokenPath
+from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
 from marginlens.svm.solution import Status
 
-_ACTIVE = 1e-7  # logit gap beyond one at which a pair no longer counts as active
-_WEAK = 1e-9  # a multiplier this small, as λ‖a‖ relative to ‖W^mm‖, counts as zero
 _SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
-_DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -26,8 +24,11 @@ class PathLaw:
 
     Attributes:
         path: what the law is about. rows: (n_rows, r) the different active rows across S_cyc.
-        multipliers: (n_rows,) Graph-SVM's, added up over pairs with the same row; they add up to one. log_c: (n_rows,).
-        holds: whether every active row carries a multiplier and the rows are independent, so that the multipliers are unique.
+        multipliers: (n_rows,) the dual solution of Graph-SVM that residual attention is proportional to, added up over pairs with the
+            same row; they add up to one. Where the rows are independent it is the only one; any one where the law does not hold.
+        log_c: (n_rows,) the logarithms of :math:`c_r`.
+        holds: whether every active row can carry a positive multiplier. Where one cannot, the path has terms that grow slowly and no
+            constant offset: see `NextTokenAutomaton.expansion`.
         offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
     """
 
@@ -40,7 +41,7 @@ class PathLaw:
     _entry: IntArray  # the row of each entry, -1 for none
 
     def __repr__(self) -> str:
-        what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "multipliers are not unique"
+        what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "no constant offset"
         return f"PathLaw({len(self.rows)} active rows, {what})"
 
     def remainder(self) -> FloatArray:
@@ -67,7 +68,8 @@ def path_law(path: NextTokenPath) -> PathLaw:
     The slope across S_cyc is :math:`-\sum_r c_r e^{-\langle a_r, W\rangle} a_r` up to terms that vanish faster, the ball holds it along
     W, and :math:`W^{mm} = \sum_r \lambda_r a_r`. So :math:`\langle a_r, W \rangle` differs between active rows by
     :math:`\log(c_r/\lambda_r)`: W stands at :math:`C_R W^{mm} + W^{cyc}` plus a constant offset, not at it. Because the ball holds the
-    slope along W, offset included, and not along W^mm, the law is reached like 1/R.
+    slope along W, offset included, and not along W^mm, the law is reached like 1/R. Where the active rows are dependent, Graph-SVM has
+    several dual solutions, and :math:`\lambda_r` is the one of the form :math:`c_r e^{-\langle a_r, O \rangle}`.
 
     Args:
         path: a finished path of data whose Graph-SVM is feasible and not zero, with no part held.
@@ -83,26 +85,34 @@ def path_law(path: NextTokenPath) -> PathLaw:
     k, i, j = np.asarray(limit.pairs).T
     rows = np.einsum("rde,pd,pe->pr", risk.basis[m:], E[i] - E[j], E[k])
     target = risk.coordinates(limit.x)[m:]
-    tight = np.flatnonzero(rows @ target <= 1.0 + _ACTIVE)
+    tight = np.flatnonzero(rows @ target <= 1.0 + ACTIVE_GAP)
     scale = float(np.max(np.linalg.norm(rows, axis=1)))
     unique = _distinct(rows[tight], _SAME * scale)
     own = np.zeros(len(unique))
     np.add.at(own, _nearest(rows[tight], unique, _SAME * scale), limit.multipliers[tight])
+    own = own / own.sum()
+    own = np.where(own > WEAK_MULTIPLIER, own, 0.0)
     entry = np.where(
         np.isfinite(risk.log_pull(path._coordinates[:1])[0]), _nearest(-risk.outer, unique, _SAME * scale), -1
     )
     start = np.append(risk.coordinates(path.correction.x)[:m], np.zeros(len(target)))
     log_c = _by_row(risk.log_pull(start[None]), entry, len(unique))[0]
-    carried = own * np.linalg.norm(unique, axis=1) > _WEAK * np.linalg.norm(limit.x)
-    values = np.linalg.svd(unique, compute_uv=False)
-    holds = bool(carried.all()) and int(np.sum(values > _DEPENDENT * values[0])) == len(unique)
-    offset = np.full(limit.x.shape, np.nan)
-    if holds:
-        place = np.linalg.lstsq(unique, log_c - np.log(own), rcond=None)[0]
-        place = place - (place @ target) / (target @ target) * target
-        offset = np.einsum("rde,r->de", risk.basis[m:], place)
-    with np.errstate(invalid="ignore"):
-        return PathLaw(path, unique, own / own.sum(), log_c, holds, offset, entry)
+    place = _offset(unique, log_c, own) if can_carry(unique, own).all() else None
+    if place is None:
+        unknown = np.full(limit.x.shape, np.nan)
+        return PathLaw(path, unique, own, log_c, False, unknown, entry)
+    logs = log_c - unique @ place
+    place = place - (place @ target) / (target @ target) * target
+    offset = np.einsum("rde,r->de", risk.basis[m:], place)
+    return PathLaw(path, unique, np.exp(logs - np.logaddexp.reduce(logs)), log_c, True, offset, entry)
+
+
+def _offset(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
+    """(r,) the point in the span of rows (n_rows, r) at which they are balanced; None where it is not found."""
+    _, singular, span = np.linalg.svd(rows, full_matrices=False)
+    span = span[singular > RANK_RTOL * singular[0]]
+    found = balance(rows @ span.T, log_c, multipliers)
+    return None if found is None else found @ span
 
 
 def _distinct(rows: FloatArray, apart: float) -> FloatArray:

@@ -1,0 +1,375 @@
+"""What decides between tokens that W^mm ranks equal: the terms of a regularisation path that grow slower than its norm, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.graphs.cyclic import component_table
+from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.graphs.subspace import cyclic_subspace, near_one
+from marginlens.nexttoken.reduced import reduce_sequences
+from marginlens.papers import implements
+from marginlens.svm.graph import graph_svm
+from marginlens.svm.graph_columns import is_orthonormal
+from marginlens.svm.solution import MarginSolution, Status
+
+ACTIVE_GAP = 1e-7  # logit gap beyond one at which a strict pair no longer counts as active
+WEAK_MULTIPLIER = 1e-9  # a multiplier below this share of their sum counts as zero
+RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
+BALANCE_RTOL = 1e-12  # slope of the balance, relative to its terms, at which it is solved
+MAX_NEWTON_STEPS = 200
+MAX_LEVELS = 20  # terms beyond the leading one
+MAX_ROW_ENTRIES = 50_000_000  # numbers that the active rows may have when formed
+LARGEST_SCALE = 1e6  # by which multipliers may be enlarged to show that another one can be positive
+
+
+class ExpansionStatus(Enum):
+    """What follows the leading term of a regularisation path; the value is the sentence that users read."""
+
+    CONSTANT = "Beside W^mm and W^cyc the path has a constant term, because every active pair carries a multiplier."
+    SLOW = (
+        "Active pairs that carry no multiplier make the path grow along further directions too, like log R and slower; "
+        "these decide before the constant term does."
+    )
+    UNKNOWN = "The terms that follow W^mm could not be computed in double precision."
+
+    def __repr__(self) -> str:
+        return f"ExpansionStatus.{self.name}"
+
+
+class StrictEntries(NamedTuple):
+    """What each token of lower priority weighs in the slope of the risk at W^cyc: (n_entries,) last token, label, token, log of it."""
+
+    last: IntArray
+    label: IntArray
+    token: IntArray
+    log_pull: FloatArray
+
+
+def strict_entries(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], W_cyc: FloatArray) -> StrictEntries:
+    r"""The entries of the log-loss with C Eᵀ = I, of the sequences whose last token has a graph in `graphs`.
+
+    .. math:: c_{it} = \frac1n \frac{e^{x_{it}^\top W^{cyc} \bar x_i}}{\sum_{s \in \mathcal R_i} e^{x_{is}^\top W^{cyc} \bar x_i}},
+        \quad t \notin \mathcal R_i
+
+    Args:
+        ds: the sequences. graphs: the priority graphs of some or all of their last tokens. W_cyc: (d_model, d_model).
+    """
+    chosen = np.isin(ds.last, list(graphs))
+    if not chosen.any():
+        nothing = np.empty(0, dtype=np.int64)
+        return StrictEntries(nothing, nothing, nothing, np.empty(0))
+    offsets = np.concatenate([[0], np.cumsum(ds.lengths[chosen])])
+    some = SequenceDataset.of_positions(ds.tokens[np.repeat(chosen, ds.lengths)], offsets, ds.labels[chosen], ds.E)
+    reduced = reduce_sequences(some)
+    sample, starts = reduced.sample, reduced.offsets[:-1]
+    table, column = component_table(graphs, len(ds.E))
+    last, label = reduced.queries[reduced.column][sample], reduced.labels[sample]
+    tied = table[reduced.tokens, column[last]] == table[label, column[last]]
+    logits = reduced.logits(reduced.table(W_cyc))
+    total = np.logaddexp.reduceat(np.where(tied, logits, -np.inf), starts)
+    log_pull = logits - total[sample] + np.log(reduced.share)[sample]
+    return StrictEntries(last[~tied], label[~tied], reduced.tokens[~tied], log_pull[~tied])
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PathExpansion:
+    r"""The terms of the path :math:`\bar W_R = C_R W^{mm} + \sum_l s_l(R)\, W_l + W^{cyc} + O + o(1)`.
+
+    Attributes:
+        slow: (d_model, d_model) matrices :math:`W_l`, with :math:`C_R \gg s_1(R) \gg s_2(R) \gg \dots \to \infty`: like log R,
+            log log R, and so on. Empty where every active pair carries a multiplier.
+        offset: (d_model, d_model) the constant O; nan where it is unknown. It is orthogonal to S_cyc. A multiple of W^mm or of a slow
+            direction in it has no meaning and is left out.
+        status: an `ExpansionStatus`. reason: what is unknown and why; empty otherwise.
+    """
+
+    slow: tuple[FloatArray, ...]
+    offset: FloatArray
+    status: ExpansionStatus
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        return f"PathExpansion({self.status.name}, {len(self.slow)} slow directions, offset of norm {np.linalg.norm(self.offset):.4g})"
+
+
+@implements("X", "O")
+def expand_path(
+    E: FloatArray,
+    graphs: Mapping[int, PriorityGraph],
+    limit: MarginSolution,
+    entries: StrictEntries,
+    *,
+    orthonormal: bool | None = None,
+) -> PathExpansion:
+    r"""The terms after the leading one of the path of smallest risk in balls.
+
+    Far out the slope across S_cyc is :math:`-\sum_r c_r e^{-\langle a_r, W \rangle} a_r` over the active rows
+    :math:`a_r = (e_i - e_j) e_k^\top`, and the ball holds it along W. So the constant term is
+
+    .. math:: O = \arg\min_{O \perp W^{mm}} \sum_r c_r e^{-\langle a_r, O \rangle},
+
+    which is finite when every active row can carry a positive multiplier. Rows that carry none in any dual solution are left undecided
+    by that sum; what separates them is Graph-SVM again, with the rows that carry one as equalities:
+
+    .. math:: W_1 = \arg\min \|W\| \ \text{s.t.}\ \langle a_r, W \rangle = 0\ (r \text{ carries}),\ \ge 1\ (r \text{ does not}),
+
+    and so on until no row is left.
+
+    Args:
+        E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`. limit: their Graph-SVM solution.
+        entries: the tokens below their labels, of every last token in `graphs`.
+        orthonormal: whether the rows of E are orthonormal, where that is known already. Then last tokens do not meet, and `graphs` and
+            `entries` may be those of some of them.
+    """
+    d = E.shape[1]
+    columns = is_orthonormal(E) if orthonormal is None else orthonormal
+    near, power = (E, 0) if columns else near_one(E)
+    offset, level = np.zeros((d, d)), graphs
+    slow: list[FloatArray] = []
+    if limit.status is Status.TRIVIAL or not len(entries.last):
+        return PathExpansion((), offset, ExpansionStatus.CONSTANT)
+    x, pairs, multipliers = np.ldexp(limit.x, 2 * power), np.asarray(limit.pairs), np.asarray(limit.multipliers)
+    known = np.isin(pairs[:, 0], list(graphs))
+    pairs, multipliers = pairs[known], multipliers[known]
+
+    def unknown(reason: str) -> PathExpansion:
+        return PathExpansion(tuple(slow), np.full((d, d), np.nan), ExpansionStatus.UNKNOWN, reason)
+
+    for _ in range(MAX_LEVELS):
+        edges = _Edges.of(near, level, entries, x, pairs, multipliers)
+        if not len(edges.last):
+            return unknown("no pair of Graph-SVM is active to the accuracy of its solution")
+        if not columns and len(edges.last) * d * d > MAX_ROW_ENTRIES:
+            return unknown(f"{len(edges.last)} active pairs in {d} × {d} dimensions are too many to balance")
+        found = (_by_components if columns else _by_rows)(near, level, edges)
+        if found is None:
+            return unknown("the residual attention of the active pairs could not be balanced")
+        carries, term = found
+        offset = offset + term - np.sum(term * x) / np.sum(x * x) * x
+        left = np.flatnonzero(~carries)
+        if not len(left):
+            status = ExpansionStatus.SLOW if slow else ExpansionStatus.CONSTANT
+            return PathExpansion(tuple(slow), np.ldexp(offset, -2 * power), status)
+        level = _merged(level, edges, carries, len(E))
+        entries = edges.rest(left, near, term)
+        solution = graph_svm(near, level)
+        if solution.status is not Status.OPTIMAL:
+            return unknown("active pairs without a multiplier could not be told from those with one")
+        x, pairs, multipliers = solution.x, np.asarray(solution.pairs), np.asarray(solution.multipliers)
+        slow.append(np.ldexp(x, -2 * power))
+    return unknown("the expansion has too many terms")
+
+
+# ---- active pairs, one for any two components
+
+
+class _Edges(NamedTuple):
+    """The active pairs of components: last token, a token of the upper and one of the lower, both components, log c, multiplier."""
+
+    last: IntArray
+    above: IntArray
+    below: IntArray
+    upper: IntArray
+    lower: IntArray
+    log_c: FloatArray
+    multiplier: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        E: FloatArray,
+        graphs: Mapping[int, PriorityGraph],
+        entries: StrictEntries,
+        x: FloatArray,
+        pairs: IntArray,
+        multipliers: FloatArray,
+    ) -> _Edges:
+        """The pairs that `x` separates by one and no more; multipliers add up to one."""
+        table, column = component_table(graphs, len(E))
+        size = len(E) + 1
+
+        def keys(k: IntArray, i: IntArray, j: IntArray) -> IntArray:
+            place = column[k]
+            return (place * size + table[i, place]) * size + table[j, place]
+
+        active = _gaps(E, x, entries.last, entries.label, entries.token) <= 1.0 + ACTIVE_GAP
+        last, label, token = (part[active] for part in entries[:3])
+        log_pull = entries.log_pull[active]
+        key, first, place = np.unique(keys(last, label, token), return_index=True, return_inverse=True)
+        top = np.full(len(key), -np.inf)
+        np.maximum.at(top, place, log_pull)
+        total = np.zeros(len(key))
+        np.add.at(total, place, np.exp(log_pull - top[place]))
+        weight = np.zeros(len(key))
+        of_pairs = keys(*pairs.T)
+        where = np.minimum(np.searchsorted(key, of_pairs), max(len(key) - 1, 0))
+        if len(key):
+            known = key[where] == of_pairs
+            np.add.at(weight, where[known], multipliers[known])
+        weight = weight / max(weight.sum(), np.finfo(float).tiny)
+        weight = np.where(weight > WEAK_MULTIPLIER, weight, 0.0)
+        upper, lower = key // size % size, key % size
+        return cls(last[first], label[first], token[first], upper, lower, top + np.log(total), weight)
+
+    def rest(self, some: IntArray, E: FloatArray, term: FloatArray) -> StrictEntries:
+        """The pairs `some` as entries of the next level, at which `term` has been added to the path."""
+        k, i, j = self.last[some], self.above[some], self.below[some]
+        return StrictEntries(k, i, j, self.log_c[some] - _gaps(E, term, k, i, j))
+
+
+def _gaps(E: FloatArray, W: FloatArray, k: IntArray, i: IntArray, j: IntArray) -> FloatArray:
+    """(n,) the logit gaps (e_i - e_j)ᵀ W e_k."""
+    queries, column = np.unique(k, return_inverse=True)
+    heights = E @ (W @ E[queries].T)  # (n_vocabulary, n_queries)
+    return heights[i, column] - heights[j, column]
+
+
+def _merged(
+    graphs: Mapping[int, PriorityGraph], edges: _Edges, carries: BoolArray, n_vocabulary: int
+) -> dict[int, PriorityGraph]:
+    """Graphs in which components joined by an active pair with a multiplier are one, and those without are strict."""
+    last, head, tail = [edges.last[~carries]], [edges.above[~carries]], [edges.below[~carries]]
+    tied = edges.last[carries], edges.above[carries], edges.below[carries]
+    last, head, tail = [*last, tied[0], tied[0]], [*head, tied[1], tied[2]], [*tail, tied[2], tied[1]]
+    for k, graph in graphs.items():
+        for members in graph.components:
+            last.append(np.full(len(members), k))
+            head.append(members)
+            tail.append(np.roll(members, 1))
+    return graphs_of_edges(np.concatenate(last), np.concatenate(head), np.concatenate(tail), n_vocabulary)
+
+
+# ---- balance
+
+
+def _by_components(
+    E: FloatArray, graphs: Mapping[int, PriorityGraph], edges: _Edges
+) -> tuple[BoolArray, FloatArray] | None:
+    """For orthonormal embeddings: every component of every last token has a logit of its own, so the rows are a graph's edges."""
+    column = component_table(graphs, len(E))[1]
+    size = len(E) + 1
+    ends = column[edges.last] * size
+    nodes, place = np.unique(np.concatenate([ends + edges.upper, ends + edges.lower]), return_inverse=True)
+    upper, lower = np.split(place, 2)
+    carries = edges.multiplier > 0.0
+    residual = _adjacency(np.append(upper, lower[carries]), np.append(lower, upper[carries]), len(nodes))
+    strong = connected_components(residual, connection="strong")[1]
+    carries = carries | (strong[upper] == strong[lower])  # flow may be sent round a cycle through the pair
+    joined = connected_components(_adjacency(upper[carries], lower[carries], len(nodes)), directed=False)[1]
+    first = np.unique(joined, return_index=True)[1]  # one component of each part stays at zero
+    free = np.setdiff1d(np.arange(len(nodes)), first)
+    kept = np.flatnonzero(carries)
+    values = np.repeat([1.0, -1.0], len(kept))
+    entries = (values, (np.tile(np.arange(len(kept)), 2), np.append(upper[kept], lower[kept])))
+    rows = csr_array(entries, shape=(len(kept), len(nodes)))[:, free]
+    found = balance(rows, edges.log_c[kept], edges.multiplier[kept])
+    if found is None:
+        return None
+    logit = np.zeros(len(nodes))
+    logit[free] = found
+    last = list(graphs)
+    sizes = [np.bincount(graphs[k].component_of) for k in last]
+    weight = np.array([sizes[node // size][node % size] for node in nodes.tolist()], dtype=np.float64)
+    mean = np.bincount(joined, weight * logit) / np.bincount(joined, weight)
+    logit = logit - mean[joined]  # the shortest
+    U = np.zeros((len(E), len(last)))
+    for node, value in zip(nodes.tolist(), logit.tolist(), strict=True):
+        U[graphs[last[node // size]].components[node % size], node // size] = value
+    return carries, E.T @ U @ E[last]
+
+
+def _adjacency(heads: IntArray, tails: IntArray, size: int) -> csr_array:
+    return csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
+
+
+def _by_rows(E: FloatArray, graphs: Mapping[int, PriorityGraph], edges: _Edges) -> tuple[BoolArray, FloatArray] | None:
+    """For any embeddings, through the rows themselves."""
+    d = E.shape[1]
+    rows = ((E[edges.above] - E[edges.below])[:, :, None] * E[edges.last][:, None, :]).reshape(-1, d * d)
+    inside = cyclic_subspace(E, graphs).basis.reshape(-1, d * d)
+    rows = rows - rows @ inside.T @ inside
+    rows = rows - rows @ inside.T @ inside
+    carries = can_carry(rows, edges.multiplier)
+    kept = rows[carries]
+    _, singular, span = np.linalg.svd(kept, full_matrices=False)
+    span = span[singular > RANK_RTOL * singular[0]]
+    found = balance(kept @ span.T, edges.log_c[carries], edges.multiplier[carries])
+    return None if found is None else (carries, (found @ span).reshape(d, d))
+
+
+def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
+    r"""(n_rows,) which rows have a positive multiplier in some dual solution, given one of these solutions.
+
+    .. math:: \{ r : \mu_r > 0 \text{ for some } \mu \ge 0 \text{ with } A^\top \mu = A^\top \lambda \}
+    """
+    carries = multipliers > 0.0
+    values = np.linalg.svd(rows, compute_uv=False)
+    rank = int(np.sum(values > RANK_RTOL * values[0]))
+    if carries.all() or rank == len(rows):
+        return carries
+    n = len(rows)
+    _, singular, span = np.linalg.svd(rows, full_matrices=False)
+    A = rows @ span[:rank].T / singular[0]
+    # unknowns: μ ≥ 0, shares s in [0, 1] with s ≤ μ, and the scale τ of λ: the largest sum of shares has s = 1 wherever μ can be positive
+    equal = np.concatenate([A.T, np.zeros((rank, n)), -(A.T @ multipliers)[:, None]], axis=1)
+    below = np.concatenate([-np.eye(n), np.eye(n), np.zeros((n, 1))], axis=1)
+    bounds = [(0.0, None)] * n + [(0.0, 1.0)] * n + [(0.0, LARGEST_SCALE)]
+    cost = np.concatenate([np.zeros(n), -np.ones(n), np.zeros(1)])
+    found = linprog(cost, A_ub=below, b_ub=np.zeros(n), A_eq=equal, b_eq=np.zeros(rank), bounds=bounds)
+    return carries | (found.x[n : 2 * n] > 0.5) if found.success else carries
+
+
+def balance(rows: FloatArray | csr_array, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
+    r"""The point where residual attention is a dual solution, (r,); None where Newton's method does not get there.
+
+    .. math:: z = \arg\min \sum_r c_r e^{-\langle a_r, z \rangle} + \Big\langle \sum_r \lambda_r a_r, z \Big\rangle
+
+    Args:
+        rows: (n_rows, r) of rank r. log_c: (n_rows,). multipliers: (n_rows,) a dual solution; another may be positive everywhere.
+    """
+
+    def gram(weights: FloatArray) -> FloatArray:
+        if isinstance(rows, np.ndarray):
+            return rows.T @ (weights[:, None] * rows)
+        return np.asarray((rows.T @ diags_array(weights) @ rows).toarray())
+
+    target = rows.T @ multipliers
+    positive = np.maximum(multipliers, 1e-3 * multipliers.max())
+    length = np.abs(rows).sum(axis=1) if isinstance(rows, np.ndarray) else np.asarray(abs(rows).sum(axis=1)).ravel()
+
+    def at(z: FloatArray) -> tuple[float, FloatArray]:
+        with np.errstate(over="ignore"):
+            weights = np.exp(log_c - rows @ z)
+        return float(weights.sum() + target @ z), weights
+
+    try:
+        z = cho_solve(cho_factor(gram(positive)), rows.T @ (positive * (log_c - np.log(positive))))
+        value, weights = at(z)
+        for _ in range(MAX_NEWTON_STEPS):
+            slope = target - rows.T @ weights
+            if np.linalg.norm(slope) <= BALANCE_RTOL * float(weights @ length + multipliers @ length):
+                return z
+            step = cho_solve(cho_factor(gram(weights)), -slope)
+            share, promised = 1.0, float(slope @ step)
+            trial, there = at(z + step)
+            while not trial <= value + 1e-4 * share * promised + 1e-14 * abs(value) and share > 1e-12:
+                share *= 0.5
+                trial, there = at(z + share * step)
+            if share <= 1e-12:
+                return None
+            z, value, weights = z + share * step, trial, there
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    return None
