@@ -12,6 +12,7 @@ from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import training
 from marginlens.embeddings.checkpoint import fingerprint_of, read_checkpoint
 from marginlens.embeddings.device_models import DeviceOneLayer
+from marginlens.embeddings.keeping import kept_runs
 from marginlens.embeddings.results import Ending, RankCorrelations
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
@@ -119,6 +120,13 @@ def test_the_defaults_are_the_papers_for_reviews():
     assert {name: told[name] for name in stated} == stated
     assert (told["d_model"], told["train_v"], told["spread"]) == (2048, True, 1.0)
     assert [TrainingSettings().rate(k) for k in (99, 100, 200)] == pytest.approx([1e-2, 1e-3, 1e-4])
+
+
+@pytest.mark.statement("B App. E")
+def test_the_papers_settings_for_synthetic_data_are_those_of_the_kept_run():
+    stated = TrainingSettings.for_synthetic_data(seed=0, device="cuda")
+    assert (stated.epochs, stated.learning_rate, stated.weight_decay) == (196, 1e-4, 1e-4)
+    assert [run.settings for run in kept_runs("levels", 1)] == [stated]
 
 
 def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, settings, tmp_path):

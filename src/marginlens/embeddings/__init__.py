@@ -3,6 +3,7 @@
 from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
 from marginlens.embeddings.directional import directional_slope
 from marginlens.embeddings.flow import embedding_flow
+from marginlens.embeddings.forward import Evaluation, evaluate, one_layer_outputs, two_layer_outputs
 from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
 from marginlens.embeddings.keeping import KeptRun, keep_run, kept_runs, read_kept
 from marginlens.embeddings.one_layer import loss_and_gradients
@@ -24,6 +25,7 @@ from marginlens.embeddings.training import train_embeddings
 __all__ = [
     "Ending",
     "EpochRecord",
+    "Evaluation",
     "FirstStep",
     "KeptRun",
     "Parameters",
@@ -37,6 +39,7 @@ __all__ = [
     "check_assumption_4",
     "directional_slope",
     "embedding_flow",
+    "evaluate",
     "first_step",
     "first_step_errors",
     "first_step_loss",
@@ -48,9 +51,11 @@ __all__ = [
     "kept_runs",
     "loss_and_gradients",
     "mean_signed_share",
+    "one_layer_outputs",
     "read_kept",
     "read_labelled",
     "token_statistics",
     "train_embeddings",
+    "two_layer_outputs",
     "write_labelled",
 ]

@@ -15,6 +15,7 @@ import numpy as np
 
 from marginlens.data.files import write_whole
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.embeddings.forward import one_layer_outputs, two_layer_outputs
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics
@@ -75,6 +76,11 @@ class TrainingRun:
         return (
             f"TrainingRun({layers}, d_model={self.settings.d_model}, {len(self.history)} epochs, loss {self.loss:.4g})"
         )
+
+    def outputs(self, sequences: Any) -> FloatArray:
+        """(n_samples,) the model's output f for every sequence, by B Eq. (1) or (36); its sign is the predicted label."""
+        model = one_layer_outputs if self.settings.layers == 1 else two_layer_outputs
+        return model(self.parameters.E, self.parameters.p, self.parameters.v, sequences)
 
     def columns(self) -> dict[str, Any]:
         """The table by column: a, b, alpha, posterior_difference and count, by token id."""

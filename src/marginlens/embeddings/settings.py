@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,6 +72,11 @@ class TrainingSettings(RunSettings):
             raise reject("device", "cpu or cuda", repr(self.device))
         if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
             raise reject("dtype", "float32 or float64", repr(self.dtype))
+
+    @classmethod
+    def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:
+        """The paper's settings for its synthetic data (B Fig 2): 196 epochs, rate 1e-4, weight decay 1e-4; `changes` replace others."""
+        return cls(**{"epochs": 196, "learning_rate": 1e-4, "weight_decay": 1e-4, **changes})
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.checkpoint import Checkpoint, fingerprint_of, read_checkpoint, write_checkpoint
+from marginlens.embeddings.forward import evaluate
 from marginlens.embeddings.minibatches import DistinctTokens, batches_of, distinct_tokens
 from marginlens.embeddings.parameters import Parameters, initial_parameters
 from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun, close_look
@@ -123,7 +123,7 @@ class _Run(TrainingLoop):
         """Loss and accuracy of the held-out sequences now."""
         if self.held_out is None:
             return math.nan, math.nan
-        return _loss_and_accuracy(self.held_out.y * self.model.outputs(self.held_out))
+        return evaluate(self.model.outputs(self.held_out), self.held_out.y)
 
     def save(self) -> None:
         if self.file is None:
@@ -156,11 +156,7 @@ class _Run(TrainingLoop):
             E @ parameters.p.astype(np.float64),
             E @ parameters.v.astype(np.float64),
             tuple(self.history),
-            *_loss_and_accuracy(self.data.y * self.model.outputs()),
+            *evaluate(self.model.outputs(), self.data.y),
             ending,
             *self._held_out(),
         )
-
-
-def _loss_and_accuracy(margins: FloatArray) -> tuple[float, float]:
-    return float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0))

@@ -8,9 +8,9 @@ from typing import Any
 
 from marginlens.embeddings.device_batches import DeviceBatch, Group, sums_by_token
 from marginlens.embeddings.device_models import DeviceModel, loss_slope
+from marginlens.embeddings.forward import LAYER_NORM_EPSILON
 from marginlens.papers import implements
 
-LAYER_NORM_EPSILON = 1e-5  # torch's default
 _SHARES = {  # the long tail of lengths gets small groups; more groups pad less and launch more
     "cuda": (32 / 128, 64 / 128, 88 / 128, 104 / 128, 116 / 128, 124 / 128, 1.0),
     "cpu": (44 / 128, 76 / 128, 100 / 128, 116 / 128, 124 / 128, 1.0),

@@ -1,0 +1,96 @@
+"""Outputs of both models on new sequences: against torch on the paper's formulas, and against what training computes."""
+
+import numpy as np
+import pytest
+import torch
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.embeddings import (
+    TrainingSettings,
+    evaluate,
+    initial_parameters,
+    loss_and_gradients,
+    one_layer_outputs,
+    train_embeddings,
+    two_layer_outputs,
+)
+from marginlens.errors import InputError
+from tolerances import ROUNDING
+
+FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single precision
+MODELS = {1: one_layer_outputs, 2: two_layer_outputs}
+
+
+def ragged(seed, n=25, vocabulary=12, longest=15):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(vocabulary, size=rng.integers(1, longest + 1)).tolist() for _ in range(n)], rng.choice(
+        [-1, 1], n
+    )
+
+
+def by_positions(sequences, E, p, v, layers):
+    """The paper's formulas with a row for every position, in torch."""
+    E, p, v = (torch.from_numpy(one) for one in (E, p, v))
+    outputs = []
+    for ids in sequences:
+        X = E[torch.tensor(ids)]
+        if layers == 2:
+            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
+        outputs.append(float(torch.softmax(X @ p, dim=0) @ (X @ v)))
+    return np.array(outputs)
+
+
+@pytest.mark.statement("B Eq. (1)", "B Eq. (36)")
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("d", "scale"), [(2, 1.0), (9, 3.0), (40, 6.0)])
+def test_outputs_are_the_papers_formulas(layers, d, scale):
+    sequences, _ = ragged(d)
+    start = initial_parameters(12, d, 1, np.float64)
+    model = scale * start.E, scale * start.p, start.v
+    outputs = MODELS[layers](*model, sequences)
+    assert np.abs(outputs - by_positions(sequences, *model, layers)).max() < ROUNDING
+
+
+@pytest.mark.statement("B Eq. (1)", "B Eq. (2)")
+def test_the_loss_of_the_outputs_is_the_loss_of_the_data():
+    sequences, y = ragged(0)
+    start = initial_parameters(12, 6, 1, np.float64)
+    found = evaluate(one_layer_outputs(start.E, start.p, start.v, sequences), y)
+    assert found.loss == pytest.approx(loss_and_gradients(start.E, start.p, start.v, sequences, y)[0], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_trained_run_gives_outputs_for_sequences_it_has_not_seen(layers):
+    (seen, y), (new, labels) = ragged(1, 60), ragged(2, 20)
+    data, held_out = LabelledSequences(seen, y, 12), LabelledSequences(new, labels, 12)
+    run = train_embeddings(data, TrainingSettings(layers, 8, 3, 16, learning_rate=0.05), held_out=held_out)
+    found = evaluate(run.outputs(new), labels)
+    assert found.loss == pytest.approx(run.held_out_loss, abs=FLOAT32)
+    assert found.accuracy == run.held_out_accuracy
+    assert evaluate(run.outputs(data), data) == pytest.approx((run.loss, run.accuracy), abs=FLOAT32)
+
+
+def test_the_order_and_the_labels_of_a_sequence_do_not_matter():
+    start = initial_parameters(5, 4, 1, np.float64)
+    model = start.E, start.p, start.v
+    for outputs in MODELS.values():
+        one, other, half = outputs(*model, [[0, 3, 3, 1], [3, 1, 0, 3], [0, 3, 1]])
+        assert one == pytest.approx(other, abs=ROUNDING)
+        assert abs(one - half) > ROUNDING
+        labelled = [LabelledSequences([[0, 3, 3, 1]], [y], 5) for y in (-1, 1)]
+        assert [float(outputs(*model, data)[0]) for data in labelled] == pytest.approx([one, one], abs=ROUNDING)
+
+
+def test_what_cannot_be_evaluated_is_refused():
+    start = initial_parameters(3, 4, 1, np.float64)
+    for outputs in MODELS.values():
+        with pytest.raises(InputError, match="'sequences' argument must be ids from 0 to 2; got id 3"):
+            outputs(start.E, start.p, start.v, [[0, 3]])
+        with pytest.raises(InputError, match="'E' argument must be at least 9 rows"):
+            outputs(start.E, start.p, start.v, LabelledSequences([[0]], [1], 9))
+        with pytest.raises(InputError, match="'p' argument"):
+            outputs(start.E, start.p[:3], start.v, [[0]])
+    with pytest.raises(InputError, match="'y' argument must be labels"):
+        evaluate([0.5, -1.0], [1, 0])
+    with pytest.raises(InputError, match="'y' argument must be labels"):
+        evaluate([0.5, -1.0], [1])
