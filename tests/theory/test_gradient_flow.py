@@ -7,13 +7,14 @@ from scipy.optimize import minimize
 
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import DescentStatus, NormalizedStep, Record, descend, risk, risk_gradient
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
 from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.dynamics.flow_field import SteepestDescent
-from marginlens.embeddings import initial_parameters, loss_and_gradients
+from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
 from marginlens.errors import InputError
 from marginlens.losses import Correlation, Exponential, Logistic, Loss
@@ -270,3 +271,25 @@ def test_sequences_of_different_lengths_are_embedded_row_by_row():
     value, slopes = loss_and_gradients(E, p, v, [[0, 3, 3], [1]], [1, -1])
     assert float(risk(data, v, p)) == pytest.approx(value, rel=tolerances.ROUNDING)
     np.testing.assert_allclose(risk_gradient(data, v, p).value(), slopes.p, atol=tolerances.ROUNDING)
+
+
+@pytest.mark.statement("B Eq. (7)")
+def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
+    data, after = after_one_step(0, 8, 4, 128, 60.0)
+    record = Record(steps=[0, 3, 10], keep=("p", "norm"))
+    wide = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(50.0), record=record)
+    narrow = embedding_flow(after, data, until=UntilNorm(50.0), record=record)
+    np.testing.assert_allclose(narrow.final, wide.final, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.saved["p"], wide.saved["p"], atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.saved["norm"], wide.saved["norm"], atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.attention, wide.attention, atol=tolerances.STIFF_FLOW)
+    unused = LabelledSequences([data[i][0] for i in range(8)], data.y, data.n_vocabulary + 50)
+    rows = np.concatenate([after.E, np.ones((50, 128))])
+    more = embedding_flow(Parameters(rows, after.p, after.v), unused, until=UntilNorm(50.0))
+    np.testing.assert_allclose(more.final, wide.final, atol=tolerances.STIFF_FLOW)
+    few = Parameters(
+        after.E[:, :6], after.p[:6], after.v[:6] / np.linalg.norm(after.v[:6])
+    )  # no room for a narrower form
+    assert embedding_flow(few, data, until=UntilNorm(20.0)).final.shape == (6,)
+    with pytest.raises(InputError, match="at least 7 rows, one for each token; got 3 rows"):
+        embedding_flow(Parameters(after.E[:3], after.p, after.v), data)

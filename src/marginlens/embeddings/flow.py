@@ -10,7 +10,8 @@ import numpy as np
 from marginlens.data.labelled import as_labelled
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
 from marginlens.dynamics.flow_embeddings import embedding_tokens
-from marginlens.dynamics.trajectory import Trajectory
+from marginlens.dynamics.steps import Record
+from marginlens.dynamics.trajectory import Saved, Trajectory
 from marginlens.embeddings.parameters import Parameters, as_parameters
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
@@ -23,6 +24,7 @@ def embedding_flow(
     y: Any = None,
     *,
     until: UntilNorm | UntilLength = UntilNorm(500.0),  # noqa: B008
+    record: Record | None = None,
     tolerance: float = 1e-7,
 ) -> Trajectory:
     r"""Follow :math:`\dot p_t = -\nabla_p L(E, p_t)` from p, by arc length, with E and v fixed.
@@ -31,7 +33,7 @@ def embedding_flow(
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), such as `first_step(...).after`.
-        sequences, y: labelled sequences, or token-id lists and their labels. until, tolerance: as `gradient_flow` takes them.
+        sequences, y: labelled sequences, or token-id lists and their labels. until, record, tolerance: as `gradient_flow` takes them.
     Returns:
         The `Trajectory` that `gradient_flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """
@@ -42,12 +44,14 @@ def embedding_flow(
         raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(E)} rows")
     used = np.unique(data.tokens)
     if 2 * (len(used) + 2) > E.shape[1]:
-        return gradient_flow(embedding_tokens(E, data), v, start=p, until=until, tolerance=tolerance)
+        return gradient_flow(embedding_tokens(E, data), v, start=p, until=until, record=record, tolerance=tolerance)
     basis, coordinates = np.linalg.qr(np.concatenate([E[used], p[None], v[None]]).T)  # (d, r), (r, n_used + 2)
     narrow = np.zeros((len(E), len(coordinates)))
     narrow[used] = coordinates[:, : len(used)].T
     start = coordinates[:, -2]
-    run = gradient_flow(
-        embedding_tokens(narrow, data), coordinates[:, -1], start=start, until=until, tolerance=tolerance
-    )
-    return replace(run, final=p + basis @ (run.final - start))
+    tokens, head = embedding_tokens(narrow, data), coordinates[:, -1]
+    run = gradient_flow(tokens, head, start=start, until=until, record=record, tolerance=tolerance)
+    kept = dict(run.saved)
+    if "p" in kept:
+        kept["p"] = p + (kept["p"] - start) @ basis.T
+    return replace(run, final=p + basis @ (run.final - start), saved=Saved(run.saved.steps, kept))

@@ -51,6 +51,7 @@ _MODULES: tuple[str, ...] = (
     "c_l",
     "x_o",
     "x_b",
+    "x_t5",
 )
 
 
