@@ -1,5 +1,6 @@
 """Theorems 5 and 6: label margins, Assumption C with proofs and counter-examples, predictions, and that joint paths and descent obey."""
 
+from decimal import Decimal
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from marginlens import Exponential, InputError, NormalizedStep, TokenDataset, co
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend_joint, joint_path, softmax
 from marginlens.svm import att_svm, label_svm
-from marginlens.theory import best_selections, check_assumption_c, label_margin, predict_limit
+from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
 from random_problems import problem, ragged_problem
 from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING
 
@@ -287,3 +288,80 @@ def test_predictions_without_a_head_say_why_not():
     crowded = predict_limit(data, limit=2)
     assert not crowded.best.complete
     assert "too many selections" in str(crowded)
+
+
+# ---- a head that stays bounded while R grows
+
+
+def three_inputs():
+    """Theorem 6 applies for α = (0, 0, 0); at a small r the second token of the first input, (0, 3), has the lower risk."""
+    tokens = [[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]]
+    keys = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0]], [[0.5, 0.5], [0.0, 0.0]]]
+    return TokenDataset(tokens, [1.0, 1.0, 1.0], K=keys)
+
+
+def risk_of_selection(data, selected, r):
+    """The smallest mean logistic loss of a head in the plane on selected tokens: over a grid of directions at full norm."""
+    angles = np.linspace(-np.pi, np.pi, 20_001)
+    rows = data.y[:, None] * data.X[np.arange(data.n_inputs), selected]
+    return np.logaddexp(0.0, -r * np.stack([np.cos(angles), np.sin(angles)], axis=-1) @ rows.T).mean(axis=-1).min()
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_large_the_attention():
+    data = three_inputs()
+    found = head_radius(data, [0, 0, 0])
+    assert predict_limit(data).selected.tolist() == [0, 0, 0]
+    assert found.rival.tolist() == [1, 0, 0]
+    assert "wins up to" in repr(found)
+    for r, rival_wins in ((0.99 * found.refuted, True), (1.01 * found.refuted, False)):
+        assert (risk_of_selection(data, [1, 0, 0], r) < risk_of_selection(data, [0, 0, 0], r)) == rival_wins
+        path = joint_path(data, r, 1e3, restarts=8)
+        assert path.selected[0].tolist() == ([1, 0, 0] if rival_wins else [0, 0, 0])
+    assert found.refuted < found.radius
+    figure = head_radius(figure_3b(), CHOSEN)
+    assert figure.rival is None
+    assert figure.refuted == 0.0
+
+
+@pytest.mark.statement("A Thm 5", "A Thm 6")
+def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction():
+    rng, seen = np.random.default_rng(11), 0
+    problems = [figure_3a(), figure_3b()] + [problem(rng, 2, 2, 5)[0] for _ in range(6)]
+    for data in problems:
+        prediction = predict_limit(data)
+        if prediction.p_direction is None or not np.isfinite(prediction.head_radius):
+            continue
+        found = head_radius(data, prediction.selected)
+        if not found.proved:
+            continue
+        assert f"for every r ≥ {found.radius:.4g}" in prediction.why
+        seen += 1
+        R = 300.0 / prediction.p_mm.margin + 100.0 * found.radius
+        path = joint_path(data, found.radius, R, restarts=8)
+        assert path.selected[0].tolist() == prediction.selected.tolist()
+        assert correlation(path.p[0], prediction.p_mm.x) > ALIGNED
+    assert seen >= 3
+
+
+@pytest.mark.statement("A Thm 5")
+def test_at_the_head_radius_the_bound_on_the_head_is_the_alignment():
+    data = figure_3a()
+    found, chosen = head_radius(data, CHOSEN), data.X[np.arange(3), CHOSEN]
+    away = chosen[:, None] - data.X
+    gaps = (data.y[:, None] * away[..., 1])[:, 0]  # v^mm = (0, 1)
+    longest = np.linalg.norm(away, axis=-1).max()
+    kappa = (gaps / np.linalg.norm(away, axis=-1)[:, 0]).min()
+    assert found.alignment == pytest.approx(kappa, abs=ROUNDING)
+    margin = label_margin(data, CHOSEN).margin
+    u = float(-((1 + (-Decimal(found.radius) * Decimal(margin)).exp()) ** 3 - 1).ln())  # ℓ(u) = 3 ℓ(r Γ)
+    mixed = (margin - u / found.radius) / found.nu
+    assert 2.0 * (found.nu + longest) / margin * mixed == pytest.approx(kappa**2, abs=CONDITIONED)
+
+
+@pytest.mark.statement("A Thm 6")
+def test_a_higher_score_outside_the_support_leaves_the_fixed_head_open():
+    data = two_inputs(6.0, [[1.0, 0.0], [0.0, 0.0]], [[0.1, 1.0], [0.0, 0.0]])
+    assert head_radius(data, [0, 0]).radius == np.inf
+    single = head_radius(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [0, 0])
+    assert single.rival is None

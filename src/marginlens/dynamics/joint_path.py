@@ -36,7 +36,7 @@ _ROUNDS = 60  # turns of v and p before a branch is left as it is
 _STALLED_ROUNDS = 6  # turns in a row without a smaller slope after which they are given up
 _RETRIES = 3  # times that joint steps and turns relieve each other
 _BRANCHES = 3  # local minima that are followed from one radius to the next
-_SETTLED_STARTS = 5  # selections of tokens, the lowest risks first, whose new starts are followed to the end
+_SETTLED_STARTS = 3  # selections of tokens, the lowest risks first, whose new starts are followed to the end
 _MANY_SELECTIONS = 256  # selections up to which all are compared by label margin
 _DESCENTS = 16  # selections at the end of joint descents that are starts
 _MARGIN_STARTS = 16  # selections whose max-margin pair is a start
@@ -224,7 +224,7 @@ def _descended(data: TokenDataset, restarts: int, rng: np.random.Generator) -> P
     each = np.arange(data.n_inputs)
     p[: len(chosen)] = _LEAN * np.nan_to_num(unit(np.sum(data.K[each, chosen], axis=-2)))
     for k, rows in enumerate(data.y[:, None] * data.X[each, chosen]):
-        v[k] = _best_head(rows, _LEAN, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
+        v[k] = best_head(rows, _LEAN, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
     run = descend_joint(data.repeat(restarts), step=NormalizedStep(0.1), n_steps=400, start=(v, p))
     pairs = [(unit(run.v[j]), unit(run.p[j])) for j in range(restarts) if np.all(run.norms[j] > 0.0)]
     if not pairs:
@@ -261,10 +261,10 @@ def _attended(data: TokenDataset, pair: Pair) -> Any:
 
 
 def _log_risk(data: TokenDataset, pair: Pair) -> float:
-    return float(_log_mean_loss(_attended(data, pair).margin))
+    return float(log_mean_loss(_attended(data, pair).margin))
 
 
-def _log_mean_loss(margin: FloatArray) -> Any:
+def log_mean_loss(margin: FloatArray) -> Any:
     """log of the mean logistic loss of margins (…, n_inputs), accurate where every loss underflows; (…,)."""
     far = margin > 30.0  # there log(1 + e^-u) = e^-u to rounding
     logs = np.where(far, -margin, np.log(_LOSS.value(np.where(far, 0.0, margin))))
@@ -333,7 +333,7 @@ def _turn(data: TokenDataset, pair: Pair, size: FloatArray) -> Pair:
     """The best v for the given p, then the best p for that v."""
     v, p = pair
     at = _attended(data, pair)
-    v = _best_head(data.y[:, None] * attention_output(data, at.log_s, at.alpha), float(size[0]), v)
+    v = best_head(data.y[:, None] * attention_output(data, at.log_s, at.alpha), float(size[0]), v)
     landscape = _landscape(data, v)
     p = minimise(landscape, (p @ landscape.basis)[None], Region(float(size[1])))[0] @ landscape.basis.T
     return v, p
@@ -463,7 +463,7 @@ def _values(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArr
     """log of the risk at points (batch, m) in units of `scale`."""
     v, c = z[:, : data.d_model] * scale[0], z[:, data.d_model :] * scale[1]
     scores = data.y[:, None] * np.einsum("itd,bd->bit", data.X, v)
-    return _log_mean_loss(attend(np.einsum("itr,br->bit", keys, c), scores, data.mask).margin)
+    return log_mean_loss(attend(np.einsum("itr,br->bit", keys, c), scores, data.mask).margin)
 
 
 def _view(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArray) -> _JointView:
@@ -477,7 +477,7 @@ def _view(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArray
     at = attend(np.einsum("itr,br->bit", keys, c), scores, data.mask)
     s, margin = np.exp(at.log_s), at.margin
     lead = np.where(data.mask, at.delta[..., None] - at.gap, 0.0)  # γ_t - m_i
-    value = _log_mean_loss(margin)
+    value = log_mean_loss(margin)
     weight = np.exp(
         np.asarray(_LOSS.log_abs_derivative(margin)) - np.log(margin.shape[-1]) - value[:, None]
     )  # |ℓ'_i| / Σ ℓ
@@ -503,7 +503,7 @@ def _view(data: TokenDataset, keys: FloatArray, z: FloatArray, scale: FloatArray
     return _JointView(value, gradient, hessian, np.einsum("bi,bi->b", weight, np.linalg.norm(rows, axis=-1)))
 
 
-def _best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
+def best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
     """The v of smallest mean logistic loss of the margins `rows` v, (n_inputs,), among those up to norm r: Newton steps along the ball."""
     v = start * min(1.0, r / max(float(np.linalg.norm(start)), 1e-300))
     enough = 1e-13 + _NOISE * r * float(np.max(np.linalg.norm(rows, axis=-1)))
@@ -519,14 +519,14 @@ def _best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
         values, vectors = np.linalg.eigh(bent)
         floor = np.linalg.norm(slope) / (4.0 * r)
         step = -held @ vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), floor))
-        here, left, share = _log_mean_loss(rows @ v), float(np.linalg.norm(slope)) / size, 1.0
+        here, left, share = log_mean_loss(rows @ v), float(np.linalg.norm(slope)) / size, 1.0
         for _ in range(_SHORTEST):
             trial = v + share * step
             norm = float(np.linalg.norm(trial))
             trial = trial * (r / norm if on_ball or norm > r else 1.0)
             ahead, _, ahead_size = _head_slope(rows, trial)
             rest = float(np.linalg.norm(_held(trial, ahead, r) @ ahead)) / ahead_size
-            change = _log_mean_loss(rows @ trial) - here
+            change = log_mean_loss(rows @ trial) - here
             if change <= 1e-4 * share * float(slope @ step) or (
                 abs(change) <= _NOISE * abs(here) + 1e-15 and rest < 0.7 * left
             ):
@@ -541,7 +541,7 @@ def _best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
 def _head_slope(rows: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Gradient and second derivative of the log of the mean loss in v, and the gradient's size if nothing in it cancelled."""
     margin = rows @ v
-    logs = np.asarray(_LOSS.log_abs_derivative(margin)) - np.log(margin.size) - _log_mean_loss(margin)
+    logs = np.asarray(_LOSS.log_abs_derivative(margin)) - np.log(margin.size) - log_mean_loss(margin)
     weight = np.exp(logs)  # |ℓ'_i| / Σ ℓ
     gradient = -(weight @ rows)
     curvature = weight * np.exp(-np.logaddexp(0.0, -margin))  # ℓ'' = |ℓ'| / (1 + e^-u)

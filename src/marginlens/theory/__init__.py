@@ -41,7 +41,7 @@ from marginlens.theory.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens.theory.joint_limits import JointPrediction, predict_joint_limit
+from marginlens.theory.joint_limits import HeadRadius, JointPrediction, head_radius, predict_joint_limit
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
@@ -94,6 +94,7 @@ __all__ = [
     "DominantSlope",
     "EmbeddingPrediction",
     "FeasibleSelections",
+    "HeadRadius",
     "JointPrediction",
     "KeyInequality",
     "LabelMargin",
@@ -145,6 +146,7 @@ __all__ = [
     "globally_optimal_direction",
     "gradient_ratio",
     "gradient_ratio_radius",
+    "head_radius",
     "in_cone",
     "key_inequality",
     "label_margin",

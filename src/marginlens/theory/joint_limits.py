@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.dynamics.joint_path import best_head, log_mean_loss
+from marginlens.errors import whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
@@ -15,15 +19,19 @@ from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
     MixingCheck,
+    all_selections,
     best_selections,
     check_assumption_c,
     label_margin,
+    margins_of_outputs,
 )
 from marginlens.theory.problem import one_problem
 from marginlens.theory.verdicts import Verdict
 
 SELECTED = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MOST_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
+_RIVALS = 8  # other selections whose risk is computed exactly along r
+_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -37,9 +45,12 @@ class JointPrediction:
         label_margin: Γ. p_mm, p_relax: the solutions of ATT-SVM and of Eq. (10) with S.
         v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None where no theorem applies; `why` says which.
         growth: the ratio r/R from which the path with ‖v‖ ≤ r, ‖p‖ ≤ R goes to p^relax rather than to p^mm; zero where they agree.
+        head_radius: an r from which on the path goes to p^mm when r stays fixed and R grows alone; inf where none is known. It is proved
+            where ν is (`MixingCheck.proved`), and computed with the smallest ν found elsewhere.
 
     Theorem 6 leaves open how fast r must grow. At radii r and R an input outside S with margin Γ + σ weighs e^{-rσ} less than one in S, so
-    its logit margin matters until rσ makes up for the difference: with R growing alone the path goes to p^mm.
+    its logit margin matters until rσ makes up for the difference. With R growing alone the path goes to p^mm if r is at least
+    `head_radius`; at a small fixed r other tokens can have the lower risk, under Theorem 5 as well.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -52,6 +63,7 @@ class JointPrediction:
     v_direction: FloatArray | None
     p_direction: FloatArray | None
     growth: float
+    head_radius: float
     why: str
 
     def __repr__(self) -> str:
@@ -131,6 +143,8 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
         "p converges in direction to p^relax and v to v^mm",
     )
     growth = _growth(head, p_relax)
+    mixing = (strict if strict.applies else relaxed).conditions[-1]
+    radius = _fixed_head_radius(data, head, _nu(mixing)).radius if p_mm.status is Status.OPTIMAL else np.inf
     applies = strict if strict.applies else relaxed if relaxed.applies else None
     goal = None if applies is None else (p_mm if applies is strict else p_relax).direction
     return JointPrediction(
@@ -144,7 +158,8 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
         v_direction=None if applies is None else head.head.direction,
         p_direction=goal,
         growth=growth,
-        why=_why(strict, relaxed, growth),
+        head_radius=radius,
+        why=_why(strict, relaxed, growth, radius),
     )
 
 
@@ -181,7 +196,7 @@ def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
     return float(np.max(missing[wanting] / head.slack[inputs[wanting]], initial=0.0))
 
 
-def _why(strict: Verdict, relaxed: Verdict, growth: float) -> str:
+def _why(strict: Verdict, relaxed: Verdict, growth: float, radius: float) -> str:
     """One sentence on what is known, and how surely."""
     applies = strict if strict.applies else relaxed
     if not applies.applies:
@@ -191,8 +206,187 @@ def _why(strict: Verdict, relaxed: Verdict, growth: float) -> str:
     sure = (
         "Certain" if isinstance(mixing, MixingCheck) and mixing.proved else "Expected, as Assumption C is not proved,"
     )
+    fixed = (
+        f"p^mm for every r ≥ {radius:.4g} that stays fixed while R grows"
+        if np.isfinite(radius)
+        else "where it goes at a fixed r while R grows is not known"
+    )
     if applies is strict:
-        return f"{sure} for the joint path: p^mm, by A Thm 5."
-    alone = "" if growth == 0.0 else f" once r ≥ {growth:.4g} R"
-    other = "" if growth == 0.0 else "; R growing alone leads to p^mm"
-    return f"{sure} for the joint path{alone}: p^relax, by A Thm 6{other}."
+        return f"{sure} for the joint path: p^mm, by A Thm 5, as r and R grow; {fixed}."
+    if growth == 0.0:
+        return f"{sure} for the joint path: p^relax, by A Thm 6; {fixed}."
+    return f"{sure} for the joint path once r ≥ {growth:.4g} R: p^relax, by A Thm 6; {fixed}."
+
+
+# ---- a head that stays bounded
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadRadius:
+    r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and R grows alone.
+
+    Attributes:
+        selected: (n_inputs,) the tokens α.
+        radius: for every fixed r from here on, p_R/R → p^mm(α) as R → ∞; inf where no such r is known.
+        proved: whether the ν that `radius` is computed from is proved; if not, `radius` is right only if the smallest ν found is.
+        nu: ν of Assumption C over the support set. alignment: κ, the smallest cosine of v^mm with :math:`Y_i (x_{i\alpha_i} - x_{it})`.
+        refuted: the largest r found at which another selection has the lower risk in the limit R → ∞, so that the path cannot go to
+            p^mm(α) there; 0 where none was found. rival: (n_inputs,) that selection, or None.
+
+    Between `refuted` and `radius` nothing is known: a mixture of tokens may have the lower risk there.
+    """
+
+    selected: IntArray
+    radius: float
+    proved: bool
+    nu: float
+    alignment: float
+    refuted: float
+    rival: IntArray | None
+
+    def __repr__(self) -> str:
+        rival = "no rival found" if self.rival is None else f"{self.rival.tolist()} wins up to {self.refuted:.4g}"
+        how = "proved" if self.proved else "not proved"
+        return f"HeadRadius({self.selected.tolist()} from r = {self.radius:.4g} on ({how}), {rival})"
+
+
+@implements("A", "Thm 5", "Thm 6")
+def head_radius(data: TokenDataset, selected: Any, *, limit: int = 4096) -> HeadRadius:
+    r"""The finite r from which the selection that Theorems 5 and 6 promise holds, and the r up to which another one wins.
+
+    As R → ∞ with r fixed, the risk of a selection β tends to that of a plain logistic regression on its tokens,
+    :math:`L_r(\beta) = \min_{\|v\| \le r} \frac1n \sum_i \ell(Y_i v^\top x_{i\beta_i})` with :math:`\ell(u) = \log(1 + e^{-u})`, and only
+    for large r does the widest label margin decide. Let Γ and ν be the constants of Assumption C over the support set S, M the longest
+    :math:`\|x_{i\alpha_i} - x_{it}\|` and κ the smallest cosine of v^mm with :math:`Y_i(x_{i\alpha_i} - x_{it})`. For any p some input of S
+    has a margin of at most :math:`r(\Gamma - \nu q)`, q being the largest attention in S to other tokens, while α costs at most
+    :math:`\ell(r\Gamma)`. Hence at the optimum, for all large R,
+
+    .. math:: q \le \bar q(r) = \frac{r\Gamma - \ell^{-1}(n\,\ell(r\Gamma))}{r\nu}, \qquad
+        \Big\| \frac vr - \frac{v^{mm}}{\|v^{mm}\|} \Big\|^2 \le \frac{2(\nu + M)}{\Gamma}\, \bar q(r),
+
+    both of which fall with r. Once the second is below κ², every α_i has the highest score of its input under v, and the risk exceeds
+    that of α by a multiple of the attention to other tokens, as in Theorem 1: p_R/R → p^mm. `radius` is that r.
+
+    Args:
+        data: one problem. selected: α (n_inputs,), such as `predict_limit(data).selected`.
+        limit: selections up to which rivals are looked for.
+    Returns:
+        A `HeadRadius`. Check it with `joint_path(data, r, R)` at a fixed r and large R.
+    """
+    whole_number(limit, "limit", at_least=0)
+    head = label_margin(one_problem(data), selected)
+    over = head.support if head.support.any() else np.ones(data.n_inputs, dtype=bool)
+    mixing = check_assumption_c(data, head.selected, inputs=over)
+    found = _fixed_head_radius(data, head, _nu(mixing))
+    if att_svm(data, head.selected).status is not Status.OPTIMAL:
+        found = _FixedHead(np.inf, found.nu, found.alignment)
+    refuted, rival = _last_rival(data, head, limit)
+    return HeadRadius(head.selected, found.radius, mixing.proved, found.nu, found.alignment, refuted, rival)
+
+
+@dataclass(frozen=True)
+class _FixedHead:
+    """The radius of a fixed head, with ν and κ, which it is made from."""
+
+    radius: float
+    nu: float
+    alignment: float
+
+
+def _nu(mixing: Any) -> float:
+    """ν of Assumption C: the proved one, or the smallest one found; zero where the assumption fails."""
+    if not mixing.holds:
+        return 0.0
+    return float(mixing.numbers["proved_nu" if mixing.proved else "nu"])
+
+
+def _fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> _FixedHead:
+    """The r at which the head is known to score every α_i above the other tokens of its input."""
+    away = np.take_along_axis(data.X, head.selected[:, None, None], axis=1) - data.X
+    other = data.mask & (np.arange(data.n_tokens) != head.selected[:, None])
+    if not other.any():
+        return _FixedHead(0.0, nu, 1.0)
+    lengths, gaps = np.linalg.norm(away, axis=-1)[other], (data.y[:, None] * (away @ head.head.direction))[other]
+    alignment = float(np.min(gaps / np.maximum(lengths, np.finfo(float).tiny)))
+    if not (head.margin > 0.0 and nu > 0.0 and alignment > SELECTED):
+        return _FixedHead(np.inf, nu, alignment)
+    most = float(np.max(lengths))
+    enough = head.margin * alignment**2 / (2.0 * (nu + most)) if np.isfinite(nu) else 0.5 * head.margin * alignment**2
+    spread = nu if np.isfinite(nu) else 1.0  # no token to mix in on S: there q = 0 and only ν q = Γ - u/r counts
+    low, high = 0.0, 1.0 / head.margin
+    while _most_mixed(high * head.margin, data.n_inputs) / (high * spread) >= enough:
+        low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if _most_mixed(middle * head.margin, data.n_inputs) / (middle * spread) >= enough:
+            low = middle
+        else:
+            high = middle
+    return _FixedHead(high, nu, alignment)
+
+
+def _most_mixed(x: float, n_inputs: int) -> float:
+    r""":math:`x - \ell^{-1}(n \ell(x))` for the logistic loss: log n for large x."""
+    small = float(np.exp(-x))
+    return float(np.log(n_inputs)) if small < 1e-300 else x + float(np.log(np.expm1(n_inputs * np.log1p(small))))
+
+
+def _last_rival(data: TokenDataset, head: LabelMargin, limit: int) -> tuple[float, IntArray | None]:
+    """The largest r found at which another selection that some p makes has a lower limit risk, and that selection."""
+    lengths = [int(length) for length in data.lengths]
+    if head.margin == 0.0 or prod(lengths) > limit:
+        return 0.0, None
+    each = np.arange(data.n_inputs)
+    every = all_selections(lengths)
+    every = every[np.any(every != head.selected, axis=-1)]
+    if len(every):
+        every = every[att_svm(data.repeat(len(every)), every).status == Status.OPTIMAL]
+    if not len(every):
+        return 0.0, None
+    rows = data.y[:, None] * data.X[each, every]  # (n_rivals, n_inputs, d_model)
+    margins = margins_of_outputs(data, data.X[each, every])
+    first, last = 1e-2 / head.margin, _certain_win(head.margin, float(margins.max()), data.n_inputs)
+    norms = np.geomspace(first, max(last, 2.0 * first), _HEAD_NORMS)
+    own = data.y[:, None] * data.X[each, head.selected]
+    heights = _limit_risks(own, norms)
+    mean = rows.mean(axis=1)
+    ahead = mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), np.finfo(float).tiny)
+    at_mean = log_mean_loss(
+        norms[:, None, None] * np.einsum("bid,bd->bi", rows, ahead)
+    )  # (n_norms, n_rivals): no lower than L_r
+    promising = np.argsort(np.min(at_mean - heights[:, None], axis=0), kind="stable")[: _RIVALS // 2]
+    promising = np.unique(np.concatenate([promising, np.argsort(-margins, kind="stable")[: _RIVALS // 2]]))
+    best: tuple[float, IntArray | None] = (0.0, None)
+    for k in promising:
+        wins = np.flatnonzero(_limit_risks(rows[k], norms) < heights - SELECTED)
+        if len(wins) == 0:
+            continue
+        low = float(norms[wins[-1]])
+        high = float(norms[min(wins[-1] + 1, len(norms) - 1)])
+        for _ in range(40 if high > low else 0):
+            middle = np.array([0.5 * (low + high)])
+            if _limit_risks(rows[k], middle)[0] < _limit_risks(own, middle)[0]:
+                low = float(middle[0])
+            else:
+                high = float(middle[0])
+        if low > best[0]:
+            best = (low, every[k])
+    return best
+
+
+def _certain_win(margin: float, other: float, n_inputs: int) -> float:
+    """An r beyond which the wider label margin has the lower risk whatever the other tokens are; capped where the two are nearly equal."""
+    cap = 1e3 * (1.0 + np.log(n_inputs)) / margin
+    r = 1.0 / margin
+    while r < cap and log_mean_loss(np.array([r * other])) - np.log(n_inputs) <= log_mean_loss(np.array([r * margin])):
+        r *= 2.0
+    return min(r, cap)
+
+
+def _limit_risks(rows: FloatArray, norms: FloatArray) -> FloatArray:
+    """log L_r of signed tokens (n_inputs, d_model) at increasing r, (n_norms,)."""
+    v, found = rows.mean(axis=0), []
+    for r in norms.tolist():
+        v = best_head(rows, r, v)
+        found.append(float(log_mean_loss(rows @ v)))
+    return np.array(found)
