@@ -1,5 +1,15 @@
-"""What every test needs: figures that open no window."""
+"""What every test needs: figures that open no window, and random examples that neither time nor chance decides."""
+
+from contextlib import suppress
 
 import matplotlib
 
 matplotlib.use("Agg")
+
+with suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("any machine")

@@ -60,3 +60,4 @@ KEPT_RANKS = (
 )
 FLOW_IN_TIME = 1e-6  # arc-length flow against the flow in time by another integrator, both far finer
 STIFF_FLOW = 1e-6  # a stiff flow at two tolerances, relative to its norm: what remains of errors that it contracts
+HANGING = 900.0  # seconds after which a process that is to end counts as hanging; how long it takes up to then decides nothing

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tolerances
+
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
 SIGNALLED = """
@@ -30,7 +32,9 @@ def start(folder, package, code, *, sigint="default_int_handler"):
     calling = f"import signal; signal.signal(signal.SIGINT, signal.{sigint}); import {module}; {module}.{function}()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
     command = [sys.executable, "-c", calling, "--version"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=tolerances.HANGING
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+import tolerances
 from fake_claims import fake_claim
 from marginlens.experiments.catalogue import chosen
 from marginlens.experiments.claim import Effort
@@ -71,10 +73,9 @@ def test_every_claim_is_told_from_begin_to_end(two):
 
 
 def left_behind():
-    """Processes that are still there after a while; the pool's own thread may have buried one without having noted it yet."""
-    patience = 500
-    while multiprocessing.active_children() and patience:
-        patience -= 1
+    """Processes that do not end; the pool's own thread may have buried one without having noted it yet."""
+    until = time.monotonic() + tolerances.HANGING
+    while multiprocessing.active_children() and time.monotonic() < until:
         time.sleep(0.02)
     return multiprocessing.active_children()
 
@@ -125,10 +126,23 @@ def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
     assert left_behind() == []
 
 
-_SLOW = """
+_ENDLESS = """
+import time
+from fake_claims import curve as draw
+
+ID, LABELS, TITLE, STATEMENT, PROTOCOL, PAPER_VALUE, EXPECTED = __name__, ("A Thm 4",), "", "", "", "", {}
+
+def compute(effort, progress):
+    while True:
+        time.sleep(1.0)
+"""
+_WATCHED = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+import endless_1, endless_2
 from marginlens import cli
+from marginlens.experiments import catalogue
+from marginlens.experiments.claim import Claim
 from marginlens.report import workers
 
 pass_on = workers._pass_on
@@ -139,6 +153,7 @@ def tell(told, by_id, bars, begin):
         print("two at work", flush=True)
 
 workers._pass_on = tell
+catalogue.claims = lambda: (Claim.of(endless_1), Claim.of(endless_2))
 if __name__ == "__main__":
     cli.main()
 """
@@ -146,24 +161,29 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_every_process_and_leaves_nothing(tmp_path, number):
-    script = tmp_path / "script.py"
-    script.write_text(_SLOW)
-    command = [sys.executable, script, "reproduce", "--only", "C-L3,A-F9"]
-    environment = {**os.environ, "MARGINLENS_THREADS": "2"}
+    scripts, here = tmp_path / "scripts", tmp_path / "here"
+    for folder in (scripts, here):
+        folder.mkdir()
+    (scripts / "script.py").write_text(_WATCHED)
+    for name in ("endless_1.py", "endless_2.py"):
+        (scripts / name).write_text(_ENDLESS)
+    command = [sys.executable, scripts / "script.py", "reproduce"]
+    tests = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "MARGINLENS_THREADS": "2", "PYTHONPATH": paths}
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     assert process.stdout.readline() == b"two at work\n", process.stderr.read()
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=tolerances.HANGING)
     assert process.returncode == 130, errors
     assert b"interrupted" in errors
-    for _ in range(200):
-        if not alive(process.pid):
-            break
+    until = time.monotonic() + tolerances.HANGING
+    while alive(process.pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert not alive(process.pid)
-    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+    assert list(here.iterdir()) == []
 
 
 def alive(group):
