@@ -19,7 +19,7 @@ class HeavyTail(ml.Loss):
         return -np.arctan(u)
 
     def log_abs_derivative(self, u):
-        """log|ℓ'(u)|, which is all that descent asks for."""
+        """log|ℓ'(u)|; its sign is read off the value."""
         return -np.log1p(np.square(u))
 
 

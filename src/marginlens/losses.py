@@ -1,19 +1,19 @@
-r"""Losses ℓ of the signed margin u = Y f(X): value, derivative, log|derivative|, and the constants of Assumption A.
+r"""Losses ℓ of the signed margin u = Y f(X): value, derivative as sign and logarithm, and the constants of Assumption A.
 
-Every theorem here needs a strictly decreasing ℓ, so the derivative is negative and `log_abs_derivative` carries all of it: descent
-compares inputs by it even when the derivative itself has underflowed.
+Descent compares inputs by log|ℓ'| even where ℓ' itself has underflowed, and by the sign of ℓ', which is −1 for the losses of the
+theorems and anything for a loss of your own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from marginlens.errors import float_array, real_number, reject
+from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number, reject
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -21,6 +21,35 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
+_DIFFERENCE_STEPS = (
+    1e-5,
+    1e-6,
+    1e-7,
+    1e-4,
+    1e-3,
+    1e-2,
+    0.1,
+    1.0,
+    4.0,
+)  # relative to 1 + |u|, in the order they are tried
+_NEIGHBOUR_STEPS = (
+    1e-9,
+    1e-8,
+    1e-7,
+    1e-6,
+    1e-5,
+    1e-4,
+)  # relative to 1 + |u|, where ℓ'(u) is too small for differences of ℓ
+_RULES = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
+_GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
+_VALUE_ROUNDING = 32.0 * np.finfo(float).eps  # relative differences of two values that rounding alone may make
+
+
+class SignedLog(NamedTuple):
+    """The numbers `sign · exp(log)`, which may be far below the smallest float64; arrays of one shape."""
+
+    sign: FloatArray
+    log: FloatArray
 
 
 @dataclass(frozen=True)
@@ -54,59 +83,109 @@ class LossConstants:
 class Loss:
     r"""A differentiable loss of the margin; subclass it to plug in your own.
 
-    A subclass gives `value` and `log_abs_derivative` as NumPy functions, elementwise and finite for margins up to ±1e6;
-    `derivative` follows from the latter because the loss must decrease. `constants` samples the interval unless overridden.
+    A subclass defines `value` and at least one of `derivative` and `log_abs_derivative`, as NumPy functions: elementwise, an array of
+    the shape of u, without nan for margins up to ±1e6. The other one follows. `log_abs_derivative` is the one to give where ℓ' may
+    underflow. It says nothing of the sign of ℓ': that is the sign of `derivative` where you define it, and of differences of `value`
+    where you do not; define `derivative_sign` to say it yourself. `constants` samples the interval unless overridden.
     """
 
     code: ClassVar[int] = -1  # which branch of the compiled loop evaluates log|ℓ'|; -1: none, the loop runs in NumPy
 
     def value(self, u: Any) -> FloatArray:
         """ℓ(u)."""
-        raise TypeError(f"{type(self).__name__} must define value(u)")
+        raise _lacking(self, "value(u)")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """log |ℓ'(u)|."""
-        raise TypeError(f"{type(self).__name__} must define log_abs_derivative(u)")
+        """log |ℓ'(u)|, -inf where ℓ' is zero."""
+        if not _defines(self, "derivative"):
+            raise _lacking(self, "derivative(u) or log_abs_derivative(u)")
+        with np.errstate(divide="ignore"):
+            return np.log(np.abs(_evaluate(self, "derivative", float_array(u, "u"))))
 
     def derivative(self, u: Any) -> FloatArray:
-        """ℓ'(u), which is negative."""
-        return -np.exp(self.log_abs_derivative(u))
+        """ℓ'(u)."""
+        if not _defines(self, "log_abs_derivative"):
+            raise _lacking(self, "derivative(u) or log_abs_derivative(u)")
+        u = float_array(u, "u")
+        return self.derivative_sign(u) * np.exp(_evaluate(self, "log_abs_derivative", u))
+
+    def derivative_sign(self, u: Any) -> FloatArray:
+        """The sign of ℓ'(u): -1, 0 or 1."""
+        u = float_array(u, "u")
+        if not _defines(self, "derivative"):
+            return _sign_from_values(self, u)
+        sign = np.sign(_evaluate(self, "derivative", u))
+        hidden = sign == 0.0  # perhaps by underflow
+        if _defines(self, "log_abs_derivative") and hidden.any():
+            sign = np.array(sign)
+            sign[hidden] = _sign_from_values(self, u[hidden])
+        return sign
 
     def rise(self, u: Any, delta: Any) -> FloatArray:
         r""":math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
         u, delta = _together(u=u, delta=delta)
         nodes = u[..., None] - delta[..., None] * (0.5 + 0.5 * _NODES)
-        integral = delta * 0.5 * np.sum(_WEIGHTS * np.exp(self.log_abs_derivative(nodes)), axis=-1)
-        return np.where(np.abs(delta) <= 1.0, integral, self.value(u - delta) - self.value(u))
+        slope = slope_of(self, nodes)
+        integral = delta * 0.5 * np.sum(_WEIGHTS * (-slope.sign * np.exp(slope.log)), axis=-1)
+        return np.where(np.abs(delta) <= 1.0, integral, value_of(self, u - delta) - value_of(self, u))
 
     def log_rise(self, u: Any, log_delta: Any, sign: Any) -> FloatArray:
-        r""":math:`\log|\ell(u - \delta) - \ell(u)|` for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`, finite when δ underflows.
+        r""":math:`\log|\ell(u - \delta) - \ell(u)|` for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`, finite when δ underflows."""
+        return self.signed_log_rise(u, log_delta, sign).log
 
-        The sign of the rise is the sign of δ, because the loss decreases.
+    def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
+        r""":math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
+
+        Both hold when δ underflows. Where the loss decreases the sign of the rise is that of δ.
         """
         u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
-        first_order = np.asarray(self.log_abs_derivative(u)) + log_delta
+        small = self._small_rise(u, log_delta, sign)
         large = log_delta > _FIRST_ORDER
         delta = sign * np.exp(np.where(large, log_delta, 0.0))
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            ends = np.abs(self.value(u - delta)), np.abs(self.value(u))
-            exact = np.log(np.abs(self.rise(u, delta)))
-        lost = ~(np.isfinite(exact) & (np.maximum(*ends) > VISIBLE))
-        logs = np.where(lost & large, self._log_integral(u, delta), exact) if np.any(lost & large) else exact
-        return np.where(large, logs, first_order)
+            ends = np.abs(value_of(self, u - delta)), np.abs(value_of(self, u))
+            rise = self.rise(u, delta)
+            exact = np.log(np.abs(rise))
+        lost = large & ~(np.isfinite(exact) & (np.maximum(*ends) > VISIBLE))
+        rise_sign = np.sign(rise)
+        if np.any(lost):
+            integral = self._log_integral(u, delta)
+            rise_sign, exact = np.where(lost, integral.sign, rise_sign), np.where(lost, integral.log, exact)
+        return SignedLog(np.where(large, rise_sign, small.sign), np.where(large, exact, small.log))
 
-    def _log_integral(self, u: FloatArray, delta: FloatArray) -> FloatArray:
-        """log |∫ ℓ'| between u - δ and u, by panels of length one from the end where |ℓ'| is larger: the rest is below rounding."""
+    def _small_rise(self, u: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
+        """-ℓ'(u) δ, and for a loss of one's own ℓ''(u) δ²/2 as well, which is all there is where ℓ'(u) is zero."""
+        slope = slope_of(self, u)
+        first = SignedLog(-slope.sign * sign, slope.log + log_delta)
+        if compiled_code(self) >= 0:
+            return first
+        curvature = second_of(self, u)
+        with np.errstate(divide="ignore"):
+            second = np.log(np.abs(curvature)) - np.log(2.0) + 2.0 * log_delta
+        if not np.any(second > first.log + _FIRST_ORDER):
+            return first
+        logs = np.stack([first.log, second])
+        weights = np.stack([first.sign, np.where(sign == 0.0, 0.0, np.sign(curvature))])
+        total, total_sign = logsumexp(logs, axis=0, b=weights, return_sign=True)
+        return SignedLog(np.asarray(total_sign), np.asarray(total))
+
+    def _log_integral(self, u: FloatArray, delta: FloatArray) -> SignedLog:
+        """-∫ ℓ' from u to u - δ, by panels of length one from the end where |ℓ'| is larger: the rest is below rounding."""
         low, high, span = np.minimum(u - delta, u), np.maximum(u - delta, u), np.abs(delta)
-        from_low = np.asarray(self.log_abs_derivative(low)) >= np.asarray(self.log_abs_derivative(high))
+        from_low = slope_of(self, low).log >= slope_of(self, high).log
         first = np.where(from_low, low, high)
         start = np.minimum(np.arange(_PANELS), span[..., None])  # (…, n_panels)
         size = np.minimum(span[..., None] - start, 1.0)
         inside = start[..., None] + size[..., None] * (0.5 + 0.5 * _NODES)
         at = first[..., None, None] + np.where(from_low, 1.0, -1.0)[..., None, None] * inside
+        slope = slope_of(self, at)
         with np.errstate(divide="ignore"):
-            logs = np.asarray(self.log_abs_derivative(at)) + np.log(0.5 * size[..., None] * _WEIGHTS)
-        return np.asarray(logsumexp(logs, axis=(-2, -1)))
+            logs = slope.log + np.log(0.5 * size[..., None] * _WEIGHTS)
+        if np.all(slope.sign == -1.0):
+            return SignedLog(np.sign(delta), np.asarray(logsumexp(logs, axis=(-2, -1))))
+        with np.errstate(divide="ignore"):
+            total, sign = logsumexp(logs, axis=(-2, -1), b=-slope.sign, return_sign=True)
+        return SignedLog(np.asarray(sign) * np.sign(delta), np.asarray(total))
 
     @implements("A", "Assumption A")
     def constants(self, low: float, high: float) -> LossConstants:
@@ -116,13 +195,11 @@ class Loss:
         """
         low, high = _interval(low, high)
         u = np.linspace(low, high, 20_001)
-        log_slope, slope = np.asarray(self.log_abs_derivative(u)), self.derivative(u)
+        sign, log_slope = slope_of(self, u)
         log_bound, log_smallest = float(np.max(log_slope)), float(np.min(log_slope))
         if not high > low:
-            return LossConstants(
-                -np.inf, log_bound, log_smallest, bool(np.all(slope <= 0.0)) and log_smallest > -np.inf
-            )
-        relative = np.where(slope > 0.0, 1.0, -1.0) * np.exp(log_slope - max(log_bound, -1e300))
+            return LossConstants(-np.inf, log_bound, log_smallest, bool(np.all(sign < 0.0)))
+        relative = sign * np.exp(log_slope - max(log_bound, -1e300))
         steepest = float(np.max(np.abs(np.diff(relative)) / np.diff(u)))
         log_lipschitz = float(np.log(steepest)) + log_bound if steepest > 0.0 else -np.inf
         return LossConstants(log_lipschitz, log_bound, log_smallest, self._decreases(u))
@@ -150,6 +227,10 @@ class Logistic(Loss):
         """-log(1 + e^u)."""
         return -np.logaddexp(0.0, float_array(u, "u"))
 
+    def derivative_sign(self, u: Any) -> FloatArray:
+        """-1 everywhere."""
+        return np.full_like(float_array(u, "u"), -1.0)
+
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
         low, high = _interval(low, high)
@@ -173,6 +254,10 @@ class Exponential(Loss):
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """-u."""
         return -float_array(u, "u")
+
+    def derivative_sign(self, u: Any) -> FloatArray:
+        """-1 everywhere."""
+        return np.full_like(float_array(u, "u"), -1.0)
 
     def derivative(self, u: Any) -> FloatArray:
         """-e^-u."""
@@ -198,10 +283,140 @@ class Correlation(Loss):
         """0."""
         return np.zeros_like(float_array(u, "u"))
 
+    def derivative_sign(self, u: Any) -> FloatArray:
+        """-1 everywhere."""
+        return np.full_like(float_array(u, "u"), -1.0)
+
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: a constant slope of -1."""
         _interval(low, high)
         return LossConstants(-np.inf, 0.0, 0.0, True)
+
+
+def compiled_code(loss: Loss) -> int:
+    """`loss.code`, or -1 for a subclass that overrides what the code stands for, which only NumPy can evaluate."""
+    classes = type(loss).__mro__
+    coded = next(k for k, family in enumerate(classes) if "code" in vars(family))
+    overridden = any(name in vars(family) for family in classes[:coded] for name in _RULES)
+    return -1 if overridden else loss.code
+
+
+def value_of(loss: Loss, u: FloatArray) -> FloatArray:
+    """ℓ(u), refused where a loss of one's own gives something else than one finite number for each margin."""
+    return _evaluate(loss, "value", u)
+
+
+def slope_of(loss: Loss, u: FloatArray) -> SignedLog:
+    """ℓ'(u) as sign and logarithm, the latter -inf where the sign is zero; refused where a loss of one's own gives something else."""
+    log, sign = _evaluate(loss, "log_abs_derivative", u), np.sign(_evaluate(loss, "derivative_sign", u))
+    return SignedLog(sign, np.where(sign == 0.0, -np.inf, log))
+
+
+def second_of(loss: Loss, u: FloatArray) -> FloatArray:
+    """ℓ''(u) by a central difference of ℓ'; zero where it underflows."""
+    h = 1e-5 * (1.0 + np.abs(u))
+    ahead, behind = slope_of(loss, u + h), slope_of(loss, u - h)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (ahead.sign * np.exp(ahead.log) - behind.sign * np.exp(behind.log)) / ((u + h) - (u - h))
+
+
+def rising_margin(loss: Loss, low: float, high: float) -> float | None:
+    """A margin of [low, high] at which ℓ increases, None where a fine grid finds none."""
+    if compiled_code(loss) >= 0:
+        return None
+    u = np.linspace(*_interval(low, high), _GRID)
+    rising = slope_of(loss, u).sign > 0.0
+    return float(u[np.argmax(rising)]) if rising.any() else None
+
+
+def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
+    """`loss.method(u)` as a float64 array; what a loss of one's own gives is checked, for finite u."""
+    if compiled_code(loss) >= 0:
+        return np.asarray(getattr(loss, method)(u))
+    array = _array_from(loss, method, u)
+    wrong = np.isnan(array) | (array == np.inf) | ((array == -np.inf) & (method != "log_abs_derivative"))
+    wrong &= np.isfinite(u)
+    if np.any(wrong):
+        margin = float(np.asarray(u)[wrong][0])
+        got = f"{array[wrong][0]} from {type(loss).__name__} at u = {margin:.6g}"
+        raise reject("loss", f"a loss whose {method}(u) is a finite number at every margin", got)
+    return array
+
+
+def _array_from(loss: Loss, method: str, u: FloatArray) -> FloatArray:
+    """`loss.method(u)` as a float64 array of the shape of u; refused where it is anything else."""
+    given = getattr(loss, method)(u)
+    try:
+        array = np.asarray(given)
+    except NOT_NUMBERS:
+        array = np.empty(0, dtype=object)
+    numbers = array.dtype.kind in "fiub"
+    if not numbers or array.shape != np.shape(u):
+        got = f"shape {array.shape}" if numbers else type(given).__name__
+        expected = f"a loss whose {method}(u) is an array of real numbers, of u's shape {np.shape(u)}"
+        raise reject("loss", expected, f"{got} from {type(loss).__name__}")
+    return array.astype(np.float64, copy=False)
+
+
+def _defines(loss: Loss, method: str) -> bool:
+    """Whether the class of a loss has its own version of a method."""
+    return getattr(type(loss), method) is not getattr(Loss, method)
+
+
+def _lacking(loss: Loss, method: str) -> InputError:
+    return reject("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
+
+
+def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
+    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of ℓ(u + h) - ℓ(u - h), where this is 2h|ℓ'| to a factor two.
+
+    Beside a zero of ℓ' such differences are rounding; there ℓ' is interpolated between neighbours whose signs are known. Where ℓ has
+    saturated, the first difference that can be seen at all decides.
+    """
+    flat = np.ravel(u)
+    log = np.ravel(_evaluate(loss, "log_abs_derivative", u))
+    sign, seen, sure = _difference_signs(loss, flat, log)
+    still = (log == -np.inf) | ~np.isfinite(flat)
+    sign[still] = 0.0
+    open_ = np.flatnonzero(~(sure | still))
+    for step in _NEIGHBOUR_STEPS:
+        if not len(open_):
+            break
+        h = step * (1.0 + np.abs(flat[open_]))
+        points = np.stack([flat[open_] - h, flat[open_] + h])
+        logs = _evaluate(loss, "log_abs_derivative", points)
+        signs, _, known = _difference_signs(loss, points.ravel(), logs.ravel())
+        signs, known = signs.reshape(points.shape), known.reshape(points.shape).all(axis=0)
+        middle = np.sum(signs * np.exp(logs - np.max(logs, axis=0)), axis=0)
+        sign[open_[known]], seen[open_[known]] = np.sign(middle[known]), True
+        open_ = open_[~known]
+    lost = ~(seen | still)
+    if lost.any():
+        at = f"{type(loss).__name__}.value has no slope around u = {float(flat[lost][0]):.6g}, where log_abs_derivative is finite"
+        raise reject("loss", "one whose value(u) shows the sign of its slope", at, "Define derivative_sign(u).")
+    return sign.reshape(np.shape(u))
+
+
+def _difference_signs(loss: Loss, u: FloatArray, log: FloatArray) -> tuple[FloatArray, Any, Any]:
+    """Signs of central differences of ℓ at margins (m,), which of them are beyond rounding, and which agree with log|ℓ'| (m,)."""
+    sign, seen, sure = np.zeros(len(u)), np.zeros(len(u), dtype=bool), ~np.isfinite(u)
+    for step in _DIFFERENCE_STEPS:
+        open_ = np.flatnonzero(~sure)
+        if not len(open_):
+            break
+        at = u[open_]
+        h = step * (1.0 + np.abs(at))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            ahead, behind = _array_from(loss, "value", at + h), _array_from(loss, "value", at - h)
+            change = ahead - behind
+            visible = np.isfinite(change) & (np.abs(change) > _VALUE_ROUNDING * (np.abs(ahead) + np.abs(behind)))
+            ratio = np.log(np.abs(change)) - np.log((at + h) - (at - h)) - log[open_]
+            agrees = visible & (np.abs(ratio) < np.log(2.0))
+        new = visible & (agrees | ~seen[open_])
+        sign[open_[new]] = np.sign(change[new])
+        seen[open_] |= visible
+        sure[open_] |= agrees
+    return sign, seen, sure
 
 
 def _together(**given: Any) -> list[FloatArray]:
@@ -228,8 +443,12 @@ def _interval(low: float, high: float) -> tuple[float, float]:
 
 
 def as_loss(loss: Any) -> Loss:
-    """`loss` if it is a Loss, else the sentence that says what is expected."""
+    """`loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.Loss", what)
+    if not _defines(loss, "value"):
+        raise _lacking(loss, "value(u)")
+    if not (_defines(loss, "derivative") or _defines(loss, "log_abs_derivative")):
+        raise _lacking(loss, "derivative(u) or log_abs_derivative(u)")
     return loss

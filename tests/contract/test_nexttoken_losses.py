@@ -80,5 +80,7 @@ def test_what_is_not_a_loss_is_refused():
     class Empty(NextTokenLoss):
         pass
 
-    with pytest.raises(TypeError, match="must define value"):
+    with pytest.raises(InputError, match=r"a loss that defines value\(outputs, labels\); got Empty"):
         Empty().value(np.ones((1, 2)), np.zeros(1, dtype=int))
+    with pytest.raises(InputError, match=r"a loss that defines value\(outputs, labels\); got Empty"):
+        as_nexttoken_loss(Empty())

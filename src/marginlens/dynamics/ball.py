@@ -201,7 +201,7 @@ class _Model:
 
 def is_sunk(landscape: Landscape, c: FloatArray, excess: ExcessRisk) -> tuple[BoolArray, FloatArray]:
     """Where the risk at points (batch, r) is far below that of the tokens that `excess` is relative to, and the risk's logarithm."""
-    if not (excess.sign < 0.0).any():
+    if not ((excess.sign < 0.0).any() and landscape.is_positive):
         return np.zeros(len(c), dtype=np.bool_), np.zeros(len(c))
     risk = landscape.log_risk(c)
     return (excess.sign < 0.0) & (risk < excess.log + np.log(_SUNK)), risk

@@ -16,7 +16,7 @@ from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step,
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
 from marginlens.errors import n_axes, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
 from marginlens.threads import over_problems
 
@@ -62,7 +62,7 @@ def descend(
     first = np.zeros((len(batch), data.d_key)) if start is None else np.array(data.point(start, "start"))
     first = first.reshape(len(batch), data.d_key)
     steps = np.append(save, n_steps)  # the final iterate rides along as one more saved step
-    run = _in_numpy if callable(v) or loss.code < 0 else _compiled
+    run = _in_numpy if callable(v) or compiled_code(loss) < 0 else _compiled
     trajectory = finish(batch, run(batch, v, loss, step, first, steps), record, save, (v, loss))
     return trajectory if data.is_batch else single(trajectory)
 
@@ -89,7 +89,7 @@ def _in_numpy(batch: TokenDataset, v: Any, loss: Loss, step: StepRule, start: Fl
 
     def gradient(p: FloatArray) -> ScaledVector:
         at, margin = head.attend(logits(batch, p))
-        return pairwise_gradient(batch.K, at, np.asarray(loss.log_abs_derivative(margin)))
+        return pairwise_gradient(batch.K, at, slope_of(loss, margin))
 
     points, reason, taken = descend_stepwise(gradient, start, step, int(steps[-1]), steps)
     return Run(points, reason, taken, logits(batch, points[:, -1]))

@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics.landscape import Landscape
 from marginlens.dynamics.weights import pair_weights
-from marginlens.losses import Loss
+from marginlens.losses import Loss, compiled_code
 
 _LOST = 1e-9  # a gradient this small beside its own terms has no direction that an integrator could follow in double precision
 _NEWTON = 8  # steps to a minimum close by
@@ -28,7 +28,7 @@ class SteepestDescent:
         keys = self.landscape.keys
         self._keys = np.ascontiguousarray(keys.reshape(data.mask.size, keys.shape[-1]))  # (n_inputs * n_tokens, r)
         self._sizes = np.linalg.norm(self._keys, axis=-1)
-        self._code = loss.code if self.landscape.is_linear else -1
+        self._code = compiled_code(loss) if self.landscape.is_linear else -1
         if self._code >= 0:
             scores = data.scores(v)
             self._scores = np.where(np.isfinite(scores), scores, 0.0)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from marginlens.data import TokenDataset
 from marginlens.dynamics.attention import Attended, logits
 from marginlens.dynamics.heads import as_head
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, SignedLog, as_loss, slope_of
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -44,24 +44,26 @@ class ScaledVector:
         return f"ScaledVector(shape={self.vector.shape}, log_norm={np.round(self.log_norm, 3)})"
 
 
-def pairwise_gradient(K: FloatArray, at: Attended, log_slope: FloatArray) -> ScaledVector:
-    r"""Gradient of the mean loss from attention, score gaps and log|ℓ'| per input.
+def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog) -> ScaledVector:
+    r"""Gradient of the mean loss from attention, score gaps and ℓ' per input.
 
     .. math:: \nabla L = \tfrac1n \sum_i \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i}),
         \quad f_i = \gamma_{i\alpha_i} - \delta_i
 
     Args:
-        K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. log_slope: (…, n_inputs).
+        K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. slope: ℓ' as sign and logarithm, each (…, n_inputs).
     """
     tied = at.gap == 0.0
-    value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])  # γ_t - f with the sign of -ℓ'
+    value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])  # f - γ_t
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = at.log_s + np.log(np.abs(value)) + np.where(tied, at.log_unit[..., None], 0.0) + log_slope[..., None]
+        logs = at.log_s + np.log(np.abs(value)) + np.where(tied, at.log_unit[..., None], 0.0) + slope.log[..., None]
     np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
     logs = np.where(value == 0.0, -np.inf, logs)
     largest = np.max(logs, axis=(-2, -1))
     safe = np.where(largest == -np.inf, 0.0, largest)
-    weights = np.sign(value) * np.exp(logs - safe[..., None, None]) / K.shape[-3]  # (…, n_inputs, n_tokens)
+    weights = (
+        -slope.sign[..., None] * np.sign(value) * np.exp(logs - safe[..., None, None]) / K.shape[-3]
+    )  # (…, n_inputs, n_tokens)
     away = K - np.take_along_axis(K, at.alpha[..., None, None], axis=-2)
     return ScaledVector(np.einsum("...it,...itd->...d", weights, away), safe)
 
@@ -80,4 +82,4 @@ def risk_gradient(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -
         A `ScaledVector`; `.value()` is the gradient itself, `.log_norm` its size where that underflows.
     """
     at, margin = as_head(data, v).attend(logits(data, p))
-    return pairwise_gradient(data.K, at, np.asarray(as_loss(loss).log_abs_derivative(margin)))
+    return pairwise_gradient(data.K, at, slope_of(as_loss(loss), margin))

@@ -26,7 +26,7 @@ from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
 from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
 from marginlens.errors import n_axes, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
 from marginlens.threads import over_problems
 
@@ -85,9 +85,10 @@ def joint_gradient(
         Check the second with `risk_gradient`, the first with differences of `risk`.
     """
     at = attend(logits(data, p), data.scores(v), data.mask)
-    slopes = np.asarray(as_loss(loss).log_abs_derivative(at.margin))  # (…, n_inputs)
-    largest = np.max(slopes, axis=-1)
-    weights = -np.exp(slopes - largest[..., None]) * data.y / data.n_inputs
+    slopes = slope_of(as_loss(loss), at.margin)  # (…, n_inputs)
+    largest = np.max(slopes.log, axis=-1)
+    largest = np.where(largest == -np.inf, 0.0, largest)
+    weights = slopes.sign * np.exp(slopes.log - largest[..., None]) * data.y / data.n_inputs
     output = attention_output(data, at.log_s, at.alpha)
     return (
         ScaledVector(np.einsum("...i,...id->...d", weights, output), largest),
@@ -132,7 +133,7 @@ def descend_joint(
     batch = data.as_batch()
     first = _start(data, start)
     steps = np.append(save, n_steps)
-    run = _in_numpy if loss.code < 0 else _compiled
+    run = _in_numpy if compiled_code(loss) < 0 else _compiled
     heads, points, reason, taken = run(batch, loss, step, first, steps)
     with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
         attention = softmax(batch, points[:, -1])

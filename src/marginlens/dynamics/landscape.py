@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,23 @@ from marginlens.data import TokenDataset
 from marginlens.dynamics.attention import Attended, attend, centred_keys, probabilities
 from marginlens.dynamics.heads import LinearHead, TorchHead, as_head
 from marginlens.dynamics.risk import ExcessRisk
-from marginlens.losses import VISIBLE, Loss, as_loss
+from marginlens.losses import (
+    VISIBLE,
+    Exponential,
+    Logistic,
+    Loss,
+    SignedLog,
+    as_loss,
+    compiled_code,
+    slope_of,
+    value_of,
+)
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 _SPAN = 1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
-_SLOPE_STEP = 1e-5  # margins by which log|ℓ'| is differentiated
+_SLOPE_STEP = 1e-5  # margins by which ℓ' or log|ℓ'| is differentiated
+_GRID = 2_001  # margins at which a loss is asked for its sign
 _DIRECT = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
 _GAUSS = np.polynomial.legendre.leggauss(5)
 _NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
@@ -65,6 +77,16 @@ class Landscape:
         """Whether the head is a vector v, so that no token's score depends on the attention."""
         return isinstance(self._head, LinearHead)
 
+    @cached_property
+    def is_positive(self) -> bool:
+        """Whether no risk is negative: then the smaller the logarithm of a risk, the better. False where it is not known."""
+        if isinstance(self.loss, Logistic | Exponential) and compiled_code(self.loss) >= 0:
+            return True
+        if not isinstance(self._head, LinearHead):
+            return False
+        scores = self._head.scores[self.data.mask]
+        return bool(np.all(value_of(self.loss, np.linspace(scores.min(), scores.max(), _GRID)) >= 0.0))
+
     def best_tokens(self) -> IntArray:
         """The highest-scoring token of each input under a linear head, (n_inputs,)."""
         return np.argmax(self._head.scores, axis=-1)  # type: ignore[attr-defined]
@@ -80,7 +102,9 @@ class Landscape:
     def excess(self, c: FloatArray, alpha: IntArray) -> ExcessRisk:
         r"""Risk at points (batch, r) less that of selecting `alpha` (batch, n_inputs) outright, exact at any norm."""
         top, log_delta, sign = self._shortfall(self.logits(c), alpha)
-        logs = np.where(sign == 0.0, -np.inf, self.loss.log_rise(top, log_delta, sign))
+        rise = self.loss.signed_log_rise(top, log_delta, sign)
+        sign = np.where(sign == 0.0, 0.0, rise.sign)
+        logs = np.where(sign == 0.0, -np.inf, rise.log)
         largest = np.max(logs, axis=-1)
         safe = np.where(np.isfinite(largest), largest, 0.0)
         total = np.sum(sign * np.exp(logs - safe[:, None]), axis=-1) / self.data.n_inputs
@@ -90,9 +114,9 @@ class Landscape:
     def log_risk(self, c: FloatArray) -> FloatArray:
         """Logarithm of the risk at points (batch, r); nan where a loss is not positive. Losses that underflow fall like their slopes."""
         margin = self._attend(self.logits(c))[1]
-        value = np.asarray(self.loss.value(margin))
+        value = value_of(self.loss, margin)
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(np.abs(value) > VISIBLE, np.log(value), np.asarray(self.loss.log_abs_derivative(margin)))
+            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(self.loss, margin).log)
             return np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.data.n_inputs)
 
     def view(self, c: FloatArray) -> View:
@@ -104,16 +128,16 @@ class Landscape:
         Exact for a linear head; for a nonlinear one the curvature of ψ is left out, which saturation makes negligible.
         """
         at, margin = self._attend(self.logits(c))
-        slope = np.asarray(self.loss.log_abs_derivative(margin))  # (batch, n_inputs)
+        slope = slope_of(self.loss, margin)  # (batch, n_inputs)
         value = np.where(at.gap == 0.0, -at.shortfall[..., None], at.gap - at.delta[..., None])
         with np.errstate(divide="ignore", invalid="ignore"):
             pull = at.log_s + np.log(np.abs(value)) + np.where(at.gap == 0.0, at.log_unit[..., None], 0.0)
         nothing = (value == 0.0) | ~self.data.mask
         pull = np.where(nothing, -np.inf, pull)  # log s_t |γ_t - f|, the selected token included
-        logs = pull + slope[..., None]
+        logs = pull + slope.log[..., None]
         unit = np.max(logs, axis=(-2, -1))
         unit = np.where(np.isfinite(unit), unit, 0.0)
-        weight = np.sign(value) * np.exp(logs - unit[:, None, None]) / self.data.n_inputs
+        weight = -slope.sign[..., None] * np.sign(value) * np.exp(logs - unit[:, None, None]) / self.data.n_inputs
         chosen = self.keys[np.arange(self.data.n_inputs), at.alpha]  # (batch, n_inputs, r)
         away = np.where(self.data.mask[..., None], self.keys - chosen[..., None, :], 0.0)
         gradient = np.einsum("bit,bitr->br", weight, away)
@@ -126,18 +150,28 @@ class Landscape:
         pulls = np.isfinite(largest)  # false for an input whose tokens all score the same, or that has one token only
         largest = np.where(pulls, largest, 0.0)
         own = np.einsum("bit,bitr->bir", np.sign(value) * np.exp(pull - largest[..., None]), away)  # -∇f_i, own scale
-        bend = self._bend(margin) * np.exp(np.where(pulls, 2.0 * largest + slope - unit[:, None], -np.inf))
+        factor, scale = self._curvature(margin, slope)
+        bend = factor * np.exp(np.where(pulls, 2.0 * largest + scale - unit[:, None], -np.inf))
         bend /= self.data.n_inputs
         hessian += np.matmul(np.swapaxes(own * bend[..., None], -1, -2), own)
         with np.errstate(divide="ignore"):
-            terms = at.log_s + np.log(np.abs(at.gap)) + slope[..., None]
+            terms = at.log_s + np.log(np.abs(at.gap)) + slope.log[..., None]
             log_size = unit + np.log(np.sum(np.exp(terms - unit[:, None, None]), axis=(-2, -1)) / self.data.n_inputs)
         return View(at.alpha, gradient, hessian, size, log_size, unit)
 
-    def _bend(self, margin: FloatArray) -> FloatArray:
-        """ℓ''/|ℓ'| by a central difference of log|ℓ'|."""
-        ahead, behind = (np.asarray(self.loss.log_abs_derivative(margin + h)) for h in (_SLOPE_STEP, -_SLOPE_STEP))
-        return (behind - ahead) / (2.0 * _SLOPE_STEP)
+    def _curvature(self, margin: FloatArray, slope: SignedLog) -> tuple[FloatArray, FloatArray]:
+        """ℓ'' as a factor and the logarithm of its scale, each (batch, n_inputs), by central differences.
+
+        They are those of log|ℓ'| for the losses that decrease, which is as exact far out as anywhere, and those of ℓ' for a loss of
+        one's own, whose ℓ' may vanish.
+        """
+        ahead, behind = (slope_of(self.loss, margin + h) for h in (_SLOPE_STEP, -_SLOPE_STEP))
+        if compiled_code(self.loss) >= 0:
+            return (behind.log - ahead.log) / (2.0 * _SLOPE_STEP), slope.log
+        scale = np.maximum(ahead.log, behind.log)
+        scale = np.where(scale == -np.inf, 0.0, scale)
+        change = ahead.sign * np.exp(ahead.log - scale) - behind.sign * np.exp(behind.log - scale)
+        return change / (2.0 * _SLOPE_STEP), scale
 
     def _attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
         if isinstance(self._head, TorchHead):

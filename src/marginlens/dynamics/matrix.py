@@ -16,7 +16,7 @@ from marginlens.dynamics.steps import ConstantStep, NormalizedStep, StepRule, as
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ def descend_matrix(
     def gradient(flat: FloatArray) -> ScaledVector:
         W = flat.reshape(shape)
         at, margin = head.attend(logits(batch, np.einsum("bqd,q->bd", W, query)))
-        slope = pairwise_gradient(batch.X, at, np.asarray(loss.log_abs_derivative(margin)))
+        slope = pairwise_gradient(batch.X, at, slope_of(loss, margin))
         return ScaledVector((query[:, None] * slope.vector[:, None, :]).reshape(len(batch), -1), slope.log_scale)
 
     points, reason, taken = descend_stepwise(

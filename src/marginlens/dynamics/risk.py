@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.heads import as_head
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, value_of
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ def risk(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> FloatAr
         Shape (…): a zero-dimensional array for one problem.
     """
     _, margin = as_head(data, v).attend(logits(data, p))
-    return np.mean(as_loss(loss).value(margin), axis=-1)
+    return np.mean(value_of(as_loss(loss), margin), axis=-1)
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def excess_risk(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic(), sel
     with np.errstate(divide="ignore"):
         log_delta = np.log(np.abs(at.shortfall)) + at.log_unit
     sign = np.sign(at.shortfall)
-    logs = as_loss(loss).log_rise(at.top_score, log_delta, sign)
-    logs = np.where(sign == 0.0, -np.inf, logs)
+    rise = as_loss(loss).signed_log_rise(at.top_score, log_delta, sign)
+    sign = np.where(sign == 0.0, 0.0, rise.sign)
+    logs = np.where(sign == 0.0, -np.inf, rise.log)
     with np.errstate(divide="ignore"):
         total, total_sign = logsumexp(logs, axis=-1, b=sign / data.n_inputs, return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))

@@ -11,7 +11,16 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.special import softmax
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, NextTokenLoss
+from marginlens.nexttoken.losses import (
+    CrossEntropy,
+    LabelLoss,
+    LogLoss,
+    NextTokenLoss,
+    derivative_of,
+    scalar_of,
+    second_of,
+    value_of,
+)
 from marginlens.nexttoken.reduced import ReducedProblem
 
 _CHUNK = 4_000_000  # numbers held at once for the second derivatives of a loss of all outputs
@@ -99,12 +108,12 @@ class ComponentRisk:
         problem, starts, lengths = self.problem, self.problem.offsets[:-1], np.diff(self.problem.offsets)
         if isinstance(self.loss, LabelLoss):
             u = np.add.reduceat(softmax * self.label_scores, starts)
-            losses, slope, _ = self.loss.scalar(u)
+            losses, slope, _ = scalar_of(self.loss, u)
             gains = np.repeat(slope, lengths) * self.label_scores
         else:
             outputs = self.outputs(softmax, slice(None))
-            losses = self.loss.value(outputs, problem.labels)
-            slopes = self.loss.derivative(outputs, problem.labels)
+            losses = value_of(self.loss, outputs, problem.labels)
+            slopes = derivative_of(self.loss, outputs, problem.labels)
             pulled = slopes if self.scores is None else slopes @ self.scores
             gains = pulled[self.sample, problem.tokens]
         order = np.lexsort((-softmax, self.sample))
@@ -204,7 +213,8 @@ class RiskPoint:
         loss = self.risk.loss
         if not isinstance(loss, LabelLoss):
             raise TypeError(f"{type(loss).__name__} is no loss of the label's output alone")
-        return loss.scalar(np.add.reduceat(self.softmax * self.risk.label_scores, self.risk.problem.offsets[:-1]))[2]
+        u = np.add.reduceat(self.softmax * self.risk.label_scores, self.risk.problem.offsets[:-1])
+        return scalar_of(loss, u)[2]
 
     def _seconds(self) -> Any:
         """Second derivatives (n_some, n_vocabulary, n_vocabulary) of the losses by the outputs, some samples at a time."""
@@ -213,7 +223,7 @@ class RiskPoint:
         step = max(1, _CHUNK // (K * K))
         for first in range(0, n, step):
             some = slice(first, min(n, first + step))
-            yield some, risk.loss.second(risk.outputs(self.softmax, some), problem.labels[some])
+            yield some, second_of(risk.loss, risk.outputs(self.softmax, some), problem.labels[some])
 
     def hessian(self) -> csr_array:
         """(n_cells, n_cells) the Hessian by the logits of the cells, sparse: cells of different last tokens do not meet."""

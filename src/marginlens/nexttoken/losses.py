@@ -8,29 +8,33 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import reject
+from marginlens.errors import NOT_NUMBERS, InputError, reject
 from marginlens.papers import implements
+
+_RULES = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
 
 
 class NextTokenLoss:
     """A loss of the outputs ŷ (n_samples, n_vocabulary) at the labels y (n_samples,); subclass it to plug in your own.
 
-    A subclass gives `value`, `derivative` and `second`. Those that carry a `code` run in the compiled loop.
+    A subclass defines `value` and `derivative`, as NumPy functions that give real numbers of the shapes below, and `second` where a
+    minimum on S_cyc is asked for. Those that carry a `code` run in the compiled loop. A loss of the label's output alone is easier to
+    define as a `LabelLoss`.
     """
 
     code: ClassVar[int] = -1  # which branch of the compiled loop; -1: none, the loop runs in NumPy
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples,) ℓ(y, ŷ)."""
-        raise TypeError(f"{type(self).__name__} must define value(outputs, labels)")
+        raise _lacking(self, "value(outputs, labels)")
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples, n_vocabulary) ∂ℓ/∂ŷ."""
-        raise TypeError(f"{type(self).__name__} must define derivative(outputs, labels)")
+        raise _lacking(self, "derivative(outputs, labels)")
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²."""
-        raise TypeError(f"{type(self).__name__} must define second(outputs, labels)")
+        raise _lacking(self, "second(outputs, labels)")
 
 
 class LabelLoss(NextTokenLoss):
@@ -38,19 +42,19 @@ class LabelLoss(NextTokenLoss):
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
-        raise TypeError(f"{type(self).__name__} must define scalar(u)")
+        raise _lacking(self, "scalar(u)")
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        return self.scalar(_at(outputs, labels))[0]
+        return scalar_of(self, _at(outputs, labels))[0]
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         slope = np.zeros_like(outputs)
-        slope[np.arange(len(labels)), labels] = self.scalar(_at(outputs, labels))[1]
+        slope[np.arange(len(labels)), labels] = scalar_of(self, _at(outputs, labels))[1]
         return slope
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         bend = np.zeros((*outputs.shape, outputs.shape[1]))
-        bend[np.arange(len(labels)), labels, labels] = self.scalar(_at(outputs, labels))[2]
+        bend[np.arange(len(labels)), labels, labels] = scalar_of(self, _at(outputs, labels))[2]
         return bend
 
 
@@ -129,7 +133,71 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
     if not isinstance(loss, NextTokenLoss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise reject("loss", "ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy() or another NextTokenLoss", what)
+    family = type(loss)
+    for base in family.__mro__:
+        if base.__module__ == __name__ and getattr(base, "code", -1) >= 0:
+            changed = [name for name in _RULES if getattr(family, name, None) is not getattr(base, name, None)]
+            if changed:
+                what = f"{family.__name__}, a {base.__name__} with a {changed[0]} of its own"
+                raise reject(
+                    "loss", f"a {base.__name__} as it is, or a loss derived from LabelLoss or NextTokenLoss", what
+                )
+    if isinstance(loss, LabelLoss) and type(loss).scalar is LabelLoss.scalar:
+        raise _lacking(loss, "scalar(u)")
+    for name in ("value", "derivative"):
+        if getattr(family, name) is getattr(NextTokenLoss, name):
+            raise _lacking(loss, f"{name}(outputs, labels)")
     return loss
+
+
+def value_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
+    """(n_samples,) ℓ(y, ŷ); refused where a loss of one's own gives something else than one real number for each sample."""
+    return _checked(loss, "value", loss.value(outputs, labels), labels.shape)
+
+
+def derivative_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
+    """(n_samples, n_vocabulary) ∂ℓ/∂ŷ; refused where a loss of one's own gives something else."""
+    return _checked(loss, "derivative", loss.derivative(outputs, labels), outputs.shape)
+
+
+def second_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
+    """(n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²; refused where a loss of one's own gives something else."""
+    return _checked(loss, "second", loss.second(outputs, labels), (*outputs.shape, outputs.shape[1]))
+
+
+def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ℓ(u), ℓ'(u) and ℓ''(u); refused where a loss of one's own gives something else than three arrays of u's shape."""
+    given = loss.scalar(u)
+    if loss.code >= 0:
+        return given
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        got = f"{type(given).__name__} from {type(loss).__name__}"
+        raise reject("loss", "a loss whose scalar(u) is the tuple of ℓ(u), ℓ'(u) and ℓ''(u)", got)
+    value, slope, second = (_checked(loss, "scalar", part, np.shape(u)) for part in given)
+    return value, slope, second
+
+
+def _checked(loss: NextTokenLoss, method: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+    """What a method of a loss gave, as a float64 array of this shape without nan; inf stands for a loss that is not defined there."""
+    if loss.code >= 0:
+        return np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except NOT_NUMBERS:
+        array = np.empty(0, dtype=object)
+    numbers = array.dtype.kind in "fiub"
+    if not numbers or array.shape != shape:
+        got = f"shape {array.shape}" if numbers else type(given).__name__
+        raise reject(
+            "loss", f"a loss whose {method} gives real numbers of shape {shape}", f"{got} from {type(loss).__name__}"
+        )
+    if np.isnan(array).any():
+        raise reject("loss", f"a loss whose {method} gives numbers", f"nan from {type(loss).__name__}")
+    return array.astype(np.float64, copy=False)
+
+
+def _lacking(loss: NextTokenLoss, method: str) -> InputError:
+    return reject("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
 
 
 def _at(outputs: FloatArray, labels: IntArray) -> FloatArray:

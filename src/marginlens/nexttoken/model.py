@@ -22,6 +22,7 @@ from marginlens.nexttoken.losses import (
     SquaredLoss,
     SquaredProbability,
     as_nexttoken_loss,
+    value_of,
 )
 from marginlens.nexttoken.own import own_weights
 from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights
@@ -168,7 +169,7 @@ def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss)
     if isinstance(loss, LogLoss) and head.table is None:
         return np.mean(np.logaddexp(0.0, _log_odds_against(ds, W)), axis=-1)
     flat = W.reshape(-1, *W.shape[-2:])
-    return np.array([np.mean(loss.value(_outputs(ds, one, head), ds.labels)) for one in flat]).reshape(W.shape[:-2])
+    return np.array([np.mean(value_of(loss, _outputs(ds, one, head), ds.labels)) for one in flat]).reshape(W.shape[:-2])
 
 
 def check_excess(loss: NextTokenLoss) -> NextTokenLoss:

@@ -7,7 +7,7 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.nexttoken.batch import SequenceBatch
 from marginlens.nexttoken.heads import Head
-from marginlens.nexttoken.losses import NextTokenLoss
+from marginlens.nexttoken.losses import NextTokenLoss, derivative_of, value_of
 
 
 def own_weights(batch: SequenceBatch, a: FloatArray, head: Head, loss: NextTokenLoss) -> tuple[FloatArray, float]:
@@ -28,9 +28,9 @@ def own_weights(batch: SequenceBatch, a: FloatArray, head: Head, loss: NextToken
     total = np.add.reduceat(weights, first)
     table = head.matrix().T  # (n_vocabulary, n_classes)
     outputs = np.add.reduceat((weights / total[sample])[:, None] * table[reduced.tokens], first, axis=0)
-    if not np.isfinite(loss.value(outputs, reduced.labels)).all():
+    if not np.isfinite(value_of(loss, outputs, reduced.labels)).all():
         return np.full_like(a, np.nan), 0.0
-    slope = np.asarray(loss.derivative(outputs, reduced.labels), dtype=np.float64)
+    slope = derivative_of(loss, outputs, reduced.labels)
     score = -np.einsum("ec,ec->e", slope[sample], table[reduced.tokens])
     is_top = np.flatnonzero(logits == top[sample])
     best = is_top[np.unique(sample[is_top], return_index=True)[1]]  # the first where several tie

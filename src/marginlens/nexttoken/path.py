@@ -16,7 +16,7 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.graphs.priority import is_acyclic, priority_graphs
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
+from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.path_ball import Conditions, smallest_risk, smallest_tail
 from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.papers import implements
@@ -26,6 +26,7 @@ from marginlens.svm.solution import Status
 _SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
 _FARTHEST = 1e100  # a radius whose square, and that of its inverse, is a number
 _LARGE = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
+_GRID = 201  # outputs of a label at which a loss is asked whether it decreases
 _VISIBLE = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
 
 
@@ -229,7 +230,7 @@ def _check_setting(ds: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic:
             "one under which each label scores highest in its sequences (C Assumption 3)",
             f"token {x} scoring as high as label {y} or higher",
         )
-    value, slope, _ = loss.scalar(head.scores(ds.labels, ds.labels))
+    value, slope, _ = scalar_of(loss, head.scores(ds.labels, ds.labels))
     wrong = np.flatnonzero(~(np.isfinite(value) & (slope < 0.0)))
     if len(wrong):
         y = int(ds.labels[wrong[0]])
@@ -238,6 +239,17 @@ def _check_setting(ds: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic:
             "loss",
             "decreasing at the output of a label that is selected outright (C Assumption 1)",
             f"{type(loss).__name__} with slope {slope[wrong[0]]:.4g} at output {output:.4g} of label {y}",
+        )
+    if isinstance(loss, LogLoss):
+        return
+    lowest = np.minimum.reduceat(head.scores(owner, ds.tokens), ds.offsets[:-1])
+    outputs = np.linspace(lowest, head.scores(ds.labels, ds.labels), _GRID)  # no output of a label leaves this interval
+    rising = scalar_of(loss, outputs)[1] > 0.0
+    if rising.any():
+        raise reject(
+            "loss",
+            "decreasing on every output that a label can have (C Assumption 1)",
+            f"{type(loss).__name__}, which increases at {outputs[rising][0]:.4g}",
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.dynamics.joint_path import best_head, log_mean_loss
 from marginlens.errors import whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, compiled_code
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check
@@ -118,7 +118,7 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
     p_mm, p_relax = att_svm(data, selected), relaxed_svm(data, selected, head.support)
     logistic = Check(
         "logistic loss",
-        isinstance(loss, Logistic),
+        compiled_code(loss) == Logistic.code,
         f"the theorems are about the logistic loss; this is {type(loss).__name__}",
     )
     labels = Check(

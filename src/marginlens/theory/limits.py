@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.svm import Status
 from marginlens.theory.assumptions import (
@@ -203,7 +203,8 @@ def _around(
     verb = "are" if local else "are not"
     sentence = f"the tokens {at.selected.tolist()} that the start selects {verb} locally optimal, score gap {own.score_gap:.4g}"
     optimal = Check("locally optimal start", local, sentence, {"score_gap": float(own.score_gap)})
-    if not local:
+    low, high = _score_range(data, v)
+    if not local or rising_margin(loss, low, high) is not None:  # no cone where the loss increases
         return own, None, (optimal,)
     cone = basin_cone(data, v, at.selected, loss=loss)
     turn, norm = float(apart(start, cone.p)), float(np.linalg.norm(start))
@@ -221,6 +222,11 @@ def _around(
         radii,
     )
     return own, cone, (optimal, narrow, far)
+
+
+def _score_range(data: TokenDataset, v: FloatArray) -> tuple[float, float]:
+    scores = data.scores(v)[data.mask]
+    return float(scores.min()), float(scores.max())
 
 
 def _candidates(

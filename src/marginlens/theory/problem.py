@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
 from marginlens.errors import reject
-from marginlens.losses import Loss, LossConstants, as_loss
+from marginlens.losses import Loss, LossConstants, as_loss, rising_margin
 
 SCORE_TOLERANCE = (
     1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
@@ -60,6 +60,19 @@ def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatA
     return np.where(tied, 0.0, difference), other
 
 
+def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
+    """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
+    loss = as_loss(loss)
+    scores, mask = data.as_batch().scores(v), data.as_batch().mask
+    for own, real in zip(scores, mask, strict=True):
+        low, high = float(own[real].min()), float(own[real].max())
+        margin = rising_margin(loss, low, high)
+        if margin is not None:
+            expected = f"a loss that decreases on the scores [{low:.4g}, {high:.4g}], as A Assumption A asks"
+            raise reject("loss", expected, f"{type(loss).__name__}, which increases at {margin:.4g}")
+    return loss
+
+
 def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
     """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
     scores, mask, loss = data.as_batch().scores(v), data.as_batch().mask, as_loss(loss)
@@ -70,7 +83,7 @@ def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants
 
 def log_slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
     """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
-    constants = loss_on_scores(data, v, loss)
+    constants = loss_on_scores(data, v, decreasing_loss(data, v, loss))
     bound, smallest = np.array([c.log_bound for c in constants]), np.array([c.log_smallest for c in constants])
     return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
 

@@ -12,11 +12,11 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.dynamics.attention import attend
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory.optimality import token_optimality
-from marginlens.theory.problem import plain
+from marginlens.theory.problem import decreasing_loss, plain
 
 _WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
@@ -142,7 +142,7 @@ class ResidualLaw:
         gaps = np.einsum("...itd,...d->...it", keys - chosen, points)  # logits less that of α
         scores = np.broadcast_to(self._spread(self.scores, extra, 2), gaps.shape)
         at = attend(gaps, scores, np.broadcast_to(mask, gaps.shape), alpha)
-        slope = np.asarray(self.loss.log_abs_derivative(at.margin))[..., None]
+        slope = slope_of(self.loss, at.margin).log[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = slope + at.log_s + np.log(at.gap)
         pairs = np.maximum(np.asarray(self.solution.pairs), 0)
@@ -214,13 +214,13 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     Args:
         data: one problem or a batch. v: head (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
-        loss: the loss of the training.
+        loss: the loss of the training, one that decreases on the scores.
     Returns:
         A `ResidualLaw`. Check it with `law.deviation(p)` on a long run, and `law.deviation(law.position(R))`, which falls to rounding as R
         grows.
     """
     found = token_optimality(data, v, selected)
-    loss, batch, solution = as_loss(loss), data.as_batch(), found.solution
+    loss, batch, solution = decreasing_loss(data, v, loss), data.as_batch(), found.solution
     scores = data.scores(v)
     optimal = np.array([one is Status.OPTIMAL for one in np.atleast_1d(solution.status)])
     holds = optimal & np.atleast_1d(found.is_locally_optimal)
@@ -284,7 +284,7 @@ def _log_c(
     which = np.arange(len(batch))[:, None]
     top = scores[which, i, alpha]
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_c = np.asarray(loss.log_abs_derivative(top)) + np.log(top - scores[which, i, t])
+        log_c = slope_of(loss, top).log + np.log(top - scores[which, i, t])
     return log_c, neighbours.reshape(batch.mask.shape)[which, i, t] & (pairs[..., 0] >= 0)
 
 

@@ -1,0 +1,418 @@
+"""Losses of a user's own, decreasing or not: every gradient, descent and path follows the sign of their slope."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.directions import unit
+from marginlens.nexttoken.losses import LabelLoss, NextTokenLoss
+
+STEP = 1e-6  # of central differences of the risk
+BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
+
+
+class Squared(ml.Loss):
+    """(1 - u)², given by its value and log|slope|, which does not show the sign."""
+
+    def value(self, u):
+        return (1.0 - u) ** 2
+
+    def log_abs_derivative(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(2.0 * np.abs(1.0 - u))
+
+
+class Wavy(ml.Loss):
+    """A random slope and bowl with two waves on it."""
+
+    def __init__(self, seed, bowl=True):
+        rng = np.random.default_rng(seed)
+        self.a, self.c = rng.normal(size=2), rng.uniform(0.5, 3.0, size=2)
+        self.linear, self.bowl = rng.normal(), rng.normal() if bowl else 0.0
+
+    def value(self, u):
+        waves = sum(a * np.sin(c * u) for a, c in zip(self.a, self.c, strict=True))
+        return waves + self.linear * u + self.bowl * u**2
+
+    def slope(self, u):
+        waves = sum(a * c * np.cos(c * u) for a, c in zip(self.a, self.c, strict=True))
+        return waves + self.linear + 2.0 * self.bowl * u
+
+
+class WavyByDerivative(Wavy):
+    def derivative(self, u):
+        return self.slope(u)
+
+
+class WavyByLogarithm(Wavy):
+    def log_abs_derivative(self, u):
+        return np.log(np.abs(self.slope(u)))
+
+
+class WavyByBoth(WavyByDerivative, WavyByLogarithm):
+    pass
+
+
+class Rising(ml.Loss):
+    """e^u: increasing everywhere."""
+
+    def value(self, u):
+        return np.exp(u)
+
+    def log_abs_derivative(self, u):
+        return np.asarray(u, dtype=float)
+
+
+OWN = [Squared(), Rising()]
+OWN += [family(seed) for seed in range(4) for family in (WavyByDerivative, WavyByLogarithm, WavyByBoth)]
+
+
+def names(loss):
+    return type(loss).__name__
+
+
+def differences(function, point):
+    """The gradient of a function of one array, by central differences of step `STEP`."""
+    found = np.empty(point.size)
+    for k in range(point.size):
+        step = STEP * (np.arange(point.size) == k).reshape(point.shape)
+        found[k] = (function(point + step) - function(point - step)) / (2.0 * STEP)
+    return found.reshape(point.shape)
+
+
+def agrees(found, expected):
+    return np.max(np.abs(found - expected)) < BY_DIFFERENCES * (1.0 + np.max(np.abs(expected)))
+
+
+def problem(seed):
+    data, v = ml.data.gaussian_tokens(1, 3, 4, 3, seed)
+    return data[0], v[0], np.random.default_rng([seed, 1]).normal(size=3)
+
+
+@pytest.mark.statement("A Eq. (15a)")
+def test_the_squared_loss_pulls_a_margin_of_three_back_to_one():
+    data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[3.0, 0.0]])
+    assert ml.risk_gradient(data, v, [2.0, 0.0], Squared()).value() == pytest.approx([1.03464327, 0.0])
+    record = ml.Record(steps=10, keep=("risk",))
+    step = ml.NormalizedStep(0.01)
+    run = ml.descend(data, v, loss=Squared(), start=[2.0, 0.0], step=step, n_steps=400, record=record)
+    risk = run.saved["risk"]
+    assert np.all(np.diff(risk[risk > 1e-3]) < 0.0)
+    assert risk[-1] < 1e-4  # the output is one, where the loss is smallest
+
+
+@pytest.mark.parametrize("loss", OWN, ids=names)
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_agree_with_differences_of_the_risk(loss, seed):
+    data, v, p = problem(seed)
+    assert agrees(
+        ml.risk_gradient(data, v, p, loss).value(), differences(lambda x: float(ml.risk(data, v, x, loss)), p)
+    )
+    by_v, by_p = ml.dynamics.joint_gradient(data, v, p, loss)
+    assert agrees(by_v.value(), differences(lambda x: float(ml.risk(data, x, p, loss)), v))
+    assert agrees(by_p.value(), ml.risk_gradient(data, v, p, loss).value())
+
+
+@pytest.mark.parametrize("loss", OWN[:8], ids=names)
+def test_every_descent_takes_its_first_step_down_the_slope(loss):
+    data, v, p = problem(3)
+    rate = ml.ConstantStep(1e-3)
+    slope = differences(lambda x: float(ml.risk(data, v, x, loss)), p)
+    run = ml.descend(data, v, loss=loss, step=rate, n_steps=1, start=p)
+    assert agrees((p - run.final) / rate.size, slope)
+    tokens = ml.TokenDataset(data.X, data.y)  # their own keys
+    slope = differences(lambda x: float(ml.risk(tokens, v, x, loss)), p)
+    u = np.array([0.6, 0.8])
+    W = ml.matrix_from_vector(p, u)
+    run = ml.descend_matrix(tokens, v, u, loss=loss, step=rate, n_steps=1, start=W)
+    assert agrees((W - run.final) / rate.size, np.outer(u, slope))
+    joint = ml.descend_joint(tokens, loss=loss, step=rate, n_steps=1, start=(v, p))
+    assert agrees((p - joint.p) / rate.size, slope)
+    assert agrees((v - joint.v) / rate.size, differences(lambda x: float(ml.risk(tokens, x, p, loss)), v))
+
+
+@pytest.mark.parametrize("loss", OWN[:6], ids=names)
+def test_small_steps_and_the_flow_never_raise_the_risk(loss):
+    data, v, p = problem(4)
+    record = ml.Record(steps=20, keep=("risk",))
+    run = ml.descend(data, v, loss=loss, step=ml.ConstantStep(2e-3), n_steps=200, start=p, record=record)
+    assert np.all(np.diff(run.saved["risk"]) <= 1e-14)
+    assert run.saved["risk"][-1] < run.saved["risk"][0]
+    flow = ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0), start=p, record=ml.Record(keep=("risk",)))
+    assert np.all(np.diff(flow.saved["risk"]) <= 1e-12)
+    assert flow.saved["risk"][-1] < flow.saved["risk"][0]
+
+
+@pytest.mark.statement("A Eq. (63)")
+@pytest.mark.parametrize("loss", OWN, ids=names)
+def test_excess_risks_have_their_own_sign(loss):
+    data, v, p = problem(5)
+    for size in (0.5, 5.0):
+        found = ml.excess_risk(data, v, size * p, loss)
+        alpha = np.argmax(ml.dynamics.logits(data, size * p), axis=-1)
+        base = np.mean(loss.value(data.scores(v)[np.arange(3), alpha]))
+        expected = float(ml.risk(data, v, size * p, loss)) - base
+        assert found.sign * np.exp(found.log) == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+def test_an_excess_over_the_minimum_of_a_loss_is_of_second_order():
+    """Scores 1 and 0: at distance R the output is 1 - e^-R, so (1 - u)² is e^-2R, which first order does not see."""
+    data, v = ml.data.scored_tokens([[(1.0,), (0.0,)]], [[1.0, 0.0]])
+    for R in (20.0, 100.0, 1e4):
+        found = ml.excess_risk(data, v, [R], Squared())
+        assert found.sign == 1.0
+        assert found.log == pytest.approx(-2.0 * R, rel=1e-7)
+
+
+@pytest.mark.parametrize("loss", [Squared(), Rising(), WavyByDerivative(1), WavyByLogarithm(7)], ids=names)
+def test_paths_find_the_smallest_risk_of_any_loss(loss):
+    """Against all of a fine grid in the plane."""
+    data, v = ml.data.gaussian_tokens(1, 2, 3, 2, 6)
+    data, v, radii = data[0], 2.0 * v[0], np.array([2.0, 20.0])
+    path = ml.regularization_path(data, v, radii, loss=loss)
+    turns = np.linspace(0.0, 2.0 * np.pi, 121)
+    disc = (np.geomspace(1e-2, 1.0, 40)[:, None, None] * np.stack([np.cos(turns), np.sin(turns)], axis=-1)).reshape(
+        -1, 2
+    )
+    for radius, point in zip(radii, path.points, strict=True):
+        best = np.min(ml.risk(data.repeat(len(disc)), v, radius * disc, loss))
+        assert ml.risk(data, v, point, loss) <= best + 1e-12 * (1.0 + abs(best))
+        assert np.linalg.norm(point) <= radius * (1.0 + 1e-12)
+
+
+def test_a_risk_of_zero_is_no_minimum_where_risks_may_be_negative():
+    """Found by a path that took the logarithm of a risk for a measure of it while the risk went on below zero."""
+    data, v = ml.data.gaussian_tokens(1, 1, 2, 2, 24)
+    wave = WavyByDerivative(0)
+    wave.a, wave.c, wave.linear, wave.bowl = np.array([1.0, 0.0]), np.array([2.0, 1.0]), 0.1, 0.0
+    path = ml.regularization_path(data[0], 2.0 * v[0], [8.0], loss=wave)
+    line = np.linspace(-8.0, 8.0, 401)[:, None] * unit(path.points[0])
+    assert ml.risk(data[0], 2.0 * v[0], path.points[0], wave) <= np.min(
+        ml.risk(data[0].repeat(401), 2.0 * v[0], line, wave)
+    )
+
+
+@pytest.mark.parametrize("family", [WavyByLogarithm, WavyByBoth])
+def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
+    for seed in range(6):
+        loss = family(seed)
+        u = np.linspace(-5.0, 5.0, 4001)
+        assert np.array_equal(loss.derivative_sign(u), np.sign(loss.slope(u)))
+        for k in np.flatnonzero(np.diff(np.sign(loss.slope(u))))[:3]:
+            low, high = u[k], u[k + 1]
+            for _ in range(60):
+                middle = 0.5 * (low + high)
+                low, high = (middle, high) if np.sign(loss.slope(middle)) == np.sign(loss.slope(low)) else (low, middle)
+            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-9, -1e-12, 1e-12, 1e-9, 1e-6])
+            assert np.array_equal(loss.derivative_sign(beside), np.sign(loss.slope(beside)))
+
+
+def test_the_sign_of_a_saturated_loss_is_seen_from_afar():
+    class Plain(ml.Loss):
+        def value(self, u):
+            return np.log1p(np.exp(-np.minimum(u, 700.0))) * (u < 700.0)
+
+        def log_abs_derivative(self, u):
+            return -np.logaddexp(0.0, u)
+
+    assert np.array_equal(Plain().derivative_sign(np.array([40.0, 800.0, 1e4])), [-1.0, -1.0, -1.0])
+
+    class Constant(Plain):
+        def value(self, u):
+            return np.zeros_like(u)
+
+    with pytest.raises(ml.InputError, match=r"Constant.value has no slope around u = 2.*Define derivative_sign"):
+        Constant().derivative_sign(np.array([2.0]))
+
+
+def test_a_derivative_of_ones_own_is_honoured():
+    """Also below a built-in loss, whose compiled loop knows nothing of it."""
+
+    class Doubled(ml.Logistic):
+        def value(self, u):
+            return 2.0 * super().value(u)
+
+        def log_abs_derivative(self, u):
+            return super().log_abs_derivative(u) + np.log(2.0)
+
+    data, v, p = problem(0)
+    step = ml.ConstantStep(0.1)
+    doubled = ml.descend(data, v, loss=Doubled(), step=step, n_steps=20, start=p)
+    plain = ml.descend(data, v, step=ml.ConstantStep(0.2), n_steps=20, start=p)
+    assert np.allclose(doubled.final, plain.final, rtol=1e-12)
+    head = ml.descend_joint(data, loss=Doubled(), step=step, n_steps=20, start=(v, p))
+    other = ml.descend_joint(data, step=ml.ConstantStep(0.2), n_steps=20, start=(v, p))
+    assert np.allclose(head.p, other.p, rtol=1e-12)
+
+
+def test_theorems_that_need_a_decreasing_loss_say_so():
+    data, v = ml.data.figure_1a()
+    best = data.optimal(v)
+    for question in (
+        lambda: ml.basin_cone(data, v, best, loss=Rising()),
+        lambda: ml.residual_law(data, v, best, loss=Rising()),
+        lambda: ml.dominance(data, v, [1.0, 0.0], [0.0, 1.0], Rising()),
+    ):
+        with pytest.raises(
+            ml.InputError, match=r"'loss' argument must be a loss that decreases on the scores \[.*Rising"
+        ):
+            question()
+    said = ml.predict_limit(data, v, loss=Rising(), start=[3.0, 1.0])
+    assert said.direction is None
+    assert "does not strictly decrease" in str(said)
+
+
+# ---- losses that are none
+
+
+class Broken(ml.Loss):
+    def __init__(self, given):
+        self.given = given
+
+    def value(self, u):
+        return self.given(u)
+
+    def derivative(self, u):
+        return self.given(u)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda u: 1.0, r"array of real numbers, of u's shape .*; got shape \(\) from Broken"),
+        (lambda u: np.zeros((2, *np.shape(u))), r"got shape \(2, .*from Broken"),
+        (lambda u: "low", "got str from Broken"),
+        (lambda u: None, "got NoneType from Broken"),
+        (lambda u: [[1.0], [1.0, 2.0]], "got list from Broken"),
+        (lambda u: np.full_like(u, np.nan), "finite number at every margin; got nan from Broken at u = "),
+        (lambda u: np.full_like(u, np.inf), "finite number at every margin; got inf from Broken at u = "),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(given, said):
+    data, v, p = problem(0)
+    loss = Broken(given)
+    for question in (
+        lambda: ml.risk(data, v, p, loss),
+        lambda: ml.risk_gradient(data, v, p, loss),
+        lambda: ml.excess_risk(data, v, p, loss),
+        lambda: ml.descend(data, v, loss=loss, n_steps=2),
+        lambda: ml.descend_joint(data, loss=loss, n_steps=2),
+        lambda: ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0)),
+        lambda: ml.regularization_path(data, v, [1.0], loss=loss),
+    ):
+        with pytest.raises(ml.InputError, match=said):
+            question()
+
+
+def test_losses_that_lack_a_method_are_refused():
+    class OnlyValue(ml.Loss):
+        def value(self, u):
+            return -u
+
+    class OnlySlope(ml.Loss):
+        def derivative(self, u):
+            return -np.ones_like(u)
+
+    data, v, p = problem(0)
+    for loss, said in (
+        (OnlyValue(), r"derivative\(u\) or log_abs_derivative\(u\); got OnlyValue"),
+        (OnlySlope(), "value"),
+    ):
+        for question in (
+            lambda loss=loss: ml.risk_gradient(data, v, p, loss),
+            lambda loss=loss: ml.descend(data, v, loss=loss),
+        ):
+            with pytest.raises(ml.InputError, match=said):
+                question()
+
+
+# ---- next tokens
+
+
+class Waves(LabelLoss):
+    """cos(3u) + u²/2: up and down on [0, 1]."""
+
+    def scalar(self, u):
+        return np.cos(3.0 * u) + 0.5 * u**2, -3.0 * np.sin(3.0 * u) + u, 1.0 - 9.0 * np.cos(3.0 * u)
+
+
+class Upside(NextTokenLoss):
+    """Σ_c sin(ŷ_c) + 2 ŷ_y²: increasing in the label's output, and of all outputs."""
+
+    def value(self, outputs, labels):
+        return np.sum(np.sin(outputs), axis=1) + 2.0 * outputs[np.arange(len(labels)), labels] ** 2
+
+    def derivative(self, outputs, labels):
+        slope = np.cos(outputs)
+        slope[np.arange(len(labels)), labels] += 4.0 * outputs[np.arange(len(labels)), labels]
+        return slope
+
+
+@pytest.mark.statement("C Eq. (19)")
+@pytest.mark.parametrize("loss", [Waves(), Upside(), ml.SquaredLoss()], ids=names)
+@pytest.mark.parametrize("general", [False, True])
+def test_next_token_gradients_agree_with_differences(loss, general):
+    rng = np.random.default_rng(3)
+    E = rng.normal(size=(5, 4))
+    ds = ml.SequenceDataset([[0, 1, 2], [3, 1, 4], [2, 2, 0]], [1, 3, 2], E)
+    W, C = rng.normal(size=(4, 4)), rng.normal(size=(5, 4)) if general else None
+    slope = differences(lambda x: ml.nexttoken_risk(ds, x, head=C, loss=loss), W)
+    assert agrees(ml.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
+    run = ml.descend_nexttoken(ds, head=C, loss=loss, step=ml.ConstantStep(1e-3), n_steps=1, start=W)
+    assert agrees((W - run.final) / 1e-3, slope)
+
+
+def test_next_token_losses_that_are_none_are_refused():
+    ds = ml.SequenceDataset([[0, 1, 2], [2, 1, 0]], [1, 2], np.eye(3))
+
+    class Word(LabelLoss):
+        def scalar(self, u):
+            return "low"
+
+    class Short(LabelLoss):
+        def scalar(self, u):
+            return u[:1], u[:1], u[:1]
+
+    class Lacking(LabelLoss):
+        pass
+
+    class Nan(Waves):
+        def scalar(self, u):
+            return tuple(np.full_like(u, np.nan) for _ in range(3))
+
+    class Altered(ml.LogLoss):
+        def scalar(self, u):
+            return -u, -np.ones_like(u), np.zeros_like(u)
+
+    for loss, said in (
+        (Word(), r"tuple of ℓ\(u\), ℓ'\(u\) and ℓ''\(u\); got str from Word"),
+        (Short(), r"real numbers of shape \(2,\); got shape \(1,\) from Short"),
+        (Lacking(), r"a loss that defines scalar\(u\); got Lacking"),
+        (Nan(), "got nan from Nan"),
+        (
+            Altered(),
+            "LogLoss as it is, or a loss derived from LabelLoss.*got Altered, a LogLoss with a scalar of its own",
+        ),
+    ):
+        for question in (
+            lambda loss=loss: ml.nexttoken_risk(ds, np.eye(3), loss=loss),
+            lambda loss=loss: ml.nexttoken_gradient(ds, np.eye(3), loss=loss),
+            lambda loss=loss: ml.descend_nexttoken(ds, loss=loss, n_steps=2),
+        ):
+            with pytest.raises(ml.InputError, match=said):
+                question()
+
+
+def test_a_next_token_path_needs_a_loss_that_decreases_everywhere():
+    ds = ml.SequenceDataset([[0, 1]], [0], np.eye(2))
+
+    class Bump(LabelLoss):
+        """-(u - 1/4)²: decreasing at the label's own output 1, increasing below 1/4."""
+
+        def scalar(self, u):
+            return -((u - 0.25) ** 2), -2.0 * (u - 0.25), np.full_like(u, -2.0)
+
+    with pytest.raises(
+        ml.InputError, match=r"decreasing on every output that a label can have.*Bump, which increases at 0"
+    ):
+        ml.nexttoken_path(ds, [1.0], loss=Bump())
