@@ -76,14 +76,43 @@ def test_one_input_with_equal_scores_is_certain(here):
     Path("a.json").write_text('{"X": [[[1, 0], [0, 0]]], "y": [1], "v": [1, 0]}')
     (told,) = numbers("a.json")["problems"]
     assert told["prediction"]["direction"] == [1.0, 0.0]
-    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in solve("a.json").stdout
+    said = "Certain for constant steps up to 1/L_p: the GMM direction, from every start, by A Thm 2 with n = 1."
+    assert said in solve("a.json").stdout
+
+
+def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_with_sets(here):
+    data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
+    write_problem("t.npz", data, v)
+    result = solve("t.npz")
+    assert "(-0.100, 0.995)" in line(result, "G^mm │ 0")
+    assert "These are all of P^mm and of G^mm." in result.stdout
+    assert "A Thm 8 applies" in result.stdout
+    assert "does not exist" not in result.stdout
+    (told,) = numbers("t.npz")["problems"]
+    assert [row["kind"] for row in told["solutions"]] == ["G^mm"]
+    np.testing.assert_allclose(
+        told["prediction"]["path_direction"], told["solutions"][0]["direction"], atol=CONDITIONED
+    )
+
+
+def test_inputs_that_cannot_depend_on_p_are_left_out_of_the_problem_and_counted_in_proofs(here):
+    """Input 0 has the same key twice, so no p selects a token of it; input 1 is that of Figure 1(a)."""
+    keys = [[(1.0, 1.0)] * 3, [(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]]
+    data, v = scored_tokens(keys, [[1.0, 0.0, 0.5], [1.0, 0.9, 0.9]])
+    write_problem("c.npz", data, v)
+    (told,) = numbers("c.npz")["problems"]
+    (row,) = told["solutions"]
+    assert (row["kind"], row["selected"], row["status"]) == ("GMM", [0, 0], "OPTIMAL")
+    assert {part["input"] for part in row["proof"]} == {1}
+    assert told["prediction"]["direction"] == row["direction"]
+    assert "with n = 1" in told["prediction"]["why"]
 
 
 def test_a_start_in_a_cone_is_certain(here):
     write_problem("f.npz", *figure_8())
     result = solve("f.npz", "--start", "2000,0")
     assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
-    assert "Certain: the direction that selects [0, 1], by A Thm 3." in result.stdout
+    assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in result.stdout
     assert numbers("f.npz", "--start", "2000,0")["problems"][0]["prediction"]["direction"] == [1.0, 0.0]
     assert numbers("f.npz", "--start", "1,0")["problems"][0]["prediction"]["direction"] is None
 

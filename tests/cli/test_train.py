@@ -7,7 +7,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.commands import plane, training
-from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
+from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -94,6 +94,31 @@ def test_a_certain_limit_is_reached(here):
     assert told["agreement"].startswith("The limit is certain, and the trained direction has cosine 0.9")
 
 
+def test_normalised_steps_have_an_observed_limit_and_constant_ones_would_make_it_certain(here):
+    write_problem("a.npz", *figure_1a())
+    words = " ".join(train("a.npz").stdout.split())
+    assert "with the limit that is observed, not proved, for such steps." in words
+    assert (
+        "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant steps"
+        in words
+    )
+    assert "claim A-F1a" in words
+    assert "With --constant the steps are those of the theorem, and the limit is certain" in words
+    assert "start is zero" not in words
+    (told,) = numbers("a.npz")["problems"]
+    assert told["prediction"]["direction"] is None
+    assert told["correlation_with_observed"] > ALIGNED
+    constant = " ".join(train("a.npz", "--constant").stdout.split())
+    assert "The limit is certain" in constant
+    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in constant
+    assert "Observed" not in constant
+    write_problem("b.npz", *figure_1b())  # Theorem 2 does not apply, and constant steps would not help
+    other = " ".join(train("b.npz").stdout.split())
+    assert "A Thm 2 does not apply (A Assumption B), nor does A Thm 3: the start is zero and selects nothing" in other
+    assert "Steps are normalised besides" in other
+    assert "--constant" not in other
+
+
 def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
     data, v = sphere_tokens(6, 4, 6, 20, 0)
     write_problem("b.npz", data, v)
@@ -130,6 +155,8 @@ def test_a_batch_tells_which_limits_were_certain(here):
     first, second = numbers("b.npz", "--constant")["problems"]
     cells = [text for text in train("b.npz", "--constant").stdout.splitlines() if text.startswith("│")]
     assert cells[0].endswith(f"│ yes: {first['correlation_with_prediction']:.6f} │")
+    observed = [text for text in train("b.npz").stdout.splitlines() if text.startswith("│")]
+    assert observed[0].split("│")[-2].strip().startswith("observed: 0.99")
     assert second["correlation_with_prediction"] is None
     assert cells[1].split("│")[-2].strip() == "no"
 

@@ -1,4 +1,4 @@
-"""Theorems 1, 2 and 3: what is predicted, and that risk and descent do it; with controls where an assumption fails."""
+"""Theorems 1, 2, 3 and 8: what is predicted, and that risk and descent do it; with controls where an assumption fails."""
 
 from dataclasses import replace
 
@@ -11,27 +11,46 @@ from marginlens import (
     Exponential,
     InputError,
     Logistic,
+    Loss,
     NormalizedStep,
     TokenDataset,
     correlation,
     descend,
     excess_risk,
 )
-from marginlens.data import figure_1a, figure_1b, figure_1c, scored_tokens, sphere_tokens
+from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, scored_tokens, sphere_tokens
 from marginlens.directions import unit
+from marginlens.dynamics import regularization_path
+from marginlens.experiments import catalogue
+from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
+    distance_to_set,
     globally_optimal_direction,
     in_cone,
+    limits,
+    local_gradient_bounds,
     locally_optimal_directions,
+    optimal_sets,
     predict_limit,
     smoothness,
     token_optimality,
 )
+from marginlens.theory.problem import depends_on_p
 from random_problems import problem, ragged_problem, two_level_scores
-from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
+from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), Correlation()]
+
+
+class Squared(Loss):
+    """(1 - u)², which increases beyond 1."""
+
+    def value(self, u):
+        return (1.0 - np.asarray(u, dtype=float)) ** 2
+
+    def derivative(self, u):
+        return 2.0 * (np.asarray(u, dtype=float) - 1.0)
 
 
 # ---- Theorem 1: the regularisation path
@@ -74,6 +93,135 @@ def test_where_optimal_scores_tie_the_lowest_risk_may_lie_elsewhere():
     assert prediction.path_direction is None
     best = best_on_circle(data, v, 300.0, Logistic())
     assert correlation(best, token_optimality(data, v, [0]).direction) < 0.99
+
+
+# ---- Theorem 8: the path where optimal tokens tie
+
+
+@pytest.mark.statement("A Thm 8", "A Lemma 14", "A Assumption D")
+def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_path_and_descent_go():
+    data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
+    prediction = predict_limit(data, v)
+    assert [one.tolist() for one in optimal_sets(data, v)] == [[0, 1]]
+    limit = unit(set_svm(data, [[0, 1]]).points[0])
+    np.testing.assert_allclose(prediction.path_direction, limit, atol=ROUNDING)
+    np.testing.assert_allclose(prediction.directions, limit[None], atol=ROUNDING)
+    assert prediction.labels == ("G^mm",)
+    assert [verdict.applies for verdict in prediction.verdicts] == [False, False, False, True]
+    assert [check.name for check in prediction.verdicts[3].conditions] == [
+        "A Assumption A",
+        "A Assumption D",
+        "separable sets",
+    ]
+    assert "The regularisation path converges to the one global minimum of ATT-SVM', by A Thm 8." in prediction.why
+    assert prediction.direction is None  # no theorem speaks of descent
+    path = regularization_path(data, v, [1e2, 1e4])
+    assert correlation(path.points[-1], limit) > ALIGNED
+    run = descend(
+        data.repeat(4), v, step=NormalizedStep(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
+    )
+    assert correlation(run.final, limit).min() > ALIGNED
+
+
+@pytest.mark.statement("A Thm 8", "A Lemma 14")
+def test_tied_scores_of_any_sign_are_answered_by_sets_and_the_path_reaches_them():
+    shifted = 0
+    for seed in range(4):
+        given, w, sets = label_mixing(2, 4, 2, 3, seed)
+        data, v = scored_tokens(given.K, given.scores(w) - np.array([[0.0], [1.5]]))
+        prediction = predict_limit(data, v)
+        assert prediction.verdicts[-1].citation == "A Thm 8"
+        found = set_svm(data, sets)
+        assert prediction.verdicts[-1].applies == bool(found.solutions)
+        if not found.solutions:
+            continue
+        shifted += "after a shift of the scores of 1 of 2 inputs" in str(prediction)
+        minima = [k for k, label in enumerate(prediction.labels) if label == "G^mm"]
+        np.testing.assert_allclose(prediction.directions[minima], unit(found.points), atol=CONDITIONED)
+        radii = np.array([30.0, 1e4]) / found.margin
+        path = regularization_path(data, v, radii, restarts=16, rng=seed)
+        distance = found.margin * distance_to_set(path.points, prediction.set_solution, radii)
+        assert distance[-1] < PATH_IN_THE_SET
+    assert shifted >= 2
+
+
+@pytest.mark.statement("A Thm 8", "A ATT-SVM'")
+def test_several_global_minima_leave_the_path_a_choice_that_is_told():
+    line, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[1.0, 1.0, 0.0]])
+    prediction = predict_limit(line, v)
+    assert prediction.verdicts[3].applies
+    assert prediction.path_direction is None
+    assert prediction.labels == ("G^mm", "G^mm")
+    assert sorted(prediction.directions[:, 0]) == [-1.0, 1.0]
+    assert prediction.why.endswith("The regularisation path converges to the 2 global minima of ATT-SVM', by A Thm 8.")
+    assert [verdict.citation for verdict in predict_limit(*figure_1b()).verdicts] == ["A Thm 1", "A Thm 2", "A Thm 3"]
+    assert predict_limit(*figure_1b()).set_solution is None
+
+
+@pytest.mark.statement("A Thm 8")
+def test_theorem_8_names_the_condition_that_fails():
+    between, v = scored_tokens(
+        [[[1.0], [-1.0], [2.0], [-2.0]]], [[1.0, 1.0, 0.0, 0.0]]
+    )  # no p prefers the inner tokens
+    prediction = predict_limit(between, v)
+    assert [check.holds for check in prediction.verdicts[3].conditions] == [True, True, False]
+    assert "no direction lets an optimal token" in prediction.verdicts[3].conditions[2].sentence
+    assert "ATT-SVM'" not in prediction.why
+    line, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[2.0, 2.0, 0.0]])
+    rising = predict_limit(line, v, loss=Squared())
+    assert [check.holds for check in rising.verdicts[3].conditions] == [False, False, True]
+    assert rising.path_direction is None
+    rng = np.random.default_rng(0)
+    many, w = scored_tokens(
+        rng.standard_normal((6, 6, 3)), np.where(np.arange(6) < 3, 1.0, 0.0)[None].repeat(6, axis=0)
+    )
+    short = predict_limit(many, w, limit=1)
+    assert not short.verdicts[3].applies
+    assert "not finished after limit = 1 problems" in short.verdicts[3].conditions[2].sentence
+
+
+# ---- inputs that do not depend on p
+
+
+@pytest.mark.statement("A Thm 2", "A Thm 3", "A Eq. (46)")
+@pytest.mark.parametrize("kind", ["one token", "one key", "one score", "all"])
+def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
+    """Figure 1(a) beside inputs whose output is a constant: n = 1, the same limit, the same cone, and descent goes there."""
+    plain, v = figure_1a()
+    keys, scores = [plain.K[0]], [plain.scores(v)[0]]
+    constant = {
+        "one token": ([(3.0, -4.0)], [5.0]),
+        "one key": ([(1.0, -2.0)] * 3, [0.3, -0.2, 0.9]),
+        "one score": ([(0.0, 1.0), (2.0, 0.0)], [-0.7, -0.7]),
+    }
+    for own_keys, own_scores in constant.values() if kind == "all" else [constant[kind]]:
+        keys.insert(0, np.array(own_keys))
+        scores.insert(0, np.array(own_scores))
+    X = [np.column_stack([k, s]) for k, s in zip(keys, scores, strict=True)]
+    data = TokenDataset(X, np.ones(len(X)), K=keys)
+    assert depends_on_p(data, v).tolist() == [False] * (len(X) - 1) + [True]
+    prediction = predict_limit(data, v)
+    assert "A Thm 2 with n = 1" in prediction.why
+    np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, atol=ROUNDING)
+    assert prediction.selections[:, -1].tolist() == [0]
+    assert "The theorems leave out what cannot depend on p" in str(prediction)
+    run = descend(data, v, step=NormalizedStep(0.1), n_steps=20_000, start=[0.0, -1.0])
+    assert correlation(run.final, prediction.direction) > ALIGNED
+    selected = [0] * len(X)
+    cone, reference = basin_cone(data, v, selected), basin_cone(plain, v, [0])
+    assert cone.every_input_has_neighbours
+    assert (cone.n_inputs, cone.n_tokens) == (1, 3)
+    assert cone.proven_radius == pytest.approx(
+        reference.proven_radius, rel=0.05
+    )  # L_p is Eq. (6)'s there, the keys' here
+    for name in ("mu", "radius", "no_stationary_radius"):
+        assert getattr(cone, name) == pytest.approx(getattr(reference, name), rel=ROUNDING)
+    assert cone.optimality.selected.tolist() == selected
+    assert {int(i) for i in cone.optimality.solution.pairs[:, 0]} == {len(X) - 1}
+    assert cone.optimality.neighbours[:-1].sum() == 0
+    far = 1.01 * cone.proven_radius * unit(cone.p)
+    assert predict_limit(data, v, start=far).verdicts[2].applies
+    assert local_gradient_bounds(data, v, cone, cone.sample(40, 0, cone.no_stationary_radius)).hold.all()
 
 
 # ---- Theorem 2: descent from anywhere
@@ -243,6 +391,10 @@ def test_the_start_decides_and_how_far_out_it_is():
         refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, step=step)
         assert refused.direction is None
         assert not refused.verdicts[2].applies
+    assert refused.why.startswith(
+        "Observed, not proved: the direction that selects [1]. A Thm 3 proves it for constant"
+    )
+    np.testing.assert_allclose(refused.observed, [1.0, 0.0], atol=ROUNDING)
 
 
 @pytest.mark.statement("A Thm 3")
@@ -262,6 +414,36 @@ def test_certain_limits_are_where_small_steps_go():
     assert n_checked > 6
 
 
+@pytest.mark.statement("A Thm 2", "A Thm 3")
+def test_the_step_alone_decides_between_certain_observed_and_not_certain():
+    data, v = figure_1a()
+    largest = smoothness(data, v).largest_step
+    for start in (None, [0.0, 0.0], [3.0, -1.0]):  # with n = 1 every start will do
+        unasked, plain, long, normalised = (
+            predict_limit(data, v, start=start, step=step)
+            for step in (None, ConstantStep(largest), ConstantStep(2.0 * largest), NormalizedStep(1.0))
+        )
+        assert unasked.why.startswith("Certain for constant steps up to 1/L_p: the GMM direction, from every start")
+        assert plain.why.startswith("Certain: the GMM direction, from every start, by A Thm 2 with n = 1.")
+        assert long.why.startswith(
+            f"Not certain: η = {2 * largest:.4g} exceeds 1/L_p = {largest:.4g}. Constant steps up"
+        )
+        assert normalised.why.startswith("Observed, not proved: the GMM direction, from every start.")
+        assert [one.direction is None for one in (unasked, plain, long, normalised)] == [False, False, True, True]
+        assert [one.observed is None for one in (unasked, plain, long, normalised)] == [True, True, True, False]
+        for one in (long, normalised):
+            assert [check.name for check in one.verdicts[1].conditions if not check] == ["step size"]
+
+
+def test_what_is_called_observed_is_shown_by_claims_that_take_normalised_steps():
+    cited = " ".join([*limits.OBSERVED_IN.values(), limits.OBSERVED_AT_LARGE])
+    protocols = {claim.id: claim.protocol for claim in catalogue.claims()}
+    named = [word for word in cited.replace(",", " ").split() if word.startswith("A-")]
+    assert len(named) == 4
+    for claim in named:
+        assert "NGD" in protocols[claim] or "normalised steps" in protocols[claim]
+
+
 # ---- the account
 
 
@@ -277,7 +459,7 @@ def test_the_account_names_theorems_assumptions_and_candidates():
         "Candidates (all of P^mm):",
         "GMM selects [0] with margin 1.005",
         "LMM selects [1] with margin 1",
-        "Not certain: 1 - correlation with p^mm",
+        "Not certain: A Thm 2 does not apply (A Assumption B), nor does A Thm 3: 1 - correlation with p^mm",
     ):
         assert line in text
     found = predict_limit(data, v)
@@ -324,15 +506,17 @@ def test_only_local_optima_are_candidates_and_each_once():
 @pytest.mark.statement("A Thm 2", "A Thm 3")
 def test_without_a_start_or_with_one_that_decides_nothing_the_reason_is_told():
     data, v = figure_1b()
-    assert predict_limit(data, v).why.startswith("Not certain: A Thm 2 does not apply, and without a start")
+    assert predict_limit(data, v).why.startswith("Not certain: A Thm 2 does not apply (A Assumption B), and without")
     two_inputs = scored_tokens(*two_level_scores(np.random.default_rng(3), 3, 3, 6))
-    assert predict_limit(*two_inputs).why.startswith("Not certain: n > 1, and without a start")
+    assert predict_limit(*two_inputs).why.startswith(
+        "Not certain: A Thm 2 leaves the direction open for n = 3, and without"
+    )
     corners, head = scored_tokens([[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], [[1.0, 0.5, 0.0]])
     tied = predict_limit(corners, head, start=[2.0, 2.0])
-    assert tied.why == "Not certain: the start selects no unique tokens."
+    assert tied.why.endswith("nor does A Thm 3: the start selects no unique tokens.")
     assert tied.basin is tied.cone is None
     single = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3), start=np.ones(3))
-    assert single.why == "Not certain: no input has two tokens, so there is nothing to select."
+    assert single.why.endswith("nor does A Thm 3: no input has two tokens, so there is nothing to select.")
 
 
 @pytest.mark.statement("A Thm 2")

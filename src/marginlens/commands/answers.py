@@ -12,7 +12,7 @@ import numpy as np
 
 from marginlens.data import TokenDataset
 from marginlens.svm import MarginSolution, Status
-from marginlens.theory import LimitPrediction, TokenOptimality
+from marginlens.theory import LimitPrediction, TokenOptimality, token_optimality
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _TOKENS = 7  # of a selection that the terminal shows
@@ -54,6 +54,44 @@ def _solution_row(found: TokenOptimality, j: int) -> dict[str, Any]:
     }
 
 
+def candidate_rows(data: TokenDataset, v: Any, prediction: LimitPrediction) -> list[dict[str, Any]]:
+    """The candidates of a prediction as rows: the global minima of ATT-SVM' where optimal tokens tie, else the GMM, then the LMMs.
+
+    They are solved on the inputs whose output depends on p; `input` in a proof counts all inputs.
+    """
+    dependent = prediction.dependent if prediction.dependent.any() else np.ones_like(prediction.dependent)
+    part, inputs = data.take_inputs(dependent), np.flatnonzero(dependent)
+    best = data.optimal(v)
+    in_set = np.array([label == "G^mm" for label in prediction.labels], dtype=np.bool_)
+    rows = [] if prediction.set_solution is None else [_set_row(one) for one in prediction.set_solution.solutions]
+    rows = rows[: int(in_set.sum())]
+    listed = [one for one in prediction.selections[~in_set] if not np.array_equal(one, best)]
+    if not rows or len(listed) < np.sum(~in_set):
+        listed = [best, *listed]
+    if listed:
+        rows += solution_rows(token_optimality(part.repeat(len(listed)), v, np.array(listed)[:, dependent]))
+    named = [*prediction.selections[in_set], *listed]
+    for row, selected in zip(rows, named, strict=True):
+        row["selected"] = selected
+        row["kind"] = "GMM" if row["kind"] != "G^mm" and np.array_equal(selected, best) else row["kind"]
+        row["proof"] = [{**one, "input": int(inputs[one["input"]])} for one in row["proof"]]
+    return rows
+
+
+def _set_row(solution: MarginSolution) -> dict[str, Any]:
+    return {
+        "kind": "G^mm",
+        "selected": None,
+        "direction": solution.direction,
+        "margin": solution.margin,
+        "score_gap": np.nan,
+        "status": solution.status.name,
+        "kkt_residual": solution.kkt_residual(),
+        "certificate_residual": solution.certificate_residual(),
+        "proof": _proof(solution),
+    }
+
+
 def _proof(solution: MarginSolution) -> list[dict[str, Any]]:
     """The rows k_α - k_t that carry weight: p is their weighted sum; in a proof of infeasibility that sum is zero."""
     weights = solution.certificate if solution.status is Status.INFEASIBLE else solution.multipliers
@@ -67,6 +105,7 @@ def prediction_row(prediction: LimitPrediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
     return {
         "direction": prediction.direction,
+        "observed": prediction.observed,
         "path_direction": prediction.path_direction,
         "why": prediction.why,
         "theorems": [

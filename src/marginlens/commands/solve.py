@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.padding import Padding
@@ -18,7 +17,7 @@ from marginlens.data import TokenDataset, read_problem
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.svm import Status
-from marginlens.theory import globally_optimal_direction, predict_limit, token_optimality
+from marginlens.theory import predict_limit, token_optimality
 
 _ROWS = 20  # directions of one problem that the terminal shows; JSON has all
 
@@ -40,7 +39,8 @@ def solve(
 ) -> None:
     """Predict where training goes: which theorems apply, and the max-margin directions with their proofs.
 
-    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours.
+    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
+    tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
     """
     with one_sentence():
         data, v = read_problem(file)
@@ -68,22 +68,18 @@ def solve(
 
 
 def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list[dict[str, Any]]:
-    """The prediction and every max-margin direction of each problem, the GMM first."""
+    """The prediction and every max-margin direction of each problem, the global ones first."""
     from marginlens.report.terminal import Bars, console
 
     batch = data.as_batch()
     head = batch.head(v)
-    best = answers.solution_rows(globally_optimal_direction(batch, v))
     problems: list[dict[str, Any]] = []
     with Bars(console(stderr=True)) as bars:
         bar = bars.bar("Solving")
         bar.expect(len(batch))
-        for j, gmm in enumerate(best):
+        for j in range(len(batch)):
             prediction = predict_limit(batch[j], head[j], start=None if start is None else start[j])
-            others = [one for one in prediction.selections if not np.array_equal(one, gmm["selected"])]
-            rows = [{**gmm, "kind": "GMM"}]
-            if others:
-                rows += answers.solution_rows(token_optimality(batch[j].repeat(len(others)), head[j], np.array(others)))
+            rows = answers.candidate_rows(batch[j], head[j], prediction)
             told = {**answers.prediction_row(prediction), "every_direction_listed": prediction.complete}
             problems.append({"problem": j, "prediction": told, "solutions": rows})
             bar.advance()
@@ -123,7 +119,10 @@ def _show_one(out: Console, problem: dict[str, Any]) -> None:
             out.print(f"and {len(rows[0]['proof']) - _ROWS} more; --json lists them all.")
         return
     listed = prediction["every_direction_listed"]
-    out.print("These are all of P^mm." if listed else "P^mm is too large to list in full; the GMM alone is shown.")
+    tied = any(row["kind"] == "G^mm" for row in rows)
+    beside = " and of G^mm" if tied else ""
+    shown = "G^mm alone is" if tied else "the GMM alone is"
+    out.print(f"These are all of P^mm{beside}." if listed else f"P^mm is too large to list in full; {shown} shown.")
     for theorem in prediction["theorems"]:
         outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
         out.print(f"{theorem['label']} {outcome}.", markup=False)

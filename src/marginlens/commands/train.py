@@ -108,16 +108,26 @@ def _show_one(out: Console, row: dict[str, Any]) -> None:
     out.print(facts_table("The ATT-SVM of what it selects", margin))
     out.print(row["agreement"], style="bold")
     out.print(row["prediction"]["why"], markup=False)
+    if row["advice"]:
+        out.print(row["advice"], markup=False)
 
 
 def _closeness(row: dict[str, Any]) -> str:
     return f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
 
 
+def _certainty(row: dict[str, Any]) -> str:
+    """Whether the limit is certain, or only observed, with the cosine of the trained direction with it."""
+    certain, observed = row["correlation_with_prediction"], row["correlation_with_observed"]
+    if certain is not None:
+        return f"yes: {certain:.6f}"
+    return "no" if observed is None else f"observed: {observed:.6f}"
+
+
 def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for row in problems:
-        solution, predicted = row["solution"], row["correlation_with_prediction"]
+        solution = row["solution"]
         cells = {
             "problem": row["problem"],
             "selects": answers.selection(row["selected"]),
@@ -127,7 +137,7 @@ def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
             "score gap": answers.number(solution["score_gap"]),
             "residual": answers.proof(solution),
-            "certain": "no" if predicted is None else f"yes: {predicted:.6f}",
+            "certain": _certainty(row),
         }
         if any(one["status"] != "COMPLETED" for one in problems):
             cells["ended"] = row["status"].lower().replace("_", "-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,6 +109,10 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
     for j, (solution, prediction) in enumerate(zip(solutions, _predicted(batch, head, choices), strict=True)):
         final = run.final[j]
         predicted = None if prediction.direction is None else correlation(final, prediction.direction)
+        observed = None if prediction.observed is None else correlation(final, prediction.observed)
+        agreement = _agreement(
+            solution, Cosines(correlation(final, solution["direction"]), predicted, observed), run.status[j]
+        )
         rows.append(
             {
                 "problem": j,
@@ -124,7 +128,9 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
                 "angle": angle(final, solution["direction"]),
                 "prediction": answers.prediction_row(prediction),
                 "correlation_with_prediction": predicted,
-                "agreement": _agreement(solution, correlation(final, solution["direction"]), predicted, run.status[j]),
+                "correlation_with_observed": observed,
+                "agreement": agreement,
+                "advice": _advice(choices, prediction),
             }
         )
     return rows
@@ -143,12 +149,30 @@ def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[
     return found
 
 
-def _agreement(solution: dict[str, Any], reached: float, predicted: float | None, ending: DescentStatus) -> str:
+class Cosines(NamedTuple):
+    """Of the trained direction with the ATT-SVM of what it selects, with a limit that is certain and with one that was observed."""
+
+    reached: float
+    certain: float | None
+    observed: float | None
+
+
+def _advice(choices: Choices, prediction: LimitPrediction) -> str:
+    """What to change in the command for a limit that is certain, or nothing."""
+    if prediction.observed is None or not isinstance(choices.step, NormalizedStep):
+        return ""
+    return "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
+
+
+def _agreement(solution: dict[str, Any], cosines: Cosines, ending: DescentStatus) -> str:
     """How training and theory compare, in one sentence."""
+    reached, certain, observed = cosines
     if solution["status"] == "TRIVIAL":
         return "No input has two tokens, so there is nothing to select."
-    if predicted is not None and not np.isnan(predicted):
-        return f"The limit is certain, and the trained direction has cosine {predicted:.6f} with it."
+    if certain is not None and not np.isnan(certain):
+        return f"The limit is certain, and the trained direction has cosine {certain:.6f} with it."
+    if observed is not None and not np.isnan(observed):
+        return f"The trained direction has cosine {observed:.6f} with the limit that is observed, not proved, for such steps."
     if solution["kind"] == "none":
         return "The softmax prefers no single token of every input, so there is no direction to compare with."
     if np.isnan(reached) and ending is DescentStatus.NON_FINITE:

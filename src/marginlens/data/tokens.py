@@ -126,6 +126,20 @@ class TokenDataset:
             setattr(batch, name, np.broadcast_to(one, (n_copies, *one.shape)))
         return batch
 
+    def take_inputs(self, which: Any) -> TokenDataset:
+        """The same problem, or batch, with only some of its inputs: `which` marks them, (n_inputs,) booleans, or lists their indices."""
+        chosen = np.asarray(which)
+        listed = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
+        if listed.size == 0:
+            raise reject("which", "at least one input", "none")
+        part = object.__new__(TokenDataset)
+        part.is_batch, part.W = self.is_batch, self.W
+        part.y, part.lengths = self.y[..., listed], self.lengths[..., listed]
+        longest = int(part.lengths.max())
+        part.X, part.K = (array[..., listed, :longest, :] for array in (self.X, self.K))
+        part.mask = self.mask[..., listed, :longest]
+        return part
+
     @property
     def is_repeated(self) -> bool:
         """Whether this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""

@@ -58,6 +58,7 @@ from marginlens.theory.mixing import (
     distance_to_set,
     log_nonoptimality,
     mixing_constants,
+    optimal_sets,
 )
 from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
 from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
@@ -156,6 +157,7 @@ __all__ = [
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
+    "optimal_sets",
     "own_max_margin",
     "predict_embedding_limit",
     "predict_joint_limit",

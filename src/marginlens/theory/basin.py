@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.errors import positive_number, reject
 from marginlens.losses import Logistic, Loss, from_log
 from marginlens.papers import implements
 from marginlens.svm import Status
 from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.optimality import TokenOptimality, token_optimality
-from marginlens.theory.problem import log_slopes, one_problem, score_differences
+from marginlens.theory.problem import depends_on_p, log_slopes, one_problem, score_differences
 from marginlens.theory.smoothness import smoothness
 
 _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
@@ -29,7 +29,8 @@ class BasinCone:
         theta: Θ = 1/‖p^mm‖. delta: δ, half the smallest slack of a token that is no neighbour; inf where all are neighbours.
         A: max‖k_it‖/Θ. A_bar: Ā, the largest distance between two keys of one input. mu: μ = (min(½, δ)/A)²/8.
         Gamma: Γ, the largest score difference within an input. gap_min, gap_max: the smallest and largest γ_α - γ_t over
-            neighbours. n_inputs, n_tokens: n and T.
+            neighbours. n_inputs, n_tokens: n and T, of the inputs whose output depends on p: an input with one token, one key or one score
+            adds a constant to the risk and is left out of every constant here.
         log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores. log_L_p: that of the smoothness of
             the risk. Slopes of e^-1000 and their ratios are as good as others here; `c_max`, `C` and the like may be 0.0 by underflow.
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
@@ -216,7 +217,8 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
         \delta = \frac12 \min_{i,\ \tau \text{ no neighbour}} (k_{i\alpha_i} - k_{i\tau})^\top p^{mm} - 1
 
     In "C_0 ≥ 64π" the π is the lemma's parameter. The slack in δ equals :math:`(k_{it} - k_{i\tau})^\top p^{mm}` for any neighbour t, and
-    is defined for inputs without neighbours too.
+    is defined for inputs without neighbours too. The slopes of the loss are taken on the interval from the lowest to the highest score,
+    where all margins lie; the paper's c and C take them on [-B, B] with B = ‖v‖ max‖x‖, which is wider.
 
     Args:
         data: one problem. v: head (d_model,). selected: (n_inputs,) the token index alpha_i of each input.
@@ -224,7 +226,10 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
     Returns:
         A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.
     """
-    found = token_optimality(one_problem(data), v, selected)
+    given, alpha = one_problem(data), data.selection(selected)
+    dependent = depends_on_p(data, v)
+    data = given.take_inputs(dependent) if dependent.any() else given
+    found = token_optimality(data, v, alpha[dependent] if dependent.any() else alpha)
     if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
         expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
         raise reject("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
@@ -239,7 +244,7 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
     spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
     log_c_max, log_c_min = log_slopes(data, v, loss)
     return BasinCone(
-        optimality=found,
+        optimality=_for_all_inputs(found, given, alpha, dependent),
         theta=theta,
         delta=delta,
         A=A,
@@ -255,6 +260,19 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
         log_L_p=float(smoothness(data, v, loss).log_L_p),
         every_input_has_neighbours=bool(np.all(np.any(found.neighbours, axis=-1))),
     )
+
+
+def _for_all_inputs(
+    found: TokenOptimality, data: TokenDataset, alpha: IntArray, dependent: BoolArray
+) -> TokenOptimality:
+    """What was found for the inputs that depend on p, with the indices that these have in `data`."""
+    if dependent.all():
+        return found
+    neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
+    neighbours[dependent, : found.neighbours.shape[-1]] = found.neighbours
+    pairs = np.array(found.solution.pairs)
+    pairs[:, 0] = np.flatnonzero(dependent)[pairs[:, 0]]
+    return replace(found, solution=replace(found.solution, pairs=pairs), selected=alpha, neighbours=neighbours)
 
 
 def _widest(data: TokenDataset) -> float:

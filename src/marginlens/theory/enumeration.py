@@ -83,7 +83,7 @@ def locally_optimal_directions(data: TokenDataset, v: Any, *, limit: int = 100_0
         frontier = _extend(frontier, candidates[order[depth - 1]])
         if depth > 1:
             n_solved += len(frontier)
-            frontier = frontier[_feasible(_inputs(data, order[:depth]), frontier)]
+            frontier = frontier[_feasible(data.take_inputs(order[:depth]), frontier)]
     last = _extend(frontier, candidates[order[-1]])
     complete = np.empty_like(last)
     complete[:, order] = last
@@ -112,19 +112,13 @@ def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> L
 def _separable(data: TokenDataset, i: int) -> IntArray:
     """Tokens of input i that some p selects within that input."""
     every = np.arange(data.lengths[i])[:, None]
-    return every[_feasible(_inputs(data, np.array([i])), every), 0]
+    return every[_feasible(data.take_inputs([i]), every), 0]
 
 
 def _feasible(data: TokenDataset, selections: IntArray) -> BoolArray:
     """Which selections are not proved infeasible, solved in batches."""
     status = [att_svm(data.repeat(len(chunk)), chunk).status for chunk in _chunks(data, selections)]
     return np.array([one is not Status.INFEASIBLE for part in status for one in part], dtype=np.bool_)
-
-
-def _inputs(data: TokenDataset, which: IntArray) -> TokenDataset:
-    """The same problem with only some of its inputs."""
-    tokens = [data.X[i, : data.lengths[i]] for i in which]
-    return TokenDataset(tokens, data.y[which], K=[data.K[i, : data.lengths[i]] for i in which])
 
 
 def _extend(frontier: IntArray, tokens: IntArray) -> IntArray:

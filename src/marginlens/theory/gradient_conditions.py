@@ -18,7 +18,7 @@ from marginlens.papers import implements
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import globally_optimal_direction
-from marginlens.theory.problem import one_problem, plain
+from marginlens.theory.problem import depends_on_p, one_problem, plain
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -182,7 +182,8 @@ def local_gradient_bounds(
         data: one problem. v: head (d_model,). cone: its `basin_cone`, made with the same loss.
         p: (n_points, d_key) in the cone, beyond Eq. (39). q: directions of the cone, (n_points, d_key) or (d_key,); p itself by default.
     Returns:
-        A `LocalGradientBounds` whose `hold` is true where every input has a neighbour. 1 - s is a sum, never a difference.
+        A `LocalGradientBounds` whose `hold` is true where every input that depends on p has a neighbour; 1 - s is averaged over these
+        inputs, the others counting as zero. It is a sum, never a difference.
     """
     points = real_array(p, "p", ("n_points", one_problem(data).d_key))
     if len(points) == 0:
@@ -191,22 +192,24 @@ def local_gradient_bounds(
         raise reject("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
     axes = points.shape[-1:] if n_axes(q) == 1 else points.shape
     toward = unit(points if q is None else np.broadcast_to(real_array(q, "q", axes), points.shape))
-    many = data.repeat(len(points))
-    at = attend(
-        logits(many, points), many.scores(v), many.mask, np.broadcast_to(cone.optimality.selected, many.y.shape)
-    )
-    others = np.where(np.arange(data.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
+    dependent = depends_on_p(data, v)
+    part = data.take_inputs(dependent)
+    log_share = np.log(part.n_inputs) - np.log(data.n_inputs)  # what the other inputs leave of a mean over all
+    many = part.repeat(len(points))
+    selected = np.broadcast_to(cone.optimality.selected[dependent], many.y.shape)
+    at = attend(logits(many, points), many.scores(v), many.mask, selected)
+    others = np.where(np.arange(part.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
     log_missing = _log_sum(others.reshape(len(points), -1)) - np.log(data.n_inputs)  # of mean(1 - s)
     gradient = risk_gradient(many, v, points, loss)
     descent = -np.einsum("...d,...d->...", gradient.vector, toward) / cone.theta
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale
+        log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale + log_share
     bound = np.log(cone.A_bar) + cone.log_C
     return LocalGradientBounds(
         log_upper=cone.log_C + log_missing,
         log_descent=log_descent,
         log_lower=cone.log_c + log_missing,
-        log_norm=gradient.log_norm,
+        log_norm=gradient.log_norm + log_share,
         log_norm_bound=bound + log_missing,
         log_decay=bound + np.log(data.n_tokens) - np.linalg.norm(points, axis=-1) * cone.theta / 2.0,
         cosine=np.asarray(correlation(-gradient.vector, toward)),

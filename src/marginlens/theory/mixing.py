@@ -18,10 +18,25 @@ from marginlens.errors import n_axes, positive_number, real_array, reject, whole
 from marginlens.losses import Logistic, Loss, as_loss, from_log
 from marginlens.papers import implements
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
-from marginlens.theory.problem import all_tied, log_slopes, one_problem, score_blur
+from marginlens.theory.problem import all_tied, log_slopes, one_problem, score_blur, score_differences
 
 _SEARCH = 10_000  # convex problems spent on directions that suppress the other tokens
 _SHALLOW = 0.5  # contradictions deeper than this share of the sampled depth speak against the assumption
+
+
+@implements("A", "Def 1")
+def optimal_sets(data: TokenDataset, v: Any) -> tuple[IntArray, ...]:
+    r"""The tokens that share the highest score of each input, up to rounding.
+
+    .. math:: O_i = \Big\{ t : \gamma_{it} = \max_\tau \gamma_{i\tau} \Big\}
+
+    Args:
+        data: one problem. v: head (d_model,).
+    Returns:
+        One sorted array of token indices per input, as `set_svm`, `check_mixing` and `mixing_constants` take them.
+    """
+    difference, other = score_differences(one_problem(data), v, data.optimal(v))
+    return tuple(np.flatnonzero(tied) for tied in data.mask & ~(other & (difference != 0.0)))
 
 
 @implements("A", "Assumption D")

@@ -73,6 +73,16 @@ def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
     return loss
 
 
+def depends_on_p(data: TokenDataset, v: Any) -> BoolArray:
+    """Which inputs have an output that depends on p, (…, n_inputs): those with two different keys and two different scores.
+
+    An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The theorems
+    then speak of the other inputs, and n counts those.
+    """
+    same_key = np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1)
+    return np.asarray(~same_key & ~all_tied(data.scores(v), score_blur(data, v), data.mask))
+
+
 def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
     """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
     scores, mask, loss = data.as_batch().scores(v), data.as_batch().mask, as_loss(loss)
