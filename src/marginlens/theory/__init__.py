@@ -11,7 +11,15 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.cones import in_cone, sample_cone
-from marginlens.theory.directional import DirectionalMargin, Dominance, directional_margin, dominance
+from marginlens.theory.direction_verdicts import DirectionCase, DirectionVerdict, judge_direction
+from marginlens.theory.directional import (
+    DirectionalMargin,
+    Dominance,
+    check_neighbour_count,
+    directional_margin,
+    dominance,
+    undercut_radius,
+)
 from marginlens.theory.embedding_conditions import (
     check_class_window,
     check_lemma_13,
@@ -90,6 +98,8 @@ __all__ = [
     "BasinCone",
     "BestSelections",
     "Check",
+    "DirectionCase",
+    "DirectionVerdict",
     "DirectionalMargin",
     "Dominance",
     "DominantSlope",
@@ -129,6 +139,7 @@ __all__ = [
     "check_lemma_19",
     "check_missed_tokens",
     "check_mixing",
+    "check_neighbour_count",
     "check_separable",
     "check_step",
     "check_strict_optimum",
@@ -149,6 +160,7 @@ __all__ = [
     "gradient_ratio_radius",
     "head_radius",
     "in_cone",
+    "judge_direction",
     "key_inequality",
     "label_margin",
     "law_deviation",
@@ -173,4 +185,5 @@ __all__ = [
     "tightest_slack",
     "token_optimality",
     "token_ranks",
+    "undercut_radius",
 ]

@@ -13,9 +13,11 @@ from marginlens.dynamics.attention import centred_keys
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
-from marginlens.theory.problem import log_slopes, plain, score_differences
+from marginlens.theory.assumptions import Check
+from marginlens.theory.problem import log_slopes, one_problem, plain, score_differences
 
 DIRECTION_TOLERANCE = 1e-12  # margin differences, relative to ‖q‖ max‖k_α - k_t‖, up to which two margins are equal
+RANK_TOLERANCE = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -163,6 +165,67 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
         margin_p=plain(margins[0]),
         margin_q=plain(margins[1]),
     )
+
+
+@implements("A", "Lemma 9", "Eq. (69)", "Eq. (70)")
+def undercut_radius(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    r"""The norm from which on a direction has a lower risk than selecting its tokens outright, because its neighbours score higher.
+
+    .. math:: L(R\, p) < L_\star = \frac1n \sum_i \ell(\gamma_{i\alpha_i}) \quad \text{once} \quad
+        \frac{M_-}{T} \sum_{(i,t) \in \mathcal M_p} |g_{it}| > M_+ \Big(\sum g^+\Big) e^{-R\delta^+_p}
+
+    for :math:`g = \gamma_{i\alpha_i} - \gamma_{it}`, negative on all directional neighbours :math:`\mathcal M_p`, and :math:`\delta^+_p`,
+    by how much the margins of the lower-scoring tokens exceed that of p: at least the δ_p of Eq. (70), `DirectionalMargin.second_gap`.
+
+    Args:
+        data: one problem or a batch. v: head (…, d_model). p: (…, d_key), not zero; its unit vector is meant. loss: any decreasing `Loss`.
+    Returns:
+        The radius R̄ of the lemma, (…): zero where every other token scores higher, and inf where the lemma says nothing, because a
+        neighbour scores lower or a token ties with a selected one. Check it with `excess_risk(data, v, R * p, loss)`.
+    """
+    direction = unit(_nonzero(as_dataset(data), p, "p"))
+    at = directional_margin(data, direction, v)
+    difference, _ = score_differences(data, v, at.selected)
+    gain = np.sum(np.where(at.neighbours, np.maximum(-difference, 0.0), 0.0), axis=(-2, -1))
+    applies = np.all(~at.neighbours | (difference < 0.0), axis=(-2, -1)) & at.unique & np.isfinite(at.margin)
+    lower = np.maximum(difference, 0.0)
+    log_most, log_least = log_slopes(data, v, loss)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        delay = np.min(np.where(lower > 0.0, at.margins, np.inf), axis=(-2, -1)) - at.margin
+        needed = np.log(data.n_tokens) + log_most - log_least + np.log(np.sum(lower, axis=(-2, -1))) - np.log(gain)
+        radius = np.maximum(np.where(np.isfinite(delay), needed / delay, 0.0), 0.0)
+    return plain(np.where(applies, radius, np.inf))
+
+
+@implements("A", "Lemma 10")
+def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
+    r"""Whether a direction has no more directional neighbours than there are dimensions, and independent ones.
+
+    .. math:: |\mathcal M_q| \le d, \qquad \mathrm{rank}\,D = |\mathcal M_q|, \quad
+        D \text{ with rows } k_{it} - k_{i\alpha_i},\ (i, t) \in \mathcal M_q
+
+    So it is where keys are in general position (`check_general_position`), of which this is the part that Theorem 7's proof uses.
+
+    Args:
+        data: one problem. q: (d_key,), not zero.
+    Returns:
+        A `Check` with neighbours, dimensions and singular_value, the smallest one of D with unit rows.
+    """
+    at = directional_margin(one_problem(data), q)
+    keys = centred_keys(data)
+    rows = (keys - np.take_along_axis(keys, at.selected[:, None, None], axis=1))[at.neighbours]
+    count = len(rows)
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    scaled = rows / np.where(lengths > 0.0, lengths, 1.0)
+    smallest = float(np.min(np.linalg.svd(scaled, compute_uv=False))) if 0 < count <= data.d_key else 0.0
+    if count == 0:
+        smallest = np.inf
+    holds = count <= data.d_key and smallest > RANK_TOLERANCE
+    said = f"the direction has {count} directional neighbours in {data.d_key} dimensions"
+    if 0 < count <= data.d_key:
+        said += f", and the smallest singular value of their key differences is {smallest:.3g}"
+    numbers = {"neighbours": float(count), "dimensions": float(data.d_key), "singular_value": smallest}
+    return Check("A Lemma 10", holds, said, numbers)
 
 
 @dataclass(frozen=True)
