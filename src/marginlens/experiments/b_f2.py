@@ -79,7 +79,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     law = Levels().posterior_difference[RELEVANT]
     for name, run in (("full", full), ("live", live)):
         difference = run.statistics.posterior_difference
-        found = ranks_of(difference, run.a, run.b, RELEVANT, resamples=1000 if paper else 200)
+        found = ranks_of(difference, run.a, run.b, RELEVANT)
         ranks[name] = found
         numbers |= {f"{name}_v": found.v[0], f"{name}_p": found.p[0], f"{name}_loss": run.loss}
         numbers[f"{name}_levels_out_of_order"] = out_of_order(level_means(run.a))
