@@ -105,8 +105,8 @@ def _decades(loss: float) -> float:
 def is_stated(run: KeptRun) -> bool:
     """Whether a run has all of the paper's settings for text; seed, device and the rounding of products on a GPU are not among them."""
     given = run.settings
-    free = {"seed": given.seed, "device": given.device, "tf32": given.tf32}
-    return run.finished and given == replace(TrainingSettings(given.layers), **free)
+    stated = replace(TrainingSettings(given.layers), seed=given.seed, device=given.device, tf32=given.tf32)
+    return run.finished and given == stated
 
 
 # ---- runs that differ in nothing but the seed
