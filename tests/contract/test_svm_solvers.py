@@ -367,3 +367,23 @@ def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str)
         else:
             assert solution.status is Status.INFEASIBLE
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+
+
+def test_an_equality_that_nearly_contains_a_row_leaves_nothing_to_the_order_of_additions() -> None:
+    """Token 1 beats 0, which ties with 3, which beats 1: a contradiction in every order of the coordinates, however close 0 and 1 are."""
+    statuses = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        E = rng.normal(size=(4, 7))
+        E[1] = E[0] + 10.0 ** rng.uniform(-9.0, -2.0) * rng.normal(size=7)
+        rows = np.array([E[0] - E[2], E[1] - E[0], E[3] - E[1]])
+        tie = np.array([E[0] - E[3]])
+        for change in range(4):
+            order = np.random.default_rng([seed, change]).permutation(7)
+            solution = least_distance(rows[:, order], np.ones(3), equalities=tie[:, order])
+            statuses.append(solution.status)
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+        both = least_distance(np.stack([rows, rows]), np.ones((2, 3)), equalities=tie)  # a batch says the same
+        assert list(both.status) == [Status.INFEASIBLE] * 2
+        assert (both.certificate_residual() <= tolerances.SVM_FARKAS).all()
+    assert set(statuses) == {Status.INFEASIBLE}

@@ -58,7 +58,7 @@ def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any 
         found = _solve(space.project(many[0]), many[1], A)
         mu = space.multipliers(many[0], found)
     solution = _solution((A, b, C), found, mu, names)
-    return solution if C is None else held_to_proof(_refined_by_equalities(solution))
+    return solution if C is None else _without_projection(held_to_proof(_refined_by_equalities(solution)))
 
 
 def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
@@ -131,6 +131,47 @@ def _refined_by_equalities(solution: MarginSolution) -> MarginSolution:
     for j in np.flatnonzero(solved):
         solution.x[j] = refined(solution[int(j)]).x
     return solution
+
+
+def _without_projection(solution: MarginSolution) -> MarginSolution:
+    """The solution with what is INACCURATE solved once more, every equality as two inequalities.
+
+    Where a row nearly lies in the span of the equalities, little is left of it in their null space, and rounding decides which way that
+    points; the rows as given still tell.
+    """
+    if not solution.is_batch:
+        return _by_inequalities(solution) if solution.status is Status.INACCURATE else solution
+    for j in np.flatnonzero(solution.status == Status.INACCURATE):
+        found = _by_inequalities(solution[int(j)])
+        for name in ("x", "status", "multipliers", "equality_multipliers", "active"):
+            getattr(solution, name)[j] = getattr(found, name)
+        if found.certificate is not None and solution.certificate is not None:
+            solution.certificate[j] = found.certificate
+    return solution
+
+
+def _by_inequalities(solution: MarginSolution) -> MarginSolution:
+    """What C x >= 0 and -C x >= 0 among the rows prove of one problem; the solution as it was where that is nothing."""
+    A, b, C = solution.rows, solution.floor, np.asarray(solution.equalities)
+    n, m = len(A), len(C)
+    found = least_distance(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
+    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        return solution
+    weights = found.multipliers if found.certificate is None else found.certificate
+    proved = held_to_proof(
+        refined(
+            replace(
+                solution,
+                x=found.x,
+                status=found.status,
+                multipliers=found.multipliers[:n],
+                equality_multipliers=weights[n : n + m] - weights[n + m :],
+                active=found.active[:n],
+                certificate=None if found.certificate is None else found.certificate[:n],
+            )
+        )
+    )
+    return solution if proved.status is Status.INACCURATE else proved
 
 
 def held_to_proof(solution: _Solution) -> _Solution:
