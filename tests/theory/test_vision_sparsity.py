@@ -64,12 +64,16 @@ def quick():
 def test_maps_of_digits_concentrate_and_all_bounds_are_met(quick):
     claim = Claim.of(a_f67)
     assert set(claim.expected) == {*a_f67._bounds("digits"), *a_f67._bounds("cifar10")}
-    assert claim.judge(quick) is Verdict.REPRODUCED_WITH_NOTE
+    assert claim.judge(quick) is Verdict.PARTLY_REPRODUCED
+    missed = {name for name, bound in claim.as_stated.items() if not bound.holds(quick.numbers[name])}
+    assert missed == set(
+        claim.as_stated
+    )  # fewer epochs and images, a denser map in the end, none of it at the stated rate
     maps = quick.arrays["digits"][0].maps
     assert (maps[-1] ** 2).sum(axis=1).mean() > 1.2 * (maps[0] ** 2).sum(axis=1).mean()
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.59, Verdict.REPRODUCED_WITH_NOTE), (0.61, Verdict.NOT_REPRODUCED)])
+@pytest.mark.parametrize(("share", "verdict"), [(0.59, Verdict.PARTLY_REPRODUCED), (0.61, Verdict.NOT_REPRODUCED)])
 def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, verdict):
     n = 21
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=n - 1, optimiser="adamw", warmup=5)
@@ -95,7 +99,7 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
     finding = a_f67.compute(Effort.QUICK, Silence())
     claim = replace(Claim.of(a_f67), expected=a_f67._bounds("cifar10"))
-    assert claim.judge(finding) is Verdict.REPRODUCED_WITH_NOTE
+    assert claim.judge(finding) is Verdict.PARTLY_REPRODUCED
     assert "4 epochs of 9 on 18,000 images, SGD with momentum .9 at rate 0.003" in finding.note
     assert "torch or transformers is not installed" in finding.note
     assert set(claim.draw(finding)) == OF_KEPT_RUNS
@@ -112,6 +116,31 @@ def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_m
     assert "nnz/T is lowest at epoch 71 (0.141, " in quick.note
 
 
+@pytest.mark.statement("A Fig 6", "A Fig 7")
+def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quick, monkeypatch):
+    still = kept_run("cifar10-adamw-3e-3")
+    numbers = a_f67._numbers_of(still)
+    missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
+    assert missed == ["cifar10_accuracy"]
+    claim = Claim.of(a_f67)
+    assert claim.judge(replace(quick, numbers={**quick.numbers, **numbers})) is Verdict.NOT_REPRODUCED
+    assert f"test accuracy {still.accuracy:.3f}); more epochs were not tried" in quick.note
+    assert np.isnan(a_f67.stated_rate_share([still]))
+    assert a_f67.stated_rate_share([still, kept_run("cifar10-sgd-3e-3")]) == pytest.approx(0.9895, abs=1e-4)
+
+
+@pytest.mark.statement("A Fig 7")
+def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
+    claim = Claim.of(a_f67)
+    as_described = {
+        "cifar10_epochs": 400.0,
+        "cifar10_training_images": 50_000.0,
+        "cifar10_last_over_lowest": 1.0,
+        "stated_rate_share_of_first": 0.2,
+    }
+    assert claim.judge(replace(quick, numbers={**quick.numbers, **as_described})) is Verdict.REPRODUCED_WITH_NOTE
+
+
 @pytest.mark.statement("A Fig 7")
 def test_another_seed_meets_all_bounds_where_it_stops():
     first, second = kept_run("cifar10"), kept_run("cifar10-seed-1")
@@ -124,8 +153,8 @@ def test_another_seed_meets_all_bounds_where_it_stops():
 @pytest.mark.statement("A Fig 7")
 def test_half_the_shifts_miss_one_bound():
     numbers = a_f67._numbers_of(kept_run("cifar10-shifts-4"))
-    held = [name for name, bound in a_f67._bounds("cifar10").items() if bound.holds(numbers[name])]
-    assert held == ["cifar10_share_of_first", "cifar10_norm_rank"]
+    missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
+    assert missed == ["cifar10_sparsity_rank"]
 
 
 def test_a_turn_is_told_with_its_epoch_and_the_rank_before_it():
