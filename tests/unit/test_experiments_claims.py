@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from marginlens.experiments import a_f9, a_k3, a_l4, a_s, b_i, b_l6
+from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, b_i, b_l6
 from marginlens.experiments.catalogue import claims
 from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
 
@@ -131,6 +131,14 @@ def _ten_times_too_small(old):
     return broken
 
 
+def _bound_twice_too_large(old):
+    def broken(*args):
+        found = old(*args)
+        return replace(found, log_bound=np.asarray(found.log_bound) + np.log(2.0))
+
+    return broken
+
+
 def _third_is_nan(old):
     count = iter(range(1000))
     return lambda *args: float("nan") if next(count) == 2 else old(*args)
@@ -153,6 +161,12 @@ def _every_lead_is_positive(old):
 
 FAULTS = {
     "a constant ten times too small": (a_s, "smoothness", _ten_times_too_small),
+    "a bound twice too large": (a_k3, "key_inequality", _bound_twice_too_large),
+    "descent that stays where it starts": (
+        a_f8,
+        "_ends",
+        lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
+    ),
     "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
     "bounds that hold anywhere": (

@@ -5,9 +5,9 @@ import pytest
 
 from marginlens.data import figure_1b, figure_1c
 from marginlens.dynamics import NormalizedStep, descend, risk_gradient
-from marginlens.experiments import drawing
+from marginlens.experiments import a_f2, drawing
 from marginlens.experiments.a_f5 import predicted_height
-from marginlens.experiments.a_f8 import search
+from marginlens.experiments.a_f8 import _ends, _reaches, search
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.losses import Correlation, Logistic
 from tolerances import ROUNDING
@@ -43,6 +43,22 @@ def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
         assert 1e-4 * epsilon < np.exp(risk_gradient(data, v, ends[epsilon][0]).log_norm) < epsilon
 
 
+@pytest.mark.statement("A Fig 2", "A Thm 3")
+def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
+    rng = np.random.default_rng([a_f2.SEED, 0])
+    data, v, cone = a_f2._problem(rng)
+    points = cone.sample(6, rng)
+    before = a_f2._misalignment(points, cone)
+    assert before.max() < 1e-3  # every correlation is above .999 already
+    assert not a_f2._converged(before[before > 0.5 * cone.mu], cone.mu).any()
+    left, _ = a_f2._follow(data, v, cone, cone.mu, points)
+    assert a_f2._converged(left, cone.mu).all()
+    monkeypatch.setattr(a_f2, "LEGS", 2)
+    monkeypatch.setattr(a_f2, "descend", lambda *args, n_steps, **rest: descend(*args, n_steps=0, **rest))
+    still, _ = a_f2._follow(data, v, cone, cone.mu, points)
+    np.testing.assert_array_equal(still, before)
+
+
 @pytest.mark.statement("A Fig 5")
 def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
     assert predicted_height(Correlation(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
@@ -51,14 +67,17 @@ def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
 
 
 @pytest.mark.statement("A Fig 8")
-def test_search_finds_second_directions_for_two_inputs_and_none_for_one():
-    alone, _, _ = search(1, 3, 50, np.random.default_rng(1))
-    found, data, _ = search(2, 2, 50, np.random.default_rng(1))
-    assert len(alone.problem) == 0
+def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_others():
+    data, v, every = search(2, 2, 50, np.random.default_rng(1))
+    found, others = every.only(every.is_local), every.only(~every.is_local)
     assert len(found.problem) > 0
-    assert not found.has_competitor.any()
-    logits = np.einsum("bitd,bd->bit", data.K[found.problem], found.direction)
-    assert np.all(np.argmax(logits, axis=-1).sum(axis=-1) == 1)  # one input on its lower token, one on its optimal
+    assert np.all(found.selected.sum(axis=-1) == 1)  # one input on its lower token, one on its optimal
+    logits = np.einsum("bitd,bd->bit", data.K[every.problem], every.direction)
+    np.testing.assert_array_equal(np.argmax(logits, axis=-1), every.selected)
+    kept = _reaches(_ends(data, v, found, 1000.0), found.direction)
+    assert kept.mean() > 0.9
+    left = _ends(data, v, others, 1000.0)
+    assert not np.all(left.selected == others.selected, axis=-1).any()
 
 
 # ---- drawing

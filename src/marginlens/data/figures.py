@@ -90,8 +90,8 @@ def figure_5(C: float) -> Example:
 def figure_8() -> Example:
     """Two inputs with two tokens each in the plane, where the globally optimal direction is not the only locally optimal one.
 
-    Token 0 of each input scores 1, token 1 scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection
-    (0, 1) has the separator (1, 0), which keeps the lower token of the second input at a margin of 2: with no neighbour, it is locally
-    optimal.
+    The paper prints no coordinates: these are ours, and satisfy every sentence about the figure. Token 0 of each input scores 1, token 1
+    scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection (0, 1) has the separator (1, 0), which
+    keeps the lower token of the second input at a margin of 2: with no neighbour, it is locally optimal.
     """
     return scored_tokens([[(0.5, 0.0), (-0.5, 0.0)], [(-1.0, 0.75), (1.0, -0.75)]], [[1.0, 0.0], [1.0, 0.0]])
