@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from marginlens.data import figure_1b, figure_1c
+from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
 from marginlens.dynamics import NormalizedStep, descend, risk_gradient
-from marginlens.experiments import a_f2, drawing
+from marginlens.experiments import a_f1a, a_f1b, a_f1c, a_f2, a_f3, a_f4, a_f5, drawing, x_b
 from marginlens.experiments.a_f5 import predicted_height
 from marginlens.experiments.a_f8 import _ends, _reaches, search
+from marginlens.experiments.claim import Effort, Silence
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.losses import Correlation, Logistic
+from marginlens.svm import att_svm
 from tolerances import ROUNDING
 
 SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability is below 1e-5
@@ -57,6 +59,47 @@ def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
     monkeypatch.setattr(a_f2, "descend", lambda *args, n_steps, **rest: descend(*args, n_steps=0, **rest))
     still, _ = a_f2._follow(data, v, cone, cone.mu, points)
     np.testing.assert_array_equal(still, before)
+
+
+@pytest.mark.statement("A Fig 1(c)")
+def test_angles_tried_one_by_one_give_the_margin_problems_solution():
+    data, v = figure_1c()
+    assert a_f1c.max_margin_by_angle(data) == pytest.approx(att_svm(data, data.optimal(v)).x, abs=1e-8)
+    turned = TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
+    assert a_f1c.max_margin_by_angle(turned) == pytest.approx(att_svm(turned, [0, 0, 0]).x, abs=1e-8)
+
+
+@pytest.mark.statement("A Fig 3(c)")
+def test_the_largest_probability_becomes_the_optimal_tokens_and_starts_above_it():
+    panel = a_f3._panel(figure_3a(), 200, Silence())
+    step = a_f3._agree_from(panel)
+    first = int(np.flatnonzero(panel["steps"] == step)[0])
+    assert 0 < step < 100
+    assert np.all(panel["largest"] >= panel["optimal"])
+    assert panel["largest"][first - 1] > panel["optimal"][first - 1]
+    np.testing.assert_array_equal(panel["largest"][first:], panel["optimal"][first:])
+    assert panel["largest"][0] == pytest.approx(
+        1.0 / (1.0 + np.exp(-1.0)), abs=ROUNDING
+    )  # logits 0 and ±1 at p = (0, -1)
+
+
+@pytest.mark.statement("A Fig 4")
+def test_steps_to_a_probability_are_the_first_of_them():
+    assert a_f4._first_at(np.array([0.5, 0.06, 0.05, 0.2, 0.01]), 0.05) == 2.0
+    assert a_f4._first_at(np.array([0.5, 0.4]), 0.05) == np.inf
+
+
+@pytest.mark.parametrize("module", [a_f1a, a_f1b, a_f1c, a_f3, a_f4, a_f5])
+def test_what_the_paper_does_not_print_is_not_called_its_value(module):
+    assert any(word in module.PAPER_VALUE for word in ("no numbers", "not printed there"))
+
+
+@pytest.mark.statement("A Fig 1(b)")
+def test_shares_of_starts_name_their_window():
+    found = a_f1b.compute(Effort.QUICK, Silence())
+    assert "[-2.4, 2.8] × [-1.8, 3.2]" in found.measured
+    assert a_f1b.WINDOW == ((-2.4, 2.8), (-1.8, 3.2))
+    assert f"[-{x_b.NEAR_1B:g}, {x_b.NEAR_1B:g}]²" in x_b.PROTOCOL
 
 
 @pytest.mark.statement("A Fig 5")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
+from scipy.optimize import minimize_scalar
 
-from marginlens.data import figure_1c
+from marginlens.data import TokenDataset, figure_1c
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend
 from marginlens.experiments import drawing
@@ -21,24 +23,26 @@ STATEMENT = (
 )
 PROTOCOL = (
     "Three inputs with seven tokens each in the plane; the first token of each scores 1, the others .5; logistic loss; starts (x, 0), "
-    "x ∈ {-2, -1, 0, 1, 2}; NGD with step .1 for 100,000 steps, compared with the ATT-SVM and with the reference solution."
+    "x ∈ {1, .5, 0, -.5, -1, -1.5}; tokens and starts are those of the authors' notebook. NGD with step .1 for 100,000 steps, compared "
+    "with "
+    "the ATT-SVM and with the best of all angles in the plane, which uses no solver."
 )
-PAPER_VALUE = "p^mm = (.8446, .1711), reached in direction from every start"
-REFERENCE = np.array([0.8446, 0.1711])
-STARTS = np.array([(x, 0.0) for x in (-2.0, -1.0, 0.0, 1.0, 2.0)])
+PAPER_VALUE = "no numbers: the figure shows that every start reaches the GMM direction"
+STARTS = np.array([(x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
 STEP = 0.1
 EXPECTED = {
     "globally_optimal": Bound(1.0, 1.0),
-    "distance_to_reference": Bound(high=1e-4),
+    "distance_to_best_angle": Bound(high=1e-6),
     "corr_1000": Bound(low=0.999),
-    "corr_end": Bound(low=0.999),
-    "corr_end_with_reference": Bound(low=0.999),
+    "corr_end": Bound(low=0.99999),
+    "corr_end_with_best_angle": Bound(low=0.99999),
 }
+FloatArray = npt.NDArray[np.float64]
 WINDOW: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 
 def compute(effort: Effort, progress: Progress) -> Finding:
-    """Solve the ATT-SVM of the optimal tokens and descend towards it from five starts."""
+    """Solve the ATT-SVM of the optimal tokens and descend towards it from six starts."""
     n_steps = 100_000 if effort is Effort.PAPER else 10_000
     progress.expect(1)
     data, v = figure_1c()
@@ -50,13 +54,14 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     gap = drawing.misalignment(points, best.direction)
     solution = best.solution.x
     tight = np.argwhere(best.neighbours)
+    by_angle = max_margin_by_angle(data)
     numbers = {
         "globally_optimal": float(best.is_globally_optimal),
-        "distance_to_reference": float(np.abs(solution - REFERENCE).max()),
+        "distance_to_best_angle": float(np.abs(solution - by_angle).max()),
         "kkt_residual": float(best.solution.kkt_residual()),
         "corr_1000": float(1.0 - gap[:, steps == 1000].max()),
         "corr_end": float(1.0 - gap[:, -1].max()),
-        "corr_end_with_reference": float(np.min(correlation(run.final, REFERENCE))),
+        "corr_end_with_best_angle": float(np.min(correlation(run.final, by_angle))),
         "n_neighbours": float(len(tight)),
     }
     measured = (
@@ -77,6 +82,21 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     return Finding(measured, numbers, arrays)
 
 
+def max_margin_by_angle(data: TokenDataset) -> FloatArray:
+    """p^mm of the first tokens of a problem in the plane by trying angles: its smallest margin is one, so it is the direction over the "
+    "margin."""
+    gaps = (data.K[:, :1] - data.K[:, 1:]).reshape(-1, 2)
+
+    def margin(angle: float) -> float:
+        return float(np.min(gaps @ (np.cos(angle), np.sin(angle))))
+
+    angles = np.linspace(-np.pi, np.pi, 3601)
+    near = float(angles[np.argmax([margin(angle) for angle in angles])])
+    ends = (near - angles[1] + angles[0], near + angles[1] - angles[0])
+    angle = float(minimize_scalar(lambda one: -margin(one), bounds=ends, method="bounded", options={"xatol": 1e-13}).x)
+    return np.array([np.cos(angle), np.sin(angle)]) / margin(angle)
+
+
 def draw(finding: Finding) -> dict[str, Figure]:
     """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""
     at = finding.arrays
@@ -92,7 +112,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     drawing.note_at(plane, "γ = 1", (0.8, 0.0), (0, 32), ha="center")
     drawing.note_at(plane, "γ = .5", (-1.0, 1.3), (0, 14), ha="center")
     drawing.note_at(plane, "γ = .5", (-0.55, -0.8), (0, -14), ha="center")
-    drawing.finish_plane(plane, WINDOW, "First steps of five runs among 3 × 7 tokens", "lower right", n_inputs=3)
+    drawing.finish_plane(plane, WINDOW, "First steps of six runs among 3 × 7 tokens", "lower right", n_inputs=3)
     for colour, gap, path, start in zip(colours, at["gap"], at["points"], STARTS, strict=True):
         upper.loglog(at["steps"][1:], gap[1:], color=colour, label=drawing.point(*start))
         lower.loglog(at["steps"][1:], np.linalg.norm(path[1:], axis=-1), color=colour)

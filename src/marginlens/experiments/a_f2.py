@@ -103,8 +103,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     ratio = np.median([cone.proven_radius / cone.radius for cone in cones])
     note = (
         f"Eq. (46) leaves a constant open. With the smallest allowed one {100 * np.mean(_converged(left, width)):g}% of the starts "
-        f"converge, but {100 * np.mean(~stays):.1f}% leave the cone for a while on the way; from the radius that we prove without open constants (a median {ratio:.0f} × "
-        f"larger) none leaves. {lonely} of the problems have an input without neighbours, which the paper's proof passes over "
+        f"converge, but {100 * np.mean(~stays):.1f}% leave the cone for a while on the way; from the radius that we prove without open "
+        f"constants (a median {ratio:.0f} × larger) none leaves. {lonely} of the problems have an input without neighbours, which the "
+        f"paper's proof passes over "
         "and our radius includes."
     )
     return Finding(measured, numbers, {"mu": mu, "factor": factor, "planar": _planar()}, note=note)

@@ -26,15 +26,19 @@ PROTOCOL = (
     "The tokens of Fig 1(c); logistic loss; start 0; 200 steps of NGD with step .1 and of GD with step 1. Probability: the largest of each "
     "input, averaged over inputs. NGD is repeated with the textbook gradient in single precision, as a framework would run it."
 )
-PAPER_VALUE = "at step 200, in single precision: probability 1.000 (NGD) and .972 (GD), norm 19.4 (NGD) and 3.85 (GD)"
+PAPER_VALUE = (
+    "no numbers: two curves each, with NGD at probability 1 sooner and the norm of GD levelling off. The authors' notebook has, after 200 "
+    "steps in single precision, probability 1.000 (NGD) and .972 (GD), norm 19.4 (NGD) and 3.85 (GD)"
+)
 AT = 200
 REFERENCE_NORMS = {"ngd": 19.4, "gd": 3.85}
 REFERENCE_PROBABILITIES = {"ngd": 1.0, "gd": 0.972}
 EXPECTED = {
-    "probability_ngd": Bound(0.98 * REFERENCE_PROBABILITIES["ngd"], 1.0),
+    "probability_ngd": Bound(low=0.9999),
     "probability_gd": Bound(0.98 * REFERENCE_PROBABILITIES["gd"], 1.02 * REFERENCE_PROBABILITIES["gd"]),
     "norm_ngd_single_precision": Bound(0.98 * REFERENCE_NORMS["ngd"], 1.02 * REFERENCE_NORMS["ngd"]),
-    "norm_ngd": Bound(0.98 * REFERENCE_NORMS["ngd"], 0.1 * AT),  # from 0, 200 steps of .1 reach 20 at most
+    "norm_ngd": Bound(low=0.98 * 0.1 * AT),  # from 0, 200 steps of .1 reach 20 at most
+    "gd_steps_over_ngd_steps_to_95": Bound(low=2.0),
     "norm_gd": Bound(0.98 * REFERENCE_NORMS["gd"], 1.02 * REFERENCE_NORMS["gd"]),
     "second_half_over_first_ngd": Bound(low=0.95),
     "second_half_over_first_gd": Bound(high=0.25),
@@ -69,17 +73,24 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"{numbers['norm_gd']:.3f} (GD). The second {AT // 2} steps add {100 * numbers['second_half_over_first_ngd']:.0f}% of the norm "
         f"that the first added under NGD, {100 * numbers['second_half_over_first_gd']:.0f}% under GD."
     )
+    numbers["gd_steps_over_ngd_steps_to_95"] = _first_at(shortfall["gd"], 0.05) / _first_at(shortfall["ngd"], 0.05)
     excess = numbers["norm_ngd"] / REFERENCE_NORMS["ngd"] - 1.0
     rounded = numbers["norm_ngd_single_precision"] / REFERENCE_NORMS["ngd"] - 1.0
     note = (
-        f"Exact NGD ends {100 * excess:.1f}% above the reference norm of 19.4, nearly at the 20 that 200 steps of .1 can reach. The "
+        f"Exact NGD ends {100 * excess:.1f}% above the notebook's norm of 19.4, nearly at the 20 that 200 steps of .1 can reach. The "
         "difference is rounding: once the output equals the selected token's score in single precision, that token's own term drops out "
         "of the textbook gradient and the path bends. Run that way, NGD ends at "
-        f"{numbers['norm_ngd_single_precision']:.2f}, {100 * rounded:+.1f}% from the reference."
+        f"{numbers['norm_ngd_single_precision']:.2f}, {100 * rounded:+.1f}% from it."
         if abs(excess) > 0.02
         else ""
     )
     return Finding(measured, numbers, {"norm": norm, "shortfall": shortfall}, note)
+
+
+def _first_at(shortfall: FloatArray, level: float) -> float:
+    """The first step at which the probability lacks at most `level` to one; infinite where there is none."""
+    reached = np.flatnonzero(shortfall <= level)
+    return float(reached[0]) if reached.size else np.inf
 
 
 def _shortfall(data: TokenDataset, path: FloatArray) -> FloatArray:
@@ -119,7 +130,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 
 def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
-    """The reference numbers at step 200 as open diamonds."""
+    """The numbers of the authors' notebook at step 200 as open diamonds."""
     look: dict[str, Any] = {
         "s": 40,
         "marker": "D",
@@ -128,4 +139,4 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
         "linewidth": 1.3,
         "zorder": 6,
     }
-    ax.scatter([AT] * len(values), list(values.values()), label="reference, step 200", clip_on=False, **look)
+    ax.scatter([AT] * len(values), list(values.values()), label="authors' notebook, step 200", clip_on=False, **look)

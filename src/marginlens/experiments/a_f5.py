@@ -32,7 +32,10 @@ PROTOCOL = (
     "height is its second coordinate. Balancing the two inputs' pulls on saturated attention predicts the height at which p settles: "
     "½ log(C |ℓ'(C)| / |ℓ'(1)|)."
 )
-PAPER_VALUE = "limit (1, 0) for every C; the lean is shown, not numbered"
+PAPER_VALUE = (
+    "no numbers: as C grows, the correlation loss is biased towards the high score and the logistic loss towards the low one; the limit "
+    "(1, 0) for every C is by hand"
+)
 SCORES = (*range(1, 11), 100)
 LOSSES: dict[str, Loss] = {"correlation": Correlation(), "logistic": Logistic()}
 SETTLED = 100  # the step from which the bias is read
@@ -43,7 +46,6 @@ EXPECTED = {
     "lean_grows_with_C_correlation": Bound(1.0, 1.0),
     "lean_grows_with_C_logistic": Bound(1.0, 1.0),
     "corr_end": Bound(low=0.99),
-    "corr_logistic_100_at_1000": Bound(0.85, 0.88),
     "corr_logistic_100_at_5000": Bound(low=0.99),
     "largest_error_of_height": Bound(high=1e-3),
 }

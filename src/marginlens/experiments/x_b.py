@@ -34,8 +34,9 @@ STATEMENT = (
 )
 PROTOCOL = (
     "Figure 1(b)'s data, and a random problem with n = 2, T = 4 whose globally optimal direction, two further locally optimal ones and a "
-    "finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts (5,000 steps for Figure "
-    "1(b)), and from starts spread evenly over angles and log norms to beyond the radius of every cone. A run has ended at a "
+    "finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts in [-4, 4]² (Figure "
+    "1(b)'s data, 5,000 steps; claim A-F1b counts starts in another window) and in [-6, 6]² (the random problem), and from starts spread "
+    "evenly over angles and log norms to beyond the radius of every cone. A run has ended at a "
     "direction if it selects its tokens with correlation at least .99; it has ended at a finite minimum if a closed curve around it, "
     "higher than its last point by more than any risk can change between the points at which the curve was evaluated, fences it in."
 )
@@ -50,6 +51,7 @@ EXPECTED = {
 }
 SEED = 6076  # where the search over seeds begins
 STEP = 0.1
+NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
 REACHED = 0.99
 FENCE_POINTS = 720
 FloatArray = npt.NDArray[np.float64]
@@ -76,9 +78,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     progress.expect(5)
     (data, v), (other, w) = figure_1b(), random_problem(SEED)
     progress.advance()
-    seconds, first = _timed(data, v, side, 4.0, n_steps)
+    seconds, first = _timed(data, v, side, NEAR_1B, n_steps)
     progress.advance()
-    _, second = _timed(other, w, side, 6.0, 2000)
+    _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
     progress.advance()
     shown = {}
     for name, one, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
@@ -104,8 +106,10 @@ def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
     k = int(np.argmin(first["optima"].is_global))
     local, width = np.mean(first["plane"].ends == k), 2.0 * np.degrees(np.arccos(1.0 - first["cones"][k].mu))
     return (
-        f"{100 * share:.2f}% of {total:,} starts are accounted for. In Figure 1(b)'s window {100 * local:.0f}% of the starts flow to "
-        f"the locally optimal direction, although its cone is only {width:.1f}° wide; in the random problem "
+        f"{100 * share:.2f}% of {total:,} starts are accounted for. Of those in the window [-{NEAR_1B:g}, {NEAR_1B:g}]² around the origin "
+        f"of Figure "
+        f"1(b)'s problem, which is wider than the figure, {100 * local:.0f}% flow to the locally optimal direction, although its cone is "
+        f"only {width:.1f}° wide; in the random problem "
         f"{numbers['directions_with_starts_random']:.0f} directions and a finite minimum "
         f"({100 * numbers['finite_minimum_random']:.0f}% of the window) share the plane. {numbers['starts_times_steps']:,.0f} steps took "
         f"{numbers['seconds']:.1f} s."
@@ -250,7 +254,7 @@ def _paths(plane: Basins) -> FloatArray:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""
-    titles = {"figure_1b": "Figure 1(b)", "random": "A random problem, n = 2, T = 4"}
+    titles = {"figure_1b": "Figure 1(b)'s problem", "random": "A random problem, n = 2, T = 4"}
     return {name: _picture(parts, titles[name]) for name, parts in finding.arrays["shown"].items()}
 
 
