@@ -229,8 +229,8 @@ def _draw_curves(at: Any) -> Figure:
     fig, (left, right) = drawing.figure(2, width=5.4, height=4.2)
     steps, early = at["a"]["steps"], at["a"]["steps"] <= 200
     left.plot(steps[early], at["a"]["largest"][early], color=drawing.GLOBAL, label="softmax, largest (paper's formula)")
-    style: dict[str, Any] = {"color": drawing.LOCAL, "ls": ":", "lw": 2.2}
-    left.plot(steps[early], at["a"]["optimal"][early], **style, label="softmax, optimal tokens (authors' code)")
+    look: dict[str, Any] = {"color": drawing.LOCAL, "ls": ":", "lw": 2.2}
+    left.plot(steps[early], at["a"]["optimal"][early], **look, label="softmax, optimal tokens (authors' code)")
     left.plot(steps[early], at["a"]["logistic"][early], color=drawing.INK, ls="--", label="logistic, output")
     left.set(xlabel="step", ylabel="mean probability over inputs", ylim=(0.0, 1.05), title="(c) probabilities in (a)")
     left.legend(loc="lower right")
