@@ -1,11 +1,14 @@
 """Which theorem of paper C applies, condition by condition, and that training goes where it says."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from marginlens import (
     ConstantStep,
     CrossEntropy,
+    InputError,
     NormalizedStep,
     SequenceDataset,
     SquaredLoss,
@@ -13,7 +16,7 @@ from marginlens import (
     predict_limit,
 )
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.nexttoken import descend_nexttoken
+from marginlens.nexttoken import LabelLoss, check_head, check_loss, descend_nexttoken, nexttoken_path
 from marginlens.nexttoken.smoothness import nexttoken_smoothness
 from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
 from tolerances import ROUNDING
@@ -70,6 +73,117 @@ def test_other_heads_and_losses_fail_where_the_proofs_need_them():
     assert "scores token" in str(wrong.verdicts[0])
     for loss in (SquaredLoss(), CrossEntropy()):
         assert not applying(predict_nexttoken_limit(ds, loss=loss))
+    assert "its slope vanishes" in str(predict_nexttoken_limit(ds, loss=SquaredLoss()))
+    assert "not on the label's alone" in str(predict_nexttoken_limit(ds, loss=CrossEntropy()))
+
+
+@dataclass(frozen=True)
+class Power(LabelLoss):
+    """ℓ(u) = -u^exponent on u ≥ 0, odd beyond."""
+
+    exponent: float
+
+    def scalar(self, u):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            size = np.abs(u)
+            return -np.sign(u) * size**self.exponent, -self.exponent * size ** (self.exponent - 1), np.zeros_like(u)
+
+
+@dataclass(frozen=True)
+class Decay(LabelLoss):
+    """ℓ(u) = e^(-rate u)."""
+
+    rate: float
+
+    def scalar(self, u):
+        value = np.exp(-self.rate * u)
+        return value, -self.rate * value, self.rate**2 * value
+
+
+@dataclass(frozen=True)
+class Rising(LabelLoss):
+    """ℓ(u) = u."""
+
+    def scalar(self, u):
+        return u, np.ones_like(u), np.zeros_like(u)
+
+
+@pytest.mark.statement("C Assumption 1", "C Thm 1")
+@pytest.mark.parametrize(
+    ("loss", "scale"),
+    [(Power(1.0), None), (Decay(1.0), None), (Decay(2.0), 1.0), (SquaredLoss(), 0.5), (Power(1.0), 1.0)],
+)
+def test_losses_that_satisfy_assumption_1_get_theorem_1_and_the_path_agrees(loss, scale):
+    ds = acyclic_sequences(6, 8, 5, 4, 0)
+    head = None if scale is None else scale * ds.E
+    assert check_loss(ds, head, loss)
+    found = predict_limit(ds, head=head, loss=loss)
+    assert "C Thm 1" in applying(found)
+    assert ("C Thm 2" in applying(found)) == (scale is None)
+    assert "open for gradient descent" in found.why
+    path = nexttoken_path(ds, [1e4 / found.priority.margin], head=head, loss=loss, restarts=1)
+    assert path.correlation(found.path_direction)[-1] > 0.9999
+
+
+@pytest.mark.statement("C Assumption 1")
+def test_what_fails_assumption_1_is_named():
+    ds = acyclic_sequences(6, 8, 5, 4, 0)
+    assert not check_loss(ds, None, SquaredLoss()).holds  # no slope at u = 1
+    assert check_loss(ds, 0.9999 * np.linalg.pinv(ds.E).T, SquaredLoss()).smallest_slope == pytest.approx(2e-4)
+    assert "does not fall strictly" in check_loss(ds, None, Rising()).sentence
+    assert (
+        "does not fall strictly" in check_loss(ds, 2.0 * np.linalg.pinv(ds.E).T, SquaredLoss()).sentence
+    )  # beyond u = 1
+    assert "not bounded" in check_loss(ds, None, Power(0.5)).sentence
+    assert "slope vanishes" in check_loss(ds, None, Power(3.0)).sentence  # -u³ at 0
+    assert not check_loss(ds, None, CrossEntropy())
+    log = check_loss(ds)
+    assert log.holds
+    assert not log.finite_at_low
+    assert log.smallest_slope == 1.0
+    decay = check_loss(ds, None, Decay(2.0))
+    assert (decay.low, decay.high) == (0.0, 1.0)
+    assert (decay.smallest_slope, decay.largest_slope) == pytest.approx((2.0 * np.exp(-2.0), 2.0))
+
+
+@pytest.mark.statement("C Thm 2")
+def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
+    shared = [[A, B, C]] * 3
+    for loss, applies, said in (
+        (Decay(2.0), True, "9 starts were followed"),
+        (Power(1.0), False, "No finite minimum|no finite minimum"),
+        (None, True, "convex"),
+    ):
+        found = predict_nexttoken_limit(SequenceDataset(shared, [A, A, B], np.eye(3)), loss=loss)
+        assert ("C Thm 2" in applying(found)) == applies
+        condition = found.verdicts[1].conditions[-1]
+        assert condition.name.startswith("one minimiser on S_cyc")
+        assert any(part in condition.sentence for part in said.split("|"))
+    flat = predict_nexttoken_limit(SequenceDataset(shared[:2], [A, B], np.eye(3)), loss=Power(1.0))
+    assert "C Thm 2" not in applying(flat)
+    assert [check.holds for check in flat.verdicts[1].conditions] == [True] * 5 + [
+        False
+    ]  # all that the text asks for holds
+    assert flat.correction is None
+
+
+@pytest.mark.statement("C Assumption 4", "C Eq. (17)")
+def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
+    ds = cyclic_sequences(9, 6, 7, 4, 1)
+    found = predict_nexttoken_limit(ds)
+    assert applying(found) == {"C Thm 2, under Eq. (17) alone", "C Thm 3, under Eq. (17) alone"}
+    assert found.direction is not None
+    assert "none of C Thms 1 to 3 applies: no matrix C gives C Eᵀ = I: 9 embeddings in 6 dimensions" in str(found)
+    assert "[x] C Assumption 4" not in str(found)
+    assert "by C Thm 3, under Eq. (17) alone" in found.why
+    path = nexttoken_path(ds, [1e5])
+    assert path.correlation(found.direction)[-1] > 0.999
+    same = np.eye(4)
+    same[1] = 2.0 * same[0]
+    assert not check_head(
+        SequenceDataset([[A, C]], [C], same)
+    ).exists  # as many dimensions as tokens, but two are parallel
+    assert check_head(SequenceDataset([[A, C]], [C], np.eye(4))).assumption_4
 
 
 def test_trivial_and_infeasible_data_are_told_apart():
@@ -87,3 +201,6 @@ def test_the_one_question_takes_sequences_too():
     ds = cyclic_sequences(6, 8, 6, 4, 5)
     assert np.array_equal(predict_limit(ds).direction, predict_nexttoken_limit(ds).direction)
     assert predict_limit(ds, ds.E).direction is None  # a head that is not the identity
+    assert predict_limit(ds, head=ds.E).direction is None
+    with pytest.raises(InputError, match="'head' argument must be left out where v is given"):
+        predict_limit(ds, ds.E, head=ds.E)

@@ -31,6 +31,23 @@ class Linear(LabelLoss):
         return -u, -np.ones_like(u), np.zeros_like(u)
 
 
+@dataclass(frozen=True)
+class Steep(LabelLoss):
+    """ℓ(u) = e^(-2u)."""
+
+    def scalar(self, u):
+        value = np.exp(-2.0 * u)
+        return value, -2.0 * value, 4.0 * value
+
+
+@dataclass(frozen=True)
+class Parabola(LabelLoss):
+    """ℓ(u) = (2 - u)²."""
+
+    def scalar(self, u):
+        return (2.0 - u) ** 2, 2.0 * (u - 2.0), np.full_like(u, 2.0)
+
+
 def feasible(generator, shape, seed):
     """Random data whose Graph-SVM has a solution other than zero, and that solution."""
     rng = np.random.default_rng(seed)
@@ -289,12 +306,11 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
     heights = np.array([1e3, 1e4, 1e5])
     along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
     assert np.diff(along) / np.diff(heights) == pytest.approx(-1.0, abs=1e-4)
-    if not isinstance(loss, Linear):
-        heights = np.concatenate([[10.0, 20.0, 30.0], heights])  # from where two risks may be subtracted to where not
-        along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
-        for one, log in zip(heights, along, strict=True):
-            excess = nexttoken_excess(ds, one * limit.x, head=head, loss=loss)
-            assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
+    heights = np.concatenate([[10.0, 20.0, 30.0], heights])  # from where two risks may be subtracted to where not
+    along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
+    for one, log in zip(heights, along, strict=True):
+        excess = nexttoken_excess(ds, one * limit.x, head=head, loss=loss)
+        assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
 
 
 @pytest.mark.statement("X O")
@@ -384,7 +400,11 @@ def test_what_the_path_cannot_use_is_named():
     with pytest.raises(InputError, match=r"'loss' argument must be a loss of the label's own output.*got CrossEntropy"):
         nexttoken_path(ds, 1.0, loss=CrossEntropy())
     with pytest.raises(
-        InputError, match=r"'ds' argument must be acyclic unless the loss is the log-loss.*got tokens of equal priority"
+        InputError, match=r"'ds' argument must be acyclic unless C Eᵀ = I; got tokens of equal priority"
+    ):
+        nexttoken_path(cyclic, 1.0, head=cyclic.E)
+    with pytest.raises(
+        InputError, match=r"'loss' argument must be one whose risk over the cyclic subset has one finite.*Linear"
     ):
         nexttoken_path(cyclic, 1.0, loss=Linear())
     with pytest.raises(
@@ -401,3 +421,105 @@ def test_what_the_path_cannot_use_is_named():
         nexttoken_path(pair, 1.0, head=np.array([[0.0, -1.0], [0.0, 1.0]]))
     with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(4, 4\)"):
         nexttoken_path(ds, 1.0).distance(np.eye(3))
+
+
+@pytest.mark.statement("C Thm 2", "C Def 3", "C Algo-RP")
+def test_theorem_2_holds_for_another_loss_with_one_minimiser():
+    ds = SequenceDataset([[0, 1, 2]] * 3, [0, 0, 1], np.eye(3))
+    share = 0.5 + 0.25 * np.log(2.0)  # where 2 e^(-2s) = e^(-2(1 - s))
+    expected = 0.5 * np.log(share / (1.0 - share)) * np.array([1.0, -1.0, 0.0])
+    assert expected[0] == pytest.approx(0.36154, abs=1e-5)
+    np.testing.assert_allclose(cyclic_correction(ds, loss=Steep(), restarts=4).x[:, 2], expected, atol=1e-9)
+    path = nexttoken_path(ds, [20.0, 60.0, 1e4], loss=Steep())
+    for part in path.cyclic_part():
+        np.testing.assert_allclose(part[:, 2], expected, atol=1e-8)
+    corr = path.correlation(path.limit.x)
+    assert corr[-1] > 1.0 - 1e-8
+    assert path.kkt_residual().max() < tolerances.PATH_KKT
+
+
+@pytest.mark.statement("C Thm 2", "C Algo-RP")
+@pytest.mark.parametrize(("loss", "seed"), [(Steep(), 2), (Parabola(), 3)])
+def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_two_limits(loss, seed):
+    ds, limit = feasible(cyclic_sequences, (5, 3, 5, 4), seed)
+    found = cyclic_correction(ds, loss=loss, restarts=8)
+    assert found.is_unique
+    radii, rng = np.array([1.0, 5.0]), np.random.default_rng(0)
+    path = nexttoken_path(ds, radii, loss=loss)
+    for k, radius in enumerate(radii):
+        starts = [np.zeros(9), *(rng.standard_normal((1, 9)) * radius / 3.0)]
+        value, _ = brute_force(ds, radius, None, loss, starts)
+        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], None, loss), rel=tolerances.ROUNDING)
+        assert path.risk()[k] <= value + tolerances.ROUNDING
+        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
+    far = nexttoken_path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, loss=loss)
+    assert far.kkt_residual().max() < tolerances.PATH_KKT
+    assert far.correlation(limit.x)[-1] > 0.999
+    assert np.linalg.norm(far.cyclic_part()[-1] - found.x) < tolerances.CYCLIC_LIMIT
+    law = path_law(far)
+    assert law.deviation()[-1] < 0.2 * law.deviation()[-2]
+
+
+@pytest.mark.statement("C Algo-RP", "C Thm 2")
+@pytest.mark.parametrize("loss", [LogLoss(), Steep()], ids=lambda one: type(one).__name__)
+def test_slopes_of_the_split_risk_are_those_of_the_risk(loss):
+    ds, _ = feasible(cyclic_sequences, (5, 6, 6, 4), 3)
+    risk, rng, h = SplitRisk(ds, priority_graphs(ds), None, loss), np.random.default_rng(1), 1e-5
+    c = rng.standard_normal(len(risk.basis))
+
+    def value(at):
+        return plain_risk(ds, risk.matrix(at), None, loss)
+
+    def slope(at):
+        seen = risk.slopes(at)
+        return np.concatenate([seen.inner, np.exp(seen.log_unit) * seen.outer])
+
+    seen, unit = risk.slopes(c), np.eye(len(c))
+    differences = [(value(c + h * one) - value(c - h * one)) / (2.0 * h) for one in unit]
+    np.testing.assert_allclose(slope(c), differences, atol=tolerances.FINITE_DIFFERENCE)
+    bend = np.exp(seen.log_unit) * np.block(
+        [[np.exp(-seen.log_unit) * seen.inner_bend, seen.cross_bend.T], [seen.cross_bend, seen.outer_bend]]
+    )
+    second = np.stack([(slope(c + h * one) - slope(c - h * one)) / (2.0 * h) for one in unit])
+    np.testing.assert_allclose(bend, second, atol=tolerances.FINITE_DIFFERENCE)
+
+
+@pytest.mark.statement("C Thm 2")
+def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many():
+    """ℓ(u) = -u, [a, b, c] → a and → b: the risk is (s_c - 1)/2, which takes no notice of how a and b share."""
+
+    def log_risk(w):  # of s_c = 1/(1 + e^(a - c) + e^(b - c)), to be minimised
+        return -np.logaddexp(0.0, np.logaddexp(w[0] - w[2], w[1] - w[2]))
+
+    ds = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
+    limit = graph_svm(ds.E, priority_graphs(ds))
+    np.testing.assert_allclose(limit.x[:, 2], np.array([1.0, 1.0, -2.0]) / 3.0, atol=tolerances.ROUNDING)
+    direction = limit.x[:, 2] * limit.margin
+    for radius in (10.0, 30.0, 100.0):
+        angles = np.linspace(-np.pi, np.pi, 20001)  # only differences count: the best point has a + b + c = 0
+        plane = radius * (
+            np.cos(angles)[:, None] * direction + np.sin(angles)[:, None] * np.array([1.0, -1.0, 0.0]) / np.sqrt(2.0)
+        )
+        best = plane[int(np.argmin([log_risk(w) for w in plane]))]
+        correlation = float(best @ direction) / radius
+        assert correlation == pytest.approx(np.sqrt(3.0) / 2.0, abs=1e-3)
+        assert abs(best[0] - best[1]) / np.sqrt(2.0) == pytest.approx(
+            0.5 * radius, rel=0.05
+        )  # ‖Π(W_R)‖ → R/2, W^cyc = 0
+        assert log_risk(best) < log_risk(radius * direction) - 1.0
+        W = np.zeros((3, 3))
+        W[:, 2] = best
+        assert plain_risk(ds, W, None, Linear()) == pytest.approx(
+            0.5 * np.exp(log_risk(best)) - 0.5, abs=tolerances.ROUNDING
+        )
+    assert not cyclic_correction(ds, loss=Linear(), restarts=4).is_unique
+
+
+@pytest.mark.statement("C Eq. (11)", "C Lemma 4")
+def test_with_a_given_cyclic_part_the_other_part_turns_even_where_theorem_2_fails():
+    ds = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
+    given = np.zeros((3, 3))
+    given[:, 2] = [0.7, -0.7, 0.0]
+    path = nexttoken_path(ds, [10.0, 1e3], loss=Linear(), cyclic_part=given)
+    turned = path.strict_part()[-1]
+    assert np.sum(turned * path.limit.x) == pytest.approx(np.linalg.norm(turned) * np.linalg.norm(path.limit.x))

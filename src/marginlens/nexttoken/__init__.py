@@ -8,6 +8,7 @@ from marginlens.nexttoken.descent import (
 )
 from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.heads import HeadCheck, check_head
+from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.losses import (
     CrossEntropy,
     LabelLoss,
@@ -41,6 +42,7 @@ __all__ = [
     "HeadCheck",
     "LabelLoss",
     "LogLoss",
+    "LossCheck",
     "NextTokenAutomaton",
     "NextTokenLoss",
     "NextTokenPath",
@@ -52,6 +54,7 @@ __all__ = [
     "SquaredProbability",
     "TieBreak",
     "check_head",
+    "check_loss",
     "cyclic_correction",
     "descend_nexttoken",
     "expand_path",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
-from marginlens.errors import reject
+from marginlens.errors import reject, whole_number
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.pseudo import leading_subset
@@ -26,6 +27,10 @@ from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_los
 from marginlens.papers import implements
 
 _SETTLED = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
+_STARTING_LOGITS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
+_SAME_RISK = 1e-9  # relative difference at which two minima are equally low
+_SAME_POINT = 1e-5  # largest difference of logits, relative to one and the largest, at which two minima are one point
+_CONVEX = "The log-loss with C Eᵀ = I is convex (C Lemma 3), and the minimum is isolated: it is the only one."
 _NEAR = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
 
 
@@ -53,6 +58,8 @@ def cyclic_correction(
     loss: NextTokenLoss | None = None,
     graphs: Mapping[int, PriorityGraph] | None = None,
     start: Any = None,
+    restarts: int = 0,
+    rng: Any = 0,
 ) -> CyclicCorrection:
     r"""The shortest minimiser of the risk over the cyclic subset: the soft mix of tokens that no priority separates.
 
@@ -71,9 +78,13 @@ def cyclic_correction(
             tokens tied with the selected ones.
         start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
             C Eᵀ = I always, because its minimum is the only one.
+        restarts: random starts beside it, of which the lowest minimum is taken, and the shortest of several. They also decide, in
+            numbers, whether there is another: `.is_unique`. rng: their seed or generator.
     Returns:
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
     """
+    whole_number(restarts, "restarts", at_least=0)
+    generator = as_generator(rng)
     as_sequences(ds)
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
     scores = as_head(ds, head).table
@@ -83,7 +94,9 @@ def cyclic_correction(
     nothing = np.zeros((ds.d_model, ds.d_model))
     if not len(subset):
         reason = "Every component is a single token."
-        return CyclicCorrection(nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space)
+        return CyclicCorrection(
+            nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True
+        )
     landscape = Landscape(subset, space, scores, loss)
     if landscape.risk.is_likelihood:
         at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
@@ -93,7 +106,57 @@ def cyclic_correction(
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[landscape.risk.problem.merged])))])
         problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
         raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
-    return _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc", (subset, space, landscape))
+    kept = (subset, space, landscape)
+    found = _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc", kept)
+    if landscape.risk.is_likelihood:
+        unique = found.status is CorrectionStatus.FINITE and not found.flat
+        return replace(found, is_unique=unique, uniqueness=_CONVEX if unique else "")
+    if not restarts:
+        return found
+    others = [
+        _found(landscape, _anywhere(landscape, generator, far), "a random start", kept) for far in _spreads(restarts)
+    ]
+    return _lowest([found, *others])
+
+
+def _spreads(restarts: int) -> FloatArray:
+    """(restarts,) how far apart the logits of each random start are."""
+    return np.resize(_STARTING_LOGITS, restarts)
+
+
+def _anywhere(landscape: Landscape, rng: np.random.Generator, spread: float) -> FloatArray:
+    """A random matrix in S_cyc whose logits within components have this standard deviation, up to the dependence of embeddings."""
+    space = landscape.space
+    direction = space.lift(space.centre(rng.standard_normal(len(space.tokens))))
+    size = float(np.std(space.centre(space.cells(direction))))
+    return direction * (spread / size) if size > 0.0 else direction
+
+
+def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
+    """The lowest of several minima, the shortest of equal ones, with what the others say about its being the only one."""
+    lowest = min(one.risk for one in found)
+    blur = _SAME_RISK * max(1.0, abs(lowest))
+    best = [one for one in found if one.risk <= lowest + blur]
+    finite = [one for one in best if one.status is CorrectionStatus.FINITE]
+    running = [one for one in best if one.status is CorrectionStatus.INFINITE]
+    looked = f"{len(found)} starts were followed"
+    if not finite:
+        return replace(best[0], is_unique=False, uniqueness=f"No finite minimum was found as low; {looked}.")
+    norms = np.array([length(one.x.ravel()) for one in finite])
+    chosen = finite[int(np.argmax(norms <= norms.min() * (1.0 + _SAME_POINT)))]
+    space = chosen.subspace
+    unit = float(np.abs(space.centre(space.cells(chosen.x))).max())
+    spread = max(float(np.abs(space.centre(space.cells(one.x - chosen.x))).max()) for one in finite)
+    if running:
+        said = "the risk comes as low along a direction, for ever"
+    elif spread > _SAME_POINT * (1.0 + unit):
+        said = f"another minimum of the same risk has logits that differ by {spread:.3g}"
+    elif chosen.flat:
+        said = f"the risk is flat along {chosen.flat} directions of S_cyc"
+    else:
+        said = f"{looked}, and all that came as low ended within {spread:.0e} of it in logits"
+        return replace(chosen, is_unique=True, uniqueness=f"No other was found: {said}.")
+    return replace(chosen, is_unique=False, uniqueness=f"It is not the only one: {said}; {looked}.")
 
 
 def _found(
@@ -117,7 +180,7 @@ def _found(
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
         if end.flat:
             reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
-        return CyclicCorrection(x, CorrectionStatus.FINITE, reason, risk, gradient, None, *kept)
+        return CyclicCorrection(x, CorrectionStatus.FINITE, reason, risk, gradient, None, *kept, flat=end.flat)
     reason = (
         f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {length(x.ravel()):.3g}."
     )
@@ -135,6 +198,9 @@ class CyclicCorrection:
         gradient_norm: the norm of the risk's gradient by W at x.
         direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
         subset: the cyclic subset. subspace: S_cyc. landscape: the risk that was minimised, or None.
+        flat: along how many directions of S_cyc slope and curvature are rounding at x.
+        is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None where that was not looked at.
+        uniqueness: on what that rests: a proof, or how many starts.
     """
 
     x: FloatArray
@@ -146,6 +212,9 @@ class CyclicCorrection:
     subset: CyclicSubset
     subspace: CyclicSubspace
     landscape: Landscape | None = None
+    flat: int = 0
+    is_unique: bool | None = None
+    uniqueness: str = ""
 
     def __repr__(self) -> str:
         norm = f"norm={length(self.x.ravel()):.6g}, gradient={self.gradient_norm:.1e}"

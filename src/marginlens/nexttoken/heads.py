@@ -85,11 +85,13 @@ class HeadCheck:
             infinite where there is no other token.
         rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
         deviation: the largest entry of |C Eᵀ - I|.
+        exists: whether some C has these scores: always for a given C; for C Eᵀ = I only where the embeddings are linearly independent.
     """
 
     gap: FloatArray
     rival: IntArray
     deviation: float
+    exists: bool = True
 
     def __repr__(self) -> str:
         smallest = f"smallest gap {self.gap.min():.4g}"
@@ -112,8 +114,8 @@ class HeadCheck:
 
     @property
     def assumption_4(self) -> bool:
-        """Whether C Eᵀ is the identity up to the rounding of its sums."""
-        return self.deviation == 0.0
+        """Whether C Eᵀ is the identity up to the rounding of its sums, for a C that exists."""
+        return self.deviation == 0.0 and self.exists
 
 
 @implements("C", "Assumption 3", "Assumption 4")
@@ -123,7 +125,8 @@ def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
     .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K
 
     Args:
-        head: C of shape (n_vocabulary, d_model); None is the head of Assumption 4, which needs no C.
+        head: C of shape (n_vocabulary, d_model); None is the head of Assumption 4. Its scores, Eq. (17), can be computed with without
+            any C; whether there is one, `exists` says.
     """
     table = as_head(as_sequences(ds), head).matrix()
     own = np.diag(table)
@@ -134,4 +137,15 @@ def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
         gap=own - others[np.arange(len(table)), rival],
         rival=np.full(1, -1) if alone else rival,
         deviation=float(np.abs(table - np.eye(len(table))).max()),
+        exists=head is not None or _independent(ds.E),
     )
+
+
+def _independent(E: FloatArray) -> bool:
+    """Whether the rows (n_vocabulary, d_model) are linearly independent, so that C Eᵀ = I has a solution."""
+    if len(E) > E.shape[1]:
+        return False
+    gram = E @ E.T
+    if np.array_equal(gram, np.diag(np.diag(gram))):  # orthogonal rows, such as one-hot ones
+        return bool(np.all(np.diag(gram) > 0.0))
+    return int(np.linalg.matrix_rank(E)) == len(E)

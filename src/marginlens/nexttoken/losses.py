@@ -58,7 +58,7 @@ class LabelLoss(NextTokenLoss):
         return bend
 
 
-@implements("C", "Assumption 1", "Eq. (18)")
+@implements("C", "Eq. (18)")
 @dataclass(frozen=True)
 class LogLoss(LabelLoss):
     r""":math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; with C Eᵀ = I that is the likelihood of the label."""

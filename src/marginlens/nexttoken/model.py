@@ -17,6 +17,7 @@ from marginlens.nexttoken.batch import SequenceBatch
 from marginlens.nexttoken.heads import Head, as_head
 from marginlens.nexttoken.losses import (
     CrossEntropy,
+    LabelLoss,
     LogLoss,
     NextTokenLoss,
     SquaredLoss,
@@ -27,6 +28,10 @@ from marginlens.nexttoken.losses import (
 from marginlens.nexttoken.own import own_weights
 from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights
 from marginlens.papers import implements
+
+_GAUSS = np.polynomial.legendre.leggauss(8)
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+_SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +91,7 @@ def nexttoken_risk(ds: SequenceDataset, W: Any, *, head: Any = None, loss: NextT
     return float(risk_of(ds, ds.weights(W), as_head(ds, head), as_nexttoken_loss(loss)))
 
 
+@implements("C", "Lemma 1")
 def nexttoken_excess(
     ds: SequenceDataset,
     W: Any,
@@ -98,7 +104,7 @@ def nexttoken_excess(
     .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
 
     Args:
-        loss: one of the label's output alone, as Assumption 1 asks: `LogLoss()` or `SquaredLoss()`.
+        loss: one of the label's output alone, as Assumption 1 asks.
     Returns:
         Its sign and the logarithm of its modulus, infinite where the log-loss of W is and nan where that of L* is. Lemma 1: on acyclic
         data the sign is 1 for every finite W.
@@ -172,10 +178,11 @@ def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss)
     return np.array([np.mean(value_of(loss, _outputs(ds, one, head), ds.labels)) for one in flat]).reshape(W.shape[:-2])
 
 
-def check_excess(loss: NextTokenLoss) -> NextTokenLoss:
+def check_excess(loss: NextTokenLoss) -> LabelLoss:
     """`loss` if the excess risk over L* is defined for it."""
-    if not isinstance(loss, LogLoss | SquaredLoss):
-        raise reject("loss", "ml.LogLoss() or ml.SquaredLoss() for the excess over L*", type(loss).__name__)
+    if not isinstance(loss, LabelLoss):
+        expected = "a loss of the label's own output, such as ml.LogLoss(), for the excess over L*"
+        raise reject("loss", expected, type(loss).__name__)
     return loss
 
 
@@ -197,6 +204,8 @@ def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLos
             with np.errstate(divide="ignore"):
                 exact = np.log(np.abs(np.log1p(-np.minimum(ratio, 1.0))))
             logs = np.where(np.abs(ratio) < 1e-16, log_delta - log_own, exact)
+        elif not isinstance(loss, SquaredLoss):
+            sign, logs = _fall(check_excess(loss), own, sign, log_delta)
         else:
             outer = 2.0 * (1.0 - own) + delta  # (c + δ)² - c² = δ (2c + δ)
             with np.errstate(divide="ignore"):
@@ -206,6 +215,19 @@ def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLos
     with np.errstate(divide="ignore"):
         total, total_sign = logsumexp(logs, axis=-1, b=sign / len(ds), return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))
+
+
+def _fall(loss: LabelLoss, own: FloatArray, sign: FloatArray, log_delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Sign and logarithm of ℓ(h - δ) - ℓ(h): by subtraction where δ is large, as δ times a mean slope where it is small."""
+    delta = sign * np.exp(log_delta)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        nodes = own[:, None] - delta[..., None] * _NODES
+        slope = np.sum(_NODE_WEIGHTS * loss.scalar(nodes)[1], axis=-1)
+        rise = loss.scalar(own - delta)[0] - loss.scalar(own)[0]
+        small = np.abs(delta) < _SMALL_SHORTFALL
+        return np.where(small, -sign * np.sign(slope), np.sign(rise)), np.where(
+            small, log_delta + np.log(np.abs(slope)), np.log(np.abs(rise))
+        )
 
 
 def _outputs(ds: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
-from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.graphs.priority import PriorityGraph, is_acyclic, priority_graphs
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.heads import Head, as_head
 from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
@@ -27,6 +28,7 @@ _SOFT = 64.0  # largest logit at which the risk is still smooth enough for a sta
 _FARTHEST = 1e100  # a radius whose square, and that of its inverse, is a number
 _LARGE = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
 _GRID = 201  # outputs of a label at which a loss is asked whether it decreases
+_STARTS = 8  # random starts in the search for another minimum along S_cyc
 _VISIBLE = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
 
 
@@ -124,13 +126,14 @@ def nexttoken_path(
         \bar W^\perp_R = \arg\min_{W \in \mathcal S_{\rm cyc}^\perp,\ \|W\|_F \le R} \mathcal L(W + W^\parallel)
 
     Where Graph-SVM is feasible the path turns into its solution and its part along S_cyc tends to the cyclic correction. The log-loss
-    with C Eᵀ = I is convex, so that the minimum is the only one. For other heads and losses, minima that random starts, the
-    max-margin direction and the radius before lead to are compared by the logarithm of their excess risk. Radii of 1e5/margin are no
-    less exact than small ones; where Graph-SVM is infeasible, what vanishes beside what stays is resolved only as far as the residual
-    says. Meant for small problems: the rows :math:`(e_x - e_y) e_k^\top` are formed, d_model² wide.
+    with C Eᵀ = I is convex, so that the minimum is the only one. For other heads and losses, minima that random starts, the cyclic
+    correction with the max-margin direction, and the radius before lead to are compared by the logarithm of their excess risk.
+    Radii of 1e5/margin are no less exact than small ones; where Graph-SVM is infeasible, what vanishes beside what stays is resolved
+    only as far as the residual says. Meant for small problems: the rows :math:`(e_x - e_y) e_k^\top` are formed, d_model² wide.
 
     Args:
-        ds: data of any kind for the log-loss with C Eᵀ = I, acyclic data otherwise.
+        ds: data of any kind for C Eᵀ = I, acyclic data for other heads. On cyclic data the risk over the cyclic subset must have one finite
+            minimiser, which is looked for with `cyclic_correction(ds, loss=loss, restarts=8)`: without it C Thm 2 does not hold.
         radii: (n_radii,) positive and increasing.
         head: C (n_vocabulary, d_model) under which every label scores highest in its sequences (Assumption 3); None for C Eᵀ = I.
         loss: a decreasing loss of the label's own output (Assumption 1).
@@ -145,11 +148,12 @@ def nexttoken_path(
     one = _label_loss(loss)
     whole_number(restarts, "restarts", at_least=0)
     _check_setting(ds, scorer, one, acyclic=is_acyclic(graphs))
+    correction = _correction(ds, graphs, one, needed=cyclic_part is None)
     with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
         risk, limit = SplitRisk(ds, graphs, scorer.table, one), graph_svm(ds.E, graphs)
         held = None if cyclic_part is None else _inside(risk, ds.weights(cyclic_part, "cyclic_part"))
-        c = np.stack(_follow(risk, limits, limit, held, as_generator(rng), restarts))
-        correction = cyclic_correction(ds, graphs=graphs)
+        cyclic = risk.coordinates(correction.x)[: risk.n_cyclic] if held is None else held
+        c = np.stack(_follow(risk, limits, limit, held, cyclic, as_generator(rng), restarts))
         known = limit.status in (Status.OPTIMAL, Status.TRIVIAL)
         floor = None if held is not None else float(risk.body(risk.coordinates(correction.x)[None])[0])
         excess = _log_excess(risk, c, floor) if known else np.full(len(c), np.nan)
@@ -161,10 +165,13 @@ def _follow(
     radii: FloatArray,
     limit: GraphSolution,
     held: FloatArray | None,
+    cyclic: FloatArray,
     generator: np.random.Generator,
     restarts: int,
 ) -> list[FloatArray]:
-    """The point (r,) of each radius, starting from the one before, the max-margin direction and, where not convex, anywhere."""
+    """The point (r,) of each radius, starting from the one before, the max-margin direction and, where not convex, from `cyclic`
+    (n_cyclic,), the minimum along S_cyc, and from anywhere.
+    """
     m, r = risk.n_cyclic, len(risk.basis)
     search = smallest_risk if held is None else smallest_tail
     fixed = np.zeros(m) if held is None else held
@@ -178,12 +185,27 @@ def _follow(
         starts = [np.append(last[:m], last[m:] * (radius / radii[k - 1])), np.append(last[:m], radius * direction[m:])]
         if risk.likelihood:  # one minimum only: start from the better
             starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
-        elif restarts and (radius <= soft or k == 0):
+        elif m and held is None:
+            room = radius**2 - float(cyclic @ cyclic)
+            inside = cyclic if room > 0.0 else cyclic * (radius / np.linalg.norm(cyclic))
+            starts.append(np.append(inside, np.sqrt(max(room, 0.0)) * direction[m:]))
+        if not risk.likelihood and restarts and (radius <= soft or k == 0):
             ball = min(radius, soft)
             anywhere = unit(generator.standard_normal((restarts, r))) * ball
             starts.append(search(risk, anywhere, ball) * (radius / ball))
         points.append(search(risk, np.stack(starts), radius))
     return points
+
+
+def _correction(
+    ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], loss: LabelLoss, *, needed: bool
+) -> CyclicCorrection:
+    """The cyclic correction under C Eᵀ = I; where it is needed, refused for another loss than the log-loss if it is not the only one."""
+    found = cyclic_correction(ds, graphs=graphs, loss=loss, restarts=_STARTS if needed else 0)
+    if found.is_unique or isinstance(loss, LogLoss) or not needed:
+        return found
+    expected = "one whose risk over the cyclic subset has one finite minimiser, as C Thm 2 needs on cyclic data"
+    raise reject("loss", expected, type(loss).__name__, found.uniqueness)
 
 
 def _log_excess(risk: SplitRisk, c: FloatArray, floor: float | None) -> FloatArray:
@@ -214,12 +236,12 @@ def _check_setting(ds: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic:
     likelihood = head.table is None and isinstance(loss, LogLoss)
     if likelihood:
         return
-    if not acyclic:
+    if not acyclic and head.table is not None:
         raise reject(
             "ds",
-            "acyclic unless the loss is the log-loss and C Eᵀ = I",
+            "acyclic unless C Eᵀ = I",
             "tokens of equal priority",
-            "Leave out 'head' and 'loss' to follow the path of cyclic data.",
+            "Leave out 'head' to follow the path of cyclic data.",
         )
     owner = np.repeat(ds.labels, ds.lengths)
     rivals = np.flatnonzero(~ds.is_label & (head.scores(owner, ds.tokens) >= head.scores(owner, owner)))

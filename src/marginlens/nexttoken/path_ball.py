@@ -19,7 +19,7 @@ _GAIN = 0.5  # factor by which such a step must shrink what is left
 
 @dataclass(frozen=True)
 class Whole:
-    """L over all coordinates as `minimise` reads it."""
+    """L less what putting out every label would cost, over all coordinates, as `minimise` reads it."""
 
     risk: SplitRisk
 
@@ -29,7 +29,7 @@ class Whole:
         return self.risk.reach
 
     def excess(self, c: FloatArray, selected: IntArray) -> ExcessRisk:
-        """L at points (batch, r), which is positive for the log-loss."""
+        """The difference at points (batch, r), which is positive on cyclic data."""
         return ExcessRisk(np.ones(len(c)), self._log(c))
 
     def view(self, c: FloatArray) -> View:
@@ -45,7 +45,7 @@ class Whole:
         return _view(np.array(gradient), np.array(bend), size, self._log(c), np.zeros(len(c)))
 
     def _log(self, c: FloatArray) -> FloatArray:
-        return np.log(self.risk.body(c) + np.exp(self.risk.log_tail(c)))
+        return np.log(self.risk.body(c) - self.risk.floor + np.exp(self.risk.log_tail(c)))
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,18 @@ def smallest_risk(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatAr
     whole: Any = Whole(risk)
     inside = np.stack([_on_the_ball(one, risk.n_cyclic, radius) for one in starts])
     found = minimise(whole, inside, Region(radius))
-    c = found[int(np.argmin(risk.body(found) + np.exp(risk.log_tail(found))))]
+    c = found[_lowest(risk, found)]
     room = radius**2 - float(c[: risk.n_cyclic] @ c[: risk.n_cyclic])
     if len(c) > risk.n_cyclic and room > 0.0:
         c = smallest_tail(risk, c[None], float(np.sqrt(room)))
     return _polished(risk, c, radius)
+
+
+def _lowest(risk: SplitRisk, c: FloatArray) -> int:
+    """Which of the points (batch, r) has the smallest risk; where the sums round to the same number, the smallest tail."""
+    total = risk.body(c) + np.exp(risk.log_tail(c))
+    same = total <= total.min() + 4.0 * np.finfo(float).eps * np.abs(total).max()
+    return int(np.argmin(np.where(same, risk.log_tail(c), np.inf)))
 
 
 def _polished(risk: SplitRisk, c: FloatArray, radius: float) -> FloatArray:

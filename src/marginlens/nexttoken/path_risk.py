@@ -14,7 +14,6 @@ from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken.losses import LabelLoss, LogLoss
 from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
-from marginlens.papers import implements
 
 _SPAN = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 _DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted
@@ -98,13 +97,17 @@ class SplitRisk:
 
     def body(self, c: FloatArray) -> FloatArray:
         """L̄ at points (batch, r)."""
-        if not self.likelihood:
-            return np.full(len(c), float(self.problem.share @ self.loss.scalar(self._top)[0]))
         logits = self._logits(c)
+        if not self.likelihood:
+            return self.loss.scalar(self._best(logits))[0] @ self.problem.share
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
         return (inside - logits[:, self._is_label]) @ self.problem.share
 
-    @implements("C", "Lemma 1")
+    @property
+    def floor(self) -> float:
+        """The risk of putting out every label, which is below L̄ on cyclic data and equal to it on acyclic data."""
+        return float(self.problem.share @ self.loss.scalar(self._top)[0])
+
     def log_tail(self, c: FloatArray) -> FloatArray:
         """log T at points (batch, r), finite however small T is; on acyclic data the log of the risk above its infimum L*.
 
@@ -118,33 +121,36 @@ class SplitRisk:
 
     def log_tails(self, c: FloatArray) -> FloatArray:
         """(batch, n_samples) the logarithm of what each merged sample adds to T, before its share."""
-        log_ratio, log_rho = self._ratios(self._logits(c))
+        logits = self._logits(c)
+        log_ratio, log_rho = self._ratios(logits)
         log_total = np.logaddexp(0.0, log_rho)
         if self.likelihood:
             with np.errstate(divide="ignore"):
                 return np.where(log_rho < -37.0, log_rho, np.log(np.where(log_rho < -37.0, 1.0, log_total)))
+        best = self._best(logits)  # (batch, n_samples)
         with np.errstate(divide="ignore"):
-            gap = np.log(np.where(self._tied, 1.0, self._top[self._sample] - self._score))
+            gap = np.log(np.where(self._tied, 1.0, best[:, self._sample] - self._score))
         log_delta = self._log_sum(log_ratio + gap) - log_total
         delta = np.exp(log_delta)
-        nodes = self._top[:, None] - delta[..., None] * _NODES
+        nodes = best[..., None] - delta[..., None] * _NODES
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = log_delta + np.log(np.sum(-_WEIGHTS * self.loss.scalar(nodes)[1], axis=-1))
-            direct = np.log(self.loss.scalar(self._top - delta)[0] - self.loss.scalar(self._top)[0])
-            small = log_delta + np.log(-self.loss.scalar(self._top)[1]) < _DIRECT
+            direct = np.log(self.loss.scalar(best - delta)[0] - self.loss.scalar(best)[0])
+            small = log_delta + np.log(-self.loss.scalar(best)[1]) < _DIRECT
         return np.where(small, mean, np.where(np.isnan(direct), np.inf, direct))
 
     def log_pull(self, c: FloatArray) -> FloatArray:
         """(batch, n_entries) the log of what each lower entry weighs in T's slope across S_cyc, to first order in T; else -inf."""
-        log_ratio, _ = self._ratios(self._logits(c))
+        logits = self._logits(c)
+        log_ratio, _ = self._ratios(logits)
         log_pull = log_ratio + np.log(self.problem.share)[self._sample]
         if self.likelihood:
             return log_pull
+        best = self._best(logits)
         with np.errstate(divide="ignore"):
-            slope = np.log(-self.loss.scalar(self._top)[1]) + np.zeros_like(self._top)
-            return log_pull + (
-                slope[self._sample] + np.log(np.where(self._tied, 1.0, self._top[self._sample] - self._score))
-            )
+            slope = np.log(-self.loss.scalar(best)[1]) + np.zeros_like(best)
+            gap = np.log(np.where(self._tied, 1.0, best[:, self._sample] - self._score))
+            return log_pull + slope[:, self._sample] + gap
 
     # ---- slopes
 
@@ -157,7 +163,7 @@ class SplitRisk:
         .. math:: \nabla L = \tfrac1n \sum_i g_i, \quad \nabla^2 L = \tfrac1n \sum_i \Big( \sum_t w_{it} a_{it} a_{it}^\top
             - g_i \bar a_i^\top - \bar a_i g_i^\top + \tfrac{\ell''_i}{\ell_i'^2} g_i g_i^\top \Big)
 
-        Only the log-loss with C Eᵀ = I has an x here, and there the last three terms are :math:`-g_i g_i^\top`.
+        For the log-loss with C Eᵀ = I the last three terms are :math:`-g_i g_i^\top`.
         """
         one, sample = self.problem, self._sample
         logits = self._logits(c[None])
@@ -165,34 +171,36 @@ class SplitRisk:
         log_total = np.logaddexp(0.0, log_rho)[0]
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
         log_s = np.where(self._tied, (logits - inside[:, sample])[0], log_ratio[0]) - log_total[sample]
-        sign, log_w, bend = self._weights(log_s)
+        sign, log_w, bend = self._weights(log_s, self._best(logits)[0])
         log_w = np.where(self._is_label, -np.inf, log_w)  # the label's own row is zero
         share = one.share[sample]
         lower = np.where(self._crosses, log_w, -np.inf)
         unit = float(np.max(lower + np.log(share), initial=-np.inf))
         unit = unit if np.isfinite(unit) else 0.0
         w, w_low = sign * np.exp(log_w), sign * np.exp(lower - unit)  # plain; scaled
-        s, x, z = np.exp(log_s), self.inner, self.outer
-        gx, gz, az = (self._total(v[:, None] * a) for v, a in ((w, x), (w_low, z), (s, z)))
-        p, low = one.share[:, None], (w_low * share)[:, None]
+        s, s_low = np.exp(log_s), np.exp(np.where(self._crosses, log_s, -np.inf) - unit)
+        x, z = self.inner, self.outer
+        pairs = ((w, x), (w_low, z), (s, x), (s_low, z))
+        gx, gz, ax, az = (self._total(v[:, None] * a) for v, a in pairs)  # gz and az are scaled
+        p, low, k = one.share[:, None], (w_low * share)[:, None], bend[:, None]
         return Slopes(
             log_unit=unit,
             inner=one.share @ gx,
             outer=one.share @ gz,
             inner_size=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
             outer_size=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
-            inner_bend=x.T @ ((w * share)[:, None] * x) - (p * gx).T @ gx,
-            cross_bend=z.T @ (low * x) - (p * gz).T @ gx,
-            outer_bend=z.T @ (low * z) + (p * gz).T @ (bend[:, None] * np.exp(unit) * gz - az) - (p * az).T @ gz,
+            inner_bend=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ (k * gx - ax) - (p * ax).T @ gx,
+            cross_bend=z.T @ (low * x) + (p * gz).T @ (k * gx - ax) - (p * az).T @ gx,
+            outer_bend=z.T @ (low * z) + np.exp(unit) * ((p * gz).T @ (k * gz - az) - (p * az).T @ gz),
         )
 
-    def _weights(self, log_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Sign and logarithm of w per entry, and ℓ''/ℓ'² per sample."""
+    def _weights(self, log_s: FloatArray, best: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Sign and logarithm of w per entry, and ℓ''/ℓ'² per sample; `best` (n_samples,) holds the outputs over R_i alone."""
         if self.likelihood:
             return np.ones(len(log_s)), log_s, np.ones(len(self.problem.labels))
         sample = self._sample
-        taken = np.exp(log_s) * np.where(self._tied, 0.0, self._top[sample] - self._score)
-        u = self._top - np.add.reduceat(taken, self.problem.offsets[:-1])
+        taken = np.exp(log_s) * np.where(self._tied, 0.0, best[sample] - self._score)
+        u = best - np.add.reduceat(taken, self.problem.offsets[:-1])
         _, slope, second = self.loss.scalar(u)
         above = u[sample] - self._score
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -204,6 +212,16 @@ class SplitRisk:
     def _logits(self, c: FloatArray) -> FloatArray:
         """(batch, n_entries) logits less that of the label, multiplicities included."""
         return c @ self._rows.T + self.problem.log_counts
+
+    def _best(self, logits: FloatArray) -> FloatArray:
+        """(batch, n_samples) the output over R_i alone, given logits (batch, n_entries): the label's own score on acyclic data."""
+        if self.n_cyclic == 0:
+            return np.broadcast_to(self._top, (len(logits), len(self._top)))
+        inside = self._log_sum(np.where(self._tied, logits, -np.inf))
+        shares = np.where(self._tied, np.exp(np.where(self._tied, logits - inside[:, self._sample], 0.0)), 0.0)
+        single = np.add.reduceat(self._tied.astype(int), self.problem.offsets[:-1]) == 1
+        mixed = np.add.reduceat(shares * self._score, self.problem.offsets[:-1], axis=1)
+        return np.where(single, self._top, mixed)  # exactly, where the label is by itself
 
     def _ratios(self, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
         """log(s_t / Σ_{R_i} s) of every lower entry, -inf for the others, and the logarithm of their sums, (batch, n_samples)."""

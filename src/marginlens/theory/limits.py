@@ -112,6 +112,7 @@ def predict_limit(
     data: TokenDataset | SequenceDataset,
     v: Any = None,
     *,
+    head: Any = None,
     loss: Any = None,
     start: Any = None,
     step: Any = None,
@@ -134,7 +135,7 @@ def predict_limit(
 
     Args:
         data: one problem or a batch, or a `SequenceDataset`. v: head (d_model,) or (batch, d_model), or None for a head that is trained
-            too; on sequences the head C (n_vocabulary, d_model), or None for C Eᵀ = I.
+            too; on sequences the head C (n_vocabulary, d_model), or None for C Eᵀ = I. head: another name for v.
         loss: any `Loss`, logistic by default; on sequences any `NextTokenLoss`, the log-loss by default.
         start: p(0) of shape (d_key,) or (batch, d_key). step: `ConstantStep(eta)` to check η ≤ 1/L_p; any such step if left out. No
             theorem covers a `NormalizedStep`: `observed` and `why` then say what claims of the ledger saw such steps do.
@@ -145,6 +146,10 @@ def predict_limit(
         account; a list of them for a batch. Check it with `descend`, `descend_joint` or `descend_nexttoken`.
     """
     whole_number(limit, "limit", at_least=1)
+    if head is not None:
+        if v is not None:
+            raise reject("head", "left out where v is given, because it is the same", "both")
+        v = head
     if isinstance(data, SequenceDataset):
         if start is not None:
             raise reject("start", "left out for sequences, because C Thm 3 holds from every start", "it")
@@ -157,12 +162,12 @@ def predict_limit(
         problems = as_dataset(data).as_batch()
         found = [predict_joint_limit(problems[j], loss=loss, limit=limit) for j in range(len(problems))]
         return found if data.is_batch else found[0]
-    head = as_dataset(data).head(v)
+    heads = as_dataset(data).head(v)
     points = None if start is None else data.point(start, "start")
     if not data.is_batch:
-        return _predict(data, head, loss, points, step, limit)
+        return _predict(data, heads, loss, points, step, limit)
     each = range(len(data))
-    return [_predict(data[j], head[j], loss, None if points is None else points[j], step, limit) for j in each]
+    return [_predict(data[j], heads[j], loss, None if points is None else points[j], step, limit) for j in each]
 
 
 def _predict(

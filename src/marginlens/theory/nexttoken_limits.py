@@ -14,7 +14,8 @@ from marginlens.dynamics.steps import ConstantStep, as_step
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.heads import HeadCheck, check_head
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, SquaredLoss, as_nexttoken_loss
+from marginlens.nexttoken.loss_check import check_loss
+from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.smoothness import nexttoken_smoothness
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, graph_svm
@@ -27,7 +28,8 @@ class NextTokenPrediction:
     """What the theorems say about training W on one dataset.
 
     Attributes:
-        verdicts: C Thm 1 and Thm 2 (regularisation path) and C Thm 3 (gradient descent).
+        verdicts: C Thm 1 and Thm 2 (regularisation path) and C Thm 3 (gradient descent). Where no C gives C Eᵀ = I, none of them applies
+            as stated, and the same three follow with Eq. (17) in its place, which is all that their proofs use.
         graphs: last token → `PriorityGraph`. priority: the Graph-SVM solution. mix: the cyclic correction.
         direction: (d_model, d_model) the limit of W/‖W‖ under gradient descent if Thm 3 applies, else None.
         path_direction: the same for the regularisation path, by Thm 1 or Thm 2.
@@ -50,17 +52,28 @@ class NextTokenPrediction:
 
     def __str__(self) -> str:
         strict, tied = (sum(len(pairs(graph)) for graph in self.graphs.values()) for pairs in (_strict, _tied))
-        head = f"{len(self.graphs)} last tokens, {strict} strict pairs, {tied} tied pairs."
-        return "\n".join([head, *(str(verdict) for verdict in self.verdicts), self.why])
+        lines = [f"{len(self.graphs)} last tokens, {strict} strict pairs, {tied} tied pairs."]
+        shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(_UNDER_17)]
+        if shown:
+            said = next(check for check in self.verdicts[1].conditions if check.name == "C Assumption 4").sentence
+            lines.append(f"As stated, none of C Thms 1 to 3 applies: {said}.")
+        return "\n".join([*lines, *(str(verdict) for verdict in shown or self.verdicts), self.why])
 
 
-@implements("C", "Thm 1", "Thm 2", "Thm 3")
+_UNDER_17 = ", under Eq. (17) alone"
+_STARTS = 8  # random starts in the search for another minimum along S_cyc
+
+
+@implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 def predict_nexttoken_limit(
     ds: SequenceDataset, *, head: Any = None, loss: NextTokenLoss | None = None, step: Any = None
 ) -> NextTokenPrediction:
     r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
 
-    .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}, \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}
+    .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}\ (2), \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}\ (3)
+
+    Theorem 2 needs one condition that its text lacks: the risk over the cyclic subset must have one minimiser on S_cyc. The log-loss
+    has it (Lemma 7); for other losses it is looked for from several starts, and the verdict says so.
 
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I. loss: the log-loss by default.
@@ -71,35 +84,54 @@ def predict_nexttoken_limit(
     graphs = priority_graphs(as_sequences(ds))
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
     priority, found = graph_svm(ds.E, graphs), check_head(ds, head)
-    mix = cyclic_correction(ds, head=head, loss=loss, graphs=graphs)
-    slope, separable = _check_loss(loss, found), _check_separable(priority)
-    identity = _check_identity(ds, found)
+    identity = found.deviation == 0.0  # the scores of Assumption 4, whether or not a C has them
+    restarts = _STARTS if isinstance(loss, LabelLoss) and identity else 0
+    mix = cyclic_correction(ds, head=head, loss=loss, graphs=graphs, restarts=restarts)
+    seen = check_loss(ds, head, loss)
+    slope, separable = Check("C Assumption 1", seen.holds, seen.sentence), _check_separable(priority)
     finite = Check(
         "finite cyclic correction",
         mix.status in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL),
         f"{mix.status.value.rstrip('.')}",
     )
+    unique = _check_unique(mix)
     acyclic = Check("acyclic data", is_acyclic(graphs), _acyclic_sentence(graphs))
     labels = Check("realizable labels", True, _realizable_sentence(ds))
-    first = Verdict(
-        "C Thm 1",
-        (acyclic, slope, labels, _check_argmax(found), separable),
-        "the regularisation path converges to the direction of W^mm",
-    )
-    second = Verdict(
-        "C Thm 2",
-        (slope, labels, identity, separable, finite),
-        "the regularisation path converges to the direction of W^mm, and its part in S_cyc to W^cyc",
-    )
-    third = Verdict(
-        "C Thm 3",
-        (_check_log(loss), labels, identity, separable, *_check_step(ds, step)),
-        "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
-    )
+
+    def verdicts(scores: tuple[Check, Check], remark: str) -> tuple[Verdict, Verdict, Verdict]:
+        argmax, identical = scores
+        return (
+            Verdict(
+                f"C Thm 1{remark}",
+                (acyclic, slope, labels, argmax, separable),
+                "the regularisation path converges to the direction of W^mm",
+            ),
+            Verdict(
+                f"C Thm 2{remark}",
+                (slope, labels, identical, separable, finite, unique),
+                "the regularisation path converges to the direction of W^mm, and its part in S_cyc to W^cyc",
+            ),
+            Verdict(
+                f"C Thm 3{remark}",
+                (_check_log(loss), labels, identical, separable, *_check_step(ds, step)),
+                "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
+            ),
+        )
+
+    first, second, third = stated = verdicts((_check_argmax(found), _check_identity(ds, found)), "")
+    every: tuple[Verdict, ...] = stated
+    if not found.exists:
+        scores = Check(
+            "C Eq. (17)",
+            True,
+            "the label's output is taken as the attention on it, and the proofs use nothing else of C",
+        )
+        first, second, third = extended = verdicts((scores, scores), _UNDER_17)
+        every = (*stated, *extended)
     direction = np.asarray(priority.x) * float(priority.margin) if separable else None
     on_path, by_descent = first.applies or second.applies, third.applies
     return NextTokenPrediction(
-        verdicts=(first, second, third),
+        verdicts=every,
         graphs=graphs,
         priority=priority,
         mix=mix,
@@ -118,20 +150,13 @@ def _tied(graph: PriorityGraph) -> Any:
     return graph.tied
 
 
-def _check_loss(loss: NextTokenLoss, head: HeadCheck) -> Check:
-    """Assumption 1, as the proofs use it: a slope that neither vanishes nor explodes near the optimum."""
-    name = "C Assumption 1"
-    if isinstance(loss, LogLoss):
-        return Check(name, True, "-log u falls strictly, and its slope is bounded wherever the risk is")
-    if isinstance(loss, SquaredLoss):
-        vanishes = head.assumption_4
-        said = (
-            "vanishes at u = 1, by which the proof divides"
-            if vanishes
-            else "vanishes at u = 1; whether u gets there depends on C"
-        )
-        return Check(name, False, f"the slope of (1 - u)² {said}")
-    return Check(name, False, f"{type(loss).__name__} is not known to be a function of the label's own output alone")
+def _check_unique(mix: CyclicCorrection) -> Check:
+    """The condition that C Thm 2's text lacks: its proof takes for granted that a minimising sequence on S_cyc converges."""
+    name = "one minimiser on S_cyc (not in the text)"
+    if mix.status is CorrectionStatus.TRIVIAL:
+        return Check(name, True, "S_cyc is zero")
+    said = mix.uniqueness.rstrip(".") or "it was not looked at"
+    return Check(name, bool(mix.is_unique), said[0].lower() + said[1:])
 
 
 def _check_log(loss: NextTokenLoss) -> Check:
@@ -141,17 +166,16 @@ def _check_log(loss: NextTokenLoss) -> Check:
 
 
 def _check_identity(ds: SequenceDataset, head: HeadCheck) -> Check:
-    said = "C Eᵀ = I is taken as given" if head.deviation == 0.0 else f"an entry of C Eᵀ - I is {head.deviation:.3g}"
-    wide = (
-        ""
-        if ds.n_vocabulary <= ds.d_model
-        else f"; with {ds.n_vocabulary} tokens in {ds.d_model} dimensions no matrix C gives that"
-    )
-    return Check("C Assumption 4", head.assumption_4, said + wide, {"deviation": head.deviation})
+    said = "C Eᵀ = I" if head.deviation == 0.0 else f"an entry of C Eᵀ - I is {head.deviation:.3g}"
+    if not head.exists:
+        said = f"no matrix C gives C Eᵀ = I: {ds.n_vocabulary} embeddings in {ds.d_model} dimensions are dependent"
+    return Check("C Assumption 4", head.assumption_4, said, {"deviation": head.deviation})
 
 
 def _check_argmax(head: HeadCheck) -> Check:
     gap = float(head.gap.min())
+    if not head.exists:
+        return Check("C Assumption 3", False, "the head is to be C Eᵀ = I, which no matrix C gives", {"gap": gap})
     said = f"the label's own token leads by at least {gap:.3g}"
     if not head.assumption_3:
         y = int(head.failing[0])
@@ -193,7 +217,7 @@ def _realizable_sentence(ds: SequenceDataset) -> str:
 
 def _why(first: Verdict, second: Verdict, third: Verdict, priority: MarginSolution) -> str:
     if third.applies:
-        return "Certain: W grows along W^mm, by C Thm 3; its part in S_cyc tends to W^cyc."
+        return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
     if priority.status is Status.TRIVIAL:
         return "W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone."
     if first.applies or second.applies:
