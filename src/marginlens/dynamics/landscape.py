@@ -87,6 +87,13 @@ class Landscape:
         scores = self._head.scores[self.data.mask]
         return bool(np.all(value_of(self.loss, np.linspace(scores.min(), scores.max(), _GRID)) >= 0.0))
 
+    def token_margins(self) -> FloatArray:
+        """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf where there is no token."""
+        if isinstance(self._head, LinearHead):
+            return np.asarray(self._head.scores)
+        values = _value_and_slope(self._head.psi, self.data.X)[0]  # type: ignore[attr-defined]
+        return np.where(self.data.mask, self.data.y[:, None] * values, -np.inf)
+
     def best_tokens(self) -> IntArray:
         """The highest-scoring token of each input under a linear head, (n_inputs,)."""
         return np.argmax(self._head.scores, axis=-1)  # type: ignore[attr-defined]

@@ -17,11 +17,19 @@ from marginlens.dynamics.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss, from_log
 from marginlens.papers import implements
+from marginlens.svm import Status, att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
-from marginlens.theory.problem import all_tied, log_slopes, one_problem, score_blur, score_differences
+from marginlens.theory.problem import SCORE_TOLERANCE, all_tied, log_slopes, one_problem, score_blur, score_differences
 
 _SEARCH = 10_000  # convex problems spent on directions that suppress the other tokens
-_SHALLOW = 0.5  # contradictions deeper than this share of the sampled depth speak against the assumption
+_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
+_MOST_SCALED = 100  # contradictions, the deepest first, that are scaled up to see whether they persist
+_SHALLOWEST = 1e-3  # -log q_max below which p selects tokens outside the sets, and no scaling suppresses them
+_SCALED_DEPTHS = (
+    1e4,
+    1e5,
+    1e6,
+)  # -log q_max, over Δ, to which a contradiction is scaled up: constant factors cannot reach so deep
 
 
 @implements("A", "Def 1")
@@ -143,10 +151,14 @@ class MixingPairs:
     Attributes:
         delta: Δ. rho: the largest ρ <= 0 that no sampled pair contradicts; 0 where none contradicts any.
         depth: the smallest log q_max sampled, which ρ is to be compared with.
-        holds: whether contradictions end in the upper half of the sampled depth. It is evidence, not proof.
+        holds: whether every contradiction that was met ends when its two points are scaled up, as it must where some ρ will do.
+            It is evidence, not proof; for a linear head `mixing_constants` proves it.
+        suppressible: whether some p lets q_max tend to zero, so that ATT-SVM' has a solution. Where none does the assumption says
+            nothing below some ρ, and holds for that reason only.
         n_pairs: sampled pairs that the assumption speaks about at this ρ. All of them agree with it.
-        counterexample: (2, d_key) the pair (p, p') with the smallest log q_max of p among those where p mixes in far less and yet has
-            no lower risk; None where there is none.
+        counterexample: (2, d_key) a pair (p, p') where p mixes in far less and yet has no lower risk: one that outlives scaling if there
+            is one, else the one with the smallest log q_max of p; None where there is none.
+        deeper: (n_depths,) log q_max of p where the counter-example, scaled up, contradicts the assumption again; empty if it `holds`.
         points: (n_points, d_key) the sample. log_q, excess_order: (n_points,) log q_max and the rank of the risk, lowest first.
     """
 
@@ -154,8 +166,10 @@ class MixingPairs:
     rho: float
     depth: float
     holds: bool
+    suppressible: bool
     n_pairs: int
     counterexample: FloatArray | None
+    deeper: FloatArray
     points: FloatArray
     log_q: FloatArray
     excess_order: IntArray
@@ -164,10 +178,21 @@ class MixingPairs:
         return self.holds
 
     def __repr__(self) -> str:
-        verdict = "holds" if self.holds else "fails"
+        if not self.holds:
+            again = ", ".join(f"{one:.4g}" for one in self.deeper)
+            met = f"contradicted down to log q = {self.rho:.4g}, and by a pair scaled up at {again}"
+            return f"MixingPairs(A Assumption D fails with delta={self.delta:g}: {met})"
+        if not self.suppressible:
+            least = f"no p suppresses the other tokens, log q = {self.depth:.4g} at the least"
+            return f"MixingPairs(A Assumption D is empty with delta={self.delta:g}: {least})"
+        met = (
+            "no contradiction met"
+            if self.counterexample is None
+            else f"contradicted down to log q = {self.rho:.4g} only"
+        )
         return (
-            f"MixingPairs(A Assumption D {verdict} with delta={self.delta:g}, rho={self.rho:.4g}, "
-            f"{self.n_pairs} pairs down to log q = {self.depth:.4g})"
+            f"MixingPairs(A Assumption D holds with delta={self.delta:g}, rho={self.rho:.4g}: {met}, "
+            f"{self.n_pairs} pairs down to log q = {self.depth:.4g} agree)"
         )
 
 
@@ -186,8 +211,10 @@ def check_mixing(
 
     .. math:: \log q^p_{\max} \le \min\big((1 + \Delta) \log q^{p'}_{\max},\ \rho\big) \implies L(p) < L(p')
 
-    Points lie in random directions and around the solutions of ATT-SVM', with norms up to hundreds of times what separates
-    the tokens; all ordered pairs of them are compared, in logarithms.
+    Points lie in random directions, around the solutions of ATT-SVM' and around the max-margin directions of other selections, above all
+    of the tokens that lower the risk most, with norms up to thousands of times what separates the tokens; all ordered pairs of them are
+    compared, in logarithms. The assumption allows contradictions above some ρ, so each that is met is scaled up until log q_max is
+    far below any ρ that constant factors could ask for: where one persists, no ρ will do.
 
     Args:
         data: one problem. head: vector (d_model,), or a callable ψ (needs torch). optimal_sets: one list of token indices per input.
@@ -198,20 +225,47 @@ def check_mixing(
     sets = as_optimal_sets(one_problem(data), optimal_sets)
     slack = positive_number(delta, "delta")
     whole_number(n_points, "n_points", at_least=2)
-    points = _sample(data, sets, n_points, as_generator(rng))
-    log_q = np.asarray(log_nonoptimality(data, points, sets))
-    order = _risk_order(data, head, sets, as_loss(loss), points)
-    addressed = log_q[:, None] <= (1.0 + slack) * log_q[None, :]  # (p, p')
-    addressed &= np.isfinite(log_q)[:, None]
+    risks = _Risks(data, head, sets, as_loss(loss))
+    generator = as_generator(rng)
+    centres, suppressible = _centres(data, risks.token_margins, sets, generator)
+    points = _sample(data, centres, n_points, generator)
+    log_q, order = np.asarray(log_nonoptimality(data, points, sets)), risks.order(points)
+    addressed = (log_q[:, None] <= (1.0 + slack) * log_q[None, :]) & np.isfinite(log_q)[:, None]  # (p, p')
     contradicts = addressed & (order[:, None] >= order[None, :])
-    depth = float(np.min(log_q))
+    depth, deeper = float(np.min(log_q)), np.empty(0)
     if not contradicts.any():
-        return MixingPairs(slack, 0.0, depth, True, int(addressed.sum()), None, points, log_q, order)
-    worst = int(np.argmin(np.where(contradicts.any(axis=1), log_q, np.inf)))
-    other = int(np.argmin(np.where(contradicts[worst], order, len(order))))
-    rho = float(np.nextafter(log_q[worst], -np.inf))
-    left = int(np.sum(addressed & (log_q[:, None] <= rho)))
-    return MixingPairs(slack, rho, depth, rho > _SHALLOW * depth, left, points[[worst, other]], points, log_q, order)
+        counts = int(addressed.sum())
+        return MixingPairs(slack, 0.0, depth, True, suppressible, counts, None, deeper, points, log_q, order)
+    deepest = np.argsort(np.where(contradicts.any(axis=1), log_q, np.inf), kind="stable")
+    firsts = deepest[: min(_MOST_SCALED, int(contradicts.any(axis=1).sum()))]
+    seconds = np.argmin(np.where(contradicts[firsts], order, len(order)), axis=1)
+    pairs = np.stack([points[firsts], points[seconds]], axis=1)  # (n_pairs, 2, d_key)
+    persists, depths = _scaled_up(data, sets, risks, pairs, slack)
+    worst = int(np.argmax(persists))  # the deepest that persists, or the deepest
+    if persists[worst]:
+        deeper = depths[worst]
+    rho = float(np.nextafter(log_q[firsts[0]], -np.inf))
+    counts = int(np.sum(addressed & (log_q[:, None] <= rho)))
+    return MixingPairs(
+        slack, rho, depth, not persists.any(), suppressible, counts, pairs[worst], deeper, points, log_q, order
+    )
+
+
+def _scaled_up(
+    data: TokenDataset, sets: tuple[IntArray, ...], risks: _Risks, pairs: FloatArray, delta: float
+) -> tuple[BoolArray, FloatArray]:
+    """Which pairs (n_pairs, 2, d_key) contradict the assumption at every depth they are scaled to, and these depths (n_pairs, n_depths)."""
+    log_q = np.asarray(log_nonoptimality(data, pairs[:, 0], sets))
+    persists, depths = log_q < -_SHALLOWEST, []
+    for depth in _SCALED_DEPTHS:
+        target = depth / min(1.0, delta)
+        scaled = pairs * (target / np.maximum(-log_q, _SHALLOWEST))[:, None, None]
+        first, second = (np.asarray(log_nonoptimality(data, scaled[:, k], sets)) for k in (0, 1))
+        ranks = risks.order(scaled.reshape(-1, data.d_key)).reshape(-1, 2)
+        addressed = (first <= -0.5 * target) & (first <= (1.0 + delta) * second)
+        persists &= addressed & (ranks[:, 0] >= ranks[:, 1])
+        depths.append(first)
+    return persists, np.stack(depths, axis=1)
 
 
 @implements("A", "Thm 8")
@@ -269,42 +323,75 @@ def _shared_scores(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> tu
     return nu, outside
 
 
-def _sample(
-    data: TokenDataset, sets: tuple[IntArray, ...], n_points: int, generator: np.random.Generator
-) -> FloatArray:
-    """Points (n_points, d_key): directions near those that suppress the other tokens, and any direction, at norms over decades."""
-    spread = np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1), where=data.mask, initial=0.0)
-    length = 1.0 / spread if spread > 0.0 else 1.0
-    directions = unit(generator.standard_normal((n_points, data.d_key)))
+def _centres(
+    data: TokenDataset, token_margins: FloatArray, sets: tuple[IntArray, ...], generator: np.random.Generator
+) -> tuple[FloatArray, bool]:
+    """Vectors of margin one, (n_centres, d_key), and whether the sets can be separated.
+
+    They are the solutions of ATT-SVM' and p^mm of other selections: of the tokens whose own margin is largest, of one such token and of
+    random ones, in turn.
+    """
     found = set_svm(data, sets, limit=_SEARCH)
-    if found.solutions and np.isfinite(found.margin):
-        length = 1.0 / found.margin
-        centre = unit(found.points)[generator.integers(len(found.points), size=n_points)]
-        blend = 10.0 ** generator.uniform(-2.0, 1.0, size=(n_points, 1))
+    suppressible = bool(found.solutions) and bool(np.isfinite(found.margin))
+    size = SCORE_TOLERANCE * np.max(np.abs(np.where(data.mask, token_margins, 0.0)), axis=-1, keepdims=True)
+    best = data.mask & (token_margins >= np.max(token_margins, axis=-1, keepdims=True) - size)
+    share = np.array([1.0, 0.5, 0.0] * (_SELECTIONS // 3))[:, None]  # how often an input selects a best token
+    pools = [np.where(best, 1.0, 0.0), np.where(data.mask, 1.0, 0.0)]
+    draws = [np.argmax(pool * generator.random((len(share), *pool.shape)), axis=-1) for pool in pools]
+    selections = np.unique(np.where(generator.random(draws[0].shape) < share, *draws), axis=0)
+    solved = att_svm(data.repeat(len(selections)), selections)
+    usable = np.array([one is Status.OPTIMAL for one in solved.status])
+    suppressing = found.points[: _SELECTIONS if suppressible else 0].reshape(-1, data.d_key)
+    others = solved.x[usable]
+    copies = max(1, len(others) // max(1, len(suppressing)))  # so that a sample takes each kind about equally often
+    return np.concatenate([np.repeat(suppressing, copies, axis=0), others]), suppressible
+
+
+def _sample(data: TokenDataset, centres: FloatArray, n_points: int, generator: np.random.Generator) -> FloatArray:
+    """Points (n_points, d_key): centres and directions near them, and any direction, at norms over decades."""
+    spread = np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1), where=data.mask, initial=0.0)
+    length = np.full((n_points, 1), 1.0 / spread if spread > 0.0 else 1.0)
+    directions = unit(generator.standard_normal((n_points, data.d_key)))
+    if len(centres):
+        which = centres[generator.integers(len(centres), size=n_points)]
+        blend = np.where(np.arange(n_points) % 4 == 1, 0.0, 10.0 ** generator.uniform(-2.0, 1.0, size=n_points))
         near = np.arange(n_points)[:, None] % 4 != 0
-        directions = np.where(near, unit(centre + blend * directions), directions)
-    return directions * length * 10.0 ** generator.uniform(-1.0, 2.5, size=(n_points, 1))
+        directions = np.where(near, unit(unit(which) + blend[:, None] * directions), directions)
+        length = np.where(
+            near, np.linalg.norm(which, axis=-1, keepdims=True), np.median(np.linalg.norm(centres, axis=-1))
+        )
+    return directions * length * 10.0 ** generator.uniform(-1.0, 3.5, size=(n_points, 1))
 
 
-def _risk_order(data: TokenDataset, head: Any, sets: tuple[IntArray, ...], loss: Loss, points: FloatArray) -> IntArray:
-    """Rank of the risk of each point (n_points, d_key), lowest first, equal risks sharing a rank."""
-    alpha = np.array([one[0] for one in sets])
-    if not callable(head):
-        data, head = _with_exact_ties(data, head, sets), np.eye(data.d_key + 1)[-1]
-    landscape = Landscape(data, head, loss)
-    excess = landscape.excess(points @ landscape.basis, np.repeat(alpha[None], len(points), axis=0))
-    signed = excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log)  # the logarithm of no excess is -inf
-    _, rank = np.unique(np.stack([excess.sign, signed], axis=1), axis=0, return_inverse=True)
-    return np.asarray(rank, dtype=np.int64).reshape(-1)
+class _Risks:
+    """The risk of one problem, compared at any norm relative to selecting one token of each set outright."""
+
+    def __init__(self, data: TokenDataset, head: Any, sets: tuple[IntArray, ...], loss: Loss) -> None:
+        self.reference = np.array([one[0] for one in sets])
+        if not callable(head):
+            data, head = _with_exact_ties(data, head, sets), np.eye(data.d_key + 1)[-1]
+        self.landscape = Landscape(data, head, loss)
+        self.token_margins = self.landscape.token_margins()
+
+    def order(self, points: FloatArray) -> IntArray:
+        """Rank of the risk of each point (n_points, d_key), lowest first, equal risks sharing a rank."""
+        reference = np.repeat(self.reference[None], len(points), axis=0)
+        excess = self.landscape.excess(points @ self.landscape.basis, reference)
+        signed = excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log)  # the logarithm of no excess is -inf
+        _, rank = np.unique(np.stack([excess.sign, signed], axis=1), axis=0, return_inverse=True)
+        return np.asarray(rank, dtype=np.int64).reshape(-1)
 
 
 def _with_exact_ties(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> TokenDataset:
-    """The same keys and scores under the head e_last, where scores of a set that differ by rounding alone are equal."""
-    scores = data.scores(v)
-    tied = all_tied(scores, score_blur(data, v), _membership(data, sets))
-    X = []
-    for i, one in enumerate(sets):
-        gamma = scores[i, : data.lengths[i]].copy()
-        gamma[one] = np.where(tied[i], gamma[one].max(), gamma[one])
-        X.append(np.column_stack([data.K[i, : data.lengths[i]], gamma]))
-    return TokenDataset(X, np.ones(data.n_inputs), K=[x[:, :-1] for x in X])
+    """The same keys and scores under the head e_last, where scores that tie with a set's or with the highest up to rounding are equal."""
+    scores, blur = data.scores(v), score_blur(data, v)
+    groups = [
+        (_membership(data, one), all_tied(scores, blur, _membership(data, one)))
+        for one in (sets, optimal_sets(data, v))
+    ]
+    for inside, tied in groups:
+        shared = np.max(np.where(inside, scores, -np.inf), axis=-1, keepdims=True)
+        scores = np.where(inside & tied[:, None], shared, scores)
+    keys = [data.K[i, :n] for i, n in enumerate(data.lengths)]
+    X = [np.column_stack([own, scores[i, : len(own)]]) for i, own in enumerate(keys)]
+    return TokenDataset(X, np.ones(data.n_inputs), K=keys)
