@@ -63,6 +63,17 @@ def test_a_statement_names_its_earlier_label():
     assert "B Fig 2" not in listed
 
 
+def test_a_step_inside_a_function_says_where_it_is_used():
+    (told,) = numbers("A Eq 49")
+    (function,) = told["functions"]
+    assert function["role"] == "uses"
+    assert function["name"] == "marginlens.basin_cone"
+    shown = statement("A Eq 49").stdout
+    assert "inside marginlens.basin_cone" in shown
+    assert "condition on the radius" in shown
+    assert "inside" in statement("A").stdout
+
+
 def test_a_label_needs_no_quotes():
     assert numbers("A", "Eq", "10") == numbers("A Eq. (10)")
 

@@ -16,7 +16,7 @@ from marginlens.data import TokenDataset
 from marginlens.dynamics.attention import Attended, logits
 from marginlens.dynamics.heads import as_head
 from marginlens.losses import Logistic, Loss, SignedLog, as_loss, slope_of
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -69,6 +69,13 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog) -> ScaledVe
 
 
 @implements("A", "Eq. (15a)", "Eq. (18)")
+@uses(
+    "A",
+    {
+        "Eq. (13a)": "The gradient of one input's output in q = Wᵀp for a linear head, summed over pairs of tokens.",
+        "Eq. (13b)": "The same in p, with keys in place of tokens.",
+    },
+)
 def risk_gradient(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> ScaledVector:  # noqa: B008
     r"""Exact gradient of the training risk at p, accurate to rounding relative to its own size at any norm of p.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.attention import Attended, attend, probabilities
 from marginlens.errors import missing_extra, reject
+from marginlens.papers import uses
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,6 +37,15 @@ class LinearHead:
         return at, at.margin
 
 
+@uses(
+    "A",
+    {
+        "Eq. (11)": "The training risk with a nonlinear head ψ, whose margins Y ψ(z) this class gives.",
+        "Eq. (12a)": "The gradient of ψ in q = Wᵀp: the pairwise form with the scores of ψ linearised at its output.",
+        "Eq. (12b)": "The same in p, with keys in place of tokens.",
+        "Eq. (14a)": "The mean of these over inputs, weighted by the slopes of the loss: what `descend` follows.",
+    },
+)
 @dataclass(frozen=True)
 class TorchHead:
     """f(X) = ψ(Xᵀ s) for a torch module or function ψ from (n, d_model) to n numbers.

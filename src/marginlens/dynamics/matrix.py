@@ -17,7 +17,7 @@ from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss, slope_of
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -42,6 +42,14 @@ def matrix_from_vector(p: Any, u: Any) -> FloatArray:
 
 
 @implements("A", "Lemma 1", "Eq. (15b)")
+@uses(
+    "A",
+    {
+        "Eq. (12c)": "The gradient in W of a nonlinear head, of rank one with the query on the left.",
+        "Eq. (13c)": "The gradient in W of a linear head, of rank one with the query on the left.",
+        "Eq. (14b)": "The mean of these over inputs, weighted by the slopes of the loss: the step that W takes.",
+    },
+)
 def descend_matrix(
     data: TokenDataset,
     v: Any,

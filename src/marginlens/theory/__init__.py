@@ -43,12 +43,14 @@ from marginlens.theory.general_position import check_general_position
 from marginlens.theory.gradient_conditions import (
     KeyInequality,
     LocalGradientBounds,
+    correlation_floor,
     descent_correlation,
     gradient_ratio,
     gradient_ratio_radius,
     key_inequality,
     local_gradient_bounds,
 )
+from marginlens.theory.joint_bounds import JointRiskBounds, Quadrant, joint_risk_bounds, selection_quadrant
 from marginlens.theory.joint_limits import HeadRadius, JointPrediction, head_radius, predict_joint_limit
 from marginlens.theory.label_margin import (
     BestSelections,
@@ -66,6 +68,7 @@ from marginlens.theory.mixing import (
     distance_to_set,
     log_nonoptimality,
     mixing_constants,
+    nonoptimality_bounds,
     optimal_sets,
 )
 from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
@@ -81,7 +84,7 @@ from marginlens.theory.selection_slopes import (
     slope_deficit,
     softmax_weight_bounds,
 )
-from marginlens.theory.smoothness import Smoothness, smoothness
+from marginlens.theory.smoothness import GradientBudget, Smoothness, gradient_budget, smoothness
 from marginlens.theory.verdicts import Verdict
 from marginlens.theory.vocabulary_selections import (
     FeasibleSelections,
@@ -105,8 +108,10 @@ __all__ = [
     "DominantSlope",
     "EmbeddingPrediction",
     "FeasibleSelections",
+    "GradientBudget",
     "HeadRadius",
     "JointPrediction",
+    "JointRiskBounds",
     "KeyInequality",
     "LabelMargin",
     "LimitPrediction",
@@ -118,6 +123,7 @@ __all__ = [
     "MixingPairs",
     "NextTokenPrediction",
     "OwnMaxMargin",
+    "Quadrant",
     "ResidualLaw",
     "Separator",
     "Smoothness",
@@ -146,6 +152,7 @@ __all__ = [
     "check_theorem_5",
     "constructive_separator",
     "convergence_bound",
+    "correlation_floor",
     "decisive_margin",
     "decisive_tokens",
     "descent_correlation",
@@ -156,10 +163,12 @@ __all__ = [
     "equivalent_directions",
     "feasible_selections",
     "globally_optimal_direction",
+    "gradient_budget",
     "gradient_ratio",
     "gradient_ratio_radius",
     "head_radius",
     "in_cone",
+    "joint_risk_bounds",
     "judge_direction",
     "key_inequality",
     "label_margin",
@@ -169,6 +178,7 @@ __all__ = [
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
+    "nonoptimality_bounds",
     "optimal_sets",
     "own_max_margin",
     "predict_embedding_limit",
@@ -179,6 +189,7 @@ __all__ = [
     "residual_law",
     "sample_cone",
     "selected_tokens",
+    "selection_quadrant",
     "slope_deficit",
     "smoothness",
     "softmax_weight_bounds",

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.errors import positive_number, reject
 from marginlens.losses import Logistic, Loss, from_log
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 from marginlens.svm import Status
 from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.optimality import TokenOptimality, token_optimality
@@ -209,6 +209,14 @@ class BasinCone:
 
 
 @implements("A", "Eq. (32)", "Eq. (39)", "Eq. (46)", "Eq. (57)", "Eq. (58)", "Thm 3")
+@uses(
+    "A",
+    {
+        "Eq. (33)": "What the width μ guarantees of key differences along every direction of the cone.",
+        "Eq. (49)": "The first condition on the radius of (L3), with an explicit ν: `BasinCone.explicit_radius`.",
+        "Eq. (50)": "The second condition on that radius, in the display after it: `BasinCone.explicit_radius`.",
+    },
+)
 def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
     r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
 

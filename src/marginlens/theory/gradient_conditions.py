@@ -12,9 +12,10 @@ from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.attention import attend, logits
 from marginlens.dynamics.gradient import risk_gradient
+from marginlens.dynamics.risk import risk
 from marginlens.errors import float_array, n_axes, positive_number, real_array, reject
 from marginlens.losses import Logistic, Loss
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import globally_optimal_direction
@@ -109,6 +110,44 @@ def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss
         return plain(along_p / along_mm)
 
 
+@implements("A", "Eq. (52)")
+def correlation_floor(
+    data: TokenDataset,
+    v: Any,
+    points: Any,
+    selected: Any,
+    *,
+    step: float,
+    epsilon: float,
+    loss: Loss = Logistic(),  # noqa: B008
+) -> FloatArray:
+    r"""The cosine with p^mm(α) that descent must have reached, from the point on where its gradients compare by 1 - ε.
+
+    .. math:: \Big\langle \frac{p(t)}{\|p(t)\|}, \frac{p^{mm}}{\|p^{mm}\|} \Big\rangle
+        \ge 1 - \epsilon + \frac{C(\epsilon, \eta)}{\|p(t)\|}, \quad
+        C = \Big\langle p(t_\epsilon), \frac{p^{mm}}{\|p^{mm}\|} \Big\rangle - (1 - \epsilon)\|p(t_\epsilon)\|
+        - 2\eta(1 - \epsilon)\big(L(p(t_\epsilon)) - L^\star\big)
+
+    It holds where η ≤ 1/L_p, no norm is below ½, and `gradient_ratio` is at most 1/(1 - ε) at every point (Eq. (53)). The risk of the
+    highest scores stands for L*.
+
+    Args:
+        data: one problem. v: head (d_model,). points: (n_points, d_key) iterates, the first being p(t_ε). selected: α (n_inputs,).
+        step: η. epsilon: ε in (0, 1).
+    Returns:
+        (n_points,) the right side. Check it with `correlation(points, att_svm(data, selected).x)`.
+    """
+    path = real_array(points, "points", ("n_points", one_problem(data).d_key))
+    eta, share = positive_number(step, "step"), 1.0 - positive_number(epsilon, "epsilon")
+    if share <= 0.0:
+        raise reject("epsilon", "a number between 0 and 1, both excluded", epsilon)
+    best = np.max(np.where(data.mask, data.scores(v), -np.inf), axis=-1)
+    drop = float(risk(data, v, path[0], loss)) - float(np.mean(np.asarray(loss.value(best))))
+    norms = np.linalg.norm(path, axis=-1)
+    constant = float(path[0] @ att_svm(data, selected).direction) - share * norms[0] - 2.0 * eta * share * drop
+    return np.asarray(share + constant / norms)
+
+
 @implements("A", "Lemma 5")
 def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
     r"""A norm beyond which Lemma 5 holds for π, for one input under Assumption B.
@@ -164,6 +203,13 @@ class LocalGradientBounds:
 
 
 @implements("A", "Lemma 7", "Eq. (31a)", "Eq. (31b)", "Eq. (31c)")
+@uses(
+    "A",
+    {
+        "Eq. (35)": "Attention to neighbours and to other tokens beyond the radius, which turns the slopes into the bounds.",
+        "Eq. (40)": "The two sides of the slope along q, before the smallest and the largest slope of the loss are taken out.",
+    },
+)
 def local_gradient_bounds(
     data: TokenDataset,
     v: Any,

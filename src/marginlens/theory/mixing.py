@@ -70,6 +70,31 @@ def log_nonoptimality(data: TokenDataset, p: Any, optimal_sets: Any) -> Any:
     return float(worst) if points.ndim == 1 else worst
 
 
+@implements("A", "Eq. (84)")
+def nonoptimality_bounds(data: TokenDataset, p: Any, optimal_sets: Any) -> tuple[Any, Any]:
+    r"""Bounds on the logarithm of the largest probability outside the optimal sets, from the logit margin alone.
+
+    .. math:: -\max(m, 0) - \log T \le \log q^p_{\max} \le -m + \log T, \qquad
+        m = \min_i \max_{\alpha \in O_i} \min_{\beta \notin O_i} (k_{i\alpha} - k_{i\beta})^\top p
+
+    Along p^mm at norm R the margin is m = Ξ R, which are the two sides of Eq. (84); for a p whose margin is at most (1 - γ)Ξ R the lower
+    bound is its first line.
+
+    Args:
+        data: one problem. p: (d_key,) or (n_points, d_key). optimal_sets: one list of token indices per input.
+    Returns:
+        The lower and the upper bound, numbers or (n_points,) each. `log_nonoptimality` lies between them.
+    """
+    inside = _membership(one_problem(data), as_optimal_sets(data, optimal_sets))
+    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
+    at = logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
+    lead = np.max(np.where(inside, at, -np.inf), axis=-1)
+    rest = np.max(np.where(data.mask & ~inside, at, -np.inf), axis=-1)
+    margin, size = np.min(lead - rest, axis=-1), float(np.log(data.n_tokens))
+    low, high = -np.maximum(margin, 0.0) - size, -margin + size
+    return (float(low), float(high)) if points.ndim == 1 else (low, high)
+
+
 @dataclass(frozen=True)
 class MixingConstants:
     r"""The constants of Lemma 14 on one problem with a linear head.

@@ -8,12 +8,14 @@ from typing import Any
 
 from marginlens.data.files import write_whole
 from marginlens.errors import missing_extra, reject
+from marginlens.papers import uses
 from marginlens.vision.images import LabelledImages
 from marginlens.vision.settings import VisionSettings
 
 PROCESSOR = "preprocessor_config.json"
 
 
+@uses("A", {"Eq. (4)": "The self-attention of every layer of the model whose attention maps Figures 6 and 7 measure."})
 def vision_transformer(settings: VisionSettings, data: LabelledImages) -> Any:
     """A `ViTForImageClassification` in float32 on the processor, with the weights that the seed gives.
 
