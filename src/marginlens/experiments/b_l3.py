@@ -1,4 +1,4 @@
-"""B Lemma 3: the max-margin problem of a selection has one solution; the closed form of the earlier version often is another point."""
+"""B Lemma 3: the max-margin problem of a selection has one solution; the paper's closed form and its Eq. (18) often have another."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from marginlens.embeddings.statistics import token_statistics
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm.solution import Status
-from marginlens.svm.vocabulary import closed_form_candidate, token_lists, vocabulary_svm
+from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
 from marginlens.theory.vocabulary_selections import selected_tokens
 
 ID = "B-L3"
-LABELS = ("B Lemma 3", "B Eq. (8)", "B Eq. (9)")
+LABELS = ("B Lemma 3", "B Eq. (8)", "B Eq. (9)", "B Eq. (18)")
 TITLE = "Every selection has one max-margin direction"
 STATEMENT = (
     "For any p ≠ 0 the shortest vector that selects the same tokens as p in every sequence, with a margin of one, exists and is unique. "
-    "An earlier version gives it as p = M⁺1, with all constraints tight, which complementary slackness does not grant."
+    "App. D.2 writes the problem equivalently as Eq. (18), and its solution as p̂ = M⁺1, with all constraints tight."
 )
 PROTOCOL = (
     "Random embeddings and sequences; selections made by a random direction (one token each), by random levels of the logits (with "
     "ties), and of the decisive tokens after a first step with η₀ = 10. Each is solved with its multipliers as proof and again by "
     "Lawson and Hanson's nonnegative least squares on the constraints as the paper writes them. The closed form is accepted only with "
-    "multipliers of at least 0, and must then be the solution, and otherwise not. Selections that no p makes must be proved infeasible."
+    "multipliers of at least 0, and must then be the solution, and otherwise not. Eq. (18), which asks for no ties, is solved too: it can "
+    "never have a longer solution. Selections that no p makes must be proved infeasible."
 )
-PAPER_VALUE = "one solution; p = M⁺1 in the earlier version"
+PAPER_VALUE = "one solution, that of Eq. (18), which is p̂ = M⁺1"
 EXPECTED = {
     "selections_without_a_proved_solution": Bound(high=0),
     "largest_kkt_residual": Bound(high=1e-10),
@@ -40,7 +41,10 @@ EXPECTED = {
     "infeasible_without_proof": Bound(high=0),
     "infeasible_selections": Bound(low=5),
     "selections": Bound(low=100),
+    "longest_of_eq_18_over_eq_9": Bound(high=1.0 + 1e-9),
+    "eq_18_differs_without_ties": Bound(high=0),
 }
+AS_STATED = {"closed_form_failure_rate": Bound(high=0), "eq_18_differs_with_ties": Bound(high=0)}
 SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")
 WIDTHS, COUNTS = (4, 8, 16, 64, 256, 1024), (1, 2, 4, 8, 16)  # d at n = 4, and n at d = 64
@@ -69,6 +73,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     refused, untight = ~table["certified"], table["untight"]
     negative = refused & ~untight
     shares = [float(np.mean(refused[table["kind"] == kind])) for kind in range(len(KINDS))]
+    ties, differs = table["ties"], table["untied_over"] < 1.0 - SAME
     numbers = {
         "selections_without_a_proved_solution": float(np.sum(~table["optimal"])),
         "largest_kkt_residual": float(table["residual"].max()),
@@ -78,6 +83,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "infeasible_selections": float(contradictions),
         "selections": float(len(rows)),
         "closed_form_failure_rate": float(np.mean(refused)),
+        "eq_18_differs_with_ties": float(np.mean(differs[ties])),
+        "eq_18_differs_without_ties": float(np.sum(differs[~ties])),
+        "longest_of_eq_18_over_eq_9": float(table["untied_over"].max()),
+        "shortest_of_eq_18_over_eq_9": float(table["untied_over"].min()),
         "failures_by_negative_multipliers": float(np.sum(negative)),
         "failures_by_contradicting_equations": float(np.sum(untight)),
     }
@@ -90,12 +99,15 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"finds too (distance up to {distance:.0e}); {contradictions - unproved} of {contradictions} contradictory ones are proved "
         f"infeasible. The closed form fails for {np.mean(refused):.1%} of them (95% interval {float(low):.1%} to {float(high):.1%}): "
         f"{shares[0]:.0%} with one token each, {shares[1]:.0%} with ties, {shares[2]:.0%} for decisive tokens; {negative.sum()} times by "
-        f"negative multipliers, {untight.sum()} times because no p makes all constraints equalities."
+        f"negative multipliers, {untight.sum()} times because no p makes all constraints equalities. Eq. (18) has another solution than "
+        f"Eq. (9) for {int(differs[ties].sum())} of the {int(ties.sum())} selections with ties."
     )
     note = (
-        f"The closed form p = M⁺1 of the paper's earlier version is not the solution in general: where its multipliers are negative it is "
-        f"longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to {longer.max():.1f} times as long. For decisive "
-        f"tokens after a first step it comes true as d grows: it fails for {wide:.0%} of them at d = {WIDTHS[-1]:,}."
+        f"The lemma holds. What its proof adds does not: p̂ = M⁺1 drops complementary slackness, and where its multipliers are "
+        f"negative it is longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to {longer.max():.1f} times as "
+        f"long. For decisive tokens after a first step it comes true as d grows: it fails for {wide:.0%} of them at d = {WIDTHS[-1]:,}. "
+        f"Eq. (18) drops p ∈ 𝒫, that tokens selected together tie: its solution is shorter, down to {table['untied_over'].min():.2f} of "
+        "that of Eq. (9), and selects other tokens."
     )
     return Finding(measured, numbers, {"table": table, "trials": trials}, note)
 
@@ -121,7 +133,7 @@ def _judge(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
     solution = vocabulary_svm(E, sequences, selection)
     if solution.status is Status.TRIVIAL:
         return None
-    candidate = closed_form_candidate(E, sequences, selection)
+    candidate, untied = closed_form_candidate(E, sequences, selection), untied_vocabulary_svm(E, sequences, selection)
     size, lists = float(np.linalg.norm(solution.x)), token_lists(sequences, len(E))
     return {
         "optimal": solution.status is Status.OPTIMAL,
@@ -131,6 +143,8 @@ def _judge(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
         "untight": candidate.equation_residual > SAME,
         "same": float(np.linalg.norm(candidate.x - solution.x)) <= SAME * size,
         "longer": float(np.linalg.norm(candidate.x)) / size,
+        "ties": any(len(ids) > 1 for ids in selection),
+        "untied_over": float(np.linalg.norm(untied.x)) / size,
     }
 
 
