@@ -256,7 +256,13 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
             count, n = int(np.sum(~rates["decisive"][here])), int(here.sum())
             low, high = (float(end) for end in drawing.proportion_interval(count, n))
             place, share = x + 0.2 * (k - 0.5), count / n
-            style = {"color": colour, "fmt": mark, "ms": 6, "capsize": 3, "label": label if x == 0 else None}
+            style: dict[str, Any] = {
+                "color": colour,
+                "fmt": mark,
+                "ms": 6,
+                "capsize": 3,
+                "label": label if x == 0 else None,
+            }
             ax.errorbar([place], [share], yerr=[[share - low], [high - share]], **style)
     ax.set_xticks(range(len(sizes)), [f"{d:,}\n{rate:g}" for d, rate in sizes])
     ax.set(xlabel="width d, and step η₀ below", ylabel="share of flows that go elsewhere", ylim=(-0.05, 1.35))
