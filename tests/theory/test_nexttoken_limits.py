@@ -204,3 +204,22 @@ def test_the_one_question_takes_sequences_too():
     assert predict_limit(ds, head=ds.E).direction is None
     with pytest.raises(InputError, match="'head' argument must be left out where v is given"):
         predict_limit(ds, ds.E, head=ds.E)
+
+
+@pytest.mark.statement("C Eq. (2)", "C Eq. (3)", "C Thm 3")
+@pytest.mark.parametrize("size", [0.0, 3.0])
+def test_constant_steps_from_a_start_have_both_limits(size):
+    ds = SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
+    found = predict_nexttoken_limit(ds, step=ConstantStep(1.0 / nexttoken_smoothness(ds)))
+    assert "C Thm 3" in applying(found)
+    start = size * np.random.default_rng(0).standard_normal((3, 3))
+    gaps, turns = [], []
+    for n_steps in (2_000, 20_000):
+        step = ConstantStep(1.0 / nexttoken_smoothness(ds))
+        W = descend_nexttoken(ds, start=start, step=step, n_steps=n_steps).final
+        gaps.append(np.linalg.norm(found.mix.subspace.project(W) - found.correction))
+        turns.append(1.0 - correlation(W, found.direction, axes=2))
+    assert gaps[1] < 0.2 * gaps[0]  # like 1/τ
+    assert gaps[1] < 1e-2
+    assert turns[1] < turns[0]
+    assert turns[1] < (0.02 if size == 0.0 else 0.6)  # the norm grows like log τ, so a far start is forgotten slowly

@@ -18,12 +18,12 @@ from marginlens.nexttoken.batch import SequenceBatch
 from marginlens.nexttoken.descent import descend_nexttoken
 from marginlens.nexttoken.heads import Head
 from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, SquaredLoss
-from marginlens.nexttoken.model import gradient_of, nexttoken_risk
+from marginlens.nexttoken.model import gradient_of, nexttoken_hessian, nexttoken_risk
 from marginlens.nexttoken.smoothness import nexttoken_smoothness
 from marginlens.svm.graph import graph_svm
 
 ID = "C-L3"
-LABELS = ("C Lemma 3", "C Thm 4")
+LABELS = ("C Lemma 3", "C Thm 4", "C Eq. (24)")
 TITLE = "The log-loss is convex in W, strictly on S_cyc, and has no finite critical point"
 STATEMENT = (
     "Under the log-loss and C Eᵀ = I the training risk is convex in W and strictly convex on S_cyc. Where W^mm is not zero no finite W has "
@@ -69,7 +69,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         ):
             found[name].append(_above_chord(ds, rng, head, loss))
         W = rng.normal(size=(ds.d_model, ds.d_model)) * rng.uniform(0.0, 2.0)
-        hessian, formula = _hessian(ds, W), _eq_24(ds, W)
+        hessian, formula = _hessian(ds, W), nexttoken_hessian(ds, W)
         found["formula"].append(np.abs(hessian - formula).max() / np.abs(formula).max())
         found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
         basis = cyclic_subspace(ds.E, priority_graphs(ds)).basis.reshape(-1, W.size)
@@ -142,18 +142,6 @@ def _hessian(ds: SequenceDataset, W: Any, h: float = 2e-4) -> Any:
         )
         out[k] = ((4.0 * near - far) / 3.0).ravel()
     return 0.5 * (out + out.T)
-
-
-def _eq_24(ds: SequenceDataset, W: Any) -> Any:
-    """(d², d²) the mean over samples of Xᵀ (diag s - s sᵀ) X ⊗ x̄ x̄ᵀ: Eq. (24) carried over to W."""
-    out = np.zeros((W.size, W.size))
-    for i in range(len(ds)):
-        X, last = ds.E[ds[i][0]], ds.E[ds.last[i]]
-        logits = X @ W @ last
-        s = np.exp(logits - logits.max())
-        s /= s.sum()
-        out += np.kron(X.T @ (np.diag(s) - np.outer(s, s)) @ X, np.outer(last, last))
-    return out / len(ds)
 
 
 def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, Any]:

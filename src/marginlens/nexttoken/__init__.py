@@ -22,12 +22,14 @@ from marginlens.nexttoken.model import (
     next_token_probabilities,
     nexttoken_excess,
     nexttoken_gradient,
+    nexttoken_hessian,
     nexttoken_outputs,
     nexttoken_risk,
 )
 from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
 from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
 from marginlens.nexttoken.path_law import PathLaw, path_law
+from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.smoothness import (
     nexttoken_smoothness,
     sharp_smoothness,
@@ -58,14 +60,17 @@ __all__ = [
     "cyclic_correction",
     "descend_nexttoken",
     "expand_path",
+    "limit_risk",
     "next_token_probabilities",
     "nexttoken_excess",
     "nexttoken_gradient",
+    "nexttoken_hessian",
     "nexttoken_outputs",
     "nexttoken_path",
     "nexttoken_risk",
     "nexttoken_smoothness",
     "path_law",
+    "path_radius",
     "random_start",
     "sharp_smoothness",
 ]

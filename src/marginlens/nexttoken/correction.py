@@ -50,7 +50,7 @@ class CorrectionStatus(Enum):
         return f"CorrectionStatus.{self.name}"
 
 
-@implements("C", "Def 3", "Lemma 7")
+@implements("C", "Def 3", "Lemma 7", "Eq. (27)")
 def cyclic_correction(
     ds: SequenceDataset,
     *,

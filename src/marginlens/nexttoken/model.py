@@ -141,6 +141,28 @@ def nexttoken_gradient(
     return gradient_of(SequenceBatch.of((ds,)), W[None], as_head(ds, head), as_nexttoken_loss(loss))
 
 
+@implements("C", "Eq. (24)")
+def nexttoken_hessian(ds: SequenceDataset, W: Any) -> FloatArray:
+    r"""Second derivative of the training risk by W, for the log-loss under C Eᵀ = I: Eq. (24) carried over to W.
+
+    .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top
+
+    Args:
+        W: (d_model, d_model).
+    Returns:
+        (d_model², d_model²) by the entries of W row by row; symmetric, and no eigenvalue is negative (Lemma 3).
+    """
+    ds = as_sequences(ds)
+    attention, d = ds.attention(ds.weights(W)), ds.d_model
+    total = np.zeros((d * d, d * d))
+    for i in range(len(ds)):
+        ids, _ = ds[i]
+        s, X, last = attention[ds.offsets[i] : ds.offsets[i + 1]], ds.E[ids], ds.E[ds.last[i]]
+        centred = X - s @ X
+        total += np.kron(centred.T @ (s[:, None] * centred), np.outer(last, last))
+    return total / len(ds)
+
+
 def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...]) -> int:
     """The branch of the compiled weights that serves a loss with these heads."""
     return LIKELIHOOD if loss.code == LOG and all(head.table is None for head in heads) else loss.code

@@ -1,0 +1,145 @@
+"""What the proofs of paper C's Theorems 1 and 2 give in numbers: the risk that paths end at, and radii from which they are near W^mm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.tokens import FloatArray
+from marginlens.errors import reject
+from marginlens.graphs.cyclic import tied_positions
+from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.heads import as_head
+from marginlens.nexttoken.loss_check import check_loss
+from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
+from marginlens.papers import implements, uses
+from marginlens.svm.graph import graph_svm
+from marginlens.svm.solution import Status
+
+_GRID = 2049  # outputs at which slopes are looked at
+
+
+@implements("C", "Eq. (16)")
+@uses(
+    "C",
+    {
+        "Eq. (12)": "Within R_i the shares depend on the part of W in S_cyc alone: the limit is computed over R_i.",
+        "Eq. (14)": "The limit of the path's risk, sample by sample.",
+        "Eq. (15)": "The risk over the cyclic subset, which the samples of I contribute.",
+    },
+)
+def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
+    r"""The risk that R W^mm + W^∥ tends to, under C Eᵀ = I: for W^∥ = W^cyc the limit of the regularisation path's risk.
+
+    .. math:: \lim_{R \to \infty} \mathcal L(R\,W^{mm} + W^\parallel) = \frac1n \sum_i
+        \ell\Big(\frac{\sum_{t \in \mathcal O_i} e^{b_{it}}}{\sum_{t \in \mathcal R_i} e^{b_{it}}}\Big)
+        = \frac{|\bar{\mathcal I}|}{n} \ell(1) + \frac{|\mathcal I|}{n} \bar{\mathcal L}(W^\parallel), \quad b_i = X_i W^\parallel \bar x_i
+
+    Args:
+        ds: data whose Graph-SVM is feasible. loss: one of the label's own output.
+        cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
+    Returns:
+        The limit. Check it with `nexttoken_path(ds, radii).risk()`, which falls to it.
+    """
+    as_sequences(ds)
+    rule = _label_loss(loss)
+    if cyclic_part is None:
+        found = cyclic_correction(ds, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
+        if found.status not in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL):
+            raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
+        W = found.x
+    else:
+        W = ds.weights(cyclic_part, "cyclic_part")
+    inside, total, _ = _component_sums(ds, W)
+    return float(np.mean(scalar_of(rule, inside / total)[0]))
+
+
+@implements("C", "Eq. (9)", "Eq. (13)")
+@uses(
+    "C",
+    {
+        "Eq. (6)": "Attention on the label of a W that misses a margin by ε, from above: part of the radius.",
+        "Eq. (7)": "Attention on the label at R W^mm, from below: part of the radius.",
+        "Eq. (8)": "The excess risk of a W that misses a margin by ε, from below: part of the radius.",
+    },
+)
+def path_radius(
+    ds: SequenceDataset,
+    distance: float,
+    *,
+    head: Any = None,
+    loss: NextTokenLoss = LogLoss(),  # noqa: B008
+    cyclic_part: Any = None,
+) -> float:
+    r"""A norm from which on the regularisation path's direction is within `distance` of W^mm's, by the proofs of Theorems 1 and 2.
+
+    .. math:: \|W^{mm}\|\, \frac1\epsilon \log \frac{2 n T^2 c_{up} c_{max}}{c_{dn} c_{min}} \quad \text{(after (9), acyclic data)}, \qquad
+        \|W^{mm}\| \Big( \frac1\epsilon \log \frac{2 n T c_{up} c_j d_i^2}{c_{dn} c_i d_j^2} + \frac{2 \bar b}{\epsilon} \Big)
+        \quad \text{(13)}
+
+    The proofs leave ε(δ) open. Graph-SVM's multipliers give it: a matrix as long as W^mm whose margins are all above 1 − ε satisfies
+    :math:`\langle W, W^{mm} \rangle = \sum_r \lambda_r \langle a_r, W \rangle > (1 - \epsilon) \|W^{mm}\|^2`, so its unit vector is
+    within :math:`\sqrt{2 \epsilon}` of that of W^mm. The largest slope is taken where R W^mm leads, which bounds it for the log-loss too;
+    in (13), i and j are the worst samples.
+
+    Args:
+        ds: data whose Graph-SVM has a solution other than zero; acyclic where `cyclic_part` is left out.
+        distance: :math:`\|\bar W_R / R - W^{mm}/\|W^{mm}\|\|`, above 0 and at most √2.
+        head: C (n_vocabulary, d_model) with Assumption 3, or None for C Eᵀ = I. loss: with Assumption 1.
+        cyclic_part: W^∥ of Lemma 4, for Eq. (13); the norm is then that of the part across S_cyc, and C Eᵀ = I.
+    Returns:
+        The norm. Check it with `nexttoken_path(ds, [norm]).distance(W_mm)`.
+    """
+    graphs = priority_graphs(as_sequences(ds))
+    rule, scorer, priority = _label_loss(loss), as_head(ds, head), graph_svm(ds.E, graphs)
+    if priority.status is not Status.OPTIMAL:
+        raise reject("ds", "data whose Graph-SVM has a solution other than zero", priority.status.name)
+    if not 0.0 < float(distance) <= np.sqrt(2.0):
+        raise reject("distance", "above 0 and at most √2", repr(distance))
+    seen, shortfall = check_loss(ds, head, rule), 0.5 * float(distance) ** 2
+    if not seen.holds:
+        raise reject("loss", "one of C Assumption 1 on these data", seen.sentence)
+    n, T, table = len(ds), int(ds.lengths.max()), scorer.matrix()
+    norm = float(np.linalg.norm(priority.x))
+    if cyclic_part is None:
+        gaps = (np.diag(table)[:, None] - table)[~np.eye(len(table), dtype=bool)]
+        if not is_acyclic(graphs):
+            raise reject("ds", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
+        if gaps.min() <= 0.0:
+            raise reject("head", "one with C Assumption 3", f"a label that leads by {gaps.min():.3g}")
+        lowest = float(np.min(np.diag(table)[ds.labels])) - T / (1.0 + T) * float(gaps.max())
+        ratio = _largest_slope(rule, lowest, seen.high) * float(gaps.max()) / (seen.smallest_slope * float(gaps.min()))
+        return norm * max(0.0, float(np.log(2.0 * n * T**2 * ratio))) / shortfall
+    if scorer.table is not None:
+        raise reject("head", "left out for Eq. (13), which is about C Eᵀ = I", "a matrix")
+    c, d, largest = _component_sums(ds, ds.weights(cyclic_part, "cyclic_part"))
+    up = _largest_slope(rule, float(np.min(c / (d + T * np.exp(largest)))), seen.high)
+    ratio = up / seen.smallest_slope * float(np.max(c / d**2)) * float(np.max(d**2 / c))
+    return norm * max(0.0, float(np.log(2.0 * n * T * ratio)) + 2.0 * largest) / shortfall
+
+
+def _component_sums(ds: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """c_i and d_i (n_samples,): sums of e^b over O_i and over R_i; and the largest |b|, with b_i = X_i W x̄_i."""
+    b = np.sum((ds.E[ds.tokens] @ W) * ds.E[np.repeat(ds.last, ds.lengths)], axis=1)
+    weights, first = np.exp(b), ds.offsets[:-1]
+    inside = np.add.reduceat(np.where(ds.is_label, weights, 0.0), first)
+    return inside, np.add.reduceat(np.where(tied_positions(ds), weights, 0.0), first), float(np.abs(b).max())
+
+
+def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:
+    """The largest |ℓ'| at outputs from low to high."""
+    with np.errstate(all="ignore"):
+        found = float(np.max(np.abs(scalar_of(loss, np.linspace(low, high, _GRID))[1])))
+    if not np.isfinite(found):
+        raise reject("loss", f"one with bounded slopes on outputs from {low:.4g} to {high:.4g}", type(loss).__name__)
+    return found
+
+
+def _label_loss(loss: Any) -> LabelLoss:
+    rule = as_nexttoken_loss(loss)
+    if not isinstance(rule, LabelLoss):
+        raise reject("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)
+    return rule
