@@ -1,9 +1,10 @@
 # make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
-# make test        lint, types and tests                                 (PYTEST_ARGS="-k svm")
+# make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm")
+# make numerics    tests whose numbers can move, under several kinds of arithmetic
 # Both prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test lint docs picture clean
+.PHONY: help setup reproduce test numerics lint docs picture clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -40,6 +41,10 @@ reproduce: $(READY)
 
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python tests/numerics/run.py
+
+numerics: $(READY)
+	@$(BIN)/python tests/numerics/run.py
 
 lint: $(READY)
 	@$(BIN)/ruff check src tests examples

@@ -1,0 +1,55 @@
+"""The numerics job: every file it lists exists, what a machine cannot do is said, and a failure is a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def job() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("numerics_job", ROOT / "tests" / "numerics" / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["numerics_job"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_file_it_lists_exists(job: ModuleType) -> None:
+    assert [name for name in job.FILES if not (ROOT / name).is_file()] == []
+    assert len(set(job.FILES)) == len(job.FILES)
+
+
+def test_what_does_not_apply_is_said(job: ModuleType) -> None:
+    by_name = {one.name.split()[-1]: one for one in job.PERSONALITIES}
+    assert by_name["Haswell"].not_applicable("aarch64", frozenset()) == "not applicable: this is aarch64"
+    assert by_name["SkylakeX"].not_applicable("x86_64", frozenset({"avx2"})).endswith("this processor has no avx512f")
+    assert by_name["THUNDERX"].not_applicable("x86_64", frozenset()) == "not applicable: this is x86_64"
+    for name in ("processor", "threads"):  # on any machine
+        assert by_name[name].not_applicable("riscv64", frozenset()) == ""
+
+
+def test_a_type_of_processor_that_openblas_does_not_take_is_noticed(job: ModuleType) -> None:
+    unknown = job.Personality.of_core("NOSUCHCORE", ())
+    assert unknown.not_applicable("x86_64", frozenset()).startswith("not applicable: NumPy and SciPy take")
+
+
+def test_a_failure_is_a_failure_and_says_how_to_see_it_again(
+    job: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lucky = tmp_path / "test_lucky.py"
+    lucky.write_text("import os\n\ndef test_it():\n    assert os.environ['KIND'] == 'one'\n")
+    kinds = tuple(job.Personality(f"kind {kind}", {"KIND": kind}) for kind in ("one", "another"))
+    monkeypatch.setattr(job, "PERSONALITIES", kinds)
+    monkeypatch.setattr(job, "FILES", (str(lucky),))
+    assert job.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "kind one: passed" in printed
+    assert "kind another: FAILED" in printed
+    assert f"again with: KIND=another python -m pytest {lucky}" in printed
