@@ -27,7 +27,6 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
 
 
-@pytest.mark.statement("A Fig 9(a)")
 def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
     data, v = figure_1c()
     start, epsilon = np.array([[0.3, -0.2]]), 0.05

@@ -24,6 +24,7 @@ StartPoint = Annotated[
 ]
 
 LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": Correlation()}
+LossName = Annotated[str, typer.Option("--loss", metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")]
 
 
 def loss_named(word: str) -> Loss:

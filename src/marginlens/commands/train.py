@@ -11,7 +11,7 @@ from rich.console import Console
 
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import LOSSES, AsJson, PlotPlace, ProblemFile, StartPoint
+from marginlens.commands.options import AsJson, LossName, PlotPlace, ProblemFile, StartPoint
 from marginlens.data import TokenDataset, read_problem
 from marginlens.dynamics import DescentStatus
 from marginlens.svm import Status
@@ -30,7 +30,7 @@ def train(
     constant: Annotated[
         bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L_p unless given.")
     ] = False,
-    loss: Annotated[str, typer.Option(metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")] = "logistic",
+    loss: LossName = "logistic",
     start: StartPoint = None,
     as_json: AsJson = False,
     plot: PlotPlace = None,

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
+from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.checkpoint import Checkpoint, fingerprint_of, read_checkpoint, write_checkpoint
-from marginlens.embeddings.forward import evaluate
+from marginlens.embeddings.forward import Evaluation, evaluate
 from marginlens.embeddings.minibatches import DistinctTokens, batches_of, distinct_tokens
 from marginlens.embeddings.parameters import Parameters, initial_parameters
 from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun, close_look
@@ -123,7 +124,7 @@ class _Run(TrainingLoop):
         """Loss and accuracy of the held-out sequences now."""
         if self.held_out is None:
             return math.nan, math.nan
-        return evaluate(self.model.outputs(self.held_out), self.held_out.y)
+        return _evaluated(self.model.outputs(self.held_out), self.held_out.y)
 
     def save(self) -> None:
         if self.file is None:
@@ -156,7 +157,14 @@ class _Run(TrainingLoop):
             E @ parameters.p.astype(np.float64),
             E @ parameters.v.astype(np.float64),
             tuple(self.history),
-            *evaluate(self.model.outputs(), self.data.y),
+            *_evaluated(self.model.outputs(), self.data.y),
             ending,
             *self._held_out(),
         )
+
+
+def _evaluated(outputs: FloatArray, y: FloatArray) -> Evaluation:
+    """Loss and accuracy of some outputs; a model that has run away has no loss, and is right where its outputs are numbers."""
+    if np.isfinite(outputs).all():
+        return evaluate(outputs, y)
+    return Evaluation(math.nan, float(np.mean(y * outputs > 0.0)))
