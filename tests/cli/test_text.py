@@ -67,6 +67,12 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert told["models"][0]["test_accuracy"] == saved.score(test, labels)
     assert saved.score(test, labels) > 0.9
     assert len(told["models"]) == 3
+    for row in told["models"][
+        1:
+    ]:  # the C that did best on a part of the training texts, the strongest penalty among equals
+        tried = row["validation_accuracy_by_C"]
+        assert list(tried) == ["1", "10", "100"]
+        assert row["model"].endswith(f"C = {max(tried, key=tried.get)}")
     assert told["command"] == "marginlens text train r.csv --compare"
     assert str(Path.cwd()) not in Path("m/model.json").read_text()
 
