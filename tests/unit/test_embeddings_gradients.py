@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.device_batches import DeviceEpochs, sums_by_token, usual_widths
+from marginlens.embeddings.device_batches import DeviceEpochs, sums_by_token
 from marginlens.embeddings.device_models import DeviceOneLayer
 from marginlens.embeddings.minibatches import batches_of, distinct_tokens
 from marginlens.embeddings.one_layer import CompiledOneLayer, loss_and_gradients
@@ -198,39 +198,6 @@ def test_an_epoch_holds_every_pair_once_and_finds_the_rows_of_each_token():
         counts += held
     assert np.abs(counts - np.bincount(data.tokens, minlength=15)).max() < ROUNDING
     assert labels == data.y.sum()
-
-
-@pytest.mark.parametrize(("model", "layers"), [(DeviceOneLayer, 1), (DeviceTwoLayer, 2)])
-def test_minibatches_padded_to_fixed_widths_are_the_same_steps(model, layers):
-    data = ragged(8, n=90)
-    pairs, settings = distinct_tokens(data), TrainingSettings(layers, 6, 2, 16, dtype="float64", seed=1)
-    trained = []
-    for fixed in (False, True):
-        mine = model(pairs, initial_parameters(data.n_vocabulary, 6, 1, "float64"), settings)
-        shares = mine.epochs.shares
-        mine.epochs.layouts = tuple(usual_widths(pairs.lengths, 16, shares, (0.5, 1.0))) if fixed else ()
-        mine.begin(np.random.default_rng(0).permutation(90))
-        chosen = [mine.epochs[k].layout for k in range(6)]
-        for first in range(0, 90, 16):
-            mine.step(first, min(first + 16, 90), 0.01)
-        trained.append((mine.parameters(), mine.loss, set(chosen)))
-    (one, loss, free), (other, same_loss, used) = trained
-    assert free == {None}
-    assert None in used  # the last minibatch, which is smaller
-    assert used - {None}
-    assert same_loss == pytest.approx(loss, rel=LOOP_AGREEMENT)
-    for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
-        assert np.abs(a - b).max() < LOOP_AGREEMENT
-
-
-def test_widths_hold_the_share_of_minibatches_that_they_promise():
-    lengths = np.random.default_rng(0).geometric(0.02, size=3000)
-    narrow, wide = usual_widths(lengths, 32, (0.5, 1.0), (0.5, 1.0))
-    assert (narrow % 8 == 0).all()
-    assert wide[-1] >= lengths.max()
-    drawn = np.sort(np.random.default_rng(1).permutation(lengths)[: 93 * 32].reshape(93, 32), axis=1)[:, [15, 31]]
-    assert (np.mean(drawn <= narrow, axis=0) > 0.4).all()
-    assert (np.mean(drawn <= wide, axis=0) > 0.95).all()
 
 
 def test_too_few_embeddings_are_refused():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import IntArray
-from marginlens.embeddings.device_batches import DeviceBatch, DeviceEpochs, Group, sums_by_token, usual_widths
+from marginlens.embeddings.device_batches import DeviceBatch, DeviceEpochs, Group, sums_by_token
 from marginlens.embeddings.minibatches import DistinctTokens
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings
@@ -18,11 +16,7 @@ from marginlens.runs.settings import check_device
 
 
 class DeviceModel(ABC):
-    """What the two models share: parameters, AdamW and the epochs' layout.
-
-    On a GPU a whole step is recorded once for each fixed layout of a minibatch and then replayed (a CUDA graph), which leaves the
-    processor nothing to do; minibatches without a fixed layout, and all on the CPU, are computed call by call.
-    """
+    """What the two models share: parameters, AdamW and the epochs' layout."""
 
     def __init__(self, pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> None:
         device = check_device(settings.device)
@@ -32,18 +26,8 @@ class DeviceModel(ABC):
         self.E, self.p, self.v = (torch.from_numpy(one).to(device) for one in (start.E, start.p, start.v))
         trained = {"E": self.E, "p": self.p, **({"v": self.v} if settings.train_v else {})}
         self.trained = {name: torch.nn.Parameter(one, requires_grad=False) for name, one in trained.items()}
-        on_gpu = device.type == "cuda"
-        self._rate: Any = settings.learning_rate  # on a GPU a number there, which recorded steps read again
-        if on_gpu:
-            self._rate = torch.tensor(settings.learning_rate, device=self.E.device)
         self.optimiser = torch.optim.AdamW(
-            list(self.trained.values()),
-            self._rate,
-            BETAS,
-            EPSILON,
-            settings.weight_decay,
-            fused=True,
-            capturable=on_gpu,
+            list(self.trained.values()), settings.learning_rate, BETAS, EPSILON, settings.weight_decay, fused=True
         )
         for one in self.trained.values():
             one.grad = torch.zeros_like(one)
@@ -52,11 +36,7 @@ class DeviceModel(ABC):
                 "exp_avg": torch.zeros_like(one),
                 "exp_avg_sq": torch.zeros_like(one),
             }
-        shares = self.shares(device.type)
-        layouts = usual_widths(pairs.lengths, settings.batch, shares) if on_gpu else []
-        self.epochs = DeviceEpochs(pairs, device, self.E.dtype, settings.batch, shares, layouts)
-        self._recorded: dict[int, RecordedStep | None] = {}
-        self._at_rate = settings.learning_rate
+        self.epochs = DeviceEpochs(pairs, device, self.E.dtype, settings.batch, self.shares(device.type))
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
     @abstractmethod
@@ -92,36 +72,13 @@ class DeviceModel(ABC):
 
     def step(self, first: int, last: int, rate: float) -> None:
         """One AdamW step on the sequences at places `first` to `last` of the order, a minibatch; losses are added to `loss`."""
-        self._set_rate(rate)
-        batch = self.epochs[first // self.settings.batch]
-        layout = batch.layout
-        if layout is None or not self.E.is_cuda:
-            self._advance(batch)
-        elif layout not in self._recorded:  # the first step of a layout loads what a recording must find loaded
-            self._advance(batch)
-            self._recorded[layout] = None
-        else:
-            recorded = self._recorded[layout]
-            if recorded is None:
-                recorded = self._recorded[layout] = RecordedStep(batch, self._advance)
-            recorded(batch)
-
-    def _set_rate(self, rate: float) -> None:
-        if rate == self._at_rate:
-            return
-        self._at_rate = rate
-        if self.E.is_cuda:
-            self._rate.fill_(rate)
-        else:
-            self.optimiser.param_groups[0]["lr"] = rate
-
-    def _advance(self, batch: DeviceBatch) -> None:
-        """One AdamW step on a minibatch, every operation on tensors alone."""
         import torch
 
+        batch = self.epochs[first // self.settings.batch]
         outputs = self.gradients(batch)
         margins = torch.cat([group.y * f for group, f in zip(batch.groups, outputs, strict=True)])
         self._loss += torch.nn.functional.softplus(-margins).sum(dtype=torch.float64)
+        self.optimiser.param_groups[0]["lr"] = rate
         self.optimiser.step()
 
     def products(self) -> tuple[Any, Any]:
@@ -174,36 +131,6 @@ class DeviceModel(ABC):
         self.trained["p"].grad.copy_(by_p)
         if "v" in self.trained:
             self.trained["v"].grad.copy_(by_v)
-
-
-class RecordedStep:
-    """A step on minibatches of one layout, recorded as a CUDA graph that reads the minibatch from memory of its own.
-
-    Args:
-        batch: a minibatch of that layout. step: what to record; it must read and write no memory but the GPU's.
-    """
-
-    def __init__(self, batch: DeviceBatch, step: Callable[[DeviceBatch], None]) -> None:
-        import torch
-
-        rows = torch.zeros(batch.n_rows, dtype=batch.rows.dtype, device=batch.rows.device)
-        copied = {name: getattr(batch, name).clone() for name in ("token", "log_count", "y", "bounds")}
-        self.batch = replace(batch, rows=rows, **copied)
-        self._read(batch)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            step(self.batch)
-
-    def __call__(self, batch: DeviceBatch) -> None:
-        self._read(batch)
-        self.graph.replay()
-
-    def _read(self, batch: DeviceBatch) -> None:
-        self.batch.token.copy_(batch.token)
-        self.batch.log_count.copy_(batch.log_count)
-        self.batch.y.copy_(batch.y)
-        self.batch.bounds.copy_(batch.bounds)
-        self.batch.rows[: len(batch.rows)].copy_(batch.rows)
 
 
 class DeviceOneLayer(DeviceModel):
