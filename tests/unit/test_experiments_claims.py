@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, b_i, b_l6
+from marginlens.dynamics import NormalizedStep
+from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, a_t2, a_t3, b_i, b_l6
 from marginlens.experiments.catalogue import claims
 from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
 
@@ -77,9 +78,7 @@ def test_words_name_the_measured_numbers(outcome):
 def test_catalogue_is_complete_and_in_order():
     ids = [claim.id for claim in claims()]
     assert len(set(ids)) == len(ids)
-    needed = (
-        "A-L1 A-S A-K3 A-F1a A-F1b A-F1c A-F2 A-F3 A-F4 A-F5 A-F67 A-F8 A-F9 A-L2 A-L4 A-L8 A-T1 A-T4 A-T8 X-O X-B X-T5"
-    )
+    needed = "A-L1 A-S A-K3 A-F1a A-F1b A-F1c A-F2 A-F3 A-F4 A-F5 A-F67 A-F8 A-F9 A-L2 A-L4 A-L8 A-T1 A-T2 A-T3 A-T4 A-T8 X-O X-B X-T5"
     needed += " B-L2 B-I B-L7 B-L3 B-T5 B-L6 B-F2 B-F3 B-F14"
     needed += " C-G C-L1 C-L2 C-L3 C-T1 C-T2 C-F3 C-F4 C-F5 C-F6 C-A C-L"
     assert set(needed.split()) <= set(ids)
@@ -139,6 +138,13 @@ def _bound_twice_too_large(old):
     return broken
 
 
+def _climbs(old):
+    def broken(data, v, **options):
+        return old(data, -np.asarray(v), **options)
+
+    return broken
+
+
 def _third_is_nan(old):
     count = iter(range(1000))
     return lambda *args: float("nan") if next(count) == 2 else old(*args)
@@ -167,6 +173,8 @@ FAULTS = {
         "_ends",
         lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
     ),
+    "steps of a constant length": (a_t2, "ConstantStep", lambda old: NormalizedStep),
+    "descent that climbs": (a_t3, "descend", _climbs),
     "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
     "bounds that hold anywhere": (

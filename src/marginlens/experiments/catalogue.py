@@ -26,6 +26,8 @@ _MODULES: tuple[str, ...] = (
     "a_l4",
     "a_l8",
     "a_t1",
+    "a_t2",
+    "a_t3",
     "a_t4",
     "a_t8",
     "b_l2",
