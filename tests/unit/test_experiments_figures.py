@@ -44,7 +44,7 @@ def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
         assert 1e-4 * epsilon < np.exp(risk_gradient(data, v, ends[epsilon][0]).log_norm) < epsilon
 
 
-@pytest.mark.statement("A Fig 2", "A Thm 3")
+@pytest.mark.statement("A Thm 3")
 def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
     rng = np.random.default_rng([a_f2.SEED, 0])
     data, v, cone = a_f2._problem(rng)
