@@ -106,7 +106,9 @@ def assert_least_squares(products: GraphProducts, formed: np.ndarray, right: np.
     expected = right - formed @ np.linalg.lstsq(formed, right)[0]
     assert np.linalg.norm(expected) > tolerances.FIXED_POINT
     assert np.abs(residual - expected).max() <= tolerances.LOOP_AGREEMENT
-    assert np.abs(right - formed @ (formed.T @ v) - residual).max() <= tolerances.LOOP_AGREEMENT
+    terms = np.linalg.norm(formed, 2) ** 2 * np.linalg.norm(v)  # v is long where rows nearly depend on each other
+    explained = np.abs(right - formed @ (formed.T @ v) - residual).max()
+    assert explained <= tolerances.LOOP_AGREEMENT + tolerances.ROUNDING * terms
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
