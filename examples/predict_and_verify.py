@@ -33,5 +33,6 @@ print(
     f"angle to the predicted direction {before:.4f} -> {after:.6f}, cosine {ml.correlation(run.final, local.direction):.6f}"
 )
 
-# What to notice: the limit was certain before the first step, though it is not the best direction; and it proves itself.
+# What to notice: the limit of plain descent was certain before the first step, though it is not the best direction; normalised steps
+# went there too, which is observed and not proved; and the direction proves itself.
 print(f"residual of its optimality conditions {local.solution.kkt_residual():.1e}")

@@ -30,7 +30,7 @@ def numbers(pattern, output):
 
 def test_predict_and_verify_reaches_what_it_predicted(tmp_path):
     output = run("predict_and_verify", folder=tmp_path)
-    assert "Certain: the direction that selects [0, 1], by A Thm 3." in output
+    assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in output
     assert "[ ]" not in output
     assert numbers(r"cosine ([\d.]+)", output)[0] > ALIGNED
 
