@@ -44,6 +44,9 @@ _SETTLED = 1e-10  # slope along the boundary, relative to its terms, at which a 
 _NOISE = 16.0 * np.finfo(float).eps  # relative rounding of margins
 _SAME = 1e-7  # difference, relative to the radii, up to which two pairs are one
 _MIXED = 1e-3  # attention to other tokens above which an input counts as mixing
+_VANISHED = (
+    1e-100  # entries of an attention output, relative to the longest token, below which it is a token at the origin
+)
 _SHORTEST = 40  # halvings of a step before it is given up
 _ARMIJO = 1e-4  # share of the predicted decrease that a step must bring
 _SHARES = tuple(
@@ -208,6 +211,7 @@ class _Search:
         """Unit heads of the widest label margin at attention weights (m, d_key); along the mean output where there is none."""
         many = self.data.repeat(len(p))
         outputs = np.einsum("bit,itd->bid", probabilities(logits(many, p), many.mask), self.data.X)
+        outputs = np.where(np.abs(outputs) < _VANISHED * self.reach[0], 0.0, outputs)
         found = label_svm(outputs, self.data.y)
         mean = np.einsum("i,bid->bd", self.data.y, outputs)
         return np.nan_to_num(unit(np.where((found.status == Status.OPTIMAL)[:, None], found.x, mean)))
