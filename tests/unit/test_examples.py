@@ -59,7 +59,9 @@ def test_an_infeasible_selection_has_a_certificate(tmp_path):
 
 def test_your_own_loss_has_the_same_limit(tmp_path):
     output = run("your_own_loss", folder=tmp_path)
-    assert "Certain for constant steps up to 1/L_p: the GMM direction, from every start, by A Thm 2 with n = 1." in output
+    assert (
+        "Certain for constant steps up to 1/L_p: the GMM direction, from every start, by A Thm 2 with n = 1." in output
+    )
     found = numbers(r"cosine ([\d.]+)", output)
     assert len(found) in (4, 5)  # the fifth, a nonlinear head, needs torch
     assert ("marginlens[torch]" in output) == (len(found) == 4)
