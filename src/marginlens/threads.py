@@ -1,12 +1,35 @@
-"""Threads over problems: a compiled kernel that releases the interpreter lock runs on slices of a batch."""
+"""Threads over problems: compiled kernels that release the interpreter lock run in short slices, between which they can be interrupted."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+from marginlens.errors import reject
+
+_SLICE_SECONDS = 0.1  # how long one call of a kernel is meant to take; Ctrl-C waits for it
+_FIRST_RATE = 2e8  # operations a second that the first slice is sized for
+_MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
+_WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
+
+ProgressCallback = Callable[[int, int], Any]
+Advance = Callable[
+    [int, int, int, int], None
+]  # (first, last, begin, end): steps begin … end - 1 of problems first … last - 1
+
+
+class Work(NamedTuple):
+    """How much there is to do: problems, steps of each, and about how many operations a step takes."""
+
+    n_problems: int
+    n_steps: int
+    step_cost: float
 
 
 def n_threads() -> int:
@@ -19,21 +42,145 @@ def n_threads() -> int:
     return os.cpu_count() or 1
 
 
-def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, chunks_per_thread: int = 4) -> None:
+def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:
     """Call `kernel(first, last, *arguments)` on slices that cover `range(n_problems)`.
 
     The kernel writes its results into arrays among its arguments and releases the interpreter lock, so slices run side by side;
     which thread takes which slice does not change any result.
+
+    Args:
+        step_cost: about how many operations one problem takes; it sizes the first slices.
     """
-    workers = min(n_threads(), n_problems)
+    in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
+
+
+def in_equal_parts(kernel: Callable[..., Any], count: int, *arguments: Any) -> None:
+    """Call `kernel(first, last, *arguments)` on one part of `range(count)` for each thread: for work of milliseconds."""
+    workers = min(n_threads(), count)
     if workers <= 1:
-        kernel(0, n_problems, *arguments)
+        kernel(0, count, *arguments)
         return
-    n_chunks = min(n_problems, workers * chunks_per_thread)
-    edges = [n_problems * k // n_chunks for k in range(n_chunks + 1)]
-    pool = ThreadPoolExecutor(workers)
-    try:
+    edges = [count * k // workers for k in range(workers + 1)]
+    with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]:
             done.result()
+
+
+def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:
+    """Advance all problems by all steps, in slices of about a tenth of a second, several problems or several steps of one at a time.
+
+    The steps of a problem are taken in order, and problems do not depend on each other: slices and threads change no result.
+    An interrupt, or an error in `progress`, is raised in the caller's thread as soon as the slices in hand are finished. The first
+    slice runs in that thread, so that what has to be compiled can be interrupted too.
+
+    Args:
+        progress: called as `progress(done, total)` in the caller's thread after slices, in steps of all problems together.
+    """
+    slices, report = _Slices(advance, work), _Report(progress, work.n_problems * work.n_steps)
+    own = slices.run()
+    report.add(next(own, 0))
+    workers = min(n_threads(), work.n_problems)
+    if workers > 1 and not slices.finished:
+        _in_threads(slices, [own, *(slices.run() for _ in range(workers - 1))], report)
+    else:
+        for units in own:
+            report.add(units)
+
+
+class _Report:
+    """How much is done, told to a callback."""
+
+    def __init__(self, progress: ProgressCallback | None, total: int) -> None:
+        self.progress, self.done, self.total = as_progress(progress), 0, total
+
+    def add(self, units: int) -> None:
+        self.done += units
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def as_progress(progress: Any) -> ProgressCallback | None:
+    """`progress` if it can be called, or None."""
+    if progress is not None and not callable(progress):
+        raise reject("progress", "a function progress(done, total), or None", repr(progress))
+    return progress
+
+
+class _Slices:
+    """Problems handed out to workers, a few at a time, or one in several windows of steps where it takes long."""
+
+    def __init__(self, advance: Advance, work: Work) -> None:
+        self.advance, self.work = advance, work
+        self.rate = _FIRST_RATE / max(work.step_cost, 1.0)  # steps a second of one thread
+        self.stop, self.lock, self.next, self.open = threading.Event(), threading.Lock(), 0, 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every problem has taken all of its steps."""
+        return self.next >= self.work.n_problems and self.open == 0
+
+    def run(self) -> Iterator[int]:
+        """Take slices until none is left or `stop` is set, and yield how many steps each had."""
+        n_steps = self.work.n_steps
+        while (chunk := self._take()) is not None:
+            first, last = chunk
+            begin, whole = 0, False
+            while not whole:
+                window = n_steps if last - first > 1 else max(1, int(self.rate * _SLICE_SECONDS))
+                end = min(n_steps, begin + window)
+                clock = time.perf_counter()
+                self.advance(first, last, begin, end)
+                units = (last - first) * (end - begin)
+                measured = units / max(time.perf_counter() - clock, 1e-9)
+                self.rate = min(max(measured, self.rate / _MAX_CHANGE), self.rate * _MAX_CHANGE)
+                begin, whole = end, end == n_steps
+                if whole:
+                    with self.lock:
+                        self.open -= 1
+                yield units
+                if self.stop.is_set():
+                    return
+
+    def _take(self) -> tuple[int, int] | None:
+        with self.lock:
+            first = self.next
+            if first >= self.work.n_problems or self.stop.is_set():
+                return None
+            size = max(1, int(self.rate * _SLICE_SECONDS / max(self.work.n_steps, 1)))
+            size = min(size, -(-(self.work.n_problems - first) // n_threads()))  # the last problems are shared by all
+            self.next, self.open = first + size, self.open + 1
+            return first, first + size
+
+
+def _in_threads(slices: _Slices, runs: list[Iterator[int]], report: _Report) -> None:
+    reports: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
+
+    def worker(run: Iterator[int]) -> None:
+        try:
+            for units in run:
+                reports.put(units)
+        except BaseException as problem:  # handed over to the caller's thread
+            reports.put(problem)
+        reports.put(None)
+
+    threads = [threading.Thread(target=worker, args=(run,), daemon=True) for run in runs]
+    try:
+        for one in threads:
+            one.start()
+        running = len(threads)
+        while running:
+            try:
+                found = reports.get(timeout=_WAIT_SECONDS)
+            except queue.Empty:
+                continue
+            if found is None:
+                running -= 1
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                report.add(found)
     finally:
-        pool.shutdown(cancel_futures=True)  # an interruption waits for the running slices only
+        slices.stop.set()
+        for one in threads:
+            if one.ident is not None:
+                one.join()

@@ -21,28 +21,109 @@ _RESYNC = 64  # steps after which accumulated logits are computed afresh
 _EXTREME = 1e60  # keys beyond, or whose inverses are, are rescaled, so that no product of two keys and a weight leaves the range
 
 
+def moves_in_keys(n_rows: int, d: int) -> bool:
+    """Whether the state of a descent is p itself, (d,), and not its coefficients over the rows, (n_rows,)."""
+    return 2 * d <= n_rows
+
+
 @njit(**COMPILED)
-def _descend_one(rows: Any, scores: Any, lengths: Any, start: Any, rule: Any, save: Any, out: Any) -> Any:
-    """Descend one problem; the state is p when d is small, else p's coefficients over the rows. Returns how it ended and its logits."""
-    normalized, eta, code, n_steps = rule
+def descend_problems(
+    first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, carried: Any, out: Any
+) -> None:
+    """Take steps of problems first … last - 1, from where `carried` says they are.
+
+    Slices are assigned entry by entry here and below: assigning them whole takes seconds to compile.
+
+    Args:
+        problems: keys (batch, n_inputs, n_tokens, d), scores and lengths; or (1, …) of each for one problem shared by all starts.
+        start: (batch, d).
+        rule: (normalized, step size, loss code, number of steps, number of the step to stop before).
+        save: increasing steps after which p is kept.
+        carried: arrays that are read and filled: states (batch, d or n_rows), logits (batch, n_rows), how each run ended and the steps
+            it has taken (batch, 2), and room for a Gram matrix (n_rows, n_rows) that serves several calls on one problem, with one
+            number that says whether it is filled; or (0, 0), then it is made anew.
+        out: (batch, n_saved, d) p at the kept steps.
+    """
+    keys, scores, lengths = problems
+    states, logits, ends, gram, filled = carried
+    n_steps, stop = rule[3], rule[4]
+    for b in range(first, last):
+        j = b % keys.shape[0]
+        rows = centred(keys[j], lengths[j])
+        m, d = rows.shape
+        unit = _key_unit(rows, start[b], rule[1]) if rule[0] else 1.0
+        origin = np.empty(d)
+        for k in range(d):
+            origin[k] = start[b, k] * unit  # of normalised descent on unit p, with keys in units
+        if unit != 1.0:
+            for i in range(m):
+                for k in range(d):
+                    rows[i, k] /= unit
+        columns = np.empty((d, m))
+        for i in range(m):
+            for k in range(d):
+                columns[k, i] = rows[i, k]
+        state, a = states[b], logits[b]
+        if ends[b, 1] == 0:
+            times(rows, origin, a)
+            for k in range(state.shape[0]):
+                state[k] = origin[k] if state.shape[0] == d and 2 * d <= m else 0.0
+            ends[b, 0] = RAN_ALL if finite(a) else NON_FINITE
+        if ends[b, 0] == RAN_ALL:
+            if 2 * d <= m:
+                spread = rows
+            elif gram.shape[0] == 0:
+                spread = np.dot(rows, columns)
+            else:
+                spread = gram
+                if filled[0] == 0:
+                    made = np.dot(rows, columns)
+                    for i in range(m):
+                        for k in range(m):
+                            gram[i, k] = made[i, k]
+                    filled[0] = 1
+            scaled = (rule[0], rule[1] * unit, rule[2], unit)
+            ends[b, 0], ends[b, 1] = _take_steps(
+                rows, columns, spread, scores[j], lengths[j], origin, scaled, stop, save, ends[b, 1], state, a, out[b]
+            )
+        if ends[b, 0] != RAN_ALL or ends[b, 1] == n_steps:
+            for k in range(save.shape[0]):
+                if save[k] >= ends[b, 1]:
+                    _write(columns, origin, state, unit, out[b, k])
+
+
+@njit(**COMPILED)
+def _take_steps(
+    rows: Any,
+    columns: Any,
+    spread: Any,
+    scores: Any,
+    lengths: Any,
+    start: Any,
+    rule: Any,
+    stop: int,
+    save: Any,
+    taken: int,
+    state: Any,
+    a: Any,
+    out: Any,
+) -> Any:
+    """Steps `taken` … `stop` - 1 of one problem, which move `state` and the logits `a`; returns how it ended and the steps taken."""
+    normalized, eta, code, unit = rule
     m, d = rows.shape
     in_keys = 2 * d <= m
-    columns = np.ascontiguousarray(rows.T)  # (d, m)
-    first = np.zeros(m)
-    times(rows, start, first)
-    if in_keys:
-        spread, state, origin = rows, start.copy(), np.zeros(m)  # logits = origin + spread state
-    else:
-        spread, state, origin = np.dot(rows, columns), np.zeros(m), first.copy()
-    a, w, h, gradient = first, np.zeros(m), np.zeros(m), np.zeros(d)
+    first = np.zeros(m)  # logits = first + spread state
+    if not in_keys:
+        times(rows, start, first)
+    w, h, gradient = np.zeros(m), np.zeros(m), np.zeros(d)
     a_next, state_next = np.empty(m), np.empty(state.shape[0])
-    reason, taken, saved = RAN_ALL if finite(a) else NON_FINITE, 0, 0
-    for step in range(n_steps + 1 if reason == RAN_ALL else 0):
+    saved = 0
+    while saved < save.shape[0] and save[saved] < taken:
+        saved += 1
+    for step in range(taken, stop):
         while saved < save.shape[0] and save[saved] == step:
-            _write(columns, start, state, in_keys, out[saved])
+            _write(columns, start, state, unit, out[saved])
             saved += 1
-        if step == n_steps:
-            break
         log_scale = pair_weights(a, scores, lengths, code, w)
         if in_keys:
             times(columns, w, gradient)
@@ -59,8 +140,7 @@ def _descend_one(rows: Any, scores: Any, lengths: Any, start: Any, rule: Any, sa
                 times(columns, w, gradient)
                 reach = norm(gradient)
             if reach == 0.0:
-                reason = STATIONARY
-                break
+                return STATIONARY, step
             move = eta / reach
         else:
             move = eta * math.exp(log_scale) / scores.shape[0]
@@ -69,61 +149,30 @@ def _descend_one(rows: Any, scores: Any, lengths: Any, start: Any, rule: Any, sa
         if (step + 1) % _RESYNC == 0:
             times(spread, state_next, a_next)
             for k in range(m):
-                a_next[k] += origin[k]
+                a_next[k] += first[k]
         else:
             for k in range(m):
                 a_next[k] = a[k] - move * h[k]
         if not (finite(a_next) and finite(state_next)):
-            reason = NON_FINITE
-            break
-        a, a_next = a_next, a
-        state, state_next = state_next, state
-        taken = step + 1
-    for k in range(saved, save.shape[0]):
-        _write(columns, start, state, in_keys, out[k])
-    return reason, taken, a
+            return NON_FINITE, step
+        for k in range(m):
+            a[k] = a_next[k]
+        for k in range(state.shape[0]):
+            state[k] = state_next[k]
+    return RAN_ALL, stop
 
 
 @njit(**COMPILED)
-def _write(columns: Any, start: Any, state: Any, in_keys: bool, out: Any) -> None:
-    """p of a state, written into `out` (d,)."""
-    if in_keys:
-        out[:] = state
+def _write(columns: Any, start: Any, state: Any, unit: float, out: Any) -> None:
+    """p of a state, in the caller's units, written into `out` (d,)."""
+    d, m = columns.shape
+    if 2 * d <= m:
+        for k in range(d):
+            out[k] = state[k] / unit
         return
     times(columns, state, out)
-    for k in range(out.shape[0]):
-        out[k] += start[k]
-
-
-@njit(**COMPILED)
-def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
-    """Run problems first…last.
-
-    Args:
-        problems: keys (batch, n_inputs, n_tokens, d), scores and lengths; or (1, …) of each for one problem shared by all starts.
-        start: (batch, d).
-        rule: (normalized, step size, loss code, number of steps).
-        save: increasing steps after which p is kept.
-        results: arrays to fill: p at the kept steps (batch, n_saved, d), reason for stopping and steps taken (batch, 2), and the logits
-            at the end (batch, n_inputs·n_tokens).
-    """
-    keys, scores, lengths = problems
-    points, ends, logits = results
-    for b in range(first, last):
-        j = b % keys.shape[0]
-        rows = centred(keys[j], lengths[j])
-        normalized, eta, code, n_steps = rule
-        unit = _key_unit(rows, start[b], eta) if normalized else 1.0
-        if unit == 1.0:
-            ends[b, 0], ends[b, 1], logits[b] = _descend_one(
-                rows, scores[j], lengths[j], start[b], rule, save, points[b]
-            )
-            continue
-        scaled = (normalized, eta * unit, code, n_steps)  # of normalised descent on unit p, with keys in units
-        ends[b, 0], ends[b, 1], logits[b] = _descend_one(
-            rows / unit, scores[j], lengths[j], start[b] * unit, scaled, save, points[b]
-        )
-        points[b] /= unit
+    for k in range(d):
+        out[k] = (out[k] + start[k]) / unit
 
 
 @njit(**COMPILED)

@@ -8,7 +8,7 @@ classified with a margin of ten thousand. Both live in their own spaces: joint t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step,
 from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
 from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
-from marginlens.errors import n_axes, reject, whole_number
+from marginlens.errors import InputError, n_axes, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
-from marginlens.threads import over_problems
+from marginlens.threads import ProgressCallback, Work, as_progress, in_slices
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class JointTrajectory:
         attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token. selected: its argmax, (…, n_inputs).
         status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
         saved: at the recorded steps always "v", "p", "norm_v", "norm_p" and "margin" (Y f(X) of every input), and what else
-            `record` asked for.
+            `record` asked for. continuation: what `resume` goes on from.
 
     Both norms diverge while the directions settle: compare `v` and `p` with a prediction and judge.
     """
@@ -57,6 +57,24 @@ class JointTrajectory:
     status: Any
     steps_taken: IntArray
     saved: Saved
+    continuation: Any = field(default=None, repr=False)
+
+    def resume(
+        self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
+    ) -> JointTrajectory:
+        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
+
+        Args:
+            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
+            progress: as for `descend_joint`.
+        """
+        if self.continuation is None:
+            raise InputError(
+                "This run cannot go on: only what descend_joint returns can. Start anew at (run.v, run.p)."
+            )
+        more = whole_number(n_steps, "n_steps", at_least=0)
+        as_progress(progress)
+        return self.continuation.resume(more, record, progress)
 
     def __repr__(self) -> str:
         if self.norms.ndim == 1:
@@ -112,6 +130,7 @@ def descend_joint(
     n_steps: int = 1000,
     start: Any = None,
     record: Record | None = None,
+    progress: ProgressCallback | None = None,
 ) -> JointTrajectory:
     r"""Train the head v and the attention weights p together, with gradients that are exact at any norm of either.
 
@@ -124,33 +143,114 @@ def descend_joint(
             zero that part rests and the other moves on.
         start: (v(0), p(0)) of shapes (d_model,) and (d_key,), each with or without a batch axis; zeros by default.
         record: at which steps to keep v, p, their norms and the margins, and which other quantities.
+        progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
+            the descent, as Ctrl-C does.
     Returns:
-        A `JointTrajectory`. Check it against `predict_limit(data)`.
+        A `JointTrajectory`; `run.resume(n_steps)` takes further steps. Check it against `predict_limit(data)`.
     """
     loss, step = as_loss(loss), as_step(step)
-    n_steps = whole_number(n_steps, "n_steps", at_least=0)
-    data, save = as_dataset(data), steps_to_save(record, n_steps)
-    batch = data.as_batch()
-    first = _start(data, start)
-    steps = np.append(save, n_steps)
-    run = _in_numpy if compiled_code(loss) < 0 else _compiled
-    heads, points, reason, taken = run(batch, loss, step, first, steps)
-    with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
-        attention = softmax(batch, points[:, -1])
-        kept = {} if record is None else _kept(batch, heads[:, :-1], points[:, :-1], record, loss)
-    outcome = {
-        "v": heads[:, -1],
-        "p": points[:, -1],
-        "norms": np.stack([length(heads[:, -1]), length(points[:, -1])], axis=-1),
-        "attention": attention,
-        "selected": np.argmax(attention, axis=-1),
-        "status": np.array(ENDINGS, dtype=object)[reason],
-        "steps_taken": taken,
-    }
-    if not data.is_batch:
-        outcome = {name: value[0] for name, value in outcome.items()}
-        kept = {name: _first(value) for name, value in kept.items()}
-    return JointTrajectory(**outcome, saved=Saved(save, kept))
+    data, n_steps = as_dataset(data), whole_number(n_steps, "n_steps", at_least=0)
+    steps_to_save(record, n_steps)  # refuses what cannot be kept
+    as_progress(progress)
+    ends = np.zeros((len(data.as_batch()), 2), dtype=np.int64)
+    return JointDescent(data, loss, step, *_start(data, start), ends, 0).resume(n_steps, record, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class JointDescent:
+    """A joint descent that can go on: its problem, its rule and where it stands.
+
+    Attributes:
+        v: (batch, d_model). p: (batch, d_key). ends: (batch, 2) how each run ended and after how many steps.
+        n_steps: how many have been asked for.
+    """
+
+    data: TokenDataset
+    loss: Loss
+    step: StepRule
+    v: FloatArray
+    p: FloatArray
+    ends: IntArray
+    n_steps: int
+
+    def resume(self, n_steps: int, record: Record | None, progress: ProgressCallback | None) -> JointTrajectory:
+        """The trajectory after `n_steps` more; steps are counted from the first start on, and those before are not kept again."""
+        batch, begin = self.data.as_batch(), self.n_steps
+        end = begin + n_steps
+        save = steps_to_save(record, end)
+        save = save[save > begin] if begin else save
+        run = self._in_numpy if compiled_code(self.loss) < 0 else self._compiled
+        heads, points, ends = run(batch, (begin, end), np.append(save, end), progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
+            attention = softmax(batch, points[:, -1])
+            kept = {} if record is None else _kept(batch, heads[:, :-1], points[:, :-1], record, self.loss)
+        outcome = {
+            "v": heads[:, -1],
+            "p": points[:, -1],
+            "norms": np.stack([length(heads[:, -1]), length(points[:, -1])], axis=-1),
+            "attention": attention,
+            "selected": np.argmax(attention, axis=-1),
+            "status": np.array(ENDINGS, dtype=object)[ends[:, 0]],
+            "steps_taken": ends[:, 1],
+        }
+        after = replace(self, v=heads[:, -1], p=points[:, -1], ends=ends, n_steps=end)
+        if not self.data.is_batch:
+            outcome = {name: value[0] for name, value in outcome.items()}
+            kept = {name: _first(value) for name, value in kept.items()}
+        return JointTrajectory(**outcome, saved=Saved(save, kept), continuation=after)
+
+    # ---- the loops: both return heads (batch, n_saved, d_model), points (batch, n_saved, d_key), and endings (batch, 2)
+
+    def _compiled(
+        self, batch: TokenDataset, span: tuple[int, int], steps: IntArray, progress: ProgressCallback | None
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        problems = batch[0].as_batch() if batch.is_repeated else batch  # many starts on one problem
+        arrays = tuple(np.ascontiguousarray(one) for one in (problems.X, problems.K, problems.y, problems.lengths))
+        begin, end = span
+        heads = np.empty((len(batch), len(steps), batch.d_model))
+        points = np.empty((len(batch), len(steps), batch.d_key))
+        carried = (self.v.copy(), self.p.copy(), self.ends.copy())
+        rule = (isinstance(self.step, NormalizedStep), float(self.step.size), compiled_code(self.loss), end)
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            descend_problems(first, last, arrays, (*rule, begin + high), steps, carried, (heads, points))
+
+        cost = 4.0 * batch.n_inputs * batch.n_tokens * (batch.d_model + batch.d_key + 20.0)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return heads, points, carried[2]
+
+    def _in_numpy(
+        self, batch: TokenDataset, span: tuple[int, int], steps: IntArray, progress: ProgressCallback | None
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        begin, end = span
+        here = [self.v.copy(), self.p.copy()]
+        kept = [np.empty((len(batch), len(steps), part.shape[-1])) for part in here]
+        reason, taken = self.ends[:, 0].copy(), self.ends[:, 1].copy()
+        running = reason == RAN_ALL
+        for k in range(begin, end + 1):
+            for part, store in zip(here, kept, strict=True):
+                store[:, steps >= k] = part[:, None]
+            if progress is not None and k > begin:
+                progress((k - begin) * len(batch), (end - begin) * len(batch))
+            if k == end or not running.any():
+                break
+            with np.errstate(over="ignore", invalid="ignore"):
+                slopes = joint_gradient(batch, here[0], here[1], self.loss)
+                sizes = [length(slope.vector) for slope in slopes]
+                if isinstance(self.step, NormalizedStep):
+                    moves = [self.step.size / np.where(size == 0.0, 1.0, size) for size in sizes]
+                else:
+                    moves = [self.step.size * np.exp(slope.log_scale) for slope in slopes]
+                there = [
+                    part - move[:, None] * slope.vector for part, move, slope in zip(here, moves, slopes, strict=True)
+                ]
+            stuck = running & (sizes[0] == 0.0) & (sizes[1] == 0.0)
+            broken = running & ~(np.isfinite(there[0]).all(axis=-1) & np.isfinite(there[1]).all(axis=-1))
+            reason[stuck], reason[broken] = STATIONARY, NON_FINITE
+            running = running & ~stuck & ~broken
+            here = [np.where(running[:, None], new, old) for new, old in zip(there, here, strict=True)]
+            taken += running
+        return kept[0], kept[1], np.stack([reason, taken], axis=1)
 
 
 def _first(value: Any) -> Any:
@@ -189,57 +289,6 @@ def _kept(data: TokenDataset, heads: FloatArray, points: FloatArray, record: Rec
 
 def _stack(parts: list[Any], shape: tuple[int, ...]) -> Any:
     return np.stack(parts, axis=1) if parts else np.empty(shape)
-
-
-# ---- the loops: both return heads (batch, n_saved, d_model), points (batch, n_saved, d_key), reasons and steps taken (batch,)
-
-Outcome = tuple[FloatArray, FloatArray, IntArray, IntArray]
-
-
-def _compiled(
-    batch: TokenDataset, loss: Loss, step: StepRule, start: tuple[FloatArray, FloatArray], steps: IntArray
-) -> Outcome:
-    shared = batch.is_repeated  # many starts on one problem
-    problems = batch[0].as_batch() if shared else batch
-    tokens, keys = np.ascontiguousarray(problems.X), np.ascontiguousarray(problems.K)
-    labels, lengths = np.ascontiguousarray(problems.y), np.ascontiguousarray(problems.lengths)
-    heads = np.empty((len(batch), len(steps), batch.d_model))
-    points = np.empty((len(batch), len(steps), batch.d_key))
-    ends = np.zeros((len(batch), 2), dtype=np.int64)
-    rule = (isinstance(step, NormalizedStep), float(step.size), loss.code, int(steps[-1]))
-    over_problems(
-        _descend_problems, len(batch), (tokens, keys, labels, lengths), start, rule, steps, (heads, points, ends)
-    )
-    return heads, points, ends[:, 0], ends[:, 1]
-
-
-def _in_numpy(
-    batch: TokenDataset, loss: Loss, step: StepRule, start: tuple[FloatArray, FloatArray], steps: IntArray
-) -> Outcome:
-    here = [start[0].copy(), start[1].copy()]
-    kept = [np.empty((len(batch), len(steps), part.shape[-1])) for part in here]
-    reason, taken = np.full(len(batch), RAN_ALL, dtype=np.int64), np.zeros(len(batch), dtype=np.int64)
-    running = np.ones(len(batch), dtype=bool)
-    for k in range(int(steps[-1]) + 1):
-        for part, store in zip(here, kept, strict=True):
-            store[:, steps >= k] = part[:, None]
-        if k == steps[-1] or not running.any():
-            break
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = joint_gradient(batch, here[0], here[1], loss)
-            sizes = [length(slope.vector) for slope in slopes]
-            if isinstance(step, NormalizedStep):
-                moves = [step.size / np.where(size == 0.0, 1.0, size) for size in sizes]
-            else:
-                moves = [step.size * np.exp(slope.log_scale) for slope in slopes]
-            there = [part - move[:, None] * slope.vector for part, move, slope in zip(here, moves, slopes, strict=True)]
-        stuck = running & (sizes[0] == 0.0) & (sizes[1] == 0.0)
-        broken = running & ~(np.isfinite(there[0]).all(axis=-1) & np.isfinite(there[1]).all(axis=-1))
-        reason[stuck], reason[broken] = STATIONARY, NON_FINITE
-        running = running & ~stuck & ~broken
-        here = [np.where(running[:, None], new, old) for new, old in zip(there, here, strict=True)]
-        taken += running
-    return kept[0], kept[1], reason, taken
 
 
 @njit(**COMPILED)
@@ -294,57 +343,75 @@ def _move(here: Any, gradient: Any, normalized: bool, eta: float, log_factor: fl
 
 
 @njit(**COMPILED)
-def _descend_one(problem: Any, v: Any, p: Any, rule: Any, save: Any, out: Any) -> Any:
-    """Descend one problem from (v, p), both overwritten; returns how it ended and after how many steps."""
+def descend_problems(first: int, last: int, problems: Any, rule: Any, save: Any, carried: Any, out: Any) -> None:
+    """Take steps of problems first … last - 1, from where `carried` says they are.
+
+    Args:
+        problems: tokens (batch, n_inputs, n_tokens, d_model), keys, labels and lengths; or (1, …) of each for one problem shared by all.
+        rule: (normalized, step size, loss code, number of steps, number of the step to stop before).
+        save: increasing steps after which v and p are kept.
+        carried: arrays that are read and filled: v (batch, d_model), p (batch, d_key), and how each run ended and the steps it has
+            taken (batch, 2).
+        out: v and p at the kept steps, (batch, n_saved, d_model) and (batch, n_saved, d_key).
+    """
+    tokens, keys, labels, lengths = problems
+    heads, points = out
+    for b in range(first, last):
+        j = b % keys.shape[0]
+        v, p = carried[0][b], carried[1][b]
+        if carried[2][b, 0] == RAN_ALL:
+            problem = (tokens[j], centred(keys[j], lengths[j]), labels[j], lengths[j])
+            carried[2][b, 0], carried[2][b, 1] = _take_steps(
+                problem, v, p, rule, save, carried[2][b, 1], (heads[b], points[b])
+            )
+        if carried[2][b, 0] != RAN_ALL or carried[2][b, 1] == rule[3]:
+            for k in range(save.shape[0]):
+                if save[k] >= carried[2][b, 1]:
+                    _copy(v, heads[b, k])
+                    _copy(p, points[b, k])
+
+
+@njit(**COMPILED)
+def _copy(x: Any, out: Any) -> None:
+    for k in range(x.shape[0]):  # entry by entry: assigning slices takes seconds to compile
+        out[k] = x[k]
+
+
+@njit(**COMPILED)
+def _take_steps(problem: Any, v: Any, p: Any, rule: Any, save: Any, taken: int, out: Any) -> Any:
+    """Steps of one problem from number `taken` on, which move v and p; returns how it ended and the steps taken."""
     tokens, rows, labels, lengths = problem
-    normalized, eta, code, n_steps = rule
+    normalized, eta, code, _, stop = rule
     heads, points = out
     n, T, d = tokens.shape
     flat, columns = tokens.reshape(n * T, d), np.ascontiguousarray(rows.T)
     scores, a, w, log_weights = np.zeros((n, T)), np.zeros(n * T), np.zeros(n * T), np.zeros(n)
     slope_v, slope_p = np.zeros(d), np.zeros(rows.shape[1])
     v_next, p_next = np.zeros(d), np.zeros(rows.shape[1])
-    reason, taken, saved = RAN_ALL, 0, 0
-    for step in range(n_steps + 1):
+    saved = 0
+    while saved < save.shape[0] and save[saved] < taken:
+        saved += 1
+    for step in range(taken, stop):
         while saved < save.shape[0] and save[saved] == step:
-            heads[saved], points[saved] = v, p
+            _copy(v, heads[saved])
+            _copy(p, points[saved])
             saved += 1
-        if step == n_steps:
-            break
         times(rows, p, a)
         times(flat, v, scores.reshape(n * T))
         for i in range(n):
             for t in range(T):
                 scores[i, t] *= labels[i]
         if not (finite(a) and finite(scores.reshape(n * T))):
-            reason = NON_FINITE
-            break
+            return NON_FINITE, step
         log_v = _head_gradient(tokens, labels, lengths, (a, scores), code, log_weights, slope_v)
         log_p = pair_weights(a, scores, lengths, code, w)
         times(columns, w, slope_p)
         moved_v = _move(v, slope_v, normalized, eta, log_v - math.log(n), v_next)
         moved_p = _move(p, slope_p, normalized, eta, log_p - math.log(n), p_next)
         if not (moved_v or moved_p):
-            reason = STATIONARY
-            break
+            return STATIONARY, step
         if not (finite(v_next) and finite(p_next)):
-            reason = NON_FINITE
-            break
-        v[:], p[:] = v_next, p_next
-        taken = step + 1
-    for k in range(saved, save.shape[0]):
-        heads[k], points[k] = v, p
-    return reason, taken
-
-
-@njit(**COMPILED)
-def _descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
-    """Run problems first…last; `problems` may hold one problem for many starts, and `results` are filled as in `_compiled`."""
-    tokens, keys, labels, lengths = problems
-    heads, points, ends = results
-    for b in range(first, last):
-        j = b % keys.shape[0]
-        rows = centred(keys[j], lengths[j])
-        problem = (tokens[j], rows, labels[j], lengths[j])
-        v, p = start[0][b].copy(), start[1][b].copy()
-        ends[b, 0], ends[b, 1] = _descend_one(problem, v, p, rule, save, (heads[b], points[b]))
+            return NON_FINITE, step
+        _copy(v_next, v)
+        _copy(p_next, p)
+    return RAN_ALL, stop

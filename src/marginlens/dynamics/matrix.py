@@ -93,9 +93,9 @@ def descend_matrix(
         slope = pairwise_gradient(batch.X, at, slope_of(loss, margin))
         return ScaledVector((query[:, None] * slope.vector[:, None, :]).reshape(len(batch), -1), slope.log_scale)
 
-    points, reason, taken = descend_stepwise(
-        gradient, first.reshape(len(batch), -1), step, n_steps, np.array([n_steps])
-    )
+    flat = np.array(first).reshape(len(batch), -1)
+    begun = (flat, np.zeros((len(batch), 2), dtype=np.int64))
+    points, reason, taken = descend_stepwise(gradient, begun, step, (0, n_steps), np.array([n_steps]))
     W = points[:, -1].reshape(shape)
     p = np.einsum("bqd,q->bd", W, query)
     attention = softmax(batch, p)

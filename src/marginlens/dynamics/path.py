@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +22,7 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import att_svm
+from marginlens.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +60,8 @@ class Path:
     excess_sign: FloatArray
     binds: npt.NDArray[np.object_]
     _problem: tuple[TokenDataset, Any, Loss, Cone | None]
+    _search: _Search
+    _reached: _Reached
 
     @property
     def norm(self) -> FloatArray:
@@ -90,6 +94,17 @@ class Path:
             left[k] = float(np.linalg.norm(slope)) / float(seen.size[0]) if seen.size[0] > 0.0 else 0.0
         return left
 
+    def resume(self, radii: Any, *, progress: ProgressCallback | None = None) -> Path:
+        """The path to further radii, all larger than its own: exactly what one path over all the radii gives.
+
+        Args:
+            radii: (n_radii,) positive and increasing. progress: as for `regularization_path`.
+        """
+        further = _increasing(radii, self._problem[-1])
+        if further[0] <= self.radii[-1]:
+            raise reject("radii", f"larger than the last radius {self.radii[-1]:g}", f"{further[0]:g}")
+        return _followed(self._search, self._reached, further, self._problem, as_progress(progress))
+
     def __repr__(self) -> str:
         last = self.binds[-1].name
         return (
@@ -108,6 +123,7 @@ def regularization_path(
     cone: Cone | None = None,
     restarts: int = 16,
     rng: Any = 0,
+    progress: ProgressCallback | None = None,
 ) -> Path:
     r"""The point of smallest risk in each ball, or in what a cone leaves of it.
 
@@ -124,8 +140,11 @@ def regularization_path(
         cone: where p may be; everywhere by default.
         restarts: new starts at each radius. More of them make it surer that the minimum is global.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+        progress: called as `progress(done, total)` after each ball that is searched, those between the radii included. What it raises
+            ends the search, as Ctrl-C does.
     Returns:
-        A `Path`. Check it with `path.kkt_residual()`, and for being global with another `rng` and more restarts.
+        A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`, and for being global with another `rng`
+        and more restarts.
     """
     if as_dataset(data).is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
@@ -134,14 +153,33 @@ def regularization_path(
         got = f"an axis of length {len(cone.axis)}" if isinstance(cone, Cone) else type(cone).__name__
         raise reject("cone", f"a Cone with an axis of length {data.d_key}", got)
     whole_number(restarts, "restarts", at_least=0)
-    search = _Search(
-        Landscape(data, v, as_loss(loss), None if cone is None else cone.axis), cone, restarts, as_generator(rng)
-    )
+    search = _Search(Landscape(data, v, as_loss(loss), None if cone is None else cone.axis), cone, restarts)
+    begin = _Reached(np.empty((0, search.landscape.basis.shape[1])), None, (), (), as_generator(rng))
+    return _followed(search, begin, limits, (data, v, as_loss(loss), cone), as_progress(progress))
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """How far a search has come: the local minima in the last ball, its radius, the radii asked for with their points, the generator."""
+
+    branches: FloatArray
+    radius: float | None
+    radii: tuple[float, ...]
+    points: tuple[FloatArray, ...]
+    generator: np.random.Generator
+
+
+def _followed(
+    search: _Search, begin: _Reached, radii: FloatArray, problem: tuple[Any, ...], progress: ProgressCallback | None
+) -> Path:
+    """The path over the radii of `begin` and these."""
     with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
-        return _finish(search.landscape, limits, search.along(limits), (data, v, as_loss(loss), cone))
+        reached = search.along(begin, radii, progress)
+        return _finish(search, reached, problem)
 
 
-def _finish(landscape: Landscape, radii: FloatArray, c: FloatArray, problem: tuple[Any, ...]) -> Path:
+def _finish(search: _Search, reached: _Reached, problem: tuple[Any, ...]) -> Path:
+    landscape, radii, c = search.landscape, np.array(reached.radii), np.stack(reached.points)
     alpha = landscape.selected(c[-1:])
     excess = landscape.excess(c, np.repeat(alpha, len(c), axis=0))
     binds = np.empty(len(c), dtype=object)
@@ -152,7 +190,7 @@ def _finish(landscape: Landscape, radii: FloatArray, c: FloatArray, problem: tup
         on_ball, on_cone = bool(held.ball[0] > 0.0), bool(held.cone[0] > 0.0 or held.ball[0] < 0.0)
         names = {(True, True): Binding.BOTH, (True, False): Binding.BALL, (False, True): Binding.CONE}
         binds[k] = names.get((on_ball, on_cone), Binding.NONE)
-    return Path(radii, c @ landscape.basis.T, alpha[0], excess.log, excess.sign, binds, problem)
+    return Path(radii, c @ landscape.basis.T, alpha[0], excess.log, excess.sign, binds, problem, search, reached)
 
 
 def _region(landscape: Landscape, radius: float, cone: Cone | None) -> Region:
@@ -168,25 +206,29 @@ class _Search:
     landscape: Landscape
     cone: Cone | None
     restarts: int
-    generator: np.random.Generator
 
-    def along(self, radii: FloatArray) -> FloatArray:
-        """The best point found at each radius, (n_radii, r)."""
+    def along(self, begin: _Reached, radii: FloatArray, progress: ProgressCallback | None) -> _Reached:
+        """The best point found at each further radius, and what the search beyond them needs."""
         soft = _SOFT / self.landscape.reach if self.landscape.reach > 0.0 else np.inf
-        first = (
-            self.cone.radius
-            if self.cone is not None
-            else min(float(radii[0]), 1.0 / max(self.landscape.reach, 1.0 / radii[0]))
-        )
-        branches, last, points = np.empty((0, self.landscape.basis.shape[1])), first, []
-        for radius in _ladder(first, radii):
+        branches, generator, points = begin.branches, begin.generator, list(begin.points)
+        if begin.radius is None:
+            first = (
+                self.cone.radius
+                if self.cone is not None
+                else min(float(radii[0]), 1.0 / max(self.landscape.reach, 1.0 / radii[0]))
+            )
+            last, ladder = first, _ladder(first, radii)
+        else:
+            last, ladder = begin.radius, _ladder(begin.radius, radii)[1:]
+            generator = copy.deepcopy(generator)  # so that a path can be resumed twice
+        for k, radius in enumerate(ladder):
             region, before = _region(self.landscape, radius, self.cone), branches[:1]
             bound = np.linalg.norm(branches, axis=-1, keepdims=True) >= last * (1.0 - _SAME)
             starts = [np.where(bound, branches * (radius / last), branches)]
-            starts += [self._anywhere(region)] if radius <= soft or len(branches) == 0 else []
+            starts += [self._anywhere(region, generator)] if radius <= soft or len(branches) == 0 else []
             found = [minimise(self.landscape, np.concatenate(starts), region)]
             if radius in radii:
-                found.append(minimise(self.landscape, self._margins(region), region, _SHORT))
+                found.append(minimise(self.landscape, self._margins(region, generator), region, _SHORT))
             everything, count = np.concatenate(found), max(_BRANCHES, self.restarts)
             branches, last = _distinct(self.landscape, everything, radius, count), radius
             if (
@@ -195,33 +237,35 @@ class _Search:
                 branches = np.concatenate([before, branches])
             branches[:1] = minimise(self.landscape, branches[:1], region)  # nothing to do unless it was cut short
             points += [branches[0]] if radius in radii else []
-        return np.stack(points)
+            if progress is not None:
+                progress(k + 1, len(ladder))
+        return _Reached(branches, last, (*begin.radii, *radii.tolist()), tuple(points), copy.deepcopy(generator))
 
-    def _directions(self, region: Region) -> FloatArray:
+    def _directions(self, region: Region, generator: np.random.Generator) -> FloatArray:
         """Random unit vectors of the region, (restarts, r); the axis of the cone first."""
         r = self.landscape.basis.shape[1]
-        directions = unit(self.generator.standard_normal((self.restarts, r))) if r else np.zeros((self.restarts, 0))
+        directions = unit(generator.standard_normal((self.restarts, r))) if r else np.zeros((self.restarts, 0))
         if region.axis is None:
             return directions
         sideways = directions - np.outer(directions @ region.axis, region.axis)
-        turn = region.half_angle * self.generator.random((self.restarts, 1))
+        turn = region.half_angle * generator.random((self.restarts, 1))
         tilted = (
             np.cos(turn) * region.axis + np.sin(turn) * unit(sideways) if r > 1 else np.abs(turn) * 0.0 + region.axis
         )
         return np.concatenate([region.axis[None], tilted])
 
-    def _anywhere(self, region: Region) -> FloatArray:
+    def _anywhere(self, region: Region, generator: np.random.Generator) -> FloatArray:
         """Random starts on the ball and inside it, and one down the slope at the origin; for balls so small that the risk is smooth."""
-        directions = self._directions(region)
-        share = np.where(np.arange(len(directions)) % 2 == 0, 1.0, self.generator.random(len(directions)))
+        directions = self._directions(region, generator)
+        share = np.where(np.arange(len(directions)) % 2 == 0, 1.0, generator.random(len(directions)))
         downhill = -self.landscape.view(np.zeros((1, directions.shape[1]))).gradient
         length = float(np.linalg.norm(downhill))
         steepest = downhill * (region.radius / length) if length > 0.0 else downhill
         return np.concatenate([directions * (region.radius * share)[:, None], steepest])
 
-    def _margins(self, region: Region) -> FloatArray:
+    def _margins(self, region: Region, generator: np.random.Generator) -> FloatArray:
         """Starts along the max-margin directions of what random directions select, and of the optimal tokens of a linear head."""
-        selected = self.landscape.selected(self._directions(region))
+        selected = self.landscape.selected(self._directions(region, generator))
         if self.landscape.is_linear:
             selected = np.concatenate([self.landscape.best_tokens()[None], selected])
         selected = np.unique(selected, axis=0)

@@ -11,30 +11,39 @@ from marginlens.directions import length
 from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.gradient import ScaledVector
 from marginlens.dynamics.steps import NormalizedStep, StepRule
+from marginlens.threads import ProgressCallback
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
 def descend_stepwise(
-    gradient: Callable[[FloatArray], ScaledVector], start: FloatArray, step: StepRule, n_steps: int, save: IntArray
+    gradient: Callable[[FloatArray], ScaledVector],
+    begun: tuple[FloatArray, IntArray],
+    step: StepRule,
+    span: tuple[int, int],
+    save: IntArray,
+    progress: ProgressCallback | None = None,
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Descend a batch with any gradient.
 
     Args:
         gradient: maps iterates (batch, d) to their gradients.
-        start: (batch, d). save: the steps to keep, increasing.
+        begun: the iterates (batch, d), and how each run has ended so far and after how many steps, (batch, 2).
+        span: (first, last) numbers of the steps to take. save: the steps to keep, increasing.
+        progress: called as `progress(done, total)` at every step, in steps of all problems together.
     Returns:
         Iterates (batch, n_saved, d), and the reason for stopping and the number of steps taken, each (batch,).
     """
-    here = start.copy()
-    reason = np.full(len(start), RAN_ALL, dtype=np.int64)
-    taken = np.zeros(len(start), dtype=np.int64)
-    running = np.ones(len(start), dtype=bool)
-    kept = np.empty((len(start), len(save), start.shape[-1]))
-    for k in range(n_steps + 1):
+    (first, last), here = span, begun[0].copy()
+    reason, taken = begun[1][:, 0].copy(), begun[1][:, 1].copy()
+    running = reason == RAN_ALL
+    kept = np.empty((len(here), len(save), here.shape[-1]))
+    for k in range(first, last + 1):
         kept[:, np.flatnonzero(save == k)] = here[:, None]
-        if k == n_steps or not running.any():
+        if progress is not None and k > first:
+            progress((k - first) * len(here), (last - first) * len(here))
+        if k == last or not running.any():
             kept[:, save > k] = here[:, None]
             break
         with np.errstate(over="ignore", invalid="ignore"):

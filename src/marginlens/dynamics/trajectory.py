@@ -15,8 +15,9 @@ from marginlens.directions import length
 from marginlens.dynamics.attention import probabilities, softmax
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import Record
-from marginlens.errors import reject
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses import Loss
+from marginlens.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -70,7 +71,7 @@ class Trajectory:
         attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token.
         selected: its argmax per input, (…, n_inputs). norm: ‖final‖, (…).
         status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
-        saved: what `record` asked to keep.
+        saved: what `record` asked to keep. continuation: what `resume` goes on from.
 
     There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
     """
@@ -82,6 +83,24 @@ class Trajectory:
     status: Any
     steps_taken: IntArray
     saved: Saved
+    continuation: Any = field(default=None, repr=False)
+
+    def resume(
+        self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
+    ) -> Trajectory:
+        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
+
+        Args:
+            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
+            progress: as for `descend`.
+        """
+        if self.continuation is None:
+            raise InputError(
+                "This run cannot go on: only what descend and descend_nexttoken return can. Start anew at run.final."
+            )
+        more = whole_number(n_steps, "n_steps", at_least=0)
+        as_progress(progress)
+        return self.continuation.resume(more, record, progress)
 
     def deviation_from(self, law: Any) -> Any:
         """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".

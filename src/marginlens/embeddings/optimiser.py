@@ -10,7 +10,7 @@ from numba import njit
 
 from marginlens.dynamics.sums import SUMMING
 from marginlens.embeddings.settings import BETAS, EPSILON
-from marginlens.threads import over_problems
+from marginlens.threads import in_equal_parts
 
 
 def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:
@@ -120,4 +120,4 @@ def row_products(first: int, last: int, E: Any, directions: Any, products: Any) 
 
 def over_rows(kernel: Any, count: int, *arguments: Any) -> None:
     """Run a kernel on slices of rows or columns side by side; how they are cut changes no result."""
-    over_problems(kernel, count, *arguments, chunks_per_thread=1)
+    in_equal_parts(kernel, count, *arguments)

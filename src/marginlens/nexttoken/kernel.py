@@ -20,18 +20,30 @@ from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights, like
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 
 
+def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
+    """Whether the state of a descent is W itself, (d²,), and not its coefficients over the pairs, (n_pairs,)."""
+    return 2 * d * (n_pairs + n_queries * d) < n_pairs * n_pairs
+
+
 @njit(**COMPILED)
-def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, results: Any) -> None:
-    """Run problems first…last.
+def descend_problems(
+    first: int, last: int, problems: Any, start: Any, rule: Any, save: Any, carried: Any, out: Any
+) -> None:
+    """Take steps of problems first … last - 1, from where `carried` says they are.
 
     Args:
         problems: what `SequenceBatch.packed` gives. start: (batch, d, d).
-        rule: (normalized, step size, loss code, number of steps). save: increasing steps after which W is kept.
-        results: arrays to fill: W at the kept steps (batch, n_saved, d, d), reason for stopping and steps taken (batch, 2), and the
-            logits of all pairs at the end.
+        rule: (normalized, step size, loss code, number of steps, number of the step to stop before).
+        save: increasing steps after which W is kept.
+        carried: arrays that are read and filled: the states of all problems one after the other, where each begins (batch + 1,), the
+            logits of all pairs, the logarithm of the scale of the last weights (batch,), how each run ended and the steps it has taken
+            (batch, 2), and room for a Gram matrix (n_pairs, n_pairs) that serves several calls on one problem, with one number that
+            says whether it is filled; or (0, 0), then it is made anew.
+        out: (batch, n_saved, d, d) W at the kept steps.
     """
     embeddings, entries, heads, parts = problems
-    points, ends, logits = results
+    states, places, logits, scales, ends, gram, filled = carried
+    n_steps = rule[3]
     for b in range(first, last):
         p0, q0, s0, e0, h0, r0 = parts[b]
         p1, q1, s1, e1, h1, r1 = parts[b + 1]
@@ -42,7 +54,30 @@ def descend_problems(first: int, last: int, problems: Any, start: Any, rule: Any
         pair, log_count, score, ids, span, share, label = entries
         per_entry = (pair[e0:e1], log_count[e0:e1], score[e0:e1], ids[e0:e1])
         samples = (*per_entry, span[s0:s1], share[s0:s1], label[s0:s1], head)
-        ends[b, 0], ends[b, 1] = _descend_one(pairs, samples, start[b], rule, save, points[b], logits[p0:p1])
+        m, d = pairs[0].shape
+        in_weights = 2 * d * (m + pairs[2].shape[0] * d) < m * m
+        state, a, origin = states[places[b] : places[b + 1]], logits[p0:p1], np.empty(m)
+        _apply(pairs, start[b], np.empty_like(pairs[2]), origin)
+        if ends[b, 1] == 0:
+            for k in range(m):
+                a[k] = origin[k]
+            for k in range(state.shape[0]):
+                state[k] = start[b, k // d, k % d] if in_weights else 0.0
+            ends[b, 0], scales[b] = RAN_ALL if finite(a) else NON_FINITE, 0.0
+        if ends[b, 0] == RAN_ALL:
+            spread = gram
+            if not in_weights and gram.shape[0] == 0:
+                spread = np.empty((m, m))
+            if not in_weights and (gram.shape[0] == 0 or filled[0] == 0):
+                _gram(pairs, spread)
+                filled[0] = 1
+            ends[b, 0], ends[b, 1], scales[b] = _take_steps(
+                pairs, samples, spread, start[b], rule, save, ends[b, 1], scales[b], state, a, origin, out[b]
+            )
+        if ends[b, 0] != RAN_ALL or ends[b, 1] == n_steps:
+            for k in range(save.shape[0]):
+                if save[k] >= ends[b, 1]:
+                    _write(pairs, start[b], state, in_weights, out[b, k])
 
 
 @njit(**COMPILED)
@@ -55,41 +90,51 @@ def _gathered(rows: Any, chosen: Any) -> Any:
 
 
 @njit(**COMPILED)
-def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out: Any, logits: Any) -> Any:
-    """Descend one problem; returns how it ended and after how many steps."""
-    normalized, eta, code, n_steps = rule
+def _take_steps(
+    pairs: Any,
+    samples: Any,
+    gram: Any,
+    start: Any,
+    rule: Any,
+    save: Any,
+    taken: int,
+    log_scale: float,
+    state: Any,
+    a: Any,
+    origin: Any,
+    out: Any,
+) -> Any:
+    """Steps of one problem from number `taken` on; returns how it ended, the steps taken and the logarithm of the weights' scale.
+
+    They move `state` and the logits `a`, which are `origin` plus what the state adds.
+    """
+    normalized, eta, code, _, stop = rule
     keys, _, asking = pairs  # (n_pairs, d), the query of each, (n_queries, d)
     m, d = keys.shape
     in_weights = 2 * d * (m + asking.shape[0] * d) < m * m
     turned, gradient = np.empty_like(asking), np.zeros((d, d))
     flat = gradient.reshape(d * d)
-    first = np.empty(m)
-    _apply(pairs, start, turned, first)
-    if in_weights:
-        gram, state = np.empty((0, 0)), start.copy().reshape(d * d)
-    else:
-        gram, state = _gram(pairs), np.zeros(m)
     pair, log_count, _, _, span, share, _, head = samples
     values = np.zeros(pair.shape[0] + 1)
+    values[-1] = log_scale
     room = (values, np.empty(share.shape[0]), np.empty(head.shape[1]), np.empty(pair.shape[0]))
-    a, w, h = first.copy(), np.zeros(m), np.zeros(m)
+    w, h = np.zeros(m), np.zeros(m)
     a_next, state_next = np.empty(m), np.empty(state.shape[0])
     direction = flat if in_weights else w
-    reason, taken, saved = RAN_ALL if finite(a) else NON_FINITE, 0, 0
-    for step in range(n_steps + 1 if reason == RAN_ALL else 0):
+    saved = 0
+    while saved < save.shape[0] and save[saved] < taken:
+        saved += 1
+    for step in range(taken, stop):
         while saved < save.shape[0] and save[saved] == step:
             _write(pairs, start, state, in_weights, out[saved])
             saved += 1
-        if step == n_steps:
-            break
         log_scale = np.nan
         if code == LIKELIHOOD:
             log_scale = likelihood_weights(a, pair, log_count, span, share, w, values)
         if math.isnan(log_scale):
             log_scale = gradient_weights(a, samples, LOG if code == LIKELIHOOD else code, w, room)
         if math.isnan(log_scale):
-            reason = NON_FINITE
-            break
+            return NON_FINITE, step, values[-1]
         if in_weights:
             _lift(pairs, w, turned, gradient)
             _apply(pairs, gradient, turned, h)
@@ -104,8 +149,7 @@ def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out
                 reach = norm(flat)
         if normalized:
             if reach == 0.0:
-                reason = STATIONARY
-                break
+                return STATIONARY, step, values[-1]
             move = eta / reach
         else:
             move = eta * math.exp(log_scale)
@@ -117,40 +161,34 @@ def _descend_one(pairs: Any, samples: Any, start: Any, rule: Any, save: Any, out
             a_next[k] = a[k] - move * h[k]
             total += a_next[k] * 0.0
         if total != 0.0:
-            reason = NON_FINITE
-            break
+            return NON_FINITE, step, values[-1]
         if (step + 1) % _RESYNC == 0:
             if in_weights:
                 _apply(pairs, state_next.reshape(d, d), turned, a_next)
             else:
                 times(gram, state_next, a_next)
                 for k in range(m):
-                    a_next[k] += first[k]
-        a, a_next = a_next, a
-        state, state_next = state_next, state
-        taken = step + 1
-    for k in range(saved, save.shape[0]):
-        _write(pairs, start, state, in_weights, out[k])
-    for k in range(m):
-        logits[k] = a[k]
-    return reason, taken
+                    a_next[k] += origin[k]
+        for k in range(m):
+            a[k] = a_next[k]
+        for k in range(state.shape[0]):
+            state[k] = state_next[k]
+    return RAN_ALL, stop, values[-1]
 
 
 @njit(**COMPILED)
-def _gram(pairs: Any) -> Any:
-    """(n_pairs, n_pairs) inner products of the matrices e_x e_kᵀ."""
+def _gram(pairs: Any, gram: Any) -> None:
+    """Inner products of the matrices e_x e_kᵀ, written into `gram` (n_pairs, n_pairs)."""
     keys, query, asking = pairs
     m = keys.shape[0]
     n_queries = asking.shape[0]
     between = np.empty((n_queries, n_queries))
     for q in range(n_queries):
         times(asking, asking[q], between[q])
-    gram = np.empty((m, m))
     for k in range(m):
         for j in range(k + 1):
             gram[k, j] = dot(keys[k], keys[j]) * between[query[k], query[j]]
             gram[j, k] = gram[k, j]
-    return gram
 
 
 @njit(**COMPILED)
