@@ -12,6 +12,7 @@ from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.pseudo import pseudo_graphs
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken.model import nexttoken_gradient
 from tolerances import AUTOGRAD, CONDITIONED, ROUNDING
@@ -130,3 +131,21 @@ def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
     for seed in range(40):
         found = cyclic_correction(cyclic_sequences(7, 5, 20, 4, np.random.default_rng(seed)))
         assert found.status is FINITE, (seed, found.reason)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_curvature(monkeypatch, seed):
+    """Another order of additions gives flat directions curvatures of either sign, of the size of rounding."""
+    noise = np.random.default_rng(seed)
+    exact = Landscape.curvature
+
+    def rounded(self, point):
+        found = exact(self, point)
+        blur = 1e-14 * noise.standard_normal(found.shape)
+        return found + blur + blur.T
+
+    monkeypatch.setattr(Landscape, "curvature", rounded)
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        ds = cyclic_sequences(6, 8, 12, 4, rng)
+        assert cyclic_correction(ds, loss=SquaredLoss(), head=ds.E).status in (FINITE, INFINITE)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
-from marginlens.data.tokens import FloatArray
+from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
 from marginlens.experiments import drawing
@@ -86,11 +86,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "cases_that_meet_lemma_19": float(np.sum(table["applies"])),
         "counter_examples_to_lemma_19": float(np.sum(table["applies"] & ~table["decisive"])),
         "largest_difference_of_leads": float(np.max(np.abs(table["lead"] - table["listed_lead"]))),
-        "elsewhere_with_the_lead_at_the_smallest_size": float(np.mean(away[near])),
-        "elsewhere_with_the_lead_at_the_largest_size": float(np.mean(away[far])),
-        "elsewhere_without_the_lead": float(np.mean(away[untilted & ~ahead])),
-        "elsewhere_with_the_lead": float(np.mean(away[ahead])),
-        "lead_from_the_papers_start": float(np.mean(ahead[expected])),
+        "elsewhere_with_the_lead_at_the_smallest_size": _share(away[near]),
+        "elsewhere_with_the_lead_at_the_largest_size": _share(away[far]),
+        "elsewhere_without_the_lead": _share(away[untilted & ~ahead]),
+        "elsewhere_with_the_lead": _share(away[ahead]),
+        "lead_from_the_papers_start": _share(ahead[expected]),
         "flows_to_the_decisive_tokens": float(np.sum(table["decisive"])),
         "largest_slack_of_the_tightest_constraint": float(table["slack"].max()),
         "largest_norm_over_4n": float(table["over_4n"].max()),
@@ -305,3 +305,8 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
     ax.set(xlabel="datasets, by c and number of irrelevant tokens", ylabel="‖p̂'‖ over ‖p̂‖ of the decisive tokens")
     ax.set_title("Below the line the margin is wider")
     ax.legend(loc="upper left")
+
+
+def _share(cases: BoolArray) -> float:
+    """The share of cases that are so; nan where there are none, which no bound accepts."""
+    return float(np.mean(cases)) if len(cases) else float("nan")

@@ -19,6 +19,7 @@ _MOVING = 1e-3
 _HALVINGS = 60
 _UNSEEN = 1e-12  # change of the risk, relative to it, that rounding may hide
 _PRODUCTS = 2_000  # Hessian products for one step
+_ROUNDED_CURVATURE = 1e-12  # curvature, by logits, whose sign rounding may decide at a stationary point
 _IDLE = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
 
 
@@ -120,7 +121,11 @@ def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
         kept = _kept((point.value, trial.value, promised), *steepness)
         z, radius, moved = _judged(kept, z, step, radius, widest)
         point = trial if moved else point
-        if radius * unit < 1e-13:
+        if radius * unit < 1e-13:  # no step helps: the point is stationary, or rounding is all that is left of the risk
+            noise = vectors[:, np.abs(values) <= _ROUNDED_CURVATURE * unit**2]
+            stationary = np.linalg.norm(g) <= _FLAT * unit and values.min(initial=0.0) >= -_ROUNDED_CURVATURE * unit**2
+            settled = bool(stationary) and _lower_beside(landscape, z, np.hstack([idle, noise]) / unit) is None
+            flat += noise.shape[1]
             break
     return Minimised(landscape.matrix(z), settled, n, flat)
 
