@@ -1,5 +1,6 @@
 """What every test needs: figures that open no window, and random examples that neither time nor chance decides."""
 
+import os
 from contextlib import suppress
 
 import matplotlib
@@ -13,3 +14,5 @@ with suppress(ImportError):
         "any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("any machine")
+
+os.environ.setdefault("MARGINLENS_QUIET", "1")  # no word on compiling in the output of commands

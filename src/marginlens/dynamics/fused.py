@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, largest, norm, times
 from marginlens.dynamics.weights import pair_weights
 

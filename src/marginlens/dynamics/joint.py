@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.dynamics.attention import attend, logits, probabilities, softmax

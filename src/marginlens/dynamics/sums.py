@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from marginlens.compilation import njit
 
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}  # in any order, so that sums vectorise

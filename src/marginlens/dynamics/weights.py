@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.dynamics.sums import COMPILED
 
 _SMALLEST, _LARGEST = 1e-290, 1e140  # outside, weights are formed from logarithms

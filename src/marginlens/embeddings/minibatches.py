@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import IntArray
 from marginlens.dynamics.sums import COMPILED

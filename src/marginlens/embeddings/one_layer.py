@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import IntArray
 from marginlens.dynamics.sums import COMPILED

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.dynamics.sums import SUMMING
 from marginlens.embeddings.settings import BETAS, EPSILON
 from marginlens.threads import in_equal_parts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
 from marginlens.nexttoken.correction_landscape import Landscape
 

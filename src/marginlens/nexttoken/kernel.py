@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.sums import COMPILED, dot, dot_and_size, finite, norm, times
 from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights, likelihood_weights

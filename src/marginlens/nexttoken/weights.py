@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.dynamics.sums import COMPILED, dot
 
 LIKELIHOOD = -2  # the log-loss under C Eᵀ = I, whose weights are the probabilities themselves

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.cholesky import solve_lower, solve_upper
 from marginlens.svm.products import apply_rows, combine_rows, square_sum

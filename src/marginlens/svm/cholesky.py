@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
 from marginlens.svm.products import LANES, dots_4x1
 

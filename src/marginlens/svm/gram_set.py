@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.certify import EPS, Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper

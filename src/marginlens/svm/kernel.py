@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
 from marginlens.svm.block_pivot import coordinate_guess, pivot_some

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray, IntArray
 
 LANES = 4
