@@ -13,10 +13,10 @@ from marginlens import compilation
 def test_without_a_folder_for_the_cache_functions_are_compiled_anyway(monkeypatch):
     usual = numba.njit
 
-    def refusing(**options):
+    def refusing(*given, **options):
         if options.get("cache"):
             raise RuntimeError("cannot cache function 'double': no locator available")
-        return usual(**options)
+        return usual(*given, **options)
 
     monkeypatch.setattr(numba, "njit", refusing)
     monkeypatch.setattr(compilation, "_told", {})
