@@ -152,7 +152,7 @@ def _note(numbers: dict[str, float]) -> str:
         f"{numbers['probabilities_agree_from_step']:.0f} on. "
         "Theorem 6 leaves open how r and R grow together, and it matters. In (b) the path goes to p^relax when r ≥ "
         f"{numbers['growth_needed_b']:.3g} R, which descent with equal steps just meets. With r = R/2 it stays between (correlation "
-        f"{numbers['slow_head_corr_p_relax']:.4f} with p^relax), and with r = {FIXED_HEAD:g} and R growing alone it goes to p^mm "
+        f"{numbers['slow_head_corr_p_relax']:.4f} with p^relax), and with r = {FIXED_HEAD:g} and R growing alone it went to p^mm here "
         f"(correlation {numbers['fixed_head_corr_p_mm']:.6f}): input 3 weighs e^(-r/2) less than the support vectors, an advantage that is "
         "used up once R is large."
     )

@@ -36,8 +36,8 @@ PROTOCOL = (
     "token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length gradient flow to ‖p‖ = "
     "100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 to 8192 at T = 30, and 2 and 5 decisive tokens "
     "a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Controls: the same flow with the part along v taken out of the keys, scores kept; "
-    "and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were fitted to such runs with other sizes (n = 20 "
-    "and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all of them where m ≥ 6/√d."
+    "and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were fitted to such runs, some of them the same "
+    "(n = 20 and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all of them where m ≥ 6/√d."
 )
 PAPER_VALUE = "the theorem: η₀ ≥ 4n²T² and d beyond (88η₀² + 111η₀ + 2)⁸; nothing is said below"
 EXPECTED = {
