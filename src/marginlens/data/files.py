@@ -35,6 +35,8 @@ def read_problem(path: str | os.PathLike[str]) -> tuple[TokenDataset, FloatArray
     Returns:
         The dataset and v, of shape (d_model,) or (batch, d_model). `write_problem` writes such a file.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise reject("path", "the path of a file", repr(path))
     arrays = _arrays(Path(path))
     missing = [name for name in NEEDED if name not in arrays]
     if missing:

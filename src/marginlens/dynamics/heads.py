@@ -79,6 +79,8 @@ class TorchHead:
 
 def as_head(data: TokenDataset, v: Any) -> Head:
     """The head that `v` stands for: a vector is linear, a callable is a nonlinear ψ."""
+    if isinstance(v, type):
+        raise reject("v", "a vector, or a head that is made: a module or a function", f"the class {v.__name__}")
     if not callable(v):
         return LinearHead(as_dataset(data).scores(v), data.mask)
     try:

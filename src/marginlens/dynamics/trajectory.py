@@ -62,7 +62,7 @@ class Saved(Mapping[str, Any]):
         return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trajectory:
     """A finished descent.
 
@@ -112,12 +112,30 @@ class Trajectory:
             raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
         return law.deviation(self.final)
 
+    def __len__(self) -> int:
+        return len(self.norm) if self.norm.ndim else 1
+
+    def __getitem__(self, index: int) -> Trajectory:
+        """Run `index` of a batch without the batch axis; the batch itself is what can be resumed."""
+        if not self.norm.ndim or not -len(self) <= index < len(self):
+            raise IndexError(f"run {index} of a trajectory with {len(self)}")
+        saved = {name: _at(value, index) for name, value in self.saved.items()}
+        return Trajectory(
+            final=self.final[index],
+            attention=self.attention[index],
+            selected=self.selected[index],
+            norm=self.norm[index],
+            status=self.status[index],
+            steps_taken=self.steps_taken[index],
+            saved=Saved(self.saved.steps, saved),
+        )
+
     def __repr__(self) -> str:
         shape = self.norm.shape
         if not shape:
-            return (
-                f"Trajectory(norm={float(self.norm):.4g}, selected={self.selected.tolist()}, status={self.status.name})"
-            )
+            chosen = self.selected[:8].tolist()
+            listed = f"{chosen}" if len(self.selected) <= 8 else f"{str(chosen)[:-1]}, … {len(self.selected)} in all]"
+            return f"Trajectory(norm={float(self.norm):.4g}, selected={listed}, status={self.status.name})"
         early = int(np.sum(self.status != DescentStatus.COMPLETED))
         return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
 
@@ -164,6 +182,10 @@ def single(trajectory: Trajectory) -> Trajectory:
         steps_taken=trajectory.steps_taken[0],
         saved=saved,
     )
+
+
+def _at(value: Any, index: int) -> Any:
+    return type(value)(value.sign[index], value.log[index]) if hasattr(value, "sign") else value[index]
 
 
 def _first(value: Any) -> Any:
