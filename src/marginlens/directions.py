@@ -51,6 +51,13 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
     Returns:
         A float where there is no batch axis, an array (batch,) otherwise; nan where a norm is zero.
     """
+    # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
+    gap = np.subtract(*_units(*_flattened(a, b, axes)))
+    return _scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
+
+
+def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
+    """Both with the last `axes` axes, which must match, made into one."""
     first, second, axes = _weights(a, "a"), _weights(b, "b"), whole_number(axes, "axes", at_least=1)
     if first.ndim < axes:
         raise reject("a", f"weights of at least {axes} axes", f"shape {first.shape}")
@@ -61,18 +68,16 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
             else (f"weights whose last axis matches a's shape {first.shape}")
         )
         raise reject("b", expected, f"shape {second.shape}")
-    first, second = first.reshape(*first.shape[:-axes], -1), second.reshape(*second.shape[:-axes], -1)
-    # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
-    gap = np.subtract(*_units(first, second))
-    return _scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
+    return first.reshape(*first.shape[:-axes], -1), second.reshape(*second.shape[:-axes], -1)
 
 
-def angle(a: Any, b: Any) -> Any:
-    r"""Angle in radians between weights over the last axis, accurate for tiny angles too (Kahan's formula)."""
-    first, second = _weights(a, "a"), _weights(b, "b")
-    if first.shape[-1] != second.shape[-1]:
-        raise reject("b", f"weights whose last axis matches a's shape {first.shape}", f"shape {second.shape}")
-    first, second = _units(first, second)
+def angle(a: Any, b: Any, *, axes: int = 1) -> Any:
+    r"""Angle in radians between weights, accurate for tiny angles too (Kahan's formula).
+
+    As in `correlation`, the last `axes` axes make up one weight: with `axes=2` the angle is that between matrices (d, d), one number;
+    with the default it is that between their rows, one number for each.
+    """
+    first, second = _units(*_flattened(a, b, axes))
     return _scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))
 
 

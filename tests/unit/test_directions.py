@@ -59,3 +59,13 @@ def test_lengths_at_any_scale():
     expected = [5e200, 5e-200, 0.0, 5e-324, np.inf, np.nan, 5.0]
     np.testing.assert_allclose(directions.length(x), expected, rtol=ROUNDING)
     assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
+
+
+def test_the_angle_between_matrices_is_one_number_when_asked_for():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 3, 4, 4))
+    found = ml.angle(first, second, axes=2)
+    np.testing.assert_allclose(found, ml.angle(first.reshape(3, 16), second.reshape(3, 16)), rtol=0.0, atol=0.0)
+    np.testing.assert_allclose(np.cos(found), ml.correlation(first, second, axes=2), atol=1e-12)
+    with pytest.raises(ml.InputError, match="weights whose last 2 axes match"):
+        ml.angle(first, second[:, :3], axes=2)

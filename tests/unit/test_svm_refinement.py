@@ -65,3 +65,10 @@ def test_matrices_are_refined_through_their_products(monkeypatch: pytest.MonkeyP
     through_products = refinement.refined(moved)
     for repaired in (formed, through_products):
         assert repaired.kkt_residual() <= max(tolerances.ROUNDING, 16 * solution.rounding_floor())
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-308, 1e-312, 5e-324])
+def test_rows_too_short_for_any_solution_to_be_a_number_are_said_to_be_so(scale):
+    """The shortest p has norm 1/scale, beyond double precision: a status, not an error."""
+    solution = least_distance(scale * np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones(2))
+    assert solution.status is Status.INACCURATE or np.isfinite(solution.x).all()

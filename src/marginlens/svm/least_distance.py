@@ -75,7 +75,12 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
     for j in extreme:
         largest = np.abs(A[j]).max(axis=1)
         exponent = np.frexp(np.where(largest > 0.0, largest, 1.0))[1]
-        common = np.frexp(np.max(np.ldexp(b[j], -exponent), initial=0.0))[1]
+        with np.errstate(over="ignore"):
+            bounds = np.ldexp(b[j], -exponent)
+        if not np.isfinite(bounds).all():  # rows so short that no solution is a number
+            found.x[j], found.weights[j], found.outcome[j] = np.nan, np.nan, UNPROVED
+            continue
+        common = np.frexp(np.max(bounds, initial=0.0))[1]
         one = _in_range(np.ldexp(A[j], -exponent[:, None])[None], np.ldexp(b[j], -exponent - common)[None])
         shift = np.where(one.outcome == INFEASIBLE, 0, common)
         with np.errstate(over="ignore", under="ignore"):
