@@ -132,7 +132,7 @@ def test_slices_change_nothing(kind, workers, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_progress_raises_ends_the_descent(kind, monkeypatch):
     monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-4)
-    where = []
+    where, before = [], set(threading.enumerate())
 
     def enough(done, total):
         where.append(threading.current_thread())
@@ -142,9 +142,7 @@ def test_what_progress_raises_ends_the_descent(kind, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         KINDS[kind](n_steps=3000, progress=enough)
     assert set(where) == {threading.main_thread()}
-    assert threading.active_count() == 1 or all(
-        one.daemon or one is threading.main_thread() for one in threading.enumerate()
-    )
+    assert set(threading.enumerate()) <= before
     KINDS[kind](n_steps=3)  # and nothing is left behind that would disturb the next
 
 
