@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from marginlens import __version__
-from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
+from marginlens.commands.endings import one_sentence
 from marginlens.commands.graph import graph
 from marginlens.commands.options import AsJson
 from marginlens.commands.probe import probe
+from marginlens.commands.reproduce import claims, reproduce
 from marginlens.commands.solve import solve
 from marginlens.commands.statement import statement
 from marginlens.commands.text import app as text
 from marginlens.commands.train import train
 from marginlens.runs.scripts import print_every_sign
-
-_WORKERS = 4  # processes that compute claims side by side, at most
-_REPORT = Path("report")  # where the report is unless said otherwise
 
 app = typer.Typer(
     help="Predict, train and verify what softmax attention selects.",
@@ -39,6 +35,8 @@ app.command()(train)
 app.command()(graph)
 app.command()(probe)
 app.command()(statement)
+app.command()(reproduce)
+app.command()(claims)
 app.add_typer(text, name="text")
 app.add_typer(bench, name="bench")
 
@@ -59,71 +57,6 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
     if version:
         typer.echo(f"marginlens {__version__}")
         raise typer.Exit
-
-
-@app.command()
-def reproduce(
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
-    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = _REPORT,
-) -> None:
-    """Run the claims, print the ledger and write the report.
-
-    With --only, the other claims keep the results that the report already holds.
-    Exits with 1 when a claim that ran was not reproduced.
-    """
-    with one_sentence("The earlier report, if there was one, is untouched."):
-        from marginlens import report
-        from marginlens.experiments import catalogue
-        from marginlens.experiments.claim import Effort
-        from marginlens.report.minilm import write_model_page
-        from marginlens.report.terminal import Bars, console, ledger_table
-        from marginlens.report.wording import tally
-        from marginlens.threads import n_threads
-
-        chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
-        with Bars(console(stderr=True)) as bars:
-
-            def model_page(folder: Path, size: Effort) -> str:
-                return write_model_page(folder, size, bars.bar("A real model"))
-
-            published = report.reproduce(
-                catalogue.claims() if chosen is None else chosen,
-                out,
-                effort=Effort.QUICK if quick else Effort.PAPER,
-                keep=() if chosen is None else catalogue.claims(),
-                watcher=bars,
-                workers=min(n_threads(), _WORKERS),
-                beside=model_page if chosen is None else None,
-            )
-    console().print(ledger_table(published.entries))
-    verdicts = [entry.result.verdict for entry in published.entries if entry.result]
-    typer.echo(f"{tally(verdicts)}.\nThe report is at {_shown(published.page)}")
-    if published.beside:
-        typer.echo(published.beside)
-    if published.failures:
-        raise typer.Exit(EXIT_NOT_REPRODUCED)
-
-
-@app.command()
-def claims(
-    folder: Annotated[
-        Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")
-    ] = _REPORT,
-) -> None:
-    """List every claim with its last result."""
-    with one_sentence():
-        from marginlens import report
-        from marginlens.report.terminal import console, ledger_table
-
-        entries = report.ledger(folder)
-        console().print(ledger_table(entries))
-        if not any(entry.result for entry in entries):
-            place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
-            typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
 
 
 @bench.command("selection")
@@ -197,9 +130,3 @@ def _interruptible() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def _shown(path: Path) -> str:
-    """The path relative to the current folder where it is inside it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

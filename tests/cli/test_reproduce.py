@@ -128,15 +128,80 @@ def test_a_missing_extra_stops_only_its_claim(run):
     assert "pip install 'marginlens[torch]'" in json.loads(Path("report/ledger.json").read_text())[0]["note"]
 
 
-def test_an_interruption_is_one_sentence_and_130(run):
+def test_an_interruption_before_the_first_result_is_one_sentence_and_130(run):
     run("reproduce", "--only", "A-1")
     before = Path("report/ledger.json").read_bytes()
-    result = run("reproduce", claims=(fake_claim("A-1"), fake_claim("A-2", raising(KeyboardInterrupt()))))
+    result = run("reproduce", claims=(fake_claim("A-1", raising(KeyboardInterrupt())), fake_claim("A-2")))
     assert result.exit_code == 130
-    assert "marginlens: interrupted. The earlier report, if there was one, is untouched." in result.stderr
+    assert result.stderr == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
     assert "Traceback" not in result.output
     assert Path("report/ledger.json").read_bytes() == before
     assert [path.name for path in Path().iterdir()] == ["report"]
+
+
+def stopping(claim_id):
+    return fake_claim(claim_id, raising(KeyboardInterrupt()))
+
+
+THREE = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+
+
+def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(run):
+    stopped = run("reproduce", "--quick", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    assert stopped.exit_code == 130
+    assert stopped.stderr.splitlines()[-1] == (
+        "marginlens: interrupted. 1 of 3 claims are finished and in report/index.html; "
+        "for the others: marginlens reproduce --resume --quick."
+    )
+    listed = run("claims", claims=THREE)
+    assert listed.stderr == (
+        "A run was interrupted before it finished A-2, A-3: marginlens reproduce --resume --quick.\n"
+    )
+    resumed = run("reproduce", "--resume", "--quick", claims=THREE)
+    assert resumed.exit_code == 0, resumed.output
+    assert "A-1" not in resumed.stderr
+    assert resumed.stdout.splitlines()[-3:] == [
+        "3 claims: 3 reproduced.",
+        "The report is at report/index.html",
+        "No model.",
+    ]
+    assert ids() == ["A-1", "A-2", "A-3"]
+    assert run("claims", claims=THREE).stderr == ""
+
+
+def test_resuming_asks_for_the_size_of_the_interrupted_run(run):
+    nothing = run("reproduce", "--resume", claims=THREE)
+    assert nothing.exit_code == 2
+    assert "got 'report', which has none instead." in nothing.stderr
+    run("reproduce", "--quick", "--out", "two words", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    other = run("reproduce", "--resume", "--out", "two words", claims=THREE)
+    assert other.exit_code == 2
+    assert "To go on with that one: marginlens reproduce --resume --quick --out 'two words'." in other.stderr
+    both = run("reproduce", "--resume", "--only", "A-2", claims=THREE)
+    assert both.exit_code == 2
+    assert "The 'resume' argument must be given without --only" in both.stderr
+
+
+def test_a_run_after_an_interrupted_one_says_what_is_missing(run):
+    run("reproduce", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    part = run("reproduce", "--only", "A-3", claims=THREE)
+    assert part.exit_code == 0
+    assert part.stderr.startswith("An earlier run was interrupted before it finished A-2, A-3.\n")
+    assert part.stderr.endswith("The report is incomplete since an interrupted run: A-2.\n")
+    whole = run("reproduce", claims=THREE)
+    assert whole.stderr.startswith("An earlier run was interrupted before it finished A-2.\n")
+    assert run("claims", claims=THREE).stderr == ""
+
+
+def test_an_interruption_after_the_last_claim_keeps_them_all(run, monkeypatch):
+    def stop(folder, effort, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marginlens.report.minilm.write_model_page", stop)
+    result = run("reproduce")
+    assert result.exit_code == 130
+    assert result.stderr.endswith("interrupted. All 2 claims are in report/index.html; what comes after them is not.\n")
+    assert ids() == ["A-1", "A-2"]
 
 
 _SLOW = """
@@ -152,16 +217,18 @@ def compute(effort, progress):
     while True:
         time.sleep(1.0)
 
-catalogue.claims = lambda: (fake_claim(compute=compute),)
+finished = [fake_claim("A-1")] * FINISHED
+catalogue.claims = lambda: (*finished, fake_claim("A-2", compute))
 marginlens_command.main()
 """
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_real_signal_ends_the_process_in_130_and_leaves_nothing(tmp_path, stop):
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+@pytest.mark.parametrize("n_finished", [0, 1])
+def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_path, stop, n_finished):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW, "reproduce"],
+        [sys.executable, "-c", f"FINISHED = {n_finished}\n{_SLOW}", "reproduce"],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -174,9 +241,19 @@ def test_a_real_signal_ends_the_process_in_130_and_leaves_nothing(tmp_path, stop
         process.send_signal(stop)
         output, error = process.communicate(timeout=tolerances.HANGING)
     assert process.returncode == 130
-    assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
     assert output == ""
-    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in error
+    if n_finished == 0:
+        assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert "marginlens: interrupted. 1 of 2 claims are finished and in report/index.html; " in error
+        assert [path.name for path in tmp_path.iterdir()] == ["report"]
+        rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"))
+        assert [(row["id"], row.get("verdict"), row.get("unfinished")) for row in rows] == [
+            ("A-1", "reproduced", None),
+            ("A-2", None, "paper"),
+        ]
 
 
 def test_claims_lists_every_claim_with_its_last_result(run):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,8 @@ from fake_claims import curve, fake_claim, finding, raising
 from marginlens.errors import InputError
 from marginlens.experiments import catalogue
 from marginlens.experiments.claim import Bound, Effort, Finding, Verdict
-from marginlens.report import Entry, ledger, reproduce
+from marginlens.report import Entry, Interrupted, ledger, reproduce
+from marginlens.report.folder import Draft
 from marginlens.report.ledger_file import read_ledger
 
 
@@ -151,7 +154,10 @@ def test_the_ledger_lists_every_claim_with_its_last_result(tmp_path, monkeypatch
     assert [entry.result for entry in ledger(tmp_path / "nowhere")] == [None, None]
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]'])
+_UNKNOWN_EFFORT = json.dumps([{**Entry.of(fake_claim()).row(), "unfinished": 3}])
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]', _UNKNOWN_EFFORT])
 def test_a_ledger_that_cannot_be_read_is_named(tmp_path, text):
     (tmp_path / "ledger.json").write_text(text)
     with pytest.raises(InputError, match=r"The ledger .*ledger\.json cannot be read .* run again\."):
@@ -235,14 +241,111 @@ def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
 # ---- whole or not at all
 
 
-def test_an_interruption_leaves_the_old_report_untouched(tmp_path):
+def test_an_interruption_before_the_first_result_leaves_the_old_report_untouched(tmp_path):
     folder = tmp_path / "report"
     reproduce((fake_claim("A-1"),), folder)
     before = snapshot(tmp_path)
     with pytest.raises(KeyboardInterrupt, match="now"):
-        reproduce((fake_claim("A-1", finding(0.5)), fake_claim("A-2", raising(KeyboardInterrupt("now")))), folder)
+        reproduce((fake_claim("A-1", raising(KeyboardInterrupt("now"))), fake_claim("A-2")), folder)
     assert snapshot(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def interrupted_report(claims, folder, **options):
+    """The report that an interrupted run leaves behind."""
+    with pytest.raises(Interrupted) as raised:
+        reproduce(claims, folder, **options)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert read_ledger(folder) == list(raised.value.report.entries)
+    return raised.value.report
+
+
+def test_an_interrupted_run_publishes_what_it_finished_and_marks_the_rest(tmp_path):
+    claims = (fake_claim("A-1"), fake_claim("A-2", raising(KeyboardInterrupt())), fake_claim("A-3"))
+    report = interrupted_report(claims, tmp_path / "report", effort=Effort.QUICK)
+    assert report.ran == ("A-1",)
+    assert [entry.id for entry in report.unfinished] == ["A-2", "A-3"]
+    assert [(entry.result is None, entry.unfinished) for entry in report.entries] == [
+        (False, None),
+        (True, Effort.QUICK),
+        (True, Effort.QUICK),
+    ]
+    text = report.page.read_text(encoding="utf-8")
+    assert "incomplete</title>" in text
+    assert (
+        "A run was interrupted before it finished A-2, A-3 (<code>marginlens reproduce --resume --quick</code>" in text
+    )
+    assert text.count("not run") == 2
+
+
+def test_what_an_interrupted_run_did_not_finish_keeps_its_earlier_result(tmp_path):
+    folder = tmp_path / "report"
+    before = reproduce((fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-9")), folder)
+    claims = (fake_claim("A-1", finding(0.5)), fake_claim("A-2", raising(KeyboardInterrupt())))
+    report = interrupted_report(claims, folder)
+    assert verdicts(report) == {"A-1": Verdict.NOT_REPRODUCED, "A-2": Verdict.REPRODUCED}  # A-9 is asked for no longer
+    assert report.entries[1].result == before.entries[1].result
+    assert [entry.id for entry in report.failures] == ["A-1"]
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        f"{name}-correlation.{kind}" for name in ("A-1", "A-2") for kind in ("png", "svg")
+    ]
+    assert "of an earlier run" in report.page.read_text(encoding="utf-8")
+
+
+def test_running_what_is_missing_completes_an_interrupted_report(tmp_path):
+    folder = tmp_path / "report"
+    whole = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+    first = interrupted_report((whole[0], fake_claim("A-2", raising(KeyboardInterrupt())), whole[2]), folder)
+    second = reproduce(whole[2:], folder, keep=whole)
+    assert [entry.id for entry in second.unfinished] == ["A-2"]
+    last = reproduce(whole[1:2], folder, keep=whole)
+    assert last.unfinished == ()
+    assert [entry.id for entry in last.entries] == ["A-1", "A-2", "A-3"]
+    assert last.entries[0] == first.entries[0]
+    assert "interrupted" not in last.page.read_text(encoding="utf-8")
+
+
+def test_a_figure_that_was_being_written_is_not_published(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    claims = (fake_claim("A-1"), fake_claim("A-2"))
+    reproduce(claims, folder)
+    before = snapshot(folder)
+    write = Path.write_bytes
+
+    def half(path, data):
+        write(path, data[: len(data) // 2] if path.name == "A-2-correlation.svg" else data)
+        if path.name == "A-2-correlation.svg":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    interrupted_report((fake_claim("A-1", finding(0.5)), fake_claim("A-2", finding(0.5))), folder)
+    after = snapshot(folder)
+    for kind in ("png", "svg"):
+        name = Path(f"figures/A-2-correlation.{kind}")
+        assert after[name] == before[name]
+
+
+def test_an_interruption_while_the_page_beside_it_is_made_keeps_every_claim(tmp_path):
+    def beside(folder, effort):
+        (folder / "half.html").write_text("<html>")
+        raise KeyboardInterrupt
+
+    report = interrupted_report((fake_claim("A-1"), fake_claim("A-2")), tmp_path / "report", beside=beside)
+    assert (report.ran, report.unfinished) == (("A-1", "A-2"), ())
+    assert sorted(path.name for path in report.folder.iterdir()) == ["figures", "index.html", "ledger.json"]
+
+
+def test_an_interruption_while_the_report_is_written_waits_for_it(tmp_path, monkeypatch):
+    carry_over = Draft.carry_over
+
+    def interrupted(draft, superseded):
+        signal.raise_signal(signal.SIGINT)
+        carry_over(draft, superseded)
+
+    monkeypatch.setattr(Draft, "carry_over", interrupted)
+    report = interrupted_report((fake_claim("A-1"),), tmp_path / "report")
+    assert (report.ran, report.unfinished) == (("A-1",), ())
+    assert report.page.is_file()
 
 
 def test_an_interruption_without_an_old_report_leaves_nothing(tmp_path):

@@ -16,6 +16,7 @@ from fake_claims import fake_claim
 from marginlens.experiments.catalogue import chosen
 from marginlens.experiments.claim import Effort
 from marginlens.report import reproduce, workers
+from marginlens.report.ledger_file import read_ledger
 from marginlens.report.workers import outcomes
 
 SMALL = ("A-K3", "A-F1a", "A-F5")
@@ -126,64 +127,135 @@ def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
     assert left_behind() == []
 
 
-_ENDLESS = """
+_CLAIM = """
 import time
-from fake_claims import curve as draw
+from fake_claims import curve as draw, finding
 
 ID, LABELS, TITLE, STATEMENT, PROTOCOL, PAPER_VALUE, EXPECTED = __name__, ("A Thm 4",), "", "", "", "", {}
 
 def compute(effort, progress):
-    while True:
+    while ID.startswith("endless"):
         time.sleep(1.0)
+    return finding(0.9996)(effort, progress)
 """
-_WATCHED = """
+_COMMAND = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import endless_1, endless_2
+from importlib import import_module
 from marginlens import cli
 from marginlens.experiments import catalogue
 from marginlens.experiments.claim import Claim
 from marginlens.report import workers
 
-pass_on = workers._pass_on
+pass_on, seen = workers._pass_on, set()
 
 def tell(told, by_id, bars, begin):
     pass_on(told, by_id, bars, begin)
-    if len(bars) == 2:
-        print("two at work", flush=True)
+    for claim_id in set(bars) - seen:
+        print("begun", claim_id, flush=True)
+    seen.update(bars)
 
 workers._pass_on = tell
-catalogue.claims = lambda: (Claim.of(endless_1), Claim.of(endless_2))
+catalogue.claims = lambda: tuple(Claim.of(import_module(name)) for name in NAMES)
 if __name__ == "__main__":
     cli.main()
 """
+_IMPORTING = """
+if __name__ != "__main__":  # in a new process, which imports this file first
+    import os, time
+    from pathlib import Path
+    while True:
+        with Path(__file__).with_name(f"importing-{os.getpid()}").open("a") as file:
+            file.write(".")
+        time.sleep(0.05)
+"""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_every_process_and_leaves_nothing(tmp_path, number):
-    scripts, here = tmp_path / "scripts", tmp_path / "here"
-    for folder in (scripts, here):
-        folder.mkdir()
-    (scripts / "script.py").write_text(_WATCHED)
-    for name in ("endless_1.py", "endless_2.py"):
-        (scripts / name).write_text(_ENDLESS)
-    command = [sys.executable, scripts / "script.py", "reproduce"]
+def start_reproducing(tmp_path, names, before_import=""):
+    """`marginlens reproduce` by two workers on claims of these names, in a process group of its own; endless ones never finish."""
+    scripts, current = tmp_path / "scripts", tmp_path / "current"
+    for folder in (scripts, current):
+        folder.mkdir(exist_ok=True)
+    (scripts / "script.py").write_text(f"{before_import}NAMES = {names!r}\n{_COMMAND}")
+    for name in names:
+        (scripts / f"{name}.py").write_text(_CLAIM)
     tests = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "MARGINLENS_THREADS": "2", "PYTHONPATH": paths}
-    process = subprocess.Popen(
-        command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    return subprocess.Popen(
+        [sys.executable, scripts / "script.py", "reproduce"],
+        cwd=current,
+        env={**os.environ, "MARGINLENS_THREADS": "2", "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    assert process.stdout.readline() == b"two at work\n", process.stderr.read()
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=tolerances.HANGING)
+
+
+def signal_group(process, number):
+    """Send a signal to every process of the group, as a terminal does, and return (stdout, stderr) once all of them have ended."""
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=tolerances.HANGING)
     assert process.returncode == 130, errors
-    assert b"interrupted" in errors
     until = time.monotonic() + tolerances.HANGING
     while alive(process.pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert not alive(process.pid)
-    assert list(here.iterdir()) == []
+    return output, errors
+
+
+UNTOUCHED = "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_result_ends_every_process_and_leaves_nothing(tmp_path, number):
+    process = start_reproducing(tmp_path, ["endless_1", "endless_2"])
+    assert {process.stdout.readline() for _ in range(2)} == {"begun endless_1\n", "begun endless_2\n"}
+    _, errors = signal_group(process, number)
+    assert errors == UNTOUCHED
+    assert list((tmp_path / "current").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number):
+    process = start_reproducing(tmp_path, ["endless_1", "short_1", "short_2", "endless_2"])
+    finished = [process.stderr.readline() for _ in range(2)]
+    assert {line.split()[2] for line in finished} == {"short_1", "short_2"}, finished
+    _, errors = signal_group(process, number)
+    assert errors == (
+        "marginlens: interrupted. 2 of 4 claims are finished and in report/index.html; "
+        "for the others: marginlens reproduce --resume.\n"
+    )
+    entries = read_ledger(tmp_path / "current" / "report")
+    assert [(entry.id, entry.result is None) for entry in entries] == [
+        ("endless_1", True),
+        ("short_1", False),
+        ("short_2", False),
+        ("endless_2", True),
+    ]
+    assert [entry.unfinished for entry in entries] == [Effort.PAPER, None, None, Effort.PAPER]
+    assert [path.name for path in (tmp_path / "current").iterdir()] == ["report"]
+
+
+def test_a_signal_while_the_processes_import_shows_no_traceback_of_theirs(tmp_path):
+    process = start_reproducing(tmp_path, ["endless_1", "endless_2"], _IMPORTING)
+
+    def progress():
+        return {path: path.stat().st_size for path in (tmp_path / "scripts").glob("importing-*")}
+
+    def wait_for(condition):
+        until = time.monotonic() + tolerances.HANGING
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert condition(), process.kill() or process.stderr.read()
+
+    wait_for(lambda: len(progress()) == 2)
+    for path in progress():
+        os.kill(int(path.name.split("-")[1]), signal.SIGINT)
+    before = progress()
+    wait_for(lambda: all(size > before[path] + 1 for path, size in progress().items()))  # it went on importing
+    _, errors = signal_group(process, signal.SIGINT)
+    assert errors == UNTOUCHED
 
 
 def alive(group):

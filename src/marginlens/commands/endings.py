@@ -16,7 +16,11 @@ EXIT_INTERRUPTED = 130
 
 @contextmanager
 def one_sentence(after_interruption: str = "") -> Iterator[None]:
-    """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted."""
+    """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted.
+
+    Args:
+        after_interruption: what an interrupted command leaves behind, unless the interruption itself carries a message.
+    """
     try:
         yield
     except BrokenPipeError:  # the reader of the output has left, as head does: there is nobody to tell
@@ -25,6 +29,6 @@ def one_sentence(after_interruption: str = "") -> Iterator[None]:
         what = "Not enough memory. " if isinstance(problem, MemoryError) else ""
         typer.echo(f"marginlens: {what}{problem}".rstrip(), err=True)
         raise typer.Exit(EXIT_UNUSABLE) from None
-    except KeyboardInterrupt:
-        typer.echo(f"marginlens: interrupted. {after_interruption}".rstrip(), err=True)
+    except KeyboardInterrupt as interruption:
+        typer.echo(f"marginlens: interrupted. {str(interruption) or after_interruption}".rstrip(), err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

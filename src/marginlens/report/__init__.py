@@ -2,6 +2,6 @@
 
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.ledger_file import ledger
-from marginlens.report.run import Report, reproduce
+from marginlens.report.run import Interrupted, Report, reproduce
 
-__all__ = ["Check", "Entry", "Picture", "Report", "Result", "ledger", "reproduce"]
+__all__ = ["Check", "Entry", "Interrupted", "Picture", "Report", "Result", "ledger", "reproduce"]

@@ -69,7 +69,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Entry:
-    """One claim of the ledger and its last result; `result` is None when it has not been run."""
+    """One claim of the ledger and its last result; `result` is None when it has not been run.
+
+    `unfinished` is the effort of a run that was interrupted before this claim had its result; `result` is then an earlier one, or None.
+    """
 
     id: str
     labels: tuple[str, ...]
@@ -78,11 +81,13 @@ class Entry:
     protocol: str
     paper_value: str
     result: Result | None = None
+    unfinished: Effort | None = None
 
     @classmethod
-    def of(cls, claim: Claim, result: Result | None = None) -> Entry:
+    def of(cls, claim: Claim, result: Result | None = None, unfinished: Effort | None = None) -> Entry:
         """The row of `claim`."""
-        return cls(claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value, result)
+        said = (claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value)
+        return cls(*said, result, unfinished)
 
     @property
     def label(self) -> str:
@@ -115,6 +120,8 @@ class Entry:
         }
         if self.result is not None:
             row |= _result_row(self.result)
+        if self.unfinished is not None:
+            row["unfinished"] = self.unfinished.name.lower()
         return row
 
     @classmethod
@@ -129,8 +136,9 @@ class Entry:
                 protocol=row["protocol"],
                 paper_value=row["paper_value"],
                 result=_result(row) if "verdict" in row else None,
+                unfinished=Effort[row["unfinished"].upper()] if "unfinished" in row else None,
             )
-        except (KeyError, TypeError, ValueError) as problem:
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
 
 

@@ -33,6 +33,12 @@ class Draft:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target, follow_symlinks=False)
 
+    def retain(self, names: Collection[str]) -> None:
+        """Delete every file of the draft except these (paths relative to the folder)."""
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.relative_to(self.folder).as_posix() not in names:
+                path.unlink()
+
     def publish(self) -> None:
         """Put the draft into its place; if anything goes wrong on the way, the old report is put back."""
         self.place.parent.mkdir(parents=True, exist_ok=True)

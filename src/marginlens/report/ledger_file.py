@@ -17,8 +17,8 @@ FOLDER = "report"
 
 def ledger(folder: str | os.PathLike[str] = FOLDER) -> list[Entry]:
     """Every claim that marginlens knows, in the order of the papers, with its last result where `folder` holds one."""
-    results = {entry.id: entry.result for entry in read_ledger(Path(folder))}
-    return [Entry.of(claim, results.get(claim.id)) for claim in catalogue.claims()]
+    stored = {entry.id: (entry.result, entry.unfinished) for entry in read_ledger(Path(folder))}
+    return [Entry.of(claim, *stored.get(claim.id, ())) for claim in catalogue.claims()]
 
 
 def read_ledger(folder: Path) -> list[Entry]:

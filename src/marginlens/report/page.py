@@ -14,7 +14,7 @@ from marginlens.papers import SOURCES
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.figures import DOTS_PER_INCH
 from marginlens.report.minilm import model_link, model_section
-from marginlens.report.wording import MARKS, duration, number, sizes, tally
+from marginlens.report.wording import MARKS, duration, number, resume_command, sizes, tally
 
 PAGE = "index.html"
 _SCREEN_DOTS = 112  # a figure's inch on the screen: its letters then match the page's small print
@@ -28,13 +28,14 @@ def write_page(entries: Sequence[Entry], folder: Path) -> None:
 def page(entries: Sequence[Entry], folder: Path) -> str:
     """The page's text."""
     run = [(entry, entry.result) for entry in entries if entry.result is not None]
+    unfinished = [entry for entry in entries if entry.unfinished is not None]
     results = [result for _, result in run]
     latest = max(results, key=lambda result: result.finished, default=None)
     versions = latest.versions if latest else {}
     style = files("marginlens.report").joinpath("page.css").read_text(encoding="utf-8")
     body = [
-        _header(results, latest),
-        _overview(run, model_link(folder)),
+        _header(results, latest, unfinished),
+        _overview(entries, model_link(folder)),
         *(_claim(entry, result, versions, folder) for entry, result in run),
         model_section(folder),
         _footer(entries, versions),
@@ -43,7 +44,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>marginlens: {escape(tally([result.verdict for result in results]))}</title>\n"
+        f"<title>marginlens: {escape(tally([result.verdict for result in results]))}{', incomplete' * bool(unfinished)}</title>\n"
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n{''.join(body)}</main>\n</body>\n</html>\n"
     )
 
@@ -51,7 +52,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
 # ---- the summary
 
 
-def _header(results: Sequence[Result], latest: Result | None) -> str:
+def _header(results: Sequence[Result], latest: Result | None, unfinished: Sequence[Entry]) -> str:
     verdicts = [result.verdict for result in results]
     counts = "".join(
         f'<li class="{_kind(verdict)}"><b>{verdicts.count(verdict)}</b> '
@@ -70,21 +71,41 @@ def _header(results: Sequence[Result], latest: Result | None) -> str:
         '<header>\n<p class="brand">marginlens</p>\n'
         "<h1>What the papers say about attention, and what we measured</h1>\n"
         f'<ul class="counts">{counts}</ul>\n<div class="shares" aria-hidden="true">{shares}</div>\n'
-        f'<p class="facts">{escape(" · ".join(facts))}</p>\n</header>\n'
+        f'<p class="facts">{escape(" · ".join(facts))}</p>\n{_incomplete(unfinished)}</header>\n'
     )
 
 
-def _overview(run: Sequence[tuple[Entry, Result]], below: str) -> str:
-    rows = "".join(
-        f'<tr><th scope="row"><a href="#{_anchor(entry)}">{escape(entry.id)}</a></th>'
-        f"<td>{escape(entry.title)}<small>{escape(entry.label)}</small></td>"
-        f'<td>{_badge(result.verdict)}</td><td class="number">{duration(result.seconds)}</td></tr>\n'
-        for entry, result in run
+def _incomplete(unfinished: Sequence[Entry]) -> str:
+    """Which claims an interrupted run left unfinished, and how to run them; nothing where there is none."""
+    if not unfinished:
+        return ""
+    by_effort = {effort: [entry.id for entry in unfinished if entry.unfinished is effort] for effort in Effort}
+    missing = "; ".join(
+        f"{escape(', '.join(ids))} (<code>{resume_command(effort)}</code> runs only what is missing)"
+        for effort, ids in by_effort.items()
+        if ids
     )
+    return f'<p class="incomplete"><b>Incomplete.</b> A run was interrupted before it finished {missing}.</p>\n'
+
+
+def _overview(entries: Sequence[Entry], below: str) -> str:
+    rows = "".join(_ledger_row(entry) for entry in entries if entry.result or entry.unfinished)
     return (
         '<section class="overview">\n<h2>The ledger</h2>\n<div class="scroll"><table class="ledger">\n<thead><tr><th scope="col">Claim</th>'
         '<th scope="col">What it says</th><th scope="col">Verdict</th><th scope="col" class="number">Time</th></tr></thead>\n'
         f"<tbody>\n{rows}</tbody>\n</table></div>\n{below}</section>\n"
+    )
+
+
+def _ledger_row(entry: Entry) -> str:
+    result = entry.result
+    name = escape(entry.id) if result is None else f'<a href="#{_anchor(entry)}">{escape(entry.id)}</a>'
+    verdict = "not run" if result is None else _badge(result.verdict)
+    if result is not None and entry.unfinished is not None:
+        verdict += "<small>of an earlier run</small>"
+    return (
+        f'<tr><th scope="row">{name}</th><td>{escape(entry.title)}<small>{escape(entry.label)}</small></td>'
+        f'<td>{verdict}</td><td class="number">{"" if result is None else duration(result.seconds)}</td></tr>\n'
     )
 
 

@@ -1,4 +1,4 @@
-"""Run claims and publish their report: the ledger, the figures and the page, all at once or not at all."""
+"""Run claims and publish their report: the ledger, the figures and the page, in one move; an interrupted run publishes what it finished."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from marginlens.experiments.claim import Claim, Effort, Progress, Silence, Verdict
 from marginlens.report.entry import Check, Entry, Picture, Result
-from marginlens.report.folder import draft
+from marginlens.report.folder import Draft, draft
 from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
 from marginlens.report.outcome import Outcome
 from marginlens.report.page import PAGE, write_page
 from marginlens.report.workers import outcomes
+from marginlens.runs.interrupts import held_interrupts
 from marginlens.versions import versions
 
 
@@ -62,6 +64,19 @@ class Report:
         ran = [(entry, entry.result) for entry in self.entries if entry.id in self.ran]
         return tuple(entry for entry, result in ran if result and result.verdict is Verdict.NOT_REPRODUCED)
 
+    @property
+    def unfinished(self) -> tuple[Entry, ...]:
+        """The entries that an interrupted run, this one or an earlier one, was asked for and did not finish."""
+        return tuple(entry for entry in self.entries if entry.unfinished is not None)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted after it had finished claims; `report` is the published report with them."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(f"The claims finished so far are in {report.page}.")
+        self.report = report
+
 
 def reproduce(
     claims: Sequence[Claim],
@@ -77,7 +92,7 @@ def reproduce(
 
     Args:
         claims: what to run.
-        folder: where the report goes; an earlier report there is replaced in one move, and only at the very end.
+        folder: where the report goes; an earlier report there is replaced in one move, once no more claims are to be run.
         effort: how much of each protocol to run.
         keep: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
@@ -87,24 +102,58 @@ def reproduce(
 
     Returns:
         The report. A claim whose computation or drawing raises is in it as "not reproduced", with the error in its note.
+
+    Raises:
+        Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
+            `claims` are marked as unfinished and keep their earlier results. One before that leaves the earlier report as it was.
     """
     watching = watcher or Nobody()
     with draft(folder) as new:
         read_ledger(new.place)  # what is wrong with it is said before any computing
-        fresh: dict[str, Entry] = {}
-        for claim, outcome in outcomes(claims, effort, watching.begin, workers):
-            fresh[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
-            watching.finish(fresh[claim.id])
-        earlier = read_ledger(new.place)  # as it is now: another run may have published meanwhile
-        known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | fresh
-        order = dict.fromkeys(claim.id for claim in (*keep, *claims))
-        entries = tuple(known[name] for name in order if name in known)
-        said = "" if beside is None else beside(new.folder, effort)
-        new.carry_over(superseded=_files(earlier) - _files(entries))
-        write_ledger(entries, new.folder)
-        write_page(entries, new.folder)
-        new.publish()
-    return Report(new.place, entries, tuple(fresh), said)
+        finished: dict[str, Entry] = {}
+        interruption: KeyboardInterrupt | None = None
+        message = ""
+        try:
+            with closing(outcomes(claims, effort, watching.begin, workers)) as results:
+                for claim, outcome in results:
+                    finished[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
+                    watching.finish(finished[claim.id])
+            message = "" if beside is None else beside(new.folder, effort)
+        except KeyboardInterrupt as problem:
+            if not finished:
+                raise
+            interruption = problem
+            new.retain(_files(finished.values()))  # a figure or page that was being written is not whole
+        report = Report(new.place, (), tuple(finished), message)
+        try:
+            with held_interrupts():
+                report = replace(report, entries=_published(new, claims, finished, effort, keep))
+        except KeyboardInterrupt as problem:
+            if not report.entries:  # a second interruption stopped the writing: the earlier report is as it was
+                raise
+            interruption = problem
+    if interruption is not None:
+        raise Interrupted(report) from interruption
+    return report
+
+
+def _published(
+    new: Draft, claims: Sequence[Claim], finished: dict[str, Entry], effort: Effort, keep: Sequence[Claim]
+) -> tuple[Entry, ...]:
+    """Put the report in its place, and return its entries: finished claims, those left unfinished, and those of the earlier report."""
+    earlier = read_ledger(new.place)  # as it is now: another run may have published meanwhile
+    results = {entry.id: entry.result for entry in earlier}
+    unfinished = {
+        claim.id: Entry.of(claim, results.get(claim.id), effort) for claim in claims if claim.id not in finished
+    }
+    known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | unfinished | finished
+    order = dict.fromkeys(claim.id for claim in (*keep, *claims))
+    entries = tuple(known[name] for name in order if name in known)
+    new.carry_over(superseded=_files(earlier) - _files(entries))
+    write_ledger(entries, new.folder)
+    write_page(entries, new.folder)
+    new.publish()
+    return entries
 
 
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Result:

@@ -153,7 +153,8 @@ def _verdict(entry: Entry) -> str:
     if entry.result is None:
         return "[dim]not run[/]"
     verdict = entry.result.verdict
-    return f"[{_COLOURS[verdict]}]{MARKS[verdict]} {verdict.value}[/]"
+    earlier = "" if entry.unfinished is None else "\n[dim]of an earlier run[/]"
+    return f"[{_COLOURS[verdict]}]{MARKS[verdict]} {verdict.value}[/]{earlier}"
 
 
 def _alone(text: str) -> str:

@@ -36,6 +36,11 @@ def tally(verdicts: list[Verdict]) -> str:
     return f"{len(verdicts)} claim{'s' * (len(verdicts) != 1)}: {', '.join(counts) or 'none run'}"
 
 
+def resume_command(effort: Effort) -> str:
+    """The command that runs what an interrupted run of this effort left unfinished."""
+    return "marginlens reproduce --resume" + " --quick" * (effort is Effort.QUICK)
+
+
 def sizes(efforts: set[Effort]) -> str:
     """At which sizes the claims were run."""
     if efforts == {Effort.PAPER}:

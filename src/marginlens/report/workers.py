@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +23,9 @@ _OFTEN = 0.1  # seconds between two looks at what the processes tell
 Begin = Callable[[Claim], Progress]
 
 
-def outcomes(claims: Sequence[Claim], effort: Effort, begin: Begin, workers: int) -> Iterator[tuple[Claim, Outcome]]:
+def outcomes(
+    claims: Sequence[Claim], effort: Effort, begin: Begin, workers: int
+) -> Generator[tuple[Claim, Outcome], None, None]:
     """Run claims and yield each with its outcome as it finishes.
 
     Args:
@@ -50,7 +53,8 @@ def _side_by_side(claims: list[Claim], effort: Effort, begin: Begin, workers: in
         workers, mp_context=context, initializer=_prepare, initargs=(told, max(1, n_threads() // workers))
     )
     try:
-        waiting = {pool.submit(_compute, claim.module, effort): claim for claim in claims}
+        with _interrupts_blocked():  # the processes start in it
+            waiting = {pool.submit(_compute, claim.module, effort): claim for claim in claims}
         while waiting:
             done, _ = wait(waiting, timeout=_OFTEN, return_when=FIRST_COMPLETED)
             _pass_on(told, by_id, bars, begin)
@@ -68,6 +72,23 @@ def _side_by_side(claims: list[Claim], effort: Effort, begin: Begin, workers: in
         for child in set(multiprocessing.active_children()) - others:  # idle, unless this is an interruption
             child.kill()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Deliver Ctrl-C at the end of the block, and never to a process that starts in it.
+
+    A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
+    would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pass_on(told: Any, by_id: dict[str, Claim], bars: dict[str, Progress], begin: Begin) -> None:

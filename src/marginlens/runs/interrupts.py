@@ -13,13 +13,14 @@ from typing import Any
 def held_interrupts() -> Iterator[Callable[[], bool]]:
     """Hold the first Ctrl-C until a step is whole; a second one interrupts at once. SIGTERM, which time limits send, is treated alike.
 
-    One that nobody asked for while it was held is raised at the end.
+    One that nobody asked for while it was held is raised at the end. A signal that is ignored stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     seen: list[int] = []
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
 
     def note(number: int, frame: Any) -> None:
         if seen:
