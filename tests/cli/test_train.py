@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.commands import plane, training
+from marginlens.commands import plane
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
+from marginlens.report.terminal import Bars
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -27,10 +28,8 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("leg", [training.LEG, 1000])
 @pytest.mark.parametrize("case", CHOICES)
-def test_it_is_the_run_that_the_library_makes_in_one_leg_or_many(here, monkeypatch, case, leg):
-    monkeypatch.setattr(training, "LEG", leg)
+def test_it_is_the_run_that_the_library_makes(here, case):
     words, options = CHOICES[case]
     data, v = ragged_problem(np.random.default_rng(5), 3, 4, 3)
     write_problem("r.json", data, v)
@@ -136,8 +135,7 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
     np.testing.assert_allclose(alone["direction"], told[2]["direction"], rtol=LOOP_AGREEMENT)
 
 
-def test_a_problem_that_stops_stops_no_other(here, monkeypatch):
-    monkeypatch.setattr(training, "LEG", 100)
+def test_a_problem_that_stops_stops_no_other(here):
     data, v = sphere_tokens(2, 2, 3, 4, 0)
     v = v * [[0.0], [1.0]]  # without a head nothing moves
     write_problem("b.npz", data, v)
@@ -231,9 +229,8 @@ def test_plot_draws_the_path(here, name, steps):
     assert sorted(path.name for path in here.iterdir()) == ["f.json", name]
 
 
-def test_legs_join_into_one_path(here, monkeypatch):
+def test_the_path_that_is_drawn_is_that_of_the_run(here, monkeypatch):
     seen = {}
-    monkeypatch.setattr(training, "LEG", 500)
     monkeypatch.setattr(
         plane, "draw_problems", lambda place, data, v, rows, paths, loss: seen.update(rows=rows, paths=paths)
     )
@@ -289,3 +286,22 @@ def test_bad_input_is_one_sentence_and_2(here, case, form):
     assert len(result.stderr.splitlines()) == 1
     assert sentence in result.stderr
     assert sorted(path.name for path in here.iterdir()) == ["deep.npz", "f.npz"]
+
+
+@pytest.mark.parametrize("n_problems", [1, 3])
+def test_the_bar_counts_every_step_once(here, monkeypatch, n_problems):
+    seen = []
+
+    class Bar:
+        def expect(self, total):
+            seen.append((total, []))
+
+        def advance(self, units=1):
+            seen[-1][1].append(units)
+
+    monkeypatch.setattr(Bars, "bar", lambda bars, title: Bar())
+    write_problem("b.npz", *sphere_tokens(n_problems, 2, 3, 4, 0))
+    assert train("b.npz", "--steps", "100000").exit_code == 0
+    total, advances = seen[0]
+    assert total == sum(advances) == 100_000
+    assert min(advances) >= 0

@@ -1,8 +1,8 @@
-"""One training run from the command line: the choices as objects, the descent leg by leg, and what the theory says to it."""
+"""One training run from the command line: the choices as objects, the descent, and what the theory says to it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,6 @@ from marginlens.experiments.drawing import steps_to_keep
 from marginlens.losses import Loss
 from marginlens.report.terminal import Bars, console
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
-
-LEG = 250_000_000  # coordinates of keys that one leg of a run reads, about half a second; between legs the progress bar moves
-_MOST_LEGS = 1000
 
 
 @dataclass(frozen=True)
@@ -66,37 +63,28 @@ def chosen(data: TokenDataset, v: FloatArray, words: tuple[int, float | None, bo
 def descended(
     data: TokenDataset, v: FloatArray, choices: Choices, *, keep_path: bool
 ) -> tuple[Trajectory, FloatArray | None]:
-    """The finished run of every problem, leg by leg, and its path (batch, n_kept, d_key) where one is to be drawn."""
-    batch, n_steps = data.as_batch(), choices.n_steps
-    n_legs = min(1 + n_steps * batch.K.size // LEG, _MOST_LEGS)
-    ends = np.unique(np.linspace(0, n_steps, 1 + n_legs).astype(int))
-    kept = np.array(steps_to_keep(n_steps)) if keep_path else np.empty(0, dtype=int)
-    point, parts, run = choices.start, [], None
-    taken = np.zeros(len(batch), dtype=np.int64)
+    """The finished run of every problem, and its path (batch, n_kept, d_key) where one is to be drawn."""
+    batch, shown = data.as_batch(), 0
     with Bars(console(stderr=True)) as bars:
         bar = bars.bar("Training")
-        bar.expect(n_steps)
-        for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            inside = kept[(kept >= begin) & (kept < end)] - begin
-            run = descend(
-                batch,
-                v,
-                loss=choices.loss,
-                step=choices.step,
-                n_steps=end - begin,
-                start=point,
-                record=Record(inside.tolist()) if keep_path else None,
-            )
-            point, taken = run.final, taken + run.steps_taken
-            if keep_path:
-                parts.append(run.saved["p"])
-            bar.advance(end - begin)
-            if not np.any(run.status == DescentStatus.COMPLETED):
-                break
-    if run is None:
-        raise RuntimeError("a run has at least one leg")
-    paths = np.concatenate([*parts, run.final[:, None]], axis=1) if keep_path else None
-    return replace(run, steps_taken=taken), paths
+        bar.expect(choices.n_steps)
+
+        def progress(done: int, total: int) -> None:
+            nonlocal shown
+            bar.advance(done * choices.n_steps // total - shown)
+            shown = done * choices.n_steps // total
+
+        run = descend(
+            batch,
+            v,
+            loss=choices.loss,
+            step=choices.step,
+            n_steps=choices.n_steps,
+            start=choices.start,
+            record=Record(steps_to_keep(choices.n_steps)) if keep_path else None,
+            progress=progress,
+        )
+    return run, run.saved["p"] if keep_path else None
 
 
 def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajectory) -> list[dict[str, Any]]:
