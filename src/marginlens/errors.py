@@ -107,6 +107,33 @@ def whole_number(value: Any, argument: str, *, at_least: int) -> int:
     return int(value)
 
 
+def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.int64]:
+    """Which of the `count` elements of a batch `index` picks: a whole number one, a slice, a mask (count,) or a list several.
+
+    Args:
+        elements: what they are, in the plural, as the message calls them.
+    """
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        places = np.array([index])
+    elif isinstance(index, slice):
+        places = np.arange(count)[index]
+    elif isinstance(index, list | tuple | np.ndarray):
+        places = array_of_any(index, "index", f"a mask ({count},) or a list that picks {elements}")
+    else:
+        raise reject("index", "a whole number, a slice, a mask or a list of whole numbers", repr(index))
+    if places.dtype == np.bool_ and places.shape == (count,):
+        places = np.flatnonzero(places)
+    if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+        raise reject("index", f"a slice, a mask ({count},) or a list that picks {elements}", repr(index))
+    if places.size == 0:
+        raise reject("index", f"one that picks at least one of the {elements}", "none")
+    if places.min() < -count or places.max() >= count:
+        wrong = int(places[(places < -count) | (places >= count)][0])
+        raise IndexError(f"index {wrong} of a batch of {count} {elements}")
+    places = places.astype(np.int64) % count
+    return int(places[0]) if isinstance(index, int | np.integer) else places
+
+
 def _summary(value: Any) -> str:
     if getattr(value, "requires_grad", False):
         return "a tensor that requires a gradient"

@@ -60,7 +60,7 @@ def test_repeat_shares_one_problem():
     assert many.K.strides[0] == 0
     with pytest.raises(ml.InputError, match="'data' argument must be one problem; got a batch of 7"):
         many.repeat(2)
-    with pytest.raises(IndexError, match="problem 9 of a dataset with 7"):
+    with pytest.raises(IndexError, match="index 9 of a batch of 7 problems"):
         many[9]
 
 

@@ -183,7 +183,7 @@ def test_batches_are_indexed_and_single_solutions_stand_alone(solved: MarginSolu
     assert batch[0].pairs.shape == (2, 3)
     assert batch[0].certificate is None
     assert solved[0] is solved
-    with pytest.raises(IndexError, match="problem 2 of a solution with 2"):
+    with pytest.raises(IndexError, match="index 2 of a batch of 2 problems"):
         batch[2]
     with pytest.raises(FrozenInstanceError):
         solved.x = np.zeros(5)

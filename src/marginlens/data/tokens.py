@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, array_of_any, float_array, n_axes, real_array, reject, whole_number
+from marginlens.errors import (
+    InputError,
+    array_of_any,
+    batch_index,
+    float_array,
+    n_axes,
+    real_array,
+    reject,
+    whole_number,
+)
 from marginlens.papers import implements
 
 FloatArray = npt.NDArray[np.float64]
@@ -89,33 +98,11 @@ class TokenDataset:
     def __getitem__(self, index: Any) -> TokenDataset:
         """One problem for a whole number; a batch of some for a slice, a mask (batch,) or a list of whole numbers."""
         batch = self.as_batch()
-        if isinstance(index, slice | list | tuple | np.ndarray):
-            return batch._some(index)
-        if isinstance(index, bool) or not isinstance(index, int | np.integer):
-            raise reject("index", "a whole number, a slice, a mask or a list of whole numbers", repr(index))
-        if not -len(batch) <= index < len(batch):
-            raise IndexError(f"problem {index} of a dataset with {len(batch)}")
-        one = object.__new__(TokenDataset)
-        one.is_batch, one.W = False, self.W
-        one.X, one.K, one.y = batch.X[index], batch.K[index], batch.y[index]
-        one.lengths, one.mask = batch.lengths[index], batch.mask[index]
-        return one
-
-    def _some(self, index: Any) -> TokenDataset:
-        """The problems of a batch that a slice, a mask or a list picks, as a batch."""
-        which = np.arange(len(self))[index] if isinstance(index, slice) else np.asarray(index)
-        mask = which.dtype == bool
-        if which.ndim != 1 or which.size == 0 or which.dtype.kind not in "iub" or (mask and len(which) != len(self)):
-            raise reject("index", f"a slice, a mask ({len(self)},) or a list that picks problems", repr(index))
-        numbers = np.flatnonzero(which) if mask else which
-        if numbers.size == 0:
-            raise reject("index", "one that picks at least one problem", "none")
-        if numbers.min() < -len(self) or numbers.max() >= len(self):
-            raise IndexError(f"problem {int(numbers.max())} of a dataset with {len(self)}")
+        places = batch_index(index, len(batch), "problems")
         some = object.__new__(TokenDataset)
-        some.is_batch, some.W = True, self.W
-        some.X, some.K, some.y = self.X[numbers], self.K[numbers], self.y[numbers]
-        some.lengths, some.mask = self.lengths[numbers], self.mask[numbers]
+        some.is_batch, some.W = not isinstance(places, int), self.W
+        some.X, some.K, some.y = batch.X[places], batch.K[places], batch.y[places]
+        some.lengths, some.mask = batch.lengths[places], batch.mask[places]
         return some
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.heads import as_head
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
-from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
+from marginlens.dynamics.trajectory import Run, Trajectory, finish
 from marginlens.errors import n_axes, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
@@ -135,7 +135,7 @@ class Descent:
         else:
             run = self._compiled(batch, carried, begin, steps, progress)
         trajectory = finish(batch, run, record, save, (self.v, self.loss))
-        trajectory = trajectory if self.data.is_batch else single(trajectory)
+        trajectory = trajectory if self.data.is_batch else trajectory[0]
         return replace(trajectory, continuation=replace(self, carried=carried))
 
     def _compiled(

@@ -14,7 +14,7 @@ from marginlens.dynamics.attention import logits
 from marginlens.dynamics.flow_field import SteepestDescent
 from marginlens.dynamics.fused import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.steps import Record, steps_to_save
-from marginlens.dynamics.trajectory import Run, Trajectory, finish, single
+from marginlens.dynamics.trajectory import Run, Trajectory, finish
 from marginlens.errors import array_of_any, positive_number, reject
 from marginlens.losses import Logistic, Loss, as_loss
 from marginlens.papers import implements
@@ -102,7 +102,7 @@ def gradient_flow(
     reason, taken = (np.array(one) for one in zip(*((c.reason, c.taken) for c in curves), strict=True))
     run = Run(points, reason, taken, logits(batch, points[:, -1]))
     trajectory = finish(batch, run, record, steps, (v, loss))
-    return trajectory if data.is_batch else single(trajectory)
+    return trajectory if data.is_batch else trajectory[0]
 
 
 def _limits(until: Any) -> tuple[float, float]:

@@ -23,9 +23,9 @@ from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
-from marginlens.dynamics.trajectory import ENDINGS, DescentStatus, Saved
+from marginlens.dynamics.trajectory import ENDINGS, DescentOutcome, DescentStatus, Saved
 from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
-from marginlens.errors import InputError, n_axes, reject, whole_number
+from marginlens.errors import n_axes, reject, whole_number
 from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
 from marginlens.threads import ProgressCallback, Work, as_progress, in_slices
@@ -35,7 +35,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class JointTrajectory:
+class JointTrajectory(DescentOutcome):
     """A finished descent on head and attention.
 
     Attributes:
@@ -59,22 +59,8 @@ class JointTrajectory:
     saved: Saved
     continuation: Any = field(default=None, repr=False)
 
-    def resume(
-        self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
-    ) -> JointTrajectory:
-        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
-
-        Args:
-            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
-            progress: as for `descend_joint`.
-        """
-        if self.continuation is None:
-            raise InputError(
-                "This run cannot go on: only what descend_joint returns can. Start anew at (run.v, run.p)."
-            )
-        more = whole_number(n_steps, "n_steps", at_least=0)
-        as_progress(progress)
-        return self.continuation.resume(more, record, progress)
+    _resumable = "descend_joint returns"
+    _last = "(run.v, run.p)"
 
     def __repr__(self) -> str:
         if self.norms.ndim == 1:
@@ -184,20 +170,19 @@ class JointDescent:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
             attention = softmax(batch, points[:, -1])
             kept = {} if record is None else _kept(batch, heads[:, :-1], points[:, :-1], record, self.loss)
-        outcome = {
-            "v": heads[:, -1],
-            "p": points[:, -1],
-            "norms": np.stack([length(heads[:, -1]), length(points[:, -1])], axis=-1),
-            "attention": attention,
-            "selected": np.argmax(attention, axis=-1),
-            "status": np.array(ENDINGS, dtype=object)[ends[:, 0]],
-            "steps_taken": ends[:, 1],
-        }
+        trajectory = JointTrajectory(
+            v=heads[:, -1],
+            p=points[:, -1],
+            norms=np.stack([length(heads[:, -1]), length(points[:, -1])], axis=-1),
+            attention=attention,
+            selected=np.argmax(attention, axis=-1),
+            status=np.array(ENDINGS, dtype=object)[ends[:, 0]],
+            steps_taken=ends[:, 1],
+            saved=Saved(save, kept),
+        )
+        trajectory = trajectory if self.data.is_batch else trajectory[0]
         after = replace(self, v=heads[:, -1], p=points[:, -1], ends=ends, n_steps=end)
-        if not self.data.is_batch:
-            outcome = {name: value[0] for name, value in outcome.items()}
-            kept = {name: _first(value) for name, value in kept.items()}
-        return JointTrajectory(**outcome, saved=Saved(save, kept), continuation=after)
+        return replace(trajectory, continuation=after)
 
     # ---- the loops: both return heads (batch, n_saved, d_model), points (batch, n_saved, d_key), and endings (batch, 2)
 
@@ -223,38 +208,35 @@ class JointDescent:
         self, batch: TokenDataset, span: tuple[int, int], steps: IntArray, progress: ProgressCallback | None
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         begin, end = span
-        here = [self.v.copy(), self.p.copy()]
-        kept = [np.empty((len(batch), len(steps), part.shape[-1])) for part in here]
+        iterate = [self.v.copy(), self.p.copy()]
+        kept = [np.empty((len(batch), len(steps), part.shape[-1])) for part in iterate]
         reason, taken = self.ends[:, 0].copy(), self.ends[:, 1].copy()
         running = reason == RAN_ALL
         for k in range(begin, end + 1):
-            for part, store in zip(here, kept, strict=True):
+            for part, store in zip(iterate, kept, strict=True):
                 store[:, steps >= k] = part[:, None]
             if progress is not None and k > begin:
                 progress((k - begin) * len(batch), (end - begin) * len(batch))
             if k == end or not running.any():
                 break
             with np.errstate(over="ignore", invalid="ignore"):
-                slopes = joint_gradient(batch, here[0], here[1], self.loss)
+                slopes = joint_gradient(batch, iterate[0], iterate[1], self.loss)
                 sizes = [length(slope.vector) for slope in slopes]
                 if isinstance(self.step, NormalizedStep):
                     moves = [self.step.size / np.where(size == 0.0, 1.0, size) for size in sizes]
                 else:
                     moves = [self.step.size * np.exp(slope.log_scale) for slope in slopes]
-                there = [
-                    part - move[:, None] * slope.vector for part, move, slope in zip(here, moves, slopes, strict=True)
+                following = [
+                    part - move[:, None] * slope.vector
+                    for part, move, slope in zip(iterate, moves, slopes, strict=True)
                 ]
             stuck = running & (sizes[0] == 0.0) & (sizes[1] == 0.0)
-            broken = running & ~(np.isfinite(there[0]).all(axis=-1) & np.isfinite(there[1]).all(axis=-1))
+            broken = running & ~(np.isfinite(following[0]).all(axis=-1) & np.isfinite(following[1]).all(axis=-1))
             reason[stuck], reason[broken] = STATIONARY, NON_FINITE
             running = running & ~stuck & ~broken
-            here = [np.where(running[:, None], new, old) for new, old in zip(there, here, strict=True)]
+            iterate = [np.where(running[:, None], new, old) for new, old in zip(following, iterate, strict=True)]
             taken += running
         return kept[0], kept[1], np.stack([reason, taken], axis=1)
-
-
-def _first(value: Any) -> Any:
-    return ExcessRisk(value.sign[0], value.log[0]) if isinstance(value, ExcessRisk) else value[0]
 
 
 def _start(data: TokenDataset, start: Any) -> tuple[FloatArray, FloatArray]:

@@ -318,18 +318,18 @@ def _better(data: TokenDataset, best: tuple[Pair, float], other: Pair, size: Flo
 
 def _turns(data: TokenDataset, pair: Pair, size: FloatArray, enough: float) -> Pair:
     """Turns of v and p until the slopes of both are held by their limits, sped up by mixing the last few turns."""
-    here, best, smallest, since = pair, pair, np.inf, 0
+    current, best, smallest, since = pair, pair, np.inf, 0
     tried: list[Pair] = []  # where turns of p began and ended
     for _ in range(_ROUNDS):
-        turned = _turn(data, here, size)
+        turned = _turn(data, current, size)
         left = max(_residual(data, turned, size))
-        tried = [*tried, (here[1], turned[1])][-_MEMORY:] if left < 2.0 * smallest else []
+        tried = [*tried, (current[1], turned[1])][-_MEMORY:] if left < 2.0 * smallest else []
         since = 0 if left < 0.5 * smallest else since + 1
         if left < smallest:
             best, smallest = turned, left
         if left < enough or since > _STALLED_ROUNDS:
             break
-        here = (turned[0], _mix(tried, float(size[1]))) if tried else best  # where a mixture led astray, begin anew
+        current = (turned[0], _mix(tried, float(size[1]))) if tried else best  # where a mixture led astray, begin anew
     return best
 
 
@@ -523,16 +523,16 @@ def best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
         values, vectors = np.linalg.eigh(bent)
         floor = np.linalg.norm(slope) / (4.0 * r)
         step = -held @ vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), floor))
-        here, left, share = log_mean_loss(rows @ v), float(np.linalg.norm(slope)) / size, 1.0
+        log_risk, left, share = log_mean_loss(rows @ v), float(np.linalg.norm(slope)) / size, 1.0
         for _ in range(_SHORTEST):
             trial = v + share * step
             norm = float(np.linalg.norm(trial))
             trial = trial * (r / norm if on_ball or norm > r else 1.0)
             ahead, _, ahead_size = _head_slope(rows, trial)
             rest = float(np.linalg.norm(_held(trial, ahead, r) @ ahead)) / ahead_size
-            change = log_mean_loss(rows @ trial) - here
+            change = log_mean_loss(rows @ trial) - log_risk
             if change <= 1e-4 * share * float(slope @ step) or (
-                abs(change) <= _NOISE * abs(here) + 1e-15 and rest < 0.7 * left
+                abs(change) <= _NOISE * abs(log_risk) + 1e-15 and rest < 0.7 * left
             ):
                 v = trial
                 break

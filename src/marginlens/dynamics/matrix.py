@@ -101,9 +101,8 @@ def descend_matrix(
     attention = softmax(batch, p)
     norm, status = length(points[:, -1]), np.array(ENDINGS, dtype=object)[reason]
     nothing = Saved(np.empty(0, dtype=np.int64))
-    if data.is_batch:
-        return Trajectory(W, attention, np.argmax(attention, axis=-1), norm, status, taken, nothing)
-    return Trajectory(W[0], attention[0], np.argmax(attention[0], axis=-1), norm[0], status[0], taken[0], nothing)
+    trajectory = Trajectory(W, attention, np.argmax(attention, axis=-1), norm, status, taken, nothing)
+    return trajectory if data.is_batch else trajectory[0]
 
 
 @implements("A", "Lemma 1")

@@ -35,19 +35,19 @@ def descend_stepwise(
     Returns:
         Iterates (batch, n_saved, d), and the reason for stopping and the number of steps taken, each (batch,).
     """
-    (first, last), here = span, begun[0].copy()
+    (first, last), iterate = span, begun[0].copy()
     reason, taken = begun[1][:, 0].copy(), begun[1][:, 1].copy()
     running = reason == RAN_ALL
-    kept = np.empty((len(here), len(save), here.shape[-1]))
+    kept = np.empty((len(iterate), len(save), iterate.shape[-1]))
     for k in range(first, last + 1):
-        kept[:, np.flatnonzero(save == k)] = here[:, None]
+        kept[:, np.flatnonzero(save == k)] = iterate[:, None]
         if progress is not None and k > first:
-            progress((k - first) * len(here), (last - first) * len(here))
+            progress((k - first) * len(iterate), (last - first) * len(iterate))
         if k == last or not running.any():
-            kept[:, save > k] = here[:, None]
+            kept[:, save > k] = iterate[:, None]
             break
         with np.errstate(over="ignore", invalid="ignore"):
-            slope = gradient(here)
+            slope = gradient(iterate)
             size = length(slope.vector)
             if isinstance(step, NormalizedStep):
                 stuck = running & (size == 0.0)
@@ -55,9 +55,9 @@ def descend_stepwise(
                 move = step.size / np.where(size == 0.0, 1.0, size)
             else:
                 move = step.size * np.exp(slope.log_scale)
-            there = here - move[:, None] * slope.vector
-        broken = running & ~np.isfinite(there).all(axis=-1)
+            following = iterate - move[:, None] * slope.vector
+        broken = running & ~np.isfinite(following).all(axis=-1)
         reason[broken], running = NON_FINITE, running & ~broken
-        here = np.where(running[:, None], there, here)
+        iterate = np.where(running[:, None], following, iterate)
         taken += running
     return kept, reason, taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from marginlens.directions import length
 from marginlens.dynamics.attention import probabilities, softmax
 from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import Record
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.losses import Loss
 from marginlens.threads import ProgressCallback, as_progress
 
@@ -62,8 +62,56 @@ class Saved(Mapping[str, Any]):
         return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
 
 
+class DescentOutcome:
+    """What the outcomes of all descents share: runs of a batch are counted and picked, and a run can go on.
+
+    A subclass is a frozen dataclass whose fields, apart from `saved` and `continuation`, have the batch axis first.
+    """
+
+    status: Any
+    saved: Saved
+    continuation: Any
+    _resumable: ClassVar[str]  # which functions return what can go on
+    _last: ClassVar[str]  # where to start anew
+
+    def resume(self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None) -> Self:
+        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
+
+        Args:
+            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
+            progress: as for the descent itself.
+        """
+        if self.continuation is None:
+            raise InputError(
+                f"This run cannot go on: only what {self._resumable} can, as a whole. Start anew at {self._last}."
+            )
+        more = whole_number(n_steps, "n_steps", at_least=0)
+        as_progress(progress)
+        return self.continuation.resume(more, record, progress)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return isinstance(self.status, np.ndarray)
+
+    def __len__(self) -> int:
+        return len(self.status) if self.is_batch else 1
+
+    def __getitem__(self, index: Any) -> Self:
+        """One run without the batch axis for a whole number; a batch for a slice, a mask (batch,) or a list. Neither can be resumed."""
+        places = batch_index(index, len(self), "runs")
+        if not self.is_batch:
+            if isinstance(places, int):
+                return self
+            raise reject("index", "0 for a single run, which has no batch axis", repr(index))
+        taken = {name: value[places] for name, value in vars(self).items() if name not in ("saved", "continuation")}
+        kept = {name: _at(value, places) for name, value in self.saved.items()}
+        outcome: Any = type(self)  # a dataclass with these fields
+        return outcome(**taken, saved=Saved(self.saved.steps, kept))
+
+
 @dataclass(frozen=True, eq=False)
-class Trajectory:
+class Trajectory(DescentOutcome):
     """A finished descent.
 
     Attributes:
@@ -85,22 +133,8 @@ class Trajectory:
     saved: Saved
     continuation: Any = field(default=None, repr=False)
 
-    def resume(
-        self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
-    ) -> Trajectory:
-        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
-
-        Args:
-            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
-            progress: as for `descend`.
-        """
-        if self.continuation is None:
-            raise InputError(
-                "This run cannot go on: only what descend and descend_nexttoken return can. Start anew at run.final."
-            )
-        more = whole_number(n_steps, "n_steps", at_least=0)
-        as_progress(progress)
-        return self.continuation.resume(more, record, progress)
+    _resumable = "descend and descend_nexttoken return"
+    _last = "run.final"
 
     def deviation_from(self, law: Any) -> Any:
         """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".
@@ -111,24 +145,6 @@ class Trajectory:
         if not callable(getattr(law, "deviation", None)):
             raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
         return law.deviation(self.final)
-
-    def __len__(self) -> int:
-        return len(self.norm) if self.norm.ndim else 1
-
-    def __getitem__(self, index: int) -> Trajectory:
-        """Run `index` of a batch without the batch axis; the batch itself is what can be resumed."""
-        if not self.norm.ndim or not -len(self) <= index < len(self):
-            raise IndexError(f"run {index} of a trajectory with {len(self)}")
-        saved = {name: _at(value, index) for name, value in self.saved.items()}
-        return Trajectory(
-            final=self.final[index],
-            attention=self.attention[index],
-            selected=self.selected[index],
-            norm=self.norm[index],
-            status=self.status[index],
-            steps_taken=self.steps_taken[index],
-            saved=Saved(self.saved.steps, saved),
-        )
 
     def __repr__(self) -> str:
         shape = self.norm.shape
@@ -170,26 +186,8 @@ def finish(data: TokenDataset, run: Run, record: Record | None, steps: IntArray,
     )
 
 
-def single(trajectory: Trajectory) -> Trajectory:
-    """The only run of a batch of one, without the batch axis."""
-    saved = Saved(trajectory.saved.steps, {name: _first(value) for name, value in trajectory.saved.items()})
-    return Trajectory(
-        final=trajectory.final[0],
-        attention=trajectory.attention[0],
-        selected=trajectory.selected[0],
-        norm=trajectory.norm[0],
-        status=trajectory.status[0],
-        steps_taken=trajectory.steps_taken[0],
-        saved=saved,
-    )
-
-
-def _at(value: Any, index: int) -> Any:
-    return type(value)(value.sign[index], value.log[index]) if hasattr(value, "sign") else value[index]
-
-
-def _first(value: Any) -> Any:
-    return type(value)(value.sign[0], value.log[0]) if hasattr(value, "sign") else value[0]
+def _at(value: Any, places: Any) -> Any:
+    return type(value)(value.sign[places], value.log[places]) if hasattr(value, "sign") else value[places]
 
 
 def _kept(data: TokenDataset, points: FloatArray, record: Record | None, scoring: tuple[Any, Loss]) -> dict[str, Any]:

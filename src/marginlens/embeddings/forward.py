@@ -62,8 +62,8 @@ def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
     table, query, head, pairs = _arguments(E, p, v, sequences)
     outputs = np.empty(len(pairs))
     for i in range(len(pairs)):
-        here = slice(pairs.offsets[i], pairs.offsets[i + 1])
-        X, log_count = table[pairs.token[here]], np.log(pairs.count[here])
+        of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
+        X, log_count = table[pairs.token[of_sequence]], np.log(pairs.count[of_sequence])
         mixed = _softmax(X @ X.T + log_count) @ X + X  # (n_distinct, d_model)
         centred = mixed - mixed.mean(axis=1, keepdims=True)
         normed = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + LAYER_NORM_EPSILON)

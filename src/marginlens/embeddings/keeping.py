@@ -222,8 +222,8 @@ def _thinned(history: Mapping[str, Sequence[float | None]]) -> dict[str, list[An
     """The curves at the first epochs, and then ever more sparsely up to the last."""
     n = len(history["loss"])
     epochs = [k for k in range(1, n + 1) if close_look(k) or k == n]
-    there = [name for name in CURVES if any(one is not None for one in history.get(name, ()))]
-    return {"epoch": epochs, **{name: [_rounded(history[name][k - 1]) for k in epochs] for name in there}}
+    recorded = [name for name in CURVES if any(one is not None for one in history.get(name, ()))]
+    return {"epoch": epochs, **{name: [_rounded(history[name][k - 1]) for k in epochs] for name in recorded}}
 
 
 def _rounded(value: Any) -> float | None:

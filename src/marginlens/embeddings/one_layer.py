@@ -149,8 +149,8 @@ class CompiledOneLayer:
     def outputs(self, pairs: DistinctTokens | None = None) -> Any:
         """(n_samples,) f for every sequence at the present parameters, or for every other one in `pairs`."""
         others = self.pairs if pairs is None else pairs
-        f, everyone = np.empty(len(others)), np.arange(len(others))
-        scalar_gradients(_columns(others), everyone, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
+        f, all_sequences = np.empty(len(others)), np.arange(len(others))
+        scalar_gradients(_columns(others), all_sequences, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
         return f
 
     def parameters(self) -> Parameters:

@@ -200,7 +200,7 @@ def _shades(shades: tuple[str, ...]) -> LinearSegmentedColormap:
 
 
 def _handles(points: TokenPoints) -> list[Line2D]:
-    there = set(np.sign(points.posterior_difference).astype(int).tolist())
+    signs_seen = set(np.sign(points.posterior_difference).astype(int).tolist())
 
     def dot(colour: Any, size: float, label: str) -> Line2D:
         return Line2D([], [], marker="o", linestyle="", color=colour, markersize=size, markeredgewidth=0, label=label)
@@ -208,7 +208,7 @@ def _handles(points: TokenPoints) -> list[Line2D]:
     signs = [
         dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[one], 6.0, _SIGNS[one][0].format(points.classes[one > 0]))
         for one in _SIGNS
-        if one in there
+        if one in signs_seen
     ]
     norm, greys = _norm(points), _shades(_SIGNS[0][1])
     counts = np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int))

@@ -100,9 +100,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "datasets": float(n_datasets),
     }
     by_size = ", ".join(
-        f"{int(away[ahead & here].sum())} of {int((ahead & here).sum())} at d = {d}, η₀ = {rate:g}"
+        f"{int(away[ahead & of_cell].sum())} of {int((ahead & of_cell).sum())} at d = {d}, η₀ = {rate:g}"
         for d, rate in sizes
-        for here in [(rates["d"] == d) & (rates["rate"] == rate)]
+        for of_cell in [(rates["d"] == d) & (rates["rate"] == rate)]
     )
     measured = (
         f"Among {numbers['selections']:.0f} selections of {n_datasets} datasets: {numbers['limits_that_select_everything']:.0f} limits "
@@ -232,8 +232,8 @@ def draw(finding: Finding) -> dict[str, Figure]:
     m, over, tilt = (finding.arrays[name] for name in ("irrelevant", "over_4n", "tilt"))
     colours = (drawing.GLOBAL, drawing.LOCAL, drawing.ACCENTS[3])
     for k, (colour, c) in enumerate(zip(colours, sorted(set(tilt.tolist())), strict=False)):
-        here = tilt == c
-        right.scatter(m[here] + 0.12 * (k - 1), over[here], s=30, color=colour, label=f"c = {c:g}")
+        of_tilt = tilt == c
+        right.scatter(m[of_tilt] + 0.12 * (k - 1), over[of_tilt], s=30, color=colour, label=f"c = {c:g}")
     right.axhline(1.0, color=drawing.INK, ls="--", lw=1.2)
     right.text(0.8, 0.9, "bound of Lemma 21", va="top")
     right.set(xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", yscale="log", ylim=(1e-3, 2.0))
@@ -252,8 +252,8 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
     )
     for k, (tilt, colour, mark, label) in enumerate(groups):
         for x, (d, rate) in enumerate(sizes):
-            here = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
-            count, n = int(np.sum(~rates["decisive"][here])), int(here.sum())
+            of_cell = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
+            count, n = int(np.sum(~rates["decisive"][of_cell])), int(of_cell.sum())
             low, high = (float(end) for end in drawing.proportion_interval(count, n))
             place, share = x + 0.2 * (k - 0.5), count / n
             style: dict[str, Any] = {

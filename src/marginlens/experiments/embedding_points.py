@@ -260,10 +260,10 @@ def text_finding(layers: int, exponent: int, progress: Progress, explained: str)
         held_out = [run.held_out_accuracy for run in found.runs]
         numbers |= {f"{source}_held_out_accuracy": float(np.mean(held_out))}
         progress.advance()
-    everyone = [one for each in groups.values() for one in each]
-    measured = " ".join(one.sentence() for one in everyone)
+    all_groups = [one for each in groups.values() for one in each]
+    measured = " ".join(one.sentence() for one in all_groups)
     note = " ".join([*_notes(groups, chosen, exponent), *_weakening(chosen), explained])
-    return Finding(measured, numbers, {"groups": everyone}, note=note)
+    return Finding(measured, numbers, {"groups": all_groups}, note=note)
 
 
 def stated_loss(groups: Sequence[Seeds]) -> float:

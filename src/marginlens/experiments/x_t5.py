@@ -278,18 +278,18 @@ def _draw_table(
     cells, right, lost, inside = (finding.arrays[name] for name in ("cells", "right", "lost", "inside"))
     for i, (_, key) in enumerate(rows):
         for j, moved in enumerate(moves):
-            here = np.all(cells[:, :3] == key, axis=1) & (cells[:, 3] == moved)
-            if not here.any():
+            of_cell = np.all(cells[:, :3] == key, axis=1) & (cells[:, 3] == moved)
+            if not of_cell.any():
                 continue
-            count, n = int(np.sum(right[here])), int(here.sum())
+            count, n = int(np.sum(right[of_cell])), int(of_cell.sum())
             ax.add_patch(
                 Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=_SHARE(count / n), edgecolor="white", lw=1.2)
             )
             low, high = (f"{float(end):.2f}".replace("0.", ".") for end in drawing.proportion_interval(count, n))
-            star = "*" if np.any(~right[here] & ~lost[here]) else ""
+            star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
             ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
             ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)
-            if inside[here].any():
+            if inside[of_cell].any():
                 ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=drawing.INK, lw=2.0, solid_capstyle="butt")
     ax.set_xticks(range(len(moves)), [f"{moved:.2g}" if moved < 100.0 else f"{moved:.0f}" for moved in moves])
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])

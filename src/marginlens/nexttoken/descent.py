@@ -15,7 +15,7 @@ from marginlens.dynamics.gradient import ScaledVector
 from marginlens.dynamics.risk import ExcessRisk
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
-from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory, single
+from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
 from marginlens.errors import n_axes, real_array, whole_number
 from marginlens.nexttoken.batch import SequenceBatch, as_batch
 from marginlens.nexttoken.heads import Head, as_heads
@@ -169,7 +169,7 @@ class NextTokenDescent:
             steps_taken=carried.ends[:, 1].copy(),
             saved=Saved(save, {} if record is None else _kept(batch, points[:, :-1], record, (self.heads, self.loss))),
         )
-        trajectory = trajectory if self.several else single(trajectory)
+        trajectory = trajectory if self.several else trajectory[0]
         return replace(trajectory, continuation=replace(self, carried=carried))
 
     def _compiled(

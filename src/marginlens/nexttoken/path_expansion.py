@@ -363,13 +363,13 @@ def balance(rows: FloatArray | csr_array, log_c: FloatArray, multipliers: FloatA
                 return z
             step = cho_solve(cho_factor(gram(weights)), -slope)
             share, promised = 1.0, float(slope @ step)
-            trial, there = at(z + step)
+            trial, trial_weights = at(z + step)
             while not trial <= value + 1e-4 * share * promised + 1e-14 * abs(value) and share > 1e-12:
                 share *= 0.5
-                trial, there = at(z + share * step)
+                trial, trial_weights = at(z + share * step)
             if share <= 1e-12:
                 return None
-            z, value, weights = z + share * step, trial, there
+            z, value, weights = z + share * step, trial, trial_weights
     except (np.linalg.LinAlgError, ValueError):
         return None
     return None

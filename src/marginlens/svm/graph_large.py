@@ -140,27 +140,27 @@ class _Problem:
 
         Each round's multipliers are judged by `residual`, and the best come back.
         """
-        products, everyone = self._products, np.zeros_like(weights)
+        products, all_weights = self._products, np.zeros_like(weights)
         chosen, fewest = self._free | (weights > 0.0), len(weights)
         best, lowest = weights, np.inf
         for _ in range(_ROUNDS):
             some = np.flatnonzero(chosen)
             u = self._tightened(weights[some], some)
-            everyone[:] = 0.0
-            everyone[some] = u
-            admitted = np.where(self._free, everyone, np.maximum(everyone, 0.0))
+            all_weights[:] = 0.0
+            all_weights[some] = u
+            admitted = np.where(self._free, all_weights, np.maximum(all_weights, 0.0))
             error = self.residual(admitted)
             if error < lowest:
                 best, lowest = admitted, error
             W = products.combine(u, some)
             missed = ~chosen & (products.apply(W) - self._floor < -_ENOUGH * float(np.linalg.norm(W)))
-            pulling = ~self._free & (everyone < 0.0)
+            pulling = ~self._free & (all_weights < 0.0)
             wrong = int(np.count_nonzero(missed | pulling))
             if wrong == 0 or wrong > fewest:
                 break
             fewest = wrong
             chosen = (chosen & ~pulling) | missed
-            weights = np.where(pulling, 0.0, everyone)
+            weights = np.where(pulling, 0.0, all_weights)
         return best
 
     def cancellation(self, weights: FloatArray) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
+from marginlens.errors import batch_index, reject
 
 PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 MOST_AMPLIFIED = 1e-4  # the largest residual that is ever excused by amplification
@@ -97,14 +98,15 @@ class MarginSolution:
     def __len__(self) -> int:
         return len(self.x) if self.is_batch else 1
 
-    def __getitem__(self, index: int) -> MarginSolution:
-        """Problem `index` of a batch as a solution without a batch axis."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"problem {index} of a solution with {len(self)}")
+    def __getitem__(self, index: Any) -> MarginSolution:
+        """One problem without the batch axis for a whole number; a batch of some for a slice, a mask (batch,) or a list."""
+        places = batch_index(index, len(self), "problems")
         if not self.is_batch:
-            return self
-        taken: dict[str, Any] = {name: None if value is None else value[index] for name, value in vars(self).items()}
-        if taken["status"] is not Status.INFEASIBLE:
+            if isinstance(places, int):
+                return self
+            raise reject("index", "0 for the solution of one problem, which has no batch axis", repr(index))
+        taken: dict[str, Any] = {name: None if value is None else value[places] for name, value in vars(self).items()}
+        if isinstance(places, int) and taken["status"] is not Status.INFEASIBLE:
             taken["certificate"] = None
         return MarginSolution(**taken)
 
