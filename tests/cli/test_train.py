@@ -1,5 +1,6 @@
 """`marginlens train`: the run it makes is the library's, it is held against the theory, and bad options are refused."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -305,3 +306,17 @@ def test_the_bar_counts_every_step_once(here, monkeypatch, n_problems):
     total, advances = seen[0]
     assert total == sum(advances) == 100_000
     assert min(advances) >= 0
+
+
+def test_keys_too_large_for_a_step_of_the_theorems_ask_for_a_step(here):
+    data, v = figure_8()
+    write_problem("far.npz", TokenDataset(1e200 * data.X, data.y), v)
+    result = train("far.npz", "--constant")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "marginlens: The 'step_size' argument must be given for keys so large that 1/L_p is below the range of numbers; got none instead.\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert train("far.npz").exit_code == 0
+        assert command("solve")[0]("far.npz").exit_code == 0

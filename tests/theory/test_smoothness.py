@@ -1,14 +1,27 @@
 """Equation (6) and Lemma 6: the risk is L_p-smooth, and plain descent with steps up to 1/L_p never climbs."""
 
+import warnings
+
 import numpy as np
 import pytest
 
-from marginlens import ConstantStep, Correlation, Exponential, Logistic, Record, TokenDataset, descend, risk_gradient
+from marginlens import (
+    ConstantStep,
+    Correlation,
+    DescentStatus,
+    Exponential,
+    InputError,
+    Logistic,
+    Record,
+    TokenDataset,
+    descend,
+    risk_gradient,
+)
 from marginlens.data import gaussian_tokens, sphere_tokens
-from marginlens.theory import smoothness
+from marginlens.theory import predict_limit, smoothness, token_optimality
 from marginlens.theory.problem import log_slopes
 from random_problems import problem, ragged_problem
-from tolerances import ROUNDING
+from tolerances import CONDITIONED, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), Correlation()]
 
@@ -110,3 +123,53 @@ def test_batches_are_loops_and_a_problem_without_choice_is_flat():
     nothing = smoothness(TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
     assert nothing.L_p == 0.0
     assert nothing.largest_step == np.inf
+
+
+@pytest.mark.statement("A Eq. (6)")
+@pytest.mark.parametrize("scale", [1e100, 1e155, 1e200, 1e300])
+def test_constants_of_large_keys_and_tokens_are_those_of_small_ones_scaled(scale):
+    rng = np.random.default_rng(3)
+    X, K, v = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4)), rng.normal(size=4)
+    W = rng.normal(size=(4, 4))
+    near, weights = (smoothness(data, v) for data in (TokenDataset(X, [1, -1], K=K), TokenDataset(X, [1, -1], W=W)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        far = smoothness(TokenDataset(X, [1, -1], K=scale * K), v)
+        far_weights = smoothness(TokenDataset(X, [1, -1], W=scale * W), v)
+        both = smoothness(TokenDataset(scale * X, [1, -1], K=K), v / scale)  # the same scores
+        assert far.largest_step == pytest.approx(near.largest_step / scale / scale, rel=CONDITIONED)
+    assert far.log_L_p == pytest.approx(near.log_L_p + 2 * np.log(scale), rel=ROUNDING)
+    assert far_weights.log_L_p == pytest.approx(weights.log_L_p + 2 * np.log(scale), rel=ROUNDING)
+    assert both.L_p == pytest.approx(near.L_p, rel=CONDITIONED)
+    assert far.L_p == pytest.approx(near.L_p * scale * scale, rel=CONDITIONED)  # infinite on both sides beyond 1e154
+
+
+@pytest.mark.statement("A Def 1")
+@pytest.mark.parametrize("scale", [1e155, 1e200, 1e290])
+def test_large_tokens_raise_no_warning_anywhere_in_what_solve_and_train_ask(scale):
+    rng = np.random.default_rng(1)
+    X, v = rng.normal(size=(2, 3, 3)), np.ones(3)
+    near, data = TokenDataset(X, [1, -1]), TokenDataset(scale * X, [1, -1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(data.scores(v), near.scores(v) * scale, rtol=ROUNDING)
+        assert predict_limit(data, v).why
+        assert descend(data, v, n_steps=5).status is DescentStatus.COMPLETED
+        assert np.isfinite(risk_gradient(data, v, np.ones(3)).log_norm)
+        margins = [token_optimality(one, v, data.optimal(v)).solution.margin for one in (near, data)]
+        assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
+        assert descend(data, v, step=ConstantStep(1e-3), n_steps=5).status is DescentStatus.NON_FINITE
+
+
+def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_refused():
+    data = TokenDataset([[[2.0**1000, 2.0**1000, 2.0**960], [1.0, 1.0, 1.0]]], [1])
+    v = np.array([2.0**40, -(2.0**40), 2.0**41])  # products of 2^1040, which cancel
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(data.scores(v), [[2.0**1001, 2.0**41]], rtol=ROUNDING)
+        assert data.optimal(v).tolist() == [0]
+        for ask in (smoothness, predict_limit, descend, lambda data, v: token_optimality(data, v, [0])):
+            with pytest.raises(
+                InputError, match=r"'v' argument must be small enough for scores .*tokens up to 1.07e\+301"
+            ):
+                ask(data, np.full(3, 2.0**40))

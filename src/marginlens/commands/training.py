@@ -13,7 +13,7 @@ from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
 from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, Trajectory, descend
-from marginlens.errors import positive_number, whole_number
+from marginlens.errors import positive_number, reject, whole_number
 from marginlens.experiments.drawing import steps_to_keep
 from marginlens.losses import Loss
 from marginlens.report.terminal import Bars, console
@@ -55,6 +55,8 @@ def chosen(data: TokenDataset, v: FloatArray, words: tuple[int, float | None, bo
         positive_number(size, "step_size")
     elif constant:
         largest = float(np.min(smoothness(data, v, loss).largest_step))  # what the theorems allow for every problem
+        if largest == 0.0:
+            raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else 1.0
     rule = ConstantStep if constant else NormalizedStep
     return Choices(n_steps, rule(1.0 if size is None else size), loss, begin)

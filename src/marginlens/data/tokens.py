@@ -20,6 +20,8 @@ from marginlens.errors import (
 )
 from marginlens.papers import implements
 
+_POWER = 520  # entries times 2^-520 have products whose sums stay in range
+_SMALL, _LARGE = 2.0**-_POWER, 1e300
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -161,8 +163,20 @@ class TokenDataset:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
         head = self.head(v)
         flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
-        scores = (flat @ head[..., None]).reshape(self.mask.shape) * self.y[..., None]
-        return np.where(self.mask, scores, -np.inf)
+        if np.abs(flat).max(initial=0.0) * (np.abs(head).max(initial=0.0) / _LARGE) < 1.0 / self.d_model:
+            products = flat @ head[..., None]
+        else:  # a sum of terms that overflow may itself be in range
+            with np.errstate(over="ignore"):
+                products = np.ldexp((flat * _SMALL) @ (head * _SMALL)[..., None], 2 * _POWER)
+        return np.where(self.mask, products.reshape(self.mask.shape) * self.y[..., None], -np.inf)
+
+    def finite_scores(self, v: Any) -> FloatArray:
+        """The same `scores`; refused where one is beyond the range of double precision."""
+        scores = self.scores(v)
+        if not np.isfinite(scores[self.mask]).all():
+            got = f"entries up to {np.abs(self.head(v)).max():.3g}, with tokens up to {np.abs(self.X).max():.3g}"
+            raise reject("v", "small enough for scores that are finite numbers", got)
+        return scores
 
     @implements("A", "Def 1")
     def optimal(self, v: Any) -> IntArray:

@@ -148,12 +148,7 @@ class Descent:
     ) -> Run:
         shared = batch.is_repeated and n_axes(self.v) == 1  # many starts on one problem
         problems = batch[0].as_batch() if shared else batch
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = problems.scores(self.v)
-        if not np.isfinite(scores[problems.mask]).all():
-            largest = f"entries up to {np.abs(self.v).max():.3g}"
-            raise reject("v", "small enough for scores that are finite numbers", largest)
-        scores = np.where(problems.mask, scores, 0.0)
+        scores = np.where(problems.mask, problems.finite_scores(self.v), 0.0)
         arrays = (np.ascontiguousarray(problems.K), scores, np.ascontiguousarray(problems.lengths))
         points = np.empty((len(batch), len(steps), batch.d_key))
         n_rows, n_steps = batch.n_inputs * batch.n_tokens, carried.n_steps

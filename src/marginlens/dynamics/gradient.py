@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
+from marginlens.directions import length
 from marginlens.dynamics.attention import Attended, logits
 from marginlens.dynamics.heads import as_head
 from marginlens.losses import Logistic, Loss, SignedLog, as_loss, slope_of
@@ -32,9 +33,7 @@ class ScaledVector:
     def log_norm(self) -> FloatArray:
         """Logarithm of the norm, -inf for a zero vector."""
         with np.errstate(divide="ignore"):
-            return np.log(np.linalg.norm(self.vector, axis=-1)) + np.where(
-                np.isfinite(self.log_scale), self.log_scale, 0.0
-            )
+            return np.log(length(self.vector)) + np.where(np.isfinite(self.log_scale), self.log_scale, 0.0)
 
     def value(self) -> FloatArray:
         """The vector itself; entries below the smallest float64 become zero."""

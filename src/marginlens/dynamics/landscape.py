@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data import TokenDataset
+from marginlens.directions import length
 from marginlens.dynamics.attention import Attended, attend, centred_keys, probabilities
 from marginlens.dynamics.heads import LinearHead, TorchHead, as_head
 from marginlens.dynamics.risk import ExcessRisk
@@ -69,7 +70,7 @@ class Landscape:
         centred = centred_keys(data)  # (n_inputs, n_tokens, d_key)
         self.basis = _orthonormal(centred[data.mask], axis)  # (d_key, r)
         self.keys = centred @ self.basis
-        self.reach = float(np.max(np.linalg.norm(self.keys, axis=-1)))
+        self.reach = float(np.max(length(self.keys)))
         self._head = as_head(data, v)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.directions import length
 from marginlens.errors import positive_number, reject
 from marginlens.losses import Logistic, Loss, from_log
 from marginlens.papers import implements, uses
@@ -242,12 +243,12 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
         expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
         raise reject("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
     p = found.solution.x
-    theta = float(1.0 / np.linalg.norm(p))
+    theta = float(1.0 / length(p))
     difference, other = score_differences(data, v, found.selected)
     chosen = np.take_along_axis(data.K, found.selected[:, None, None], axis=-2)
     slack = (chosen - data.K) @ p - 1.0
     delta = 0.5 * float(np.min(slack[other & ~found.neighbours], initial=np.inf))
-    A = float(np.max(np.linalg.norm(data.K, axis=-1))) / theta
+    A = float(np.max(length(data.K))) / theta
     scores = data.scores(v)
     spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
     log_c_max, log_c_min = log_slopes(data, v, loss)
@@ -286,7 +287,7 @@ def _for_all_inputs(
 def _widest(data: TokenDataset) -> float:
     """The largest distance between two keys of one input."""
     widest = 0.0
-    for keys, length in zip(data.K, data.lengths, strict=True):
-        own = keys[:length]
-        widest = max(widest, float(np.max(np.linalg.norm(own[:, None] - own, axis=-1))))
+    for padded, n_tokens in zip(data.K, data.lengths, strict=True):
+        keys = padded[:n_tokens]
+        widest = max(widest, float(np.max(length(keys[:, None] - keys))))
     return widest

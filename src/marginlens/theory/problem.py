@@ -37,7 +37,7 @@ def score_blur(data: TokenDataset, v: Any) -> FloatArray:
     Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
     however large they are.
     """
-    return SCORE_TOLERANCE * np.einsum("...itd,...d->...it", np.abs(data.X), np.abs(data.head(v)))
+    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_TOLERANCE * np.abs(data.head(v)))
 
 
 def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
@@ -52,7 +52,7 @@ def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatA
     Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
     """
     alpha = data.selection(selected)[..., None]
-    scores = np.where(data.mask, data.scores(v), 0.0)
+    scores = np.where(data.mask, data.finite_scores(v), 0.0)
     other = data.mask & (np.arange(data.n_tokens) != alpha)
     difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
     blur = score_blur(data, v)
@@ -63,7 +63,7 @@ def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatA
 def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
     """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
     loss = as_loss(loss)
-    scores, mask = data.as_batch().scores(v), data.as_batch().mask
+    scores, mask = data.as_batch().finite_scores(v), data.as_batch().mask
     for own, real in zip(scores, mask, strict=True):
         low, high = float(own[real].min()), float(own[real].max())
         margin = rising_margin(loss, low, high)
@@ -80,12 +80,12 @@ def depends_on_p(data: TokenDataset, v: Any) -> BoolArray:
     then speak of the other inputs, and n counts those.
     """
     same_key = np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1)
-    return np.asarray(~same_key & ~all_tied(data.scores(v), score_blur(data, v), data.mask))
+    return np.asarray(~same_key & ~all_tied(data.finite_scores(v), score_blur(data, v), data.mask))
 
 
 def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
     """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
-    scores, mask, loss = data.as_batch().scores(v), data.as_batch().mask, as_loss(loss)
+    scores, mask, loss = data.as_batch().finite_scores(v), data.as_batch().mask, as_loss(loss)
     low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))
     high = np.max(scores, axis=(-2, -1))
     return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.directions import length
 from marginlens.dynamics.descent import descend
 from marginlens.dynamics.gradient import risk_gradient
 from marginlens.dynamics.risk import risk
@@ -27,7 +28,7 @@ class Smoothness:
         from_keys: the sharper constant from key and score norms, valid for any keys.
         from_weights: the constant of Eq. (6); nan where the keys were given without W.
         M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
-        log_L_p: the logarithm of L_p, exact where L_p itself underflows to 0.0 because every slope of the loss does.
+        log_L_p: the logarithm of L_p, right also where L_p itself underflows to 0.0, as every slope of the loss may, or overflows.
     """
 
     L_p: Any
@@ -40,8 +41,9 @@ class Smoothness:
     @property
     def largest_step(self) -> Any:
         """1/L_p, the largest constant step that the theorems allow; inf where the risk is constant or 1/L_p beyond the range."""
-        with np.errstate(divide="ignore"):
-            return plain(1.0 / np.asarray(self.L_p))
+        L_p, log_L_p = np.asarray(self.L_p), np.asarray(self.log_L_p)
+        with np.errstate(divide="ignore", over="ignore"):
+            return plain(np.where((L_p > 0.0) & np.isfinite(L_p), 1.0 / L_p, np.exp(-log_L_p)))
 
     def __repr__(self) -> str:
         if np.ndim(self.L_p) == 0:
@@ -64,26 +66,20 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
     """
     constants = loss_on_scores(as_dataset(data), v, loss)
     shape = data.batch_shape
-    logs = np.array([(c.log_lipschitz, c.log_bound) for c in constants])  # (n_problems, 2)
-    largest = np.max(logs, axis=-1)
-    log_scale = np.where(
-        np.isfinite(largest), largest, 0.0
-    )  # M0 and M1 in units of e^log_scale, so that neither underflows
-    M0, M1 = np.exp(logs - log_scale[:, None]).T.reshape(2, *shape)
-    log_scale = log_scale.reshape(shape)
-    scores = np.linalg.norm(np.where(data.mask, data.scores(v), 0.0), axis=-1)  # (…, n_inputs)
-    keys = np.linalg.norm(data.K, ord=2, axis=(-2, -1))
-    from_keys = np.mean(_bound(M0[..., None], M1[..., None], scores, keys), axis=-1)
-    from_weights = np.full(shape, np.nan)
-    if data.W is not None:
-        tokens = np.linalg.norm(data.X, ord=2, axis=(-2, -1))
-        head = np.linalg.norm(data.head(v), axis=-1)[..., None]
-        width = np.linalg.norm(data.W, ord=2)
-        from_weights = np.mean(_bound(M0[..., None], M1[..., None], head * tokens, width * tokens), axis=-1)
-    L_p = from_keys if data.W is None else from_weights
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        log_L_p, unit = np.log(L_p) + log_scale, np.exp(log_scale)
-        L_p, from_keys, from_weights, M0, M1 = (plain(one * unit) for one in (L_p, from_keys, from_weights, M0, M1))
+    slopes = np.array([(c.log_lipschitz, c.log_bound) for c in constants]).T.reshape(2, *shape)  # logs of M0 and M1
+    with np.errstate(divide="ignore"):  # a norm of zero
+        scores = np.log(length(np.where(data.mask, data.scores(v), 0.0)))  # (…, n_inputs)
+        keys = np.log(np.linalg.norm(data.K, ord=2, axis=(-2, -1)))
+        log_from_keys = log_L_p = _log_bound(slopes, scores, keys)
+        log_from_weights = np.full(shape, np.nan)
+        if data.W is not None:
+            tokens = np.log(np.linalg.norm(data.X, ord=2, axis=(-2, -1)))
+            head, width = np.log(length(data.head(v)))[..., None], np.log(np.linalg.norm(data.W, ord=2))
+            log_from_weights = log_L_p = _log_bound(slopes, head + tokens, width + tokens)
+    with np.errstate(over="ignore"):
+        L_p, from_keys, from_weights, M0, M1 = (
+            plain(np.exp(one)) for one in (log_L_p, log_from_keys, log_from_weights, *slopes)
+        )
     return Smoothness(L_p, from_keys, from_weights, M0, M1, plain(log_L_p))
 
 
@@ -152,5 +148,8 @@ def gradient_budget(
     )
 
 
-def _bound(M0: Any, M1: Any, scores: Any, keys: Any) -> Any:
-    return (M0 * scores**2 + 3.0 * M1 * scores) * keys**2
+def _log_bound(slopes: Any, scores: Any, keys: Any) -> Any:
+    """log of the mean of (M0 ‖γ_i‖² + 3 M1 ‖γ_i‖) ‖K_i‖² over the inputs, from the logarithms of all of them, which no square overflows."""
+    log_M0, log_M1 = slopes[..., None]
+    terms = np.logaddexp(log_M0 + 2.0 * scores, np.log(3.0) + log_M1 + scores) + 2.0 * keys  # (…, n_inputs)
+    return np.logaddexp.reduce(terms, axis=-1) - np.log(terms.shape[-1])
