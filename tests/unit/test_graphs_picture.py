@@ -28,6 +28,14 @@ def star(n):
     return graphs_of_edges(np.zeros(n, dtype=int), np.zeros(n, dtype=int), np.arange(1, n + 1), n + 1)[0]
 
 
+def cycle_above(n_tied, n_lower):
+    """Tokens in a cycle, all of them above others, for the last token 0."""
+    ring = np.arange(n_tied)
+    heads = np.concatenate([ring, np.zeros(n_lower, dtype=int)])
+    tails = np.concatenate([np.roll(ring, -1), np.arange(n_tied, n_tied + n_lower)])
+    return graphs_of_edges(np.zeros(len(heads), dtype=int), heads, tails, n_tied + n_lower)[0]
+
+
 def some_graphs():
     yield from priority_graphs(figure_2()).values()
     yield from priority_graphs(cyclic_sequences(8, 3, 16, 4, 0)).values()
@@ -121,6 +129,7 @@ def test_a_panel_for_every_graph_with_its_last_token():
         (lambda: list(priority_graphs(figure_2()).values()), ["long-name-of-it", "to", "question", "of"]),
         (lambda: [priority_graphs(ordered_sequences(np.arange(26), 3, 20_000, 4, 4))[25]], ALPHABET),
         (lambda: [priority_graphs(cyclic_sequences(65, 3, 3000, 6, 3))[0]], None),
+        (lambda: [cycle_above(24, 35)], [*ALPHABET, *ALPHABET.upper(), *"0123456"]),
         (lambda: list(priority_graphs(text_windows("to be or not to be " * 3, 5).data).values())[:3], None),
     ],
 )
@@ -139,6 +148,10 @@ def test_no_text_lies_over_another_or_leaves_the_picture(graphs, names):
     clash = (left[:, None] < right - 1.0) & (left < right[:, None] - 1.0)
     clash &= (low[:, None] < high - 2.0) & (low < high[:, None] - 2.0)
     assert clash.sum() == len(places)  # each with itself
+    legend = fig.legends[0].get_window_extent(renderer)
+    for ax in fig.axes:
+        for patch in ax.patches:
+            assert patch.get_window_extent(renderer).y0 >= legend.y1 or not isinstance(patch, FancyBboxPatch)
 
 
 def test_every_box_is_wide_enough_for_its_names():

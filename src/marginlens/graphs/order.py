@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,18 +13,37 @@ from marginlens.graphs.priority import PriorityGraph, as_graph
 
 def reduced_order(graph: PriorityGraph) -> BoolArray:
     """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
-    count = as_graph(graph).n_components
-    direct = np.zeros((count, count), dtype=bool)
-    ends = _ends(graph)
-    direct[ends[:, 0], ends[:, 1]] = True
+    direct, reach = component_order(graph)
     above, below = direct.any(axis=1), direct.any(axis=0)
-    reach = direct.copy()
-    for part in np.flatnonzero(above)[::-1]:  # edges lead to higher numbers
-        reach[part] |= reach[direct[part] & above].any(axis=0)
     upper, middle, lower = np.flatnonzero(above), np.flatnonzero(above & below), np.flatnonzero(below)
     steps = direct[np.ix_(upper, middle)].astype(np.float64) @ reach[np.ix_(middle, lower)].astype(np.float64)
     direct[np.ix_(upper, lower)] &= steps == 0.0
     return direct
+
+
+class ComponentOrder(NamedTuple):
+    """Which components stand strictly above which, each (n_components, n_components).
+
+    Attributes:
+        direct: whether a strict edge leads from one component (row) to another (column). reach: whether a chain of such edges does;
+            components that neither reaches are not compared by the data.
+    """
+
+    direct: BoolArray
+    reach: BoolArray
+
+
+def component_order(graph: PriorityGraph) -> ComponentOrder:
+    """The strict order of the components of a graph: by an edge, and by chains of edges."""
+    count = as_graph(graph).n_components
+    direct = np.zeros((count, count), dtype=bool)
+    ends = _ends(graph)
+    direct[ends[:, 0], ends[:, 1]] = True
+    above = direct.any(axis=1)
+    reach = direct.copy()
+    for part in np.flatnonzero(above)[::-1]:  # edges lead to higher numbers
+        reach[part] |= reach[direct[part] & above].any(axis=0)
+    return ComponentOrder(direct, reach)
 
 
 def component_levels(graph: PriorityGraph) -> IntArray:

@@ -28,6 +28,7 @@ _SHAPE = 3.0  # how much wider than high a box of many tokens is, about
 _ACROSS = 15.5  # inches at which panels go to a second row
 _WIDEST = 6.0  # inches at which a row of boxes is broken
 _HEAD, _FOOT, _MARGIN = 0.85, 0.6, 0.36  # inches above and below the panels, and around each
+_SIGN, _LEGEND_LINE = 2.9, 0.25  # inches across of an entry of the legend, and of each line of entries after the first
 _MARK = "#F7E3B5"  # the last token itself
 _TEXT = 13.0
 
@@ -67,7 +68,10 @@ def draw_graphs(
     width = max(sum(pens[k].width for k in row) for row in rows)
     heights = [max(pens[k].tall for k in row) + _HEAD + _MARGIN for row in rows]
     width = max(width, 0.1 * len(title) + 2.0 * _MARGIN)
-    bottom, head = sum(heights) + _FOOT, 0.4 if title else 0.0
+    signs = _signs(pens)
+    columns = max(1, min(len(signs), int(width / _SIGN)))
+    foot = _FOOT + _LEGEND_LINE * max(0, -(-len(signs) // columns) - 1)
+    bottom, head = sum(heights) + foot, 0.4 if title else 0.0
     with mpl.rc_context(STYLE):
         fig = Figure(figsize=(width, bottom + head))
         fig.text(0.5, 1.0 - 0.12 / (bottom + head), title, ha="center", va="top", fontsize=_TEXT, parse_math=False)
@@ -77,7 +81,7 @@ def draw_graphs(
                 pens[k].draw(fig, left, bottom - _HEAD)
                 left += pens[k].width
             bottom -= height
-        _legend(fig, pens)
+        fig.legend(handles=signs, loc="lower center", ncols=columns, fontsize=11)
     return fig
 
 
@@ -234,8 +238,8 @@ def _round(corner: tuple[float, float], width: float, height: float, radius: flo
     return FancyBboxPatch(corner, width, height, boxstyle=f"round,pad=0,rounding_size={radius}", clip_on=False, **look)
 
 
-def _legend(fig: Figure, pens: list[_Pen]) -> None:
-    """What the signs that occur mean, below the panels."""
+def _signs(pens: list[_Pen]) -> list[Any]:
+    """What the signs that occur mean, one entry of the legend below the panels for each."""
     boxes = [box for pen in pens for box in pen.layout.boxes]
     kinds = {box.kind for box in boxes}
     shown: list[Any] = []
@@ -255,9 +259,7 @@ def _legend(fig: Figure, pens: list[_Pen]) -> None:
         shown.append(Patch(facecolor="#F4F5F6", edgecolor=NEITHER, ls="--", label="single tokens, each above the next"))
     if any(pen.graph.last in pen.graph.nodes for pen in pens):
         shown.append(Patch(facecolor=_MARK, edgecolor=ACCENTS[3], label="the last token itself"))
-    wide = fig.get_size_inches()[0]
-    columns = max(1, min(len(shown), int(wide / 2.9)))
-    fig.legend(handles=shown, loc="lower center", ncols=columns, fontsize=11)
+    return shown
 
 
 def _rows(widths: list[float]) -> list[list[int]]:
