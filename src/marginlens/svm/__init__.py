@@ -3,6 +3,7 @@
 from marginlens.svm.attention import att_svm, token_pairs
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphSolution, graph_svm
+from marginlens.svm.graph_conflict import GraphConflict, graph_conflict
 from marginlens.svm.label import label_svm
 from marginlens.svm.least_distance import least_distance
 from marginlens.svm.relaxed import relaxed_svm
@@ -13,6 +14,7 @@ from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_
 __all__ = [
     "BilinearSolution",
     "ClosedForm",
+    "GraphConflict",
     "GraphSolution",
     "MarginSolution",
     "SetSolution",
@@ -21,6 +23,7 @@ __all__ = [
     "att_svm",
     "bilinear_svm",
     "closed_form_candidate",
+    "graph_conflict",
     "graph_svm",
     "label_svm",
     "least_distance",

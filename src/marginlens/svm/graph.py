@@ -23,6 +23,7 @@ from marginlens.svm.kernel import NOTHING, TIGHT
 from marginlens.svm.least_distance import held_to_proof
 from marginlens.svm.refinement import refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
+from marginlens.threads import ProgressCallback, as_progress
 
 MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
 FAR = 200  # powers of two from length one at which products of two embeddings may leave the numbers when squared
@@ -47,7 +48,9 @@ class GraphSolution(MarginSolution):
 
 @implements("C", "Graph-SVM", "Acyc-SVM")
 @np.errstate(over="ignore", invalid="ignore")  # multipliers that leave double precision end as INACCURATE
-def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
+def graph_svm(
+    E: Any, graphs: Mapping[int, PriorityGraph], *, progress: ProgressCallback | None = None
+) -> GraphSolution:
     r"""Shortest W that ranks every token above those of lower priority by at least one, and tokens of equal priority alike.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (e_i - e_j)^\top W e_k \ge 1\ (i \Rightarrow j),\ = 0\ (i \asymp j)
@@ -56,6 +59,8 @@ def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
     Args:
         E: embeddings (n_vocabulary, d_model).
         graphs: from last token k to its `PriorityGraph`, as from `priority_graphs`.
+        progress: called as `progress(done, total)` after each last token, where embeddings are orthonormal, or each group of last tokens
+            whose embeddings are not orthogonal.
     Returns:
         A `GraphSolution` with `multipliers[r] >= 0` for the pair `pairs[r]` = (k, i, j), i ⇒ j, and
         `equality_multipliers[r]` for `tied[r]` = (k, i, j), i ≍ j, of which each component needs one less than it has tokens:
@@ -63,17 +68,18 @@ def graph_svm(E: Any, graphs: Mapping[int, PriorityGraph]) -> GraphSolution:
         `certificate_residual()` check it.
     """
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
+    as_progress(progress)
     strict, tied = graph_triples(graphs, len(embeddings))
     blank = _blank(GraphRows(embeddings, strict), GraphRows(embeddings, tied))
     if not len(strict):
         return blank
     near, power = near_one(embeddings)
     if abs(power) > FAR:
-        return _rescaled(blank, graph_svm(near, graphs), 2 * power)
-    columns = solve_columns(embeddings, graphs, strict, tied) if is_orthonormal(embeddings) else None
+        return _rescaled(blank, graph_svm(near, graphs, progress=progress), 2 * power)
+    columns = solve_columns(embeddings, graphs, strict, tied, progress) if is_orthonormal(embeddings) else None
     if columns is not None:
         return _judged(blank, columns.W, columns.strict, columns.tied)
-    return _by_groups(blank, sufficient(graphs))
+    return _by_groups(blank, sufficient(graphs), progress=progress)
 
 
 def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray]:
@@ -114,7 +120,9 @@ def _one_of_each(graph: PriorityGraph) -> IntArray:
     return first[reduced_order(graph)[upper[first], lower[first]]] if many else first
 
 
-def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> GraphSolution:
+def _by_groups(
+    blank: GraphSolution, kept: IntArray, formed: int = FORMED, progress: ProgressCallback | None = None
+) -> GraphSolution:
     """The rows `kept` group by group, put together and judged; `formed` as in `solve_part`."""
     rows, ties = blank.rows, blank.equalities
     zero = np.flatnonzero(rows.sizes == 0.0)
@@ -128,7 +136,8 @@ def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> Gr
     group_of_ties = label[np.searchsorted(last, ties.triples[:, 0])]
     by_group, ties_by_group = np.argsort(group, kind="stable"), np.argsort(group_of_ties, kind="stable")
     parts, weights, forces = [], np.zeros(len(rows)), np.zeros(len(ties))
-    for one in np.unique(group):
+    groups = np.unique(group).tolist()
+    for one in groups:
         some = by_group[slice(*np.searchsorted(group[by_group], [one, one + 1]))]
         equal = ties_by_group[slice(*np.searchsorted(group_of_ties[ties_by_group], [one, one + 1]))]
         part = solve_part(rows, ties, kept[some], equal, formed=formed)
@@ -138,6 +147,8 @@ def _by_groups(blank: GraphSolution, kept: IntArray, formed: int = FORMED) -> Gr
             return _infeasible(blank, y, mu)
         weights[part.strict], forces[part.tied] = part.weights, part.forces
         parts.append(part)
+        if progress is not None:
+            progress(len(parts), len(groups))
     left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
     thin = rows.thin is not None
     W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T

@@ -11,6 +11,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.graphs.order import thinned
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.svm.least_distance import least_distance
+from marginlens.threads import ProgressCallback
 
 _ORTHONORMAL = 2.0**-48  # how far E Eᵀ may be from the identity: rounding of unit rows
 
@@ -31,7 +32,11 @@ def is_orthonormal(E: FloatArray) -> bool:
 
 
 def solve_columns(
-    E: FloatArray, graphs: Mapping[int, PriorityGraph], strict: IntArray, tied: IntArray
+    E: FloatArray,
+    graphs: Mapping[int, PriorityGraph],
+    strict: IntArray,
+    tied: IntArray,
+    progress: ProgressCallback | None = None,
 ) -> Columns | None:
     r"""The shortest W, which for orthonormal rows of E falls apart into one problem for each last token.
 
@@ -43,6 +48,7 @@ def solve_columns(
     Args:
         E: (n_vocabulary, d_model) with orthonormal rows. graphs: by last token.
         strict, tied: (n, 3) the triples (k, i, j) of all graphs; the tied ones compare the first token of a component with the others.
+        progress: called as `progress(done, total)` after each last token.
     Returns:
         W with its multipliers, which are zero for pairs left out; None where a problem was not solved to full accuracy.
     """
@@ -50,7 +56,9 @@ def solve_columns(
     weight = np.zeros(len(strict))
     keys = _keys(strict, len(E))
     order = np.argsort(keys)
-    for k, graph in graphs.items():
+    for done, (k, graph) in enumerate(graphs.items()):
+        if progress is not None:
+            progress(done, len(graphs))
         pairs = thinned(graph).strict
         if not len(pairs):
             continue
