@@ -16,6 +16,7 @@ from marginlens.data.sequence_generators import (
     ordered_sequences,
     random_sequences,
 )
+from marginlens.data.sequence_splits import SequenceSplit, split_sequences, split_text_windows
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import read_text, text_windows
 from marginlens.data.tokens import TokenDataset
@@ -28,6 +29,7 @@ __all__ = [
     "MonotoneNetwork",
     "NamedSequences",
     "SequenceDataset",
+    "SequenceSplit",
     "TokenDataset",
     "Vocabulary",
     "Words",
@@ -55,6 +57,8 @@ __all__ = [
     "read_text",
     "scored_tokens",
     "sphere_tokens",
+    "split_sequences",
+    "split_text_windows",
     "text_windows",
     "write_problem",
     "write_sequences",

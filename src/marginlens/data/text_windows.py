@@ -11,8 +11,8 @@ import numpy as np
 from marginlens.data.files import as_path
 from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray
-from marginlens.data.vocabulary import Characters, NamedSequences, Unit
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
 
 ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
@@ -58,19 +58,31 @@ def text_windows(
     if not isinstance(text, str):
         raise reject("text", "a string", type(text).__name__)
     T = whole_number(window, "window", at_least=1)
+    vocabulary, ids = indexed_text(text, unit)
+    if len(ids) <= T:
+        raise reject("window", f"shorter than the text, which has {len(ids)} tokens", T)
+    if not any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T)):
+        raise reject("window", "long enough that some window holds the token that follows it", T)
+    return NamedSequences(windows_of(ids, T, embeddings(len(vocabulary), d_model, rng)), vocabulary)
+
+
+def windows_of(ids: IntArray, window: int, E: FloatArray) -> SequenceDataset:
+    """Every window of a text in ids, followed by its next token, where it holds that token."""
+    windows = np.lib.stride_tricks.sliding_window_view(ids, window)[:-1]
+    return SequenceDataset(windows, ids[window:], E, unrealizable="drop")
+
+
+def indexed_text(text: str, unit: Unit | None = None) -> tuple[Vocabulary, IntArray]:
+    """The vocabulary of a text, and the text in its ids (n_tokens,)."""
+    if not isinstance(text, str):
+        raise reject("text", "a string", type(text).__name__)
     cut = Characters() if unit is None else unit
     if isinstance(cut, type | str | bytes) or not hasattr(cut, "index") or not hasattr(cut, "join"):
         raise reject("unit", "Characters() or Words(...)", repr(unit))
     vocabulary, ids = cut.index(text)
     if len(ids) == 0:
         raise reject("text", "a text with at least one token", "none")
-    if len(ids) <= T:
-        raise reject("window", f"shorter than the text, which has {len(ids)} tokens", T)
-    if not any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T)):
-        raise reject("window", "long enough that some window holds the token that follows it", T)
-    windows = np.lib.stride_tricks.sliding_window_view(ids, T)[:-1]
-    data = SequenceDataset(windows, ids[T:], embeddings(len(vocabulary), d_model, rng), unrealizable="drop")
-    return NamedSequences(data, vocabulary)
+    return vocabulary, ids
 
 
 def embeddings(n_vocabulary: int, d_model: int | None, rng: Any) -> FloatArray:

@@ -35,6 +35,12 @@ def _as_names(names: Any, argument: str = "names") -> list[str]:
     return listed
 
 
+def quoted(name: str) -> str:
+    """A name in quotation marks: double ones, or single ones where it holds a double one."""
+    mark = "'" if '"' in name else '"'
+    return f"{mark}{name}{mark}"
+
+
 class Unit(Protocol):
     """What a text is cut into."""
 
@@ -99,6 +105,11 @@ class Vocabulary:
         """(n_vocabulary,) the names with signs for what would not be seen: ␣ for a space, ↵ for a new line."""
         return tuple("".join(_SIGNS.get(letter, letter) for letter in name) for name in self.names)
 
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """(n_vocabulary,) the names as `shown`, in quotation marks, so that they cannot be taken for signs of the text around them."""
+        return tuple(quoted(name) for name in self.shown)
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.names)}
@@ -143,13 +154,14 @@ class Words:
 
     Args:
         lowercase: whether a word is the same in capitals.
-        pattern: what a token is, a regular expression; by default a run of letters and digits with apostrophes inside, or a single mark.
+        pattern: what a token is, a regular expression; by default a run of letters and digits with apostrophes inside, a word in angle
+            brackets such as <unk>, a mark between two @ such as @-@, or a single mark.
         min_count: how often a word must occur to have an id of its own.
         max_vocabulary: how many words have an id of their own, the most frequent ones; None for all.
     """
 
     lowercase: bool = True
-    pattern: str = field(default=r"\w+(?:['’]\w+)*|[^\w\s]", repr=False)
+    pattern: str = field(default=r"\w+(?:['’]\w+)*|<\w+>|@[-,.]@|[^\w\s]", repr=False)
     min_count: int = 1
     max_vocabulary: int | None = 2_000
 
@@ -177,7 +189,8 @@ class Words:
         """The words that are frequent enough, and (n_words,) the text in their ids."""
         words = self.split(text)
         counts = sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0]))
-        kept = [word for word, count in counts if count >= self.min_count][: self.max_vocabulary]
+        frequent = [word for word, count in counts if count >= self.min_count and word != UNKNOWN]
+        kept = frequent[: self.max_vocabulary]
         unknown = len(kept) if len(kept) < len(counts) else None
         vocabulary = Vocabulary(tuple([*kept, UNKNOWN] if unknown is not None else kept), self, unknown)
         return vocabulary, vocabulary.ids(words)
