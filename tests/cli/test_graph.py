@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marginlens import svm
 from marginlens.data.sequence_files import write_sequences
 from marginlens.data.sequence_generators import figure_2
+from marginlens.data.sequence_splits import split_text_windows
 from marginlens.data.text_windows import text_windows
 from marginlens.data.vocabulary import Words
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import from_tables
+from marginlens.nexttoken import automaton as automaton_module
 from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.scores import WindowBigram
 from marginlens.svm.graph import graph_svm
 from one_command import command
 from tolerances import CONDITIONED, SVM_KKT
@@ -36,8 +40,9 @@ def example(here):
 
 @pytest.fixture
 def text(here):
-    """A short text as a file."""
+    """A short text as a file, beside a list of sequences."""
     Path("t.txt").write_text(TEXT, encoding="utf-8")
+    Path("s.json").write_text('{"sequences": [[0, 1], [1, 0], [0, 1], [2, 1]], "labels": [0, 0, 1, 1]}')
     return "t.txt"
 
 
@@ -46,9 +51,43 @@ def test_it_prints_priorities_and_separability(example):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("f.json: 7 sequences of 3 over 4 tokens, d_model = 4\n")
     assert "2 different last tokens, 1 of them without ties." in result.stdout
-    assert "After e2, level by level: {e1 e2 e3} > e4" in result.stdout
-    assert "After e1, level by level: e4 > e2 > e3 > e1" in result.stdout
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert '[1] = 3 equal tokens: "e1" "e2" "e3"' in lines
+    assert '[1] > "e4" (2)' in lines
+    assert (
+        lines.index('"e4" > "e2" (1)  "e1" (1)')
+        < lines.index('"e2" > "e3" (1)  "e1" (1)')
+        < lines.index('"e3" > "e1" (1)')
+    )
     assert "Graph-SVM of all last tokens: The shortest vector was found" in result.stdout
+
+
+def test_only_what_the_sequences_compare_is_ranked(here):
+    """Two tokens on one level of the graph, and two chains side by side: nothing stands between them."""
+    listed = {
+        "sequences": [["a", ">", "z"], ["a", ">", "z"], ["b", "<unk>", "z"], [">", "x", "z"]],
+        "labels": ["a", "a", "b", ">"],
+    }
+    Path("s.json").write_text(json.dumps(listed))
+    (row,) = numbers("s.json")["graphs"]
+    pairs = {(one["above"], one["below"]): one for one in row["order"]["pairs"]}
+    assert set(pairs) == {("a", ">"), ("a", "z"), ("b", "<unk>"), ("b", "z"), (">", "x"), (">", "z")}
+    assert (pairs["a", ">"]["sequences"], pairs["a", ">"]["first"]) == (2, 0)
+    assert pairs[">", "x"]["first"] == 3
+    assert row["order"]["compared"] == {"directly": 6, "through_chains": 1, "not": 8}
+    shown = graph("s.json").stdout
+    assert '"a" > ">" (2)  "z" (2)' in shown
+    assert '"b" > "<unk>" (1)  "z" (1)' in shown
+
+
+def test_the_sequences_that_say_so_can_be_found(text):
+    told = numbers(text, "--window", "6", "--last", "o")["graphs"][0]["order"]
+    assert told["pairs"]
+    for pair in told["pairs"]:
+        window = TEXT[pair["first"] : pair["first"] + 6]
+        assert window.endswith("o")
+        assert pair["below"].replace("␣", " ").replace("↵", "\n") in window
+        assert pair["above"].replace("␣", " ") == TEXT[pair["first"] + 6]
 
 
 def test_its_json_holds_the_same_numbers(example):
@@ -72,7 +111,12 @@ def test_what_cannot_be_separated_is_said_with_a_proof(here):
     told = numbers("c.json")["separability"]
     assert (told["separable"], told["status"], told["margin"]) == (False, "INFEASIBLE", 0.0)
     assert told["residual"] <= SVM_KKT
-    assert "Farkas residual" in graph("c.json").stdout
+    rankings = {(one["last"], one["above"], one["below"], one["sequences"]) for one in told["conflict"]["rankings"]}
+    assert rankings == {("1", "0", "1", 1), ("1", "2", "1", 1)}
+    shown = " ".join(graph("c.json").stdout.split())
+    assert "Farkas residual" in shown
+    assert 'After "1", 2 rankings contradict each other' in shown
+    assert '"0" over "1" (weight 0.5), "2" over "1" (weight 0.5)' in shown
 
 
 @pytest.mark.parametrize(("options", "unit"), [((), None), (("--words",), Words(max_vocabulary=300))])
@@ -95,12 +139,12 @@ def test_the_three_most_frequent_last_tokens_are_shown(text):
     assert [row["samples"] for row in told["graphs"]] == counts[:3]
 
 
-def test_a_long_order_is_cut_between_tokens(here):
-    names = [letter * 60 for letter in "abcde"]
-    chain = {"sequences": [[0, 1, 4], [1, 2, 4], [2, 3, 4], [3, 4]], "labels": [0, 1, 2, 3], "vocabulary": names}
-    Path("c.json").write_text(json.dumps(chain))
-    (row,) = numbers("c.json")["graphs"]
-    assert row["priority"] == f"{names[0]} > {names[1]} > {names[2]} > …"
+def test_a_long_order_is_cut_and_counted(here):
+    names = [f"t{i:02}" for i in range(40)]
+    star = {"sequences": [[*range(40)]], "labels": [0], "vocabulary": names}
+    Path("c.json").write_text(json.dumps(star))
+    assert len(numbers("c.json")["graphs"][0]["order"]["above"]) == 39
+    assert "and 27 more" in graph("c.json").stdout
 
 
 def test_last_tokens_are_chosen_by_name_or_by_sign(text):
@@ -124,6 +168,37 @@ def test_the_automaton_continues_a_prefix(text):
     assert set(told["text"]) <= set("or not t")  # attention outputs what it reads
     again = graph(text, "--window", "6", "--prefix", "or not t", "--tokens", "12", "--seed", "3")
     assert "The automaton continues:\nor not t" in again.stdout
+
+
+def test_the_automaton_is_scored_on_what_is_held_out(text):
+    options = ("--window", "3", "--held-out", "0.5")
+    told = numbers(text, *options)
+    split = split_text_windows(TEXT, 3, held_out=0.5)
+    automaton = NextTokenAutomaton.fit(split.training.data)
+    scores = {row["rule"]: row for row in told["prediction"]["scores"]}
+    assert told["samples"] == len(split.training.data)
+    assert told["held_out"] == len(split.held_out)
+    assert {row["on"] for row in scores.values()} == {"held out"}
+    assert scores["automaton"]["accuracy"] == automaton.score(split.held_out).accuracy
+    bigram = WindowBigram.fit(split.training.data).score(split.held_out)
+    assert scores["bigram of the same windows"]["accuracy"] == bigram.accuracy
+    assert "bigram of all of the text" in scores
+    assert "Prediction of sequences held out" in graph(text, *options).stdout
+    listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
+    assert (listed["samples"], listed["held_out"]) == (3, 1)
+
+
+def test_graph_svm_is_solved_once(text, monkeypatch):
+    solved = []
+
+    def counted(*arguments, **options):
+        solved.append(1)
+        return graph_svm(*arguments, **options)
+
+    for module in (svm, automaton_module):
+        monkeypatch.setattr(module, "graph_svm", counted)
+    numbers(text, "--window", "6", "--prefix", "or not t")
+    assert len(solved) == 1
 
 
 def test_data_without_an_automaton_say_why(here):
@@ -198,6 +273,8 @@ def test_the_edges_it_keeps_are_those_of_the_graphs(text):
         (("t.txt", "--words", "--vocabulary", "0"), "'vocabulary' argument must be a whole number of at least 1"),
         (("t.txt", "--prefix", "to", "--seed", "-1"), "'seed' argument must be a whole number of at least 0"),
         (("t.txt", "--tokens", "5"), "'tokens' argument must be left out unless a prefix is to be continued"),
+        (("t.txt", "--held-out", "1"), "'held_out' argument must be a share between 0 and 1, such as 0.1; got 1"),
+        (("t.txt", "--held-out", "0.1"), "'held_out' argument must be such that some window of the held-out part"),
         (("t.txt", "--drop"), "'drop' argument must be left out for a text"),
         (("t.txt", "--plot", "a.pdf"), "'plot' argument must be a name that ends in .png or .svg"),
         (("t.txt", "--save", "a.txt"), "'save' argument must be a name that ends in .json"),
@@ -206,6 +283,7 @@ def test_the_edges_it_keeps_are_those_of_the_graphs(text):
         (("f.json", "--words"), "'words' argument must be left out for a .json file"),
         (("bad.json",), "which is no JSON"),
         (("lacking.json",), "1 samples without their label (indices 0; label 1 of sample 0)"),
+        (("lacking.json",), "Leave them out with --drop."),
         (("twins.json",), "the same row for tokens 0 and 1"),
     ],
 )

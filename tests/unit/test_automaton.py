@@ -265,7 +265,9 @@ def test_an_unknown_last_token_and_an_unseen_pair_are_said():
     assert "Inferred" not in guessed
     ranked = NextTokenAutomaton.fit(SequenceDataset([[A, B, D], [B, C, D]], [A, B], np.eye(4))).explain([A, C, D])
     assert ranked.winners[0].token == A
-    assert "not seen in training: that this comes before 2" in str(ranked)
+    assert "Ties and chains of such rankings put this before 2" in str(ranked)
+    apart = NextTokenAutomaton.fit(SequenceDataset([[A, B, 4, D], [C, D]], [A, C], np.eye(5)))
+    assert "not seen in training: that this comes before 2" in str(apart.explain([A, C, D]))
     apart = NextTokenAutomaton.fit(SequenceDataset([[A, B], [C, B]], [A, C], np.eye(4))).explain([A, C, B])
     assert not apart.is_ranked
     assert "the data do not compare them" in str(apart)

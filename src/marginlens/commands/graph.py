@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
 
 WINDOW = 16  # tokens of a window unless said otherwise
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
+_RANKING_LINES = 12  # components above others that the terminal lists for a last token, and
+_LOWER = 12  # components below each; JSON has all
+_MEMBERS = 40  # tokens of a component that the terminal lists
 
 SequenceFile = Annotated[
     Path,
@@ -52,6 +60,15 @@ def graph(
             metavar="TOKEN", help="Show this last token; repeat it for several.", show_default="most frequent"
         ),
     ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Learn from the rest alone, and say how well this share is predicted: the end of a text, or sequences of a .json "
+            "file drawn at random. 0.1 is a good choice.",
+            show_default="none",
+        ),
+    ] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Let the automaton of the data continue this text.")
     ] = None,
@@ -59,7 +76,9 @@ def graph(
         int | None,
         typer.Option(metavar="N", help="How many tokens to continue it by.", show_default=str(_CONTINUED)),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of random embeddings and of the continuation.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Of random embeddings, of sequences held out and of the continuation.")
+    ] = 0,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.png", help="Draw the graphs of the shown last tokens there.")
@@ -74,7 +93,7 @@ def graph(
     """
     with one_sentence():
         from marginlens.commands import graph_answers as work
-        from marginlens.report.terminal import Bars, console
+        from marginlens.report.terminal import console
 
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
@@ -82,28 +101,73 @@ def graph(
         source = _source(file, (window, words, vocabulary, d_model, drop, seed))
         for place, argument, ends in ((plot, "plot", (".png", ".svg")), (save, "save", (".json",))):
             work.check_output(place, argument, ends)
-        with Bars(console(stderr=True)) as bars:
-            bar = bars.bar("Ranking tokens")
-            bar.expect(4)
-            found = source.read()
-            n_tokens = _CONTINUED if tokens is None else tokens
-            bar.advance()
+        out = None if as_json else console()
+        with _stage("Ranking tokens"):
+            found = source.read() if held_out is None else source.split(held_out)
             answer = work.Answer.of(file, source, found, last)
-            wanted = None if prefix is None else work.Prefix.of(found, prefix, n_tokens, seed, source.window)
-            bar.advance()
-            told = answer.told()
-            bar.advance()
-            if wanted is not None:
-                told["continuation"] = wanted.continued(found)
-            bar.advance()
+            n_tokens = _CONTINUED if tokens is None else tokens
+            wanted = None if prefix is None else work.Prefix.of(answer.found, prefix, n_tokens, seed, source.window)
+            row = answer.rankings()
+        if out is not None:
+            _show_rankings(out, row)
         if plot is not None:
             work.draw(answer, plot)
         if save is not None:
-            work.save(answer, save)
-        if as_json:
-            typer.echo(answers.as_json(told))
-        else:
-            _show(console(), told, [str(place) for place in (plot, save) if place is not None])
+            work.save(answer, save, held_out)
+        solution = _solved(answer.found.data.E, answer.graphs)
+        row["separability"] = work.separability(answer.found, answer.graphs, solution)
+        if out is not None:
+            _show_separability(out, row["separability"])
+        if prefix is not None or held_out is not None:
+            with _stage("Making the automaton"):
+                automaton = work.fitted(answer, solution)
+            row["prediction"] = {"reason": automaton if isinstance(automaton, str) else "", "scores": []}
+            if not isinstance(automaton, str):
+                with _stage("Predicting"):
+                    row["prediction"]["scores"] = work.prediction_rows(answer, automaton)
+            if out is not None:
+                _show_prediction(out, row["prediction"])
+            if wanted is not None:
+                with _stage("Continuing"):
+                    row["continuation"] = wanted.continued(answer.found, automaton)
+                if out is not None:
+                    _show_continuation(out, row["continuation"])
+        if out is None:
+            typer.echo(answers.as_json(row))
+            return
+        if prefix is None and held_out is None:
+            out.print(
+                "How well such an order predicts: --held-out 0.1 measures it on windows that are left out.",
+                markup=False,
+            )
+        for place in (plot, save):
+            if place is not None:
+                out.print(f"Written to {place}", markup=False)
+
+
+@contextmanager
+def _stage(title: str) -> Iterator[Any]:
+    """A bar on stderr while one part of the work is done; it is gone before results are printed."""
+    from marginlens.report.terminal import Bars, console
+
+    with Bars(console(stderr=True)) as bars:
+        yield bars.bar(title)
+
+
+def _solved(E: Any, graphs: Any) -> Any:
+    """The Graph-SVM of all last tokens, with a bar that counts them."""
+    from marginlens.svm import graph_svm
+
+    with _stage("Solving Graph-SVM") as bar:
+        before = 0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal before
+            bar.expect(total)
+            bar.advance(done - before)
+            before = done
+
+        return graph_svm(E, graphs, progress=progress)
 
 
 def _source(file: Path, options: tuple[int | None, bool, int | None, int | None, bool, int]) -> Any:
@@ -117,7 +181,7 @@ def _source(file: Path, options: tuple[int | None, bool, int | None, int | None,
         for name, value in given.items():
             if value is not None:
                 raise reject(name, "left out for a .json file, which lists its sequences", value)
-        return JsonSource(file, drop)
+        return JsonSource(file, drop, seed)
     if drop:
         raise reject("drop", "left out for a text, whose windows are dropped and counted anyway", "it")
     if vocabulary is not None and not words:
@@ -131,38 +195,121 @@ def _source(file: Path, options: tuple[int | None, bool, int | None, int | None,
 # ---- the terminal
 
 
-def _show(out: Console, told: dict[str, Any], written: list[str]) -> None:
+def _show_rankings(out: Console, row: dict[str, Any]) -> None:
     from marginlens.report.terminal import rows_table
 
-    out.print(f"{told['file']}: {told['size']}", markup=False)
-    out.print(_of_all(told), markup=False)
-    rows = [{name: _cell(value) for name, value in row.items() if name != "priority"} for row in told["graphs"]]
-    out.print(rows_table("Priorities by last token", rows))
-    for row in told["graphs"]:
-        out.print(f"After {row['last']}, level by level: {row['priority']}", markup=False)
-    separable = told["separability"]
-    out.print(f"Graph-SVM of all last tokens: {separable['meaning']} {separable['proof']}", markup=False)
-    if "continuation" in told:
-        _show_continuation(out, told["continuation"])
-    for place in written:
-        out.print(f"Written to {place}", markup=False)
+    out.print(f"{row['file']}: {row['size']}", markup=False)
+    out.print(_of_all(row), markup=False)
+    cells = [
+        {name: quoted(value) if name == "last" else _cell(value) for name, value in one.items() if name != "order"}
+        for one in row["graphs"]
+    ]
+    out.print(rows_table("Priorities by last token", cells))
+    for one in row["graphs"]:
+        _show_order(out, one)
 
 
-def _of_all(told: dict[str, Any]) -> str:
-    dropped = told["dropped"]
-    share = f" ({dropped / (dropped + told['samples']):.0%})" if dropped else ""
+def _show_order(out: Console, row: dict[str, Any]) -> None:
+    """The components that sequences rank above others, with how many say so, and nothing that they do not say."""
+    order, last = row["order"], quoted(row["last"])
+    compared = order["compared"]
+    total = sum(compared.values())
+    if not total:
+        out.print(
+            f"After {last} all {row['tokens']} tokens are equal."
+            if row["tokens"] > 1
+            else f"After {last} there is one token.",
+            markup=False,
+        )
+        return
+    rest = f", {compared['not']} not at all" if compared["not"] else ""
+    chains = f", {compared['through_chains']} through chains" if compared["through_chains"] else ""
+    out.print(
+        f"After {last}, {compared['directly']} of {total} pairs of components are ranked by sequences{chains}{rest}. "
+        "Above > below (sequences that say so):",
+        markup=False,
+    )
+    several = [part for part, members in enumerate(order["equal"]) if len(members) > 1]
+    names = {part: quoted(members[0]) for part, members in enumerate(order["equal"])}
+    for number, part in enumerate(several, 1):
+        members = order["equal"][part]
+        names[part] = f"[{number}]"
+        more = f" … {len(members)} in all" if len(members) > _MEMBERS else ""
+        _indented(out, f"[{number}] = {len(members)} equal tokens: {' '.join(map(quoted, members[:_MEMBERS]))}{more}")
+    below: dict[int, list[tuple[int, int]]] = {}
+    for pair in order["above"]:
+        below.setdefault(pair["component"], []).append((pair["sequences"], pair["over"]))
+    ranked = sorted(below.items(), key=lambda item: (-sum(times for times, _ in item[1]), item[0]))
+    for upper, lower in ranked[:_RANKING_LINES]:
+        lower.sort(key=lambda pair: (-pair[0], pair[1]))
+        listed = "  ".join(f"{names[part]} ({times})" for times, part in lower[:_LOWER])
+        more = f"  and {len(lower) - _LOWER} more" if len(lower) > _LOWER else ""
+        _indented(out, f"{names[upper]} > {listed}{more}")
+    if len(ranked) > _RANKING_LINES:
+        _indented(out, f"and {len(ranked) - _RANKING_LINES} more components above others; --json lists them all.")
+
+
+def _indented(out: Console, text: str) -> None:
+    out.print(Padding(Text(text), (0, 0, 0, 2)))
+
+
+def _show_separability(out: Console, row: dict[str, Any]) -> None:
+    out.print(f"Graph-SVM of all last tokens: {row['meaning']} {row['proof']}", markup=False)
+    if "conflict" in row:
+        out.print(row["conflict"]["sentence"], markup=False)
+        counts = [one["sequences"] for one in row["conflict"]["rankings"]]
+        said = f"{counts[0]}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        out.print(
+            f"Sequences that say so: {said} for each ranking. Linearly independent embeddings, such as one-hot ones, separate "
+            "every order; --json lists the rows in conflict.",
+            markup=False,
+        )
+
+
+def _show_prediction(out: Console, row: dict[str, Any]) -> None:
+    from marginlens.report.terminal import rows_table
+
+    if row["reason"]:
+        out.print(row["reason"], markup=False)
+        return
+    cells = [
+        {
+            "rule": one["rule"],
+            "sequences": one["samples"],
+            "accuracy": f"{one['accuracy']:.3f}",
+            "log-loss": f"{one['finite_log_loss']:.3f}",
+            "impossible": f"{one['impossible']:.2%}",
+            **({"unknown": f"{one['unknown']:.2%}"} if any(other["unknown"] for other in row["scores"]) else {}),
+        }
+        for one in row["scores"]
+    ]
+    new = row["scores"][0]["on"] == "held out"
+    out.print(
+        rows_table("Prediction of sequences held out" if new else "Prediction of the sequences it was made from", cells)
+    )
+    where = "" if new else " --held-out 0.1 measures it on windows that are left out."
+    out.print(
+        "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among the "
+        f"tokens of the sequence.{where}",
+        markup=False,
+    )
+
+
+def _of_all(row: dict[str, Any]) -> str:
+    dropped = row["dropped"]
+    share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
     left_out = f"{dropped} sequences{share} lack the token that follows them and are left out. " if dropped else ""
-    return f"{left_out}{told['last_tokens']} different last tokens, {told['acyclic']} of them without ties."
+    held_out = f"{row['held_out']} others are held out. " if "held_out" in row else ""
+    return f"{left_out}{held_out}{row['last_tokens']} different last tokens, {row['acyclic']} of them without ties."
 
 
 def _cell(value: Any) -> Any:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-def _show_continuation(out: Console, told: dict[str, Any]) -> None:
-    if told["reason"]:
-        out.print(told["reason"], markup=False)
+def _show_continuation(out: Console, row: dict[str, Any]) -> None:
+    if row["reason"]:
         return
-    out.print(told["explanation"], markup=False)
+    out.print(row["explanation"], markup=False)
     out.print("The automaton continues:", style="bold")
-    out.print(told["whole"], markup=False)
+    out.print(row["whole"], markup=False)

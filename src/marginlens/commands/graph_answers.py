@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,19 @@ import numpy as np
 
 from marginlens.commands.graph_sources import Source
 from marginlens.data.files import check_place, write_whole
+from marginlens.data.sequence_splits import SequenceSplit
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import IntArray
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.graphs import PriorityGraph, priority_graphs
+from marginlens.graphs import PriorityGraph, component_order, priority_graphs, ranking_evidence
 from marginlens.graphs.export import to_table
-from marginlens.graphs.order import component_levels
-from marginlens.svm import Status
+from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.scores import WindowBigram
+from marginlens.svm import GraphSolution, Status, graph_conflict
+from marginlens.svm.graph_conflict import conflict_rows
 
 _SHOWN = 3  # last tokens that are shown unless chosen
-_LISTED = 200  # letters of an order that a row shows
 _PACKAGES = ("python", "marginlens", "numpy", "scipy")
 _DISTRIBUTION = 10  # next tokens that are listed
 
@@ -38,33 +40,39 @@ class Answer:
     found: NamedSequences
     graphs: dict[int, PriorityGraph]
     shown: list[int]
+    split: SequenceSplit | None = None
 
     @classmethod
-    def of(cls, file: Path, source: Source, found: NamedSequences, last: Sequence[str] | None) -> Answer:
+    def of(
+        cls, file: Path, source: Source, found: NamedSequences | SequenceSplit, last: Sequence[str] | None
+    ) -> Answer:
         """Rank the tokens; `last` names the last tokens to show, the most frequent ones by default."""
-        graphs = priority_graphs(found.data)
-        counts = np.bincount(found.data.last, minlength=found.data.n_vocabulary)
+        split = found if isinstance(found, SequenceSplit) else None
+        named = found.training if isinstance(found, SequenceSplit) else found
+        graphs = priority_graphs(named.data)
+        counts = np.bincount(named.data.last, minlength=named.data.n_vocabulary)
         frequent = [int(k) for k in np.argsort(-counts, kind="stable") if counts[k]]
         shown = (
             frequent[:_SHOWN]
             if not last
-            else list(dict.fromkeys(_last(name, found.vocabulary, graphs) for name in last))
+            else list(dict.fromkeys(_last(name, named.vocabulary, graphs) for name in last))
         )
-        return cls(file, source, found, graphs, shown)
+        return cls(file, source, named, graphs, shown, split)
 
-    def told(self) -> dict[str, Any]:
-        """All answers as plain values."""
+    def rankings(self) -> dict[str, Any]:
+        """What the graphs say, as plain values."""
         data = self.found.data
+        held_out = {} if self.split is None else {"held_out": len(self.split.held_out)}
         return {
             "file": str(self.file),
-            "size": _size(data),
+            "size": size_of(data),
             "settings": self.source.settings(),
             "samples": len(data),
             "dropped": len(data.dropped),
+            **held_out,
             "last_tokens": len(self.graphs),
             "acyclic": sum(graph.is_acyclic for graph in self.graphs.values()),
             "graphs": [self._row(k) for k in self.shown],
-            "separability": _separability(data, self.graphs),
         }
 
     def _row(self, last: int) -> dict[str, Any]:
@@ -79,7 +87,27 @@ class Answer:
             "strict_pairs": len(graph.strict),
             "tied_pairs": sum(size * (size - 1) // 2 for size in sizes),
             "acyclic": graph.is_acyclic,
-            "priority": _priority(graph, names),
+            "order": self._order(graph, names),
+        }
+
+    def _order(self, graph: PriorityGraph, names: Sequence[str]) -> dict[str, Any]:
+        """Which components the sequences rank above which, how many say so, and the pairs of tokens behind it."""
+        data = self.found.data
+        evidence, order = ranking_evidence(data, graph), component_order(graph)
+        original = np.delete(np.arange(len(data) + len(data.dropped)), data.dropped)  # the indices before dropping
+        count = graph.n_components * (graph.n_components - 1) // 2
+        direct, reached = int(order.direct.sum()), int(order.reach.sum())
+        return {
+            "equal": [[names[token] for token in part] for part in graph.components],
+            "compared": {"directly": direct, "through_chains": reached - direct, "not": count - reached},
+            "above": [
+                {"component": int(upper), "over": int(lower), "sequences": int(times)}
+                for (upper, lower), times in zip(evidence.components.tolist(), evidence.component_samples, strict=True)
+            ],
+            "pairs": [
+                {"above": names[i], "below": names[j], "sequences": int(times), "first": int(original[first])}
+                for (i, j), times, first in zip(evidence.pairs.tolist(), evidence.samples, evidence.first, strict=True)
+            ],
         }
 
 
@@ -92,7 +120,7 @@ def check_output(place: Path | None, argument: str, ends: tuple[str, ...]) -> No
     check_place(place, argument)
 
 
-def _last(name: str, vocabulary: Vocabulary, graphs: dict[int, PriorityGraph]) -> int:
+def _last(name: str, vocabulary: Vocabulary, graphs: Mapping[int, PriorityGraph]) -> int:
     """The id of a last token given by its name, or by the sign that stands for it."""
     known = {
         **{sign: k for k, sign in enumerate(vocabulary.shown)},
@@ -105,54 +133,69 @@ def _last(name: str, vocabulary: Vocabulary, graphs: dict[int, PriorityGraph]) -
     return known[name]
 
 
-def _size(data: SequenceDataset) -> str:
+def size_of(data: SequenceDataset) -> str:
+    """The size of a dataset in words."""
     upto = "" if np.ptp(data.lengths) == 0 else "up to "
     counted = f"{len(data)} sequences of {upto}{int(data.lengths.max())}"
     return f"{counted} over {data.n_vocabulary} tokens, d_model = {data.d_model}"
 
 
-def _priority(graph: PriorityGraph, names: Sequence[str]) -> str:
-    """The components level by level, tokens of equal priority in braces."""
-    levels: list[list[str]] = [[] for _ in range(int(component_levels(graph).max()) + 1)]
-    for part, level in zip(graph.components, component_levels(graph), strict=True):
-        written = " ".join(names[token] for token in part)
-        levels[level].append(written if len(part) == 1 else f"{{{written}}}")
-    text = " > ".join(" ".join(level) for level in levels)
-    return text if len(text) <= _LISTED else text[:_LISTED].rsplit(" ", 1)[0] + " …"
-
-
-def _separability(data: SequenceDataset, graphs: dict[int, PriorityGraph]) -> dict[str, Any]:
-    """Whether one W ranks all tokens of all last tokens as the graphs say."""
-    from marginlens.svm.graph import graph_svm
-
-    solution = graph_svm(data.E, graphs)
+def separability(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
+    """Whether one W ranks all tokens of all last tokens as the graphs say, and if not, which tokens are in conflict."""
     infeasible = solution.status is Status.INFEASIBLE
     residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
-    return {
+    row: dict[str, Any] = {
         "separable": solution.status in (Status.OPTIMAL, Status.TRIVIAL),
         "status": solution.status.name,
         "meaning": solution.status.value,
         "margin": float(solution.margin),
         "residual": residual,
-        "smallest_gap": None if infeasible else _smallest_gap(data, graphs, solution.x),
+        "smallest_gap": None if infeasible else _smallest_gap(solution),
         "strict_pairs": sum(len(graph.strict) for graph in graphs.values()),
         "proof": f"Farkas residual {residual:.1g}."
         if infeasible
         else f"Margin {solution.margin:.4g}, KKT residual {residual:.1g}.",
     }
+    if infeasible:
+        row["conflict"] = _conflict(found, graphs, solution)
+    return row
 
 
-def _smallest_gap(data: SequenceDataset, graphs: dict[int, PriorityGraph], W: FloatArray) -> float | None:
+def _conflict(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
+    """The tokens that contradict each other, with the sequences that rank them so."""
+    conflict, data = graph_conflict(solution), found.data
+    row = conflict_rows(conflict, found.vocabulary.shown)
+    evidence = {k: ranking_evidence(data, graphs[k]) for k in conflict.last_tokens}
+    for ranking, (k, i, j) in zip(row["rankings"], conflict.pairs.tolist(), strict=True):
+        place = np.flatnonzero((evidence[k].pairs == [i, j]).all(axis=1))
+        ranking["sequences"] = int(evidence[k].samples[place].sum())
+    return {**row, "sentence": conflict.describe(found.vocabulary.quoted)}
+
+
+def _smallest_gap(solution: GraphSolution) -> float | None:
     """The smallest (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k; None where nothing is strict."""
-    gaps = []
-    for k, graph in graphs.items():
-        height = data.E @ (W @ data.E[k])
-        gaps.append(height[graph.strict[:, 0]] - height[graph.strict[:, 1]])
-    found = np.concatenate(gaps)
-    return float(found.min()) if len(found) else None
+    gaps = solution.rows.apply(solution.x.reshape(-1))
+    return float(gaps.min()) if len(gaps) else None
 
 
 # ---- the automaton
+
+
+def prediction_rows(answer: Answer, automaton: NextTokenAutomaton) -> list[dict[str, Any]]:
+    """How well the automaton predicts, beside bigrams that may choose among the same tokens: one row for each rule and each part."""
+    training, split = answer.found.data, answer.split
+    rules: dict[str, NextTokenAutomaton | WindowBigram] = {
+        "automaton": automaton,
+        "bigram of the same windows": WindowBigram.fit(training),
+    }
+    if split is not None and split.text is not None:
+        rules["bigram of all of the text"] = WindowBigram.of_text(split.text, training.n_vocabulary)
+    parts = {"held out": split.held_out} if split is not None else {"the same as learned from": training}
+    return [
+        {"on": part, "rule": name, **rule.score(data).to_dict()}
+        for part, data in parts.items()
+        for name, rule in rules.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -173,13 +216,11 @@ class Prefix:
             raise reject("prefix", "at least one token", repr(text))
         return cls(text, ids, whole_number(n_tokens, "tokens", at_least=0), seed, window)
 
-    def continued(self, found: NamedSequences) -> dict[str, Any]:
+    def continued(self, found: NamedSequences, automaton: NextTokenAutomaton | str) -> dict[str, Any]:
         """What the automaton says follows, why, and how it goes on from there; or the reason why there is none."""
-        from marginlens.nexttoken.automaton import NextTokenAutomaton
-
         seen = self.ids if self.window is None else self.ids[-self.window :]
         names = found.vocabulary.shown
-        told: dict[str, Any] = {
+        row: dict[str, Any] = {
             "prefix": self.text,
             "reason": "",
             "next": [],
@@ -187,18 +228,26 @@ class Prefix:
             "text": "",
             "whole": "",
         }
-        try:
-            automaton = NextTokenAutomaton.fit(found.data)
-        except InputError as problem:
-            return {**told, "reason": str(problem)}
+        if isinstance(automaton, str):
+            return {**row, "reason": automaton}
         probability = automaton.predict_proba(seen)
         likely = [int(k) for k in np.argsort(-probability, kind="stable")[:_DISTRIBUTION] if probability[k] > 0.0]
-        told["next"] = [{"token": names[k], "probability": float(probability[k])} for k in likely]
-        told["explanation"] = str(automaton.explain(seen, names))
+        row["next"] = [{"token": names[k], "probability": float(probability[k])} for k in likely]
+        row["explanation"] = str(automaton.explain(seen, found.vocabulary.quoted))
         ids = automaton.sample(self.ids, self.n_tokens, self.seed, window=self.window)
-        told["text"] = found.vocabulary.decode(ids)
-        told["whole"] = found.vocabulary.decode(np.concatenate([self.ids, ids]))
-        return told
+        row["text"] = found.vocabulary.decode(ids)
+        row["whole"] = found.vocabulary.decode(np.concatenate([self.ids, ids]))
+        return row
+
+
+def fitted(answer: Answer, solution: GraphSolution) -> NextTokenAutomaton | str:
+    """The automaton of the data, given their Graph-SVM; or the sentence that says why there is none."""
+    if solution.status is Status.INFEASIBLE:
+        return "There is no automaton, because the Graph-SVM of the data has no solution."
+    try:
+        return NextTokenAutomaton.fit(answer.found.data, graphs=answer.graphs, priority=solution)
+    except InputError as problem:
+        return str(problem)
 
 
 # ---- files
@@ -215,13 +264,14 @@ def draw(answer: Answer, place: Path) -> None:
     write_whole(place, form(fig), "plot")
 
 
-def save(answer: Answer, place: Path) -> None:
+def save(answer: Answer, place: Path, held_out: float | None) -> None:
     """Keep the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
     from marginlens.versions import versions
 
     data, vocabulary = answer.found.data, answer.found.vocabulary
     chosen = [word for k in answer.shown for word in ("--last", vocabulary.shown[k])]
-    command = ["marginlens", "graph", answer.file.name, *answer.source.options(), *chosen, "--save", place.name]
+    parts = [] if held_out is None else ["--held-out", repr(held_out)]
+    command = ["marginlens", "graph", answer.file.name, *answer.source.options(), *parts, *chosen, "--save", place.name]
     kept = {
         "command": shlex.join(command),
         "file": answer.file.name,

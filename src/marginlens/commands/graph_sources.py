@@ -1,4 +1,4 @@
-"""What `marginlens graph` reads: windows of a text, or sequences that a JSON file lists."""
+"""What `marginlens graph`, `solve` and `train` read of next tokens: windows of a text, or sequences that a JSON file lists."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.data.sequence_files import read_sequences
+from marginlens.data.sequence_splits import SequenceSplit, split_sequences, split_text_windows
+from marginlens.data.sequences import reject_unrealizable
 from marginlens.data.text_windows import read_text, text_windows
 from marginlens.data.vocabulary import NamedSequences, Unit, Words
 
@@ -24,6 +26,11 @@ class TextSource:
     def read(self) -> NamedSequences:
         """The windows, and the names of their tokens."""
         return text_windows(read_text(self.file), self.window, self.unit, d_model=self.d_model, rng=self.seed)
+
+    def split(self, held_out: float) -> SequenceSplit:
+        """The windows of the beginning of the text, and those of its end."""
+        text = read_text(self.file)
+        return split_text_windows(text, self.window, self.unit, held_out=held_out, d_model=self.d_model, rng=self.seed)
 
     def settings(self) -> dict[str, Any]:
         """What decides what is read, besides the file."""
@@ -43,11 +50,21 @@ class JsonSource:
 
     file: Path
     drop: bool
+    seed: int = 0
     window: int | None = None
 
     def read(self) -> NamedSequences:
         """The sequences, and the names of their tokens."""
-        return read_sequences(self.file, unrealizable="drop" if self.drop else "refuse")
+        if self.drop:
+            return read_sequences(self.file, unrealizable="drop")
+        found = read_sequences(self.file, unrealizable="keep")
+        if len(found.data.unrealizable):
+            raise reject_unrealizable(found.data.unrealizable, found.data.labels, "Leave them out with --drop.")
+        return found
+
+    def split(self, held_out: float) -> SequenceSplit:
+        """Some of the sequences at random, and the others."""
+        return split_sequences(self.read(), held_out=held_out, rng=self.seed)
 
     def settings(self) -> dict[str, Any]:
         """What decides what is read, besides the file."""
@@ -55,7 +72,7 @@ class JsonSource:
 
     def options(self) -> list[str]:
         """The options of the command line that read it so."""
-        return ["--drop"] if self.drop else []
+        return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
 
 
 Source = TextSource | JsonSource

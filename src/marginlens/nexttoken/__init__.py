@@ -30,6 +30,7 @@ from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
 from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
 from marginlens.nexttoken.path_law import PathLaw, path_law
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
+from marginlens.nexttoken.scores import PredictionScore, WindowBigram
 from marginlens.nexttoken.smoothness import (
     nexttoken_smoothness,
     sharp_smoothness,
@@ -50,11 +51,13 @@ __all__ = [
     "NextTokenPath",
     "PathExpansion",
     "PathLaw",
+    "PredictionScore",
     "Rival",
     "ScaledMatrix",
     "SquaredLoss",
     "SquaredProbability",
     "TieBreak",
+    "WindowBigram",
     "check_head",
     "check_loss",
     "cyclic_correction",

@@ -8,18 +8,24 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.graphs import PriorityGraph, priority_graphs
+from marginlens.graphs import PriorityGraph, component_order, priority_graphs
+from marginlens.graphs.priority import as_graphs
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.explanation import TIE, Explanation, Rival, TieBreak
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
+from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
+from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
-from marginlens.svm import MarginSolution, Status, graph_svm
+from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.graph_columns import is_orthonormal
+
+_THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 
 
 @implements("C", "Abstract")
@@ -52,15 +58,25 @@ class NextTokenAutomaton:
     data: SequenceDataset
 
     @classmethod
-    def fit(cls, ds: SequenceDataset) -> NextTokenAutomaton:
-        """The automaton of a dataset, from its priority graphs, its Graph-SVM and its cyclic correction (log-loss, C Eᵀ = I)."""
-        graphs = priority_graphs(as_sequences(ds))
-        priority = graph_svm(ds.E, graphs)
+    def fit(
+        cls,
+        ds: SequenceDataset,
+        *,
+        graphs: Mapping[int, PriorityGraph] | None = None,
+        priority: GraphSolution | None = None,
+    ) -> NextTokenAutomaton:
+        """The automaton of a dataset, from its priority graphs, its Graph-SVM and its cyclic correction (log-loss, C Eᵀ = I).
+
+        Samples that lack their label play no part, because under C Eᵀ = I they have no gradient.
+
+        Args:
+            graphs, priority: `priority_graphs(ds)` and `graph_svm(ds.E, graphs)` where they have been computed already.
+        """
+        ds = as_sequences(ds).realizable()
+        graphs = priority_graphs(ds) if graphs is None else as_graphs(graphs, ds.n_vocabulary)
+        priority = graph_svm(ds.E, graphs) if priority is None else _checked(priority, ds)
         if priority.status not in (Status.OPTIMAL, Status.TRIVIAL):
-            raise InputError(
-                f"The data have no automaton: their Graph-SVM is {priority.status.name.lower()}. {priority.status.value} "
-                f"More embedding dimensions than d_model = {ds.d_model} make the {ds.n_vocabulary} tokens separable."
-            )
+            raise InputError(f"The data have no automaton: {_no_solution(priority)}")
         mix = cyclic_correction(ds, graphs=graphs)
         if mix.status not in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL):
             raise InputError(
@@ -158,12 +174,11 @@ class NextTokenAutomaton:
     def _columns(self, last: int) -> tuple[FloatArray, FloatArray]:
         """Heights and mixing logits of every token for a last token, each (n_vocabulary,)."""
         if last not in self._cache:
-            query = self.E[last]
-            height = self.E @ (self.priority.x @ query)
+            height = self._logits(self.priority.x, last)
             graph = self.graphs.get(last)
             for members in () if graph is None else graph.components:
                 height[members] = height[members].mean()
-            self._cache[last] = height, self.E @ (self.mix.x @ query)
+            self._cache[last] = height, self._logits(self.mix.x, last)
         return self._cache[last]
 
     def _last(self, last: int) -> int:
@@ -175,9 +190,21 @@ class NextTokenAutomaton:
     def _later_terms(self, last: int) -> tuple[list[FloatArray], FloatArray]:
         """Logits of every token for a last token, each (n_vocabulary,): along the slow directions of the path, and of its offset."""
         if last not in self._later:
-            found, query = self.expansion(last), self.E[last]
-            self._later[last] = [self.E @ (slower @ query) for slower in found.slow], self.E @ (found.offset @ query)
+            found = self.expansion(last)
+            self._later[last] = [self._logits(slower, last) for slower in found.slow], self._logits(found.offset, last)
         return self._later[last]
+
+    def _logits(self, W: FloatArray, last: int) -> FloatArray:
+        """(n_vocabulary,) e_xᵀ W e_last of every token x; coordinates in which e_last is zero are not read."""
+        used = np.flatnonzero(self.E[last])
+        found: FloatArray = self._thin @ (W[:, used] @ self.E[last, used])
+        return found
+
+    @cached_property
+    def _thin(self) -> Any:
+        """E, as a sparse matrix where it is mostly zeros, as one-hot embeddings are."""
+        is_thin = np.count_nonzero(self.E) <= _THIN * self.E.size
+        return csr_array(self.E) if is_thin else self.E
 
     @cached_property
     def _orthonormal(self) -> bool:
@@ -215,8 +242,13 @@ class NextTokenAutomaton:
         )
         strict = {} if graph is None else self._reasons(last, set(tokens.tolist()))
         reason = self.expansion(last).reason if decided is TieBreak.UNKNOWN else ""
+        winning = part[share != 0.0]
+        implied: frozenset[int] = frozenset()
+        if graph is not None and (winning == winning[0]).all() and winning[0] >= 0:
+            below = component_order(graph).reach[winning[0]]
+            implied = frozenset(tokens[(part >= 0) & below[part]].tolist())
         return Explanation(
-            last, rivals, strict, graph is not None, _names(names, self.n_vocabulary), tie=decided, reason=reason
+            last, rivals, strict, graph is not None, _names(names, self.n_vocabulary), decided, reason, implied
         )
 
     def _reasons(self, last: int, present: set[int]) -> dict[tuple[int, int], float]:
@@ -230,6 +262,43 @@ class NextTokenAutomaton:
 
     # ---- the check
 
+    def score(self, ds: SequenceDataset) -> PredictionScore:
+        """How well it predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
+
+        Samples are merged where they hold the same tokens, so this is much quicker than `predict_proba` of each. Compare with
+        `WindowBigram.fit(training).score(ds)`.
+        """
+        if as_sequences(ds).n_vocabulary != self.n_vocabulary:
+            raise reject("ds", f"over the {self.n_vocabulary} tokens of the automaton", f"{ds.n_vocabulary} tokens")
+        problem = reduce_sequences(ds)
+        return score_shares(problem, self._entry_shares(problem))
+
+    def _entry_shares(self, problem: ReducedProblem) -> FloatArray:
+        """(n_entries,) the probability of each of the different tokens of each merged sample; nan where it is not known."""
+        sample, shares = problem.sample, np.empty(len(problem.tokens))
+        by_query = np.argsort(problem.column[sample], kind="stable")
+        edges = np.searchsorted(problem.column[sample][by_query], np.arange(len(problem.queries) + 1))
+        for q, last in enumerate(problem.queries.tolist()):
+            entries = by_query[edges[q] : edges[q + 1]]  # in the order of their samples
+            tokens, log_counts = problem.tokens[entries], problem.log_counts[entries]
+            _, first, owner = np.unique(sample[entries], return_index=True, return_inverse=True)
+            height, mix = (column[tokens] for column in self._columns(last))
+            leads = height >= np.maximum.reduceat(height, first)[owner] - TIE
+            logits = np.where(leads, mix + log_counts, -np.inf)
+            weight = np.exp(logits - np.maximum.reduceat(logits, first)[owner])
+            shares[entries] = weight / np.add.reduceat(weight, first)[owner]
+            graph = self.graphs.get(last)
+            part = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
+            highest = np.maximum.reduceat(np.where(leads, part, -1), first)
+            lowest = np.minimum.reduceat(np.where(leads, part, np.iinfo(np.int64).max), first)
+            several = np.add.reduceat(leads, first, dtype=np.int64) > 1
+            ends = np.append(first, len(entries))
+            for i in np.flatnonzero(several & ((highest != lowest) | (lowest < 0))).tolist():
+                chosen = slice(ends[i], ends[i + 1])
+                counts = np.rint(np.exp(log_counts[chosen])).astype(np.int64)
+                shares[entries[chosen]] = self._shares(last, tokens[chosen], counts)[0]
+        return shares
+
     def total_variation(self, ds: SequenceDataset, W: Any) -> FloatArray:
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
         as_sequences(ds)
@@ -240,6 +309,29 @@ class NextTokenAutomaton:
             model = np.bincount(ids, weights=trained[ds.offsets[i] : ds.offsets[i + 1]], minlength=self.n_vocabulary)
             distance[i] = 0.5 * np.abs(model - self.predict_proba(ids)).sum()
         return distance
+
+
+def _checked(priority: Any, ds: SequenceDataset) -> GraphSolution:
+    """`priority` if it is a solution for embeddings of this width."""
+    if not isinstance(priority, GraphSolution) or priority.x.shape != (ds.d_model, ds.d_model):
+        raise reject("priority", f"graph_svm(ds.E, graphs) with d_model = {ds.d_model}", repr(priority))
+    return priority
+
+
+def _no_solution(priority: GraphSolution) -> str:
+    """Why there is no W^mm, and what would change that."""
+    said = f"their Graph-SVM is {priority.status.name.lower()}. {priority.status.value}"
+    E = priority.rows.E
+    if priority.status is not Status.INFEASIBLE:
+        return said
+    conflict = graph_conflict(priority)
+    if conflict.vanishing:
+        remedy = "Give it an embedding that is not zero."
+    else:
+        remedy = (
+            f"With linearly independent embeddings, which need d_model of at least {len(E)}, every order is separable."
+        )
+    return f"{said} {conflict.describe([f'token {k}' for k in range(len(E))])} {remedy}"
 
 
 def _levels(height: FloatArray) -> IntArray:

@@ -42,6 +42,7 @@ class Explanation:
         is_known: whether any training sequence ends in `last`; if not, heights come from the embeddings alone.
         names: what to call each token.
         tie: what decided where the highest tokens are not one component. reason: why their shares are unknown, where they are.
+        implied: the tokens present that the data rank below the winners, directly or through ties and chains of rankings.
     """
 
     last: int
@@ -51,6 +52,7 @@ class Explanation:
     names: tuple[str, ...]
     tie: TieBreak = TieBreak.NONE
     reason: str = ""
+    implied: frozenset[int] = frozenset()
 
     @property
     def winners(self) -> tuple[Rival, ...]:
@@ -105,7 +107,11 @@ class Explanation:
             pairs = ", ".join(f"{name[i]} over {name[j]}" for i, j, _ in self.reasons[:6])
             more = f" and {len(self.reasons) - 6} more" if len(self.reasons) > 6 else ""
             lines.append(f"Training sequences rank {pairs}{more}.")
-        inferred = [rival.token for rival in self.rivals if rival.token not in {*ranked, *top}]
+        chained = [rival.token for rival in self.rivals if rival.token in self.implied - ranked]
+        if chained:
+            listed = ", ".join(name[token] for token in chained)
+            lines.append(f"Ties and chains of such rankings put this before {listed}.")
+        inferred = [rival.token for rival in self.rivals if rival.token not in {*ranked, *top, *self.implied}]
         if inferred and self.is_known:
             listed = ", ".join(name[token] for token in inferred)
             lines.append(f"Inferred by the margin, not seen in training: that this comes before {listed}.")
