@@ -110,8 +110,8 @@ def test_bad_input_is_refused_by_name(arguments: tuple, sentence: str) -> None:
 
 
 def test_other_bad_arguments_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"'unrealizable'.*or .drop.; got 'keep'"):
-        SequenceDataset([[0, 1]], [0], np.eye(2), unrealizable="keep")
+    with pytest.raises(InputError, match=r"'unrealizable'.*or .keep.; got 'hide'"):
+        SequenceDataset([[0, 1]], [0], np.eye(2), unrealizable="hide")
     ds = SequenceDataset([[0, 1]], [0], np.eye(2))
     with pytest.raises(InputError, match=r"'W'.*shape \(2, 2\).*got shape \(3, 3\)"):
         ds.logits(np.eye(3))

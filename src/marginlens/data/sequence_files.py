@@ -24,7 +24,7 @@ def read_sequences(path: str | os.PathLike[str], *, unrealizable: str = "refuse"
         path: a JSON object with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names
             follow "vocabulary", the list of all of them, or the order of their letters where it is not given. "E" lists the
             embeddings (n_vocabulary, d_model); they are one-hot where it is not given.
-        unrealizable: "refuse" or "drop" samples whose label is not among their own tokens.
+        unrealizable: "refuse", "drop" or "keep" samples whose label is not among their own tokens, as in `SequenceDataset`.
     Returns:
         The dataset and the names of its tokens, which are their ids where the file has none.
     """

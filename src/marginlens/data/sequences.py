@@ -25,29 +25,26 @@ class SequenceDataset:
         labels: (n_samples,) the id that follows each sequence.
         E: embeddings (n_vocabulary, d_model), no two rows alike. Ids run from 0 to n_vocabulary - 1.
         unrealizable: what to do with samples whose label is not among their own tokens, which attention cannot output:
-            "refuse" names them, "drop" leaves them out and lists them in `dropped`.
+            "refuse" names them, "drop" leaves them out and lists them in `dropped`, "keep" trains on them with the others and lists them
+            in `unrealizable`. Under C Eᵀ = I a loss of the label's output has no slope there, and the log-loss is infinite; with a general
+            head attention learns to select the token whose embedding serves the label best.
 
     All sequences lie in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`. `ds[i]` is a pair
     (ids, label), `len(ds)` the number of samples, and `last` (n_samples,) the last token of each, which is its query.
     """
 
     def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
-        if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop"):
-            raise reject("unrealizable", '"refuse" or "drop"', repr(unrealizable))
+        if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop", "keep"):
+            raise reject("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
         self.E = _embeddings(E)
         tokens, offsets = flat_sequences(sequences)
         _check_ids(tokens, offsets, len(self.E))
         targets = _labels(labels, len(offsets) - 1, len(self.E))
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
-        self.dropped: IntArray = np.flatnonzero(missing)
-        if len(self.dropped) and unrealizable == "refuse":
-            i = int(self.dropped[0])
-            raise reject(
-                "labels",
-                "tokens of their own sequence (C Assumption 2)",
-                f"{len(self.dropped)} samples without their label ({_listed(self.dropped)}; label {targets[i]} of sample {i})",
-                'Leave them out with unrealizable="drop".',
-            )
+        lacking = np.flatnonzero(missing)
+        if len(lacking) and unrealizable == "refuse":
+            raise reject_unrealizable(lacking, targets, 'Leave them out with unrealizable="drop".')
+        self.dropped: IntArray = lacking if unrealizable == "drop" else np.empty(0, dtype=np.int64)
         if len(self.dropped) == len(targets):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
         if len(self.dropped):
@@ -62,6 +59,16 @@ class SequenceDataset:
         one.tokens, one.offsets, one.labels, one.E = tokens, offsets, labels, E
         one.dropped = np.empty(0, dtype=np.int64)
         return one
+
+    def take(self, samples: IntArray) -> Self:
+        """Some samples (n_taken,), by their indices, as a dataset of their own."""
+        chosen = np.asarray(samples, dtype=np.int64)
+        if chosen.ndim != 1 or (len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self)):
+            raise reject("samples", f"indices from 0 to {len(self) - 1}", f"shape {chosen.shape}")
+        lengths = self.lengths[chosen]
+        offsets = _offsets(lengths)
+        position = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        return type(self).of_positions(self.tokens[position], offsets, self.labels[chosen], self.E)
 
     # ---- shape
 
@@ -102,6 +109,7 @@ class SequenceDataset:
     def __repr__(self) -> str:
         longest, ragged = int(self.lengths.max(initial=0)), "up to " if len(set(self.lengths.tolist())) > 1 else ""
         dropped = f", {len(self.dropped)} unrealizable dropped" if len(self.dropped) else ""
+        dropped += f", {len(self.unrealizable)} unrealizable kept" if len(self.unrealizable) else ""
         size = f"{len(self)} sequences × {ragged}{longest} of {self.n_vocabulary} tokens"
         return f"{type(self).__name__}({size}, d_model={self.d_model}{dropped})"
 
@@ -112,6 +120,31 @@ class SequenceDataset:
     def is_label(self) -> BoolArray:
         """(n_positions,) whether a position holds its sample's label: the sets O_i."""
         return self.tokens == np.repeat(self.labels, self.lengths)
+
+    @property
+    @implements("C", "Assumption 2")
+    def is_realizable(self) -> BoolArray:
+        """(n_samples,) whether each sequence holds its label."""
+        if not len(self):
+            return np.zeros(0, dtype=bool)
+        found: BoolArray = np.logical_or.reduceat(self.is_label, self.offsets[:-1])
+        return found
+
+    @property
+    def unrealizable(self) -> IntArray:
+        """The indices of the samples that were kept although their sequence lacks their label."""
+        return np.flatnonzero(~self.is_realizable)
+
+    def realizable(self) -> SequenceDataset:
+        """The samples whose sequence holds their label; the dataset itself where all do."""
+        kept = np.flatnonzero(self.is_realizable)
+        if len(kept) == len(self):
+            return self
+        if not len(kept):
+            raise reject("labels", "in its own sequence for at least one sample", f"none among {len(self)}")
+        part = self.take(kept)
+        part.dropped = self.unrealizable
+        return part
 
     def logits(self, W: Any) -> FloatArray:
         r"""(n_positions,) the attention logits :math:`x_{it}^\top W \bar x_i` of a weight matrix (d_model, d_model)."""
@@ -136,6 +169,17 @@ class SequenceDataset:
         return check_sequence(sequence, self.n_vocabulary, argument)
 
 
+def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> InputError:
+    """The refusal of the samples `lacking` (n_lacking,), whose label is not among their own tokens, with what to do about them."""
+    i = int(lacking[0])
+    return reject(
+        "labels",
+        "tokens of their own sequence (C Assumption 2)",
+        f"{len(lacking)} samples without their label ({_listed(lacking)}; label {labels[i]} of sample {i})",
+        remedy,
+    )
+
+
 def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
     """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
     array = array_of_any(sequence, argument, "a list of at least one token id")
@@ -151,6 +195,19 @@ def as_sequences(ds: Any) -> SequenceDataset:
     """`ds` if it is a sequence dataset, else the sentence that says what is expected."""
     if not isinstance(ds, SequenceDataset):
         raise reject("ds", "a SequenceDataset", type(ds).__name__)
+    return ds
+
+
+def check_realizable(ds: SequenceDataset, argument: str = "ds") -> SequenceDataset:
+    """`ds` if every sequence holds its label, else the sentence that says what to do."""
+    lacking = ds.unrealizable
+    if len(lacking):
+        raise reject(
+            argument,
+            "realizable: every sequence with its label (C Assumption 2)",
+            f"{len(lacking)} samples without theirs ({_listed(lacking)})",
+            "Give ds.realizable(), which leaves them out.",
+        )
     return ds
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs
@@ -20,7 +20,8 @@ def tied_positions(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | No
     Args:
         graphs: the priority graphs of the data, made when not given.
     """
-    graphs = priority_graphs(as_sequences(ds)) if graphs is None else graphs
+    check_realizable(as_sequences(ds))
+    graphs = priority_graphs(ds) if graphs is None else graphs
     rank = position_ranks(ds, graphs)
     of_label = np.maximum.reduceat(np.where(ds.is_label, rank, -1), ds.offsets[:-1])
     return rank == np.repeat(of_label, ds.lengths)
@@ -91,6 +92,12 @@ class CyclicSubset(SequenceDataset):
         one = cls.of_positions(ds.tokens[kept], offsets, ds.labels[samples], ds.E)
         one.queries, one.samples = ds.last[samples], samples
         return one
+
+    def take(self, samples: IntArray) -> CyclicSubset:
+        """Some samples (n_taken,), by their indices, as a subset of their own."""
+        chosen = super().take(samples)
+        chosen.queries, chosen.samples = self.queries[samples], self.samples[samples]
+        return chosen
 
     @property
     def last(self) -> IntArray:

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.papers import implements
 
 _MOST_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
@@ -109,18 +109,52 @@ class PriorityGraph:
 
 
 @implements("C", "§3.1")
-def priority_graphs(ds: SequenceDataset) -> dict[int, PriorityGraph]:
+def priority_graphs(ds: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]:
     """The token-priority graph of every last token that occurs, from the labels of the data.
 
     For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
-    linear in the number of positions.
+    linear in the number of positions. Of a sequence that lacks its label, the edges come from the token that `separated_tokens` gives;
+    it is left out where there is none, and so is a last token that only such sequences have.
 
+    Args:
+        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I.
     Returns:
         A dictionary from last token to its `PriorityGraph`.
     """
+    targets = separated_tokens(ds, head)
+    used = np.repeat(targets >= 0, ds.lengths)
+    last, heads = (np.repeat(ids, ds.lengths)[used] for ids in (ds.last, targets))
+    return graphs_of_edges(last, heads, ds.tokens[used], ds.n_vocabulary)
+
+
+@implements("C", "Assumption 2")
+def separated_tokens(ds: SequenceDataset, head: Any = None) -> IntArray:
+    r"""(n_samples,) the token of each sequence that is to be separated from its others: the label, or the one that serves it best.
+
+    .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}
+
+    This is the remark after Assumption 2, for losses that fall with the label's output. Under C Eᵀ = I every token of such a sequence has
+    the same output, none is better than another, and the sample has no gradient: -1.
+
+    Args:
+        head: C (n_vocabulary, d_model), or None for C Eᵀ = I. The smallest id counts where several scores are equal up to rounding.
+    """
     as_sequences(ds)
-    lengths, K = ds.lengths, ds.n_vocabulary
-    return graphs_of_edges(np.repeat(ds.last, lengths), np.repeat(ds.labels, lengths), ds.tokens, K)
+    targets, lacking = ds.labels.copy(), ds.unrealizable
+    if not len(lacking):
+        return targets
+    targets[lacking] = -1
+    if head is None:
+        return targets
+    C = real_array(head, "head", (ds.n_vocabulary, ds.d_model))
+    for i in lacking.tolist():
+        ids, y = ds[i]
+        tokens = np.unique(ids)
+        score = ds.E[tokens] @ C[y]
+        noise = 8.0 * np.finfo(float).eps * float((np.abs(ds.E[tokens]) @ np.abs(C[y])).max())
+        best = score >= score.max() - noise
+        targets[i] = -1 if best.all() and len(tokens) > 1 else tokens[np.argmax(best)]
+    return targets
 
 
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:

@@ -59,6 +59,11 @@ class SequenceBatch:
         return self.joined.d_model
 
     @cached_property
+    def is_realizable(self) -> bool:
+        """Whether every sequence of every dataset holds its label."""
+        return bool(self.joined.is_realizable.all())
+
+    @cached_property
     def rows(self) -> IntArray:
         """(batch + 1,) where each dataset's tokens start among all."""
         return _starts([ds.n_vocabulary for ds in self.datasets])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.generators import as_generator
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.errors import reject, whole_number
@@ -88,8 +88,10 @@ def cyclic_correction(
     as_sequences(ds)
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
     scores = as_head(ds, head).table
+    if scores is None:
+        check_realizable(ds)  # the loss of a sequence without its label does not depend on W
     at = None if start is None else ds.weights(start, "start")
-    graphs = priority_graphs(ds) if graphs is None else graphs
+    graphs = priority_graphs(ds, head=head) if graphs is None else graphs
     subset, space = leading_subset(ds, graphs), cyclic_subspace(ds.E, graphs)
     nothing = np.zeros((ds.d_model, ds.d_model))
     if not len(subset):

@@ -178,7 +178,7 @@ class NextTokenDescent:
         """W at the saved steps (batch, n_saved, d, d), and the logits of all pairs at the end."""
         batch, n_steps, d = self.batch, carried.n_steps, self.batch.d_model
         points = np.empty((len(batch), len(steps), d, d))
-        code = loss_code(self.loss, self.heads)
+        code = loss_code(self.loss, self.heads, batch)
         rule = (isinstance(self.step, NormalizedStep), float(self.step.size), code, n_steps)
         problems = batch.packed(self.heads, needs_whole_heads(self.loss))
         sizes = np.diff(batch.parts[:, :2], axis=0).tolist()

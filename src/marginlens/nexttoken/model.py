@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.dynamics.risk import ExcessRisk
@@ -152,7 +152,7 @@ def nexttoken_hessian(ds: SequenceDataset, W: Any) -> FloatArray:
     Returns:
         (d_model², d_model²) by the entries of W row by row; symmetric, and no eigenvalue is negative (Lemma 3).
     """
-    ds = as_sequences(ds)
+    ds = check_realizable(as_sequences(ds))
     attention, d = ds.attention(ds.weights(W)), ds.d_model
     total = np.zeros((d * d, d * d))
     for i in range(len(ds)):
@@ -163,9 +163,10 @@ def nexttoken_hessian(ds: SequenceDataset, W: Any) -> FloatArray:
     return total / len(ds)
 
 
-def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...]) -> int:
-    """The branch of the compiled weights that serves a loss with these heads."""
-    return LIKELIHOOD if loss.code == LOG and all(head.table is None for head in heads) else loss.code
+def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...], batch: SequenceBatch) -> int:
+    """The branch of the compiled weights that serves a loss with these heads; that of the likelihood needs every label in its sequence."""
+    identity = all(head.table is None for head in heads)
+    return LIKELIHOOD if loss.code == LOG and identity and batch.is_realizable else loss.code
 
 
 def needs_whole_heads(loss: NextTokenLoss) -> bool:
@@ -183,7 +184,7 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
         _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
         size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
         room = (np.zeros(len(entries[0]) + 1), np.empty(len(entries[5])), np.empty(size), np.empty(len(entries[0])))
-        log_scale = gradient_weights(a, (*entries, flat.reshape(size, size)), loss_code(loss, (head,)), w, room)
+        log_scale = gradient_weights(a, (*entries, flat.reshape(size, size)), loss_code(loss, (head,), batch), w, room)
         if np.isnan(log_scale):
             w, log_scale = np.full(len(a), np.nan), 0.0
     E, queries = batch.joined.E, batch.reduced.queries

@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.generators import as_generator
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
@@ -143,7 +143,7 @@ def nexttoken_path(
     Returns:
         A `NextTokenPath`. Check it with `path.kkt_residual()`.
     """
-    graphs = priority_graphs(as_sequences(ds))
+    graphs = priority_graphs(check_realizable(as_sequences(ds)))
     limits, scorer = _increasing(radii), as_head(ds, head)
     one = _label_loss(loss)
     whole_number(restarts, "restarts", at_least=0)

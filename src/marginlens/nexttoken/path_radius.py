@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import tied_positions
@@ -44,7 +44,7 @@ def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_p
     Returns:
         The limit. Check it with `nexttoken_path(ds, radii).risk()`, which falls to it.
     """
-    as_sequences(ds)
+    check_realizable(as_sequences(ds))
     rule = _label_loss(loss)
     if cyclic_part is None:
         found = cyclic_correction(ds, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
@@ -93,7 +93,7 @@ def path_radius(
     Returns:
         The norm. Check it with `nexttoken_path(ds, [norm]).distance(W_mm)`.
     """
-    graphs = priority_graphs(as_sequences(ds))
+    graphs = priority_graphs(check_realizable(as_sequences(ds)))
     rule, scorer, priority = _label_loss(loss), as_head(ds, head), graph_svm(ds.E, graphs)
     if priority.status is not Status.OPTIMAL:
         raise reject("ds", "data whose Graph-SVM has a solution other than zero", priority.status.name)

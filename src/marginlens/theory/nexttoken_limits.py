@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import FloatArray
+from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.steps import ConstantStep, as_step
-from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs
+from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.heads import HeadCheck, check_head
 from marginlens.nexttoken.loss_check import check_loss
@@ -35,6 +35,8 @@ class NextTokenPrediction:
         path_direction: the same for the regularisation path, by Thm 1 or Thm 2.
         correction: (d_model, d_model) the limit of the part of W in S_cyc where a theorem gives one, else None.
         why: one sentence.
+        targets: (n_samples,) the token that W separates in each sequence: its label, or for a sequence that lacks it the one of
+            `separated_tokens`; -1 for a sample that is left out.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -45,6 +47,7 @@ class NextTokenPrediction:
     path_direction: FloatArray | None
     correction: FloatArray | None
     why: str
+    targets: IntArray
 
     def __repr__(self) -> str:
         applying = ", ".join(one.citation for one in self.verdicts if one.applies) or "no theorem"
@@ -81,10 +84,13 @@ def predict_nexttoken_limit(
     Returns:
         A `NextTokenPrediction`, `str` of which is a readable account. Check it with `descend_nexttoken` and `nexttoken_path`.
     """
-    graphs = priority_graphs(as_sequences(ds))
-    loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
-    priority, found = graph_svm(ds.E, graphs), check_head(ds, head)
+    found = check_head(as_sequences(ds), head)
     identity = found.deviation == 0.0  # the scores of Assumption 4, whether or not a C has them
+    ds, every_sample = ds.realizable() if identity else ds, ds
+    targets = separated_tokens(every_sample, None if identity else head)
+    graphs = priority_graphs(ds, head=None if identity else head)
+    loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
+    priority = graph_svm(ds.E, graphs)
     restarts = _STARTS if isinstance(loss, LabelLoss) and identity else 0
     mix = cyclic_correction(ds, head=head, loss=loss, graphs=graphs, restarts=restarts)
     seen = check_loss(ds, head, loss)
@@ -96,7 +102,7 @@ def predict_nexttoken_limit(
     )
     unique = _check_unique(mix)
     acyclic = Check("acyclic data", is_acyclic(graphs), _acyclic_sentence(graphs))
-    labels = Check("realizable labels", True, _realizable_sentence(ds))
+    labels = Check("realizable labels", *_realizable(every_sample, targets, identity, loss))
 
     def verdicts(scores: tuple[Check, Check], remark: str) -> tuple[Verdict, Verdict, Verdict]:
         argmax, identical = scores
@@ -139,6 +145,7 @@ def predict_nexttoken_limit(
         path_direction=direction if on_path else None,
         correction=mix.x if finite and (second.applies or third.applies) else None,
         why=_why(first, second, third, priority),
+        targets=targets,
     )
 
 
@@ -210,9 +217,34 @@ def _acyclic_sentence(graphs: Mapping[int, PriorityGraph]) -> str:
     return f"{len(cyclic)} of {len(graphs)} graphs have ties, such as tokens {largest[:5].tolist()} in one component"
 
 
-def _realizable_sentence(ds: SequenceDataset) -> str:
-    dropped = f"; {len(ds.dropped)} samples without theirs were dropped" if len(ds.dropped) else ""
-    return f"every sequence holds its label{dropped}"
+def _realizable(ds: SequenceDataset, targets: IntArray, identity: bool, loss: NextTokenLoss) -> tuple[bool, str]:
+    """Whether C Assumption 2 holds, and what happens to the samples that break it."""
+    lacking = ds.unrealizable
+    if not len(lacking):
+        dropped = f"; {len(ds.dropped)} samples without theirs were dropped" if len(ds.dropped) else ""
+        return True, f"every sequence holds its label{dropped}"
+    named = f"{len(lacking)} of {len(ds)} sequences lack theirs, such as sample {int(lacking[0])} (C Assumption 2)"
+    if identity and isinstance(loss, LogLoss):
+        return False, f"{named}, and their log-loss is infinite at every W; what follows is about the others alone"
+    if identity and not isinstance(loss, LabelLoss):
+        return (
+            False,
+            f"{named}; with C Eᵀ = I none of their tokens serves the label better, and the graphs leave them out",
+        )
+    if identity:
+        return (
+            False,
+            f"{named}; with C Eᵀ = I their loss does not depend on W, and what follows is about the others alone",
+        )
+    chosen = lacking[targets[lacking] >= 0]
+    left_out = f"; {len(lacking) - len(chosen)} are left out" if len(chosen) < len(lacking) else ""
+    if not len(chosen):
+        return False, f"{named}, and the head prefers none of their tokens{left_out}"
+    i = int(chosen[0])
+    return (
+        False,
+        f"{named}; the token that the head prefers is separated in its place, {int(targets[i])} in sample {i}{left_out}",
+    )
 
 
 def _why(first: Verdict, second: Verdict, third: Verdict, priority: MarginSolution) -> str:

@@ -1,0 +1,204 @@
+"""Samples whose label is not in their sequence: risk, gradient and descent against autograd, and the remark after C Assumption 2."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens import (
+    ConstantStep,
+    CrossEntropy,
+    InputError,
+    LogLoss,
+    SequenceDataset,
+    SquaredLoss,
+    SquaredProbability,
+    correlation,
+    descend_nexttoken,
+    graph_svm,
+    nexttoken_gradient,
+    nexttoken_path,
+    nexttoken_risk,
+    predict_limit,
+    priority_graphs,
+)
+from marginlens.dynamics import DescentStatus
+from marginlens.graphs import cyclic_subset, separated_tokens
+from marginlens.nexttoken import LabelLoss, nexttoken_hessian
+from tolerances import CONDITIONED, ROUNDING
+
+LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
+
+
+class Falling(LabelLoss):
+    """ℓ(u) = exp(-u), which runs in NumPy."""
+
+    def scalar(self, u):
+        value = np.exp(-u)
+        return value, -value, value
+
+
+class Linear(LabelLoss):
+    """ℓ(u) = -u."""
+
+    def scalar(self, u):
+        return -u, np.full_like(u, -1.0), np.zeros_like(u)
+
+
+def mixed(seed, d_model=5):
+    """Sequences of which about half lack their label, and a head with positive scores."""
+    rng = np.random.default_rng(seed)
+    E, C = rng.uniform(0.1, 1.0, size=(6, d_model)), rng.uniform(0.1, 1.0, size=(6, d_model))
+    sequences = [rng.integers(0, 6, size=rng.integers(2, 6)).tolist() for _ in range(12)]
+    ds = SequenceDataset(sequences, rng.integers(0, 6, size=12), E, unrealizable="keep")
+    assert 0 < len(ds.unrealizable) < len(ds)
+    return ds, C, rng.normal(size=(d_model, d_model))
+
+
+def torch_loss(torch, name, u, y):
+    """ℓ(y, u) of the loss of that name."""
+    if name == "LogLoss":
+        return -torch.log(u[y])
+    if name == "SquaredLoss":
+        return (1.0 - u[y]) ** 2
+    if name == "CrossEntropy":
+        return -torch.log_softmax(u, dim=0)[y]
+    return (1.0 - torch.softmax(u, dim=0)[y]) ** 2 if name == "SquaredProbability" else torch.exp(-u[y])
+
+
+def by_torch(ds, C, W, loss):
+    """Risk and gradient by automatic differentiation of the formula of the layer."""
+    torch = pytest.importorskip("torch")
+    E, head = torch.tensor(ds.E), torch.tensor(C)
+    weights = torch.tensor(W, requires_grad=True)
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(len(ds)):
+        ids, y = ds[i]
+        X = E[torch.tensor(ids)]
+        outputs = head @ (X.T @ torch.softmax(X @ weights @ E[int(ids[-1])], dim=0))
+        total = total + torch_loss(torch, type(loss).__name__, outputs, y)
+    risk = total / len(ds)
+    risk.backward()
+    return float(risk.detach()), weights.grad.numpy()
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Falling()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("seed", range(4))
+def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
+    ds, C, W = mixed(seed)
+    risk, gradient = by_torch(ds, C, W, loss)
+    assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(risk, abs=ROUNDING)
+    np.testing.assert_allclose(nexttoken_gradient(ds, W, head=C, loss=loss).value(), gradient, atol=ROUNDING)
+    run = descend_nexttoken(ds, head=C, loss=loss, step=ConstantStep(0.5), n_steps=20, start=W)
+    for _ in range(20):
+        W = W - 0.5 * by_torch(ds, C, W, loss)[1]
+    np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Falling()], ids=lambda loss: type(loss).__name__)
+def test_gradients_are_those_of_finite_differences(loss):
+    ds, C, W = mixed(7)
+    direction, h = np.random.default_rng(1).normal(size=W.shape), 1e-5
+    risks = [nexttoken_risk(ds, W + t * direction, head=C, loss=loss) for t in (-h, h)]
+    slope = float(np.sum(nexttoken_gradient(ds, W, head=C, loss=loss).value() * direction))
+    assert slope == pytest.approx((risks[1] - risks[0]) / (2.0 * h), rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.statement("C Assumption 2")
+@pytest.mark.parametrize("loss", [SquaredLoss(), Falling(), Linear()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("seed", range(4))
+def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
+    """The remark after C Assumption 2: with C Eᵀ = I and a loss of the label's output they play no role in optimising W."""
+    ds, _, W = mixed(seed, d_model=6)
+    alone = ds.take(ds.unrealizable)
+    assert not nexttoken_gradient(alone, W, loss=loss).value().any()
+    part = ds.realizable()
+    together, others = (nexttoken_gradient(data, W, loss=loss).value() for data in (ds, part))
+    np.testing.assert_allclose(together, others * len(part) / len(ds), atol=ROUNDING)
+    run = descend_nexttoken(ds, loss=loss, n_steps=200)
+    np.testing.assert_allclose(run.final, descend_nexttoken(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
+
+
+@pytest.mark.statement("C Assumption 2")
+def test_a_loss_of_all_outputs_or_another_head_does_move_them():
+    ds, C, W = mixed(0, d_model=6)
+    alone = ds.take(ds.unrealizable)
+    assert np.abs(nexttoken_gradient(alone, W, loss=CrossEntropy()).value()).max() > 1e-3
+    assert np.abs(nexttoken_gradient(alone, W, head=C, loss=SquaredLoss()).value()).max() > 1e-3
+
+
+def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
+    ds, _, W = mixed(1)
+    assert nexttoken_risk(ds, W) == np.inf
+    assert np.isnan(nexttoken_gradient(ds, W).value()).all()
+    assert descend_nexttoken(ds, n_steps=5).status is DescentStatus.NON_FINITE
+    batch = descend_nexttoken([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
+    assert batch.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
+    np.testing.assert_allclose(batch.final[0], descend_nexttoken(ds.realizable(), n_steps=5).final, atol=ROUNDING)
+
+
+@pytest.mark.statement("C Assumption 2")
+@pytest.mark.parametrize("seed", range(6))
+def test_attention_separates_the_token_that_serves_the_label_best(seed):
+    """ŷ ≠ y is selected, and W grows along the Graph-SVM that separates ŷ."""
+    rng = np.random.default_rng(seed)
+    E, C = np.eye(5), rng.uniform(0.2, 1.0, size=(5, 5))
+    ds = SequenceDataset([[0, 1, 2], [1, 3, 4]], [4, 0], E, unrealizable="keep")
+    best = separated_tokens(ds, C)
+    for i in range(2):
+        ids, y = ds[i]
+        assert best[i] == max(ids.tolist(), key=lambda x, y=y: C[y, x])
+    graphs = priority_graphs(ds, head=C)
+    solution = graph_svm(E, graphs)
+    run = descend_nexttoken(ds, head=C, loss=Linear(), n_steps=20_000)
+    assert [int(ds[i][0][run.selected[i]]) for i in range(2)] == best.tolist()
+    assert correlation(run.final, solution.x, axes=2) > 0.99
+
+
+def test_samples_without_a_better_token_are_left_out_of_the_graphs():
+    ds = SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
+    assert separated_tokens(ds).tolist() == [0, -1, -1]
+    assert separated_tokens(ds, np.ones((3, 3))).tolist() == [0, -1, -1]
+    assert {last: graph.strict.tolist() for last, graph in priority_graphs(ds).items()} == {1: [[0, 1]]}
+    part = ds.realizable()
+    assert (len(part), part.dropped.tolist()) == (1, [1, 2])
+
+
+@pytest.mark.statement("C Assumption 2")
+def test_the_prediction_says_condition_by_condition_what_is_missing():
+    ds = SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
+    C = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
+
+    def sentence(**options):
+        found = predict_limit(ds, **options)
+        checks = [
+            check for verdict in found.verdicts for check in verdict.conditions if check.name == "realizable labels"
+        ]
+        assert not any(verdict.applies for verdict in found.verdicts)
+        assert not any(check.holds for check in checks)
+        return checks[0].sentence, found
+
+    said, found = sentence()
+    assert "2 of 3 sequences lack theirs, such as sample 1" in said
+    assert "their log-loss is infinite at every W" in said
+    assert found.targets.tolist() == [0, -1, -1]
+    np.testing.assert_allclose(found.priority.x, predict_limit(ds.realizable()).priority.x, atol=ROUNDING)
+    assert "with C Eᵀ = I their loss does not depend on W" in sentence(loss=Linear())[0]
+    assert "the graphs leave them out" in sentence(loss=CrossEntropy())[0]
+    said, found = sentence(head=C, loss=Linear())
+    assert "the token that the head prefers is separated in its place, 2 in sample 1" in said
+    assert found.targets.tolist() == [0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        cyclic_subset,
+        ml.cyclic_correction,
+        lambda ds: nexttoken_hessian(ds, np.eye(3)),
+        lambda ds: nexttoken_path(ds, [1.0]),
+    ],
+)
+def test_what_needs_every_label_says_how_to_leave_the_others_out(call):
+    ds = SequenceDataset([[0, 1], [1, 2]], [0, 0], np.eye(3), unrealizable="keep")
+    with pytest.raises(InputError, match=r"1 samples without theirs \(indices 1\) instead\. Give ds\.realizable\(\)"):
+        call(ds)
