@@ -47,6 +47,7 @@ _CORES = """
 import numpy, scipy.linalg, threadpoolctl
 print(*{one["architecture"].lower() for one in threadpoolctl.threadpool_info() if one["internal_api"] == "openblas"})
 """
+_OTHER_NAMES = {"Prescott": ("katmai",)}  # the oldest of several processors with the same kernels, by which OpenBLAS names them
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MARGINLENS_THREADS": "1"}
 
 
@@ -82,7 +83,8 @@ class Personality:
             )
             if taken.returncode:
                 return "not applicable: this processor does not run it"
-            if taken.stdout.split() != [self.core.lower()]:
+            cores = set(taken.stdout.split())
+            if not cores or not cores <= {self.core.lower(), *_OTHER_NAMES.get(self.core, ())}:
                 return f"not applicable: NumPy and SciPy take {taken.stdout.strip() or 'another library than OpenBLAS'}"
         return ""
 
