@@ -24,7 +24,6 @@ SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind
     "imdb-11408": "a random 11,408 of IMDB's reviews",
     "yelp-all": "all 21,007 Yelp reviews, not balanced",
-    "imdb-50000": "all 50,000 of IMDB's reviews, none held out",
 }
 CONFIDENCE = 0.95
 RELATED = (
