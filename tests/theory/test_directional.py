@@ -95,6 +95,50 @@ def test_ties_single_tokens_and_batches():
         assert together.neighbour_optimal[j] == one.neighbour_optimal
 
 
+@pytest.mark.statement("A Def 3")
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e12])
+def test_a_token_far_away_blurs_no_margin_but_its_own(distance):
+    near = [(1.0, 0.0), (1.0 - 1e-7, 0.0), (1.0 - 2e-7, 0.0)]
+    data, v = scored_tokens([[*near, (-distance, distance)]], [[1.0, 0.0, 2.0, 2.0]])
+    found = directional_margin(data, [1.0, 0.0], v)
+    assert found.selected.tolist() == [0]
+    assert found.unique
+    assert found.neighbours.tolist() == [[False, True, False, False]]
+    assert found.neighbour_optimal
+    assert found.margin == pytest.approx(1e-7, rel=CONDITIONED, abs=0.0)
+    assert found.second_gap == pytest.approx(1e-7, rel=CONDITIONED, abs=0.0)
+    apart = dominance(data, v, [1.0, 0.0], [1.0, -1e-8])  # margins that differ by 5e-24 are equal, whatever is far away
+    assert (apart.case, apart.margin_p) == (0, pytest.approx(1e-7, rel=CONDITIONED, abs=0.0))
+    wider = dominance(data, v, [1.0, 0.0], [1.0, 0.1])
+    assert (wider.case, wider.p_wins) == (1, True)
+
+
+@pytest.mark.statement("A Def 3")
+def test_margins_and_ties_agree_with_exact_arithmetic_however_far_other_tokens_are():
+    """Integer keys with tokens up to 2^29 away and a common offset, whose margins are exact: ties are ties and nothing else is."""
+    rng = np.random.default_rng(2)
+    n_ties = 0
+    for _ in range(200):
+        n, T, d = (int(rng.integers(low, high)) for low, high in ((1, 4), (2, 5), (1, 4)))
+        K = rng.integers(-3, 4, size=(n, T, d)) + rng.integers(-2, 3, size=(n, 1, d)) * 2.0**10
+        K = K + rng.integers(-1, 2, size=(n, T, d)) * (rng.random((n, T, 1)) < 0.3) * 2.0 ** rng.integers(16, 30)
+        q = rng.integers(-3, 4, size=d) / 4.0
+        if not q.any():
+            continue
+        data, _ = scored_tokens(K, np.zeros((n, T)))
+        logits = K @ q  # exact
+        found = directional_margin(data, q)
+        assert np.array_equal(np.take_along_axis(logits, found.selected[:, None], axis=1)[:, 0], logits.max(axis=1))
+        margins = logits.max(axis=1, keepdims=True) - logits
+        other = np.arange(T) != found.selected[:, None]
+        assert np.array_equal(found.margins[other], margins[other])
+        assert found.margin == margins[other].min()
+        assert found.unique == bool(np.all(margins[other] > 0.0))
+        assert np.array_equal(found.neighbours, other & (margins == found.margin))
+        n_ties += int(found.neighbours.sum() > 1)
+    assert n_ties >= 10
+
+
 def pairs_of_directions(seed, n_problems=400):
     """Problems with two nearby directions that select the same unique tokens."""
     rng = np.random.default_rng(seed)

@@ -9,14 +9,15 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length, unit
-from marginlens.dynamics.attention import centred_keys
 from marginlens.errors import reject
 from marginlens.losses import Logistic, Loss
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check
 from marginlens.theory.problem import log_slopes, one_problem, plain, score_differences
 
-DIRECTION_TOLERANCE = 1e-12  # margin differences, relative to ‖q‖ max‖k_α - k_t‖, up to which two margins are equal
+DIRECTION_TOLERANCE = (
+    1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
+)
 RANK_TOLERANCE = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 
 
@@ -26,12 +27,14 @@ class DirectionalMargin:
 
     Attributes:
         selected: (…, n_inputs) the tokens with the largest logit, the first where several tie.
-        unique: (…) whether no other token ties with a selected one.
+        unique: (…) whether no other token ties with a selected one, up to rounding.
         margin: (…) Γ_q, the smallest (k_α - k_t)·q over inputs and other tokens; inf where no input has two tokens.
-        neighbours: (…, n_inputs, n_tokens) the directional neighbours, the tokens that attain it.
+        neighbours: (…, n_inputs, n_tokens) the directional neighbours, the tokens that attain it, up to rounding.
         second_gap: (…) δ_q, how much larger the smallest margin of the remaining tokens is; inf where none remain.
         neighbour_optimal: (…) whether every neighbour scores below the token selected beside it; None without a head.
         margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and where there is no token.
+        blur: (…, n_inputs, n_tokens) how far rounding blurs each, `DIRECTION_TOLERANCE` :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`;
+            a token far away blurs no margin but its own.
     """
 
     selected: IntArray
@@ -41,6 +44,7 @@ class DirectionalMargin:
     second_gap: Any
     neighbour_optimal: Any
     margins: FloatArray
+    blur: FloatArray
 
     def __repr__(self) -> str:
         if self.selected.ndim == 1:
@@ -66,24 +70,34 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
     """
     point = _nonzero(as_dataset(data), q, "q")
-    keys = centred_keys(data)
-    logits = np.where(data.mask, np.einsum("...itd,...d->...it", keys, point), -np.inf)
+    logits = np.where(data.mask, np.einsum("...itd,...d->...it", data.K, point), -np.inf)
     selected = np.argmax(logits, axis=-1)
+    ahead = np.where(data.mask, _margins(data, point, selected), np.inf)
+    better = np.argmin(ahead, axis=-1)  # where keys have a large part in common, their differences decide
+    is_better = np.take_along_axis(ahead, better[..., None], axis=-1)[..., 0] < 0.0
+    selected = np.where(is_better, better, selected)
     chosen = selected[..., None]
     other = data.mask & (np.arange(data.n_tokens) != chosen)
-    away = np.take_along_axis(keys, chosen[..., None], axis=-2) - keys
-    margins = np.where(other, np.einsum("...itd,...d->...it", away, point), np.inf)
-    longest = np.max(np.where(other, length(away), 0.0), axis=(-2, -1))
-    blur = DIRECTION_TOLERANCE * length(point) * longest
+    margins = np.where(other, _margins(data, point, selected), np.inf)
+    terms = np.einsum("...itd,...d->...it", np.abs(data.K), DIRECTION_TOLERANCE * np.abs(point))
+    blur = np.where(other, terms + np.take_along_axis(terms, chosen, axis=-1), 0.0)
     margin = np.min(margins, axis=(-2, -1))
-    neighbours = other & (margins <= (margin + blur)[..., None, None])
+    highest = np.min(margins + blur, axis=(-2, -1))  # which the smallest margin does not exceed
+    neighbours = other & (margins - blur <= highest[..., None, None])
+    unique = plain(np.all(~other | (margins > blur), axis=(-2, -1)))
     rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
     optimal = None
     if v is not None:
         difference, _ = score_differences(data, v, selected)
         optimal = plain(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
     gap = np.where(np.isfinite(rest), rest - np.where(np.isfinite(margin), margin, 0.0), np.inf)
-    return DirectionalMargin(selected, plain(margin > blur), plain(margin), neighbours, plain(gap), optimal, margins)
+    return DirectionalMargin(selected, unique, plain(margin), neighbours, plain(gap), optimal, margins, blur)
+
+
+def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArray:
+    """(k_α - k_t)·q of every token, (…, n_inputs, n_tokens)."""
+    away = np.take_along_axis(data.K, selected[..., None, None], axis=-2) - data.K
+    return np.einsum("...itd,...d->...it", away, q)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -145,7 +159,7 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     alone = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
     with np.errstate(invalid="ignore"):
         apart = np.abs(margins[0] - margins[1])  # nan where no input has two tokens
-    comparable = same & (apart > DIRECTION_TOLERANCE * np.max(margins, axis=0)) & (g_nearest != 0.0)
+    comparable = same & (apart > _margin_blur(at[0]) + _margin_blur(at[1])) & (g_nearest != 0.0)
     case = np.where(narrow.optimal, 1, np.where(alone & (g_nearest < 0.0), 2, 0))
     case = np.where(comparable, case, 0)
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
@@ -212,10 +226,9 @@ def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
         A `Check` with neighbours, dimensions and singular_value, the smallest one of D with unit rows.
     """
     at = directional_margin(one_problem(data), q)
-    keys = centred_keys(data)
-    rows = (keys - np.take_along_axis(keys, at.selected[:, None, None], axis=1))[at.neighbours]
+    rows = (data.K - np.take_along_axis(data.K, at.selected[:, None, None], axis=1))[at.neighbours]
     count = len(rows)
-    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    lengths = length(rows)[:, None]
     scaled = rows / np.where(lengths > 0.0, lengths, 1.0)
     smallest = float(np.min(np.linalg.svd(scaled, compute_uv=False))) if 0 < count <= data.d_key else 0.0
     if count == 0:
@@ -246,6 +259,14 @@ def _nonzero(data: TokenDataset, x: Any, argument: str) -> FloatArray:
     if not np.all(np.any(point != 0.0, axis=-1)):
         raise reject(argument, "a direction, so not zero", "a zero vector")
     return point
+
+
+def _margin_blur(at: DirectionalMargin) -> FloatArray:
+    """How far rounding blurs the smallest margin, (…); nan where no input has two tokens."""
+    with np.errstate(invalid="ignore"):
+        above = np.min(at.margins + at.blur, axis=(-2, -1)) - at.margin
+        below = at.margin - np.min(at.margins - at.blur, axis=(-2, -1))
+    return np.asarray(np.maximum(above, below))
 
 
 def _like(flags: Any, array: Any) -> Any:
