@@ -33,6 +33,7 @@ from marginlens.dynamics import (
 from marginlens.embeddings import TokenStatistics, token_statistics
 from marginlens.errors import InputError, MissingExtra
 from marginlens.graphs import (
+    LocalRule,
     PriorityGraph,
     cyclic_subset,
     cyclic_subspace,
@@ -55,6 +56,7 @@ from marginlens.nexttoken import (
     check_head,
     cyclic_correction,
     descend_nexttoken,
+    local_correction,
     nexttoken_excess,
     nexttoken_gradient,
     nexttoken_path,
@@ -107,6 +109,7 @@ __all__ = [
     "InputError",
     "JointPath",
     "JointTrajectory",
+    "LocalRule",
     "LogLoss",
     "Logistic",
     "Loss",
@@ -159,6 +162,7 @@ __all__ = [
     "law_deviation",
     "least_distance",
     "ledger",
+    "local_correction",
     "locally_optimal_directions",
     "matching_step",
     "matrix_from_vector",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -10,7 +11,14 @@ from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace, tied_positions
-from marginlens.graphs.pseudo import leading_subset, pseudo_graphs, selected_positions
+from marginlens.graphs.pseudo import (
+    LocalRule,
+    leading_subset,
+    local_subset,
+    local_subspace,
+    pseudo_graphs,
+    selected_positions,
+)
 from marginlens.graphs.subspace import cyclic_subspace
 
 SHAPES = [(6, 8, 12, 4), (9, 4, 20, 5), (12, 12, 60, 4)]  # K, d, n, T
@@ -257,3 +265,79 @@ def test_graphs_of_other_data_are_refused() -> None:
             function(ds, "graphs")
         with pytest.raises(InputError, match=r"'ds'.*got NoneType"):
             function(None, priority_graphs(ds))
+
+
+# ---- the two rules of the local cyclic subset
+
+
+def reference_rule(ds: SequenceDataset, W: np.ndarray, threshold: float, rule: LocalRule) -> tuple[list, np.ndarray]:
+    """What every sample keeps, and the projection onto the local S_cyc, from networkx and the definitions."""
+    graphs: dict[int, nx.DiGraph] = {}
+    tops = []
+    for i in range(len(ds)):
+        ids, _ = ds[i]
+        logits = ds.E[ids] @ W @ ds.E[ids[-1]]
+        s = np.exp(logits - logits.max())
+        chosen = {int(ids[t]) for t in np.flatnonzero(s / s.sum() > threshold)}
+        tops.append(chosen)
+        graph = graphs.setdefault(int(ids[-1]), nx.DiGraph())
+        graph.add_nodes_from(ids.tolist())
+        graph.add_edges_from((a, int(b)) for a in chosen for b in ids if b != a)
+    component = {
+        (k, x): tuple(sorted(members))
+        for k, graph in graphs.items()
+        for members in nx.strongly_connected_components(graph)
+        for x in members
+    }
+    samples, rows = [], []
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        last = int(ids[-1])
+        lead = int(label) if rule is LocalRule.LABELS_COMPONENT else min(tops[i])
+        left = [int(x) for x in ids if int(x) in component[last, lead]]
+        if len(set(left)) > 1:
+            samples.append((i, left, int(label)))
+            members = list(component[last, lead])
+            rows += [np.outer(ds.E[j] - ds.E[members].mean(axis=0), ds.E[last]).ravel() for j in members]
+    width = ds.d_model**2
+    return samples, np.linalg.pinv(np.array(rows)) @ np.array(rows) if rows else np.zeros((width, width))
+
+
+@pytest.mark.statement("C §6")
+@pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
+def test_both_rules_keep_what_networkx_and_the_definitions_say(rule: LocalRule) -> None:
+    rng = np.random.default_rng(5)
+    kept = smaller = 0
+    for trial in range(60):
+        ds = cyclic_sequences(7, 9, 6, 5, rng)
+        W = (2.0 + trial % 7) * rng.normal(size=(9, 9))
+        graphs = pseudo_graphs(ds, W, 0.05)
+        subset = local_subset(ds, graphs, rule)
+        samples, projection = reference_rule(ds, W, 0.05, rule)
+        found = [(int(i), subset[j][0].tolist(), int(subset[j][1])) for j, i in enumerate(subset.samples)]
+        assert found == samples
+        space = local_subspace(graphs, subset)
+        point = rng.normal(size=(9, 9))
+        np.testing.assert_allclose(
+            space.project(point).ravel(), projection @ point.ravel(), atol=tolerances.CONDITIONED
+        )
+        kept += len(samples) > 0
+        smaller += space.rank < cyclic_subspace(ds.E, graphs).rank
+    assert kept > 20
+    assert (smaller > 0) == (rule is LocalRule.LABELS_COMPONENT)  # ties that no label belongs to count by one rule only
+
+
+@pytest.mark.statement("C §6")
+def test_the_rules_differ_where_the_label_is_not_selected() -> None:
+    """Tokens 1 and 2 tie above the label 0 in the first sequence, and the second selects its label 1."""
+    ds = SequenceDataset([[0, 1, 2, 3], [1, 2, 3]], [0, 1], np.eye(4))
+    W = np.array([-50.0, 0.0, 0.0, -50.0])[:, None] * np.ones((4, 4))
+    graphs = pseudo_graphs(ds, W, 0.01)
+    by_label, by_selected = (local_subset(ds, graphs, rule) for rule in LocalRule)
+    assert by_label.samples.tolist() == [1]
+    assert by_selected.samples.tolist() == [0, 1]
+    for rule in LocalRule:
+        own = local_subset(ds, priority_graphs(ds), rule)
+        np.testing.assert_array_equal(own.samples, cyclic_subset(ds).samples)
+    with pytest.raises(InputError, match=r"'rule'.*LocalRule.LABELS_COMPONENT or .*; got 'label'"):
+        local_subset(ds, graphs, "label")

@@ -4,18 +4,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
+from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
-from marginlens.graphs.pseudo import pseudo_graphs
+from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.pseudo import LocalRule, pseudo_graphs
 from marginlens.nexttoken import correction_landscape
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.correction_landscape import Landscape
+from marginlens.nexttoken.descent import descend_nexttoken
 from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.model import nexttoken_gradient
-from tolerances import AUTOGRAD, CONDITIONED, ROUNDING
+from marginlens.nexttoken.model import nexttoken_gradient, nexttoken_risk
+from marginlens.svm.graph import graph_svm
+from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
 
 FINITE, INFINITE, INACCURATE = CorrectionStatus.FINITE, CorrectionStatus.INFINITE, CorrectionStatus.INACCURATE
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
@@ -149,3 +154,68 @@ def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_
     for _ in range(8):
         ds = cyclic_sequences(6, 8, 12, 4, rng)
         assert cyclic_correction(ds, loss=SquaredLoss(), head=ds.E).status in (FINITE, INFINITE)
+
+
+# ---- the local correction by both rules
+
+
+@pytest.mark.statement("C §6")
+@pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
+def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
+    datasets, finite = [cyclic_sequences(6, 9, 8, 4, seed) for seed in range(12)], 0
+    trained = descend_nexttoken(
+        datasets, head=[ds.E for ds in datasets], loss=CrossEntropy(), step=NormalizedStep(0.1), n_steps=1_000
+    )
+    for ds, W in zip(datasets, trained.final, strict=True):
+        found = local_correction(ds, W, rule, head=ds.E, loss=CrossEntropy())
+        if found.status is not FINITE:
+            continue
+        finite += 1
+
+        def risk(flat, subset=found.subset, E=ds.E):
+            W = flat.reshape(9, 9)
+            slope = nexttoken_gradient(subset, W, head=E, loss=CrossEntropy()).value()
+            return float(nexttoken_risk(subset, W, head=E, loss=CrossEntropy())), slope.ravel()
+
+        free = minimize(risk, np.zeros(81), jac=True, method="BFGS", options={"gtol": 1e-9}).x.reshape(9, 9)
+        np.testing.assert_allclose(free, found.x, atol=GENERAL_MINIMISER)  # gradients span what the samples compare
+        np.testing.assert_allclose(found.subspace.project(found.x), found.x, atol=ROUNDING)
+        assert found.residual() < 1e-10
+    assert finite >= 4
+
+
+@pytest.mark.statement("C §6")
+def test_the_local_correction_bears_components_that_samples_compare_in_part():
+    """Tokens 0 to 3 form one component; labels keep {0, 1} and {2, 3} apart, and nothing compares 1 with 2."""
+    sequences = [[0, 1, 5], [0, 1, 5], [2, 3, 5], [2, 3, 5], [1, 2, 4, 5], [0, 3, 4, 5]]
+    ds = SequenceDataset(sequences, [0, 1, 2, 3, 4, 4], np.eye(6))
+    W = np.zeros((6, 6))
+    W[[4, 5], 5] = -40.0  # 0, 1, 2, 3 tie above the others
+    by_label = local_correction(ds, W, LocalRule.LABELS_COMPONENT)
+    by_selected = local_correction(ds, W, LocalRule.SELECTED_COMPONENT, head=np.eye(6), loss=CrossEntropy())
+    assert by_label.subset.samples.tolist() == [0, 1, 2, 3]
+    assert by_selected.subset.samples.tolist() == [0, 1, 2, 3, 4, 5]
+    assert by_label.subspace.rank == by_selected.subspace.rank == 3
+    assert by_label.landscape.space.rank == 2
+    assert by_label.status is FINITE
+    np.testing.assert_allclose(by_label.x, 0.0, atol=ROUNDING)  # each label once in its pair
+    assert by_label.curvature > 0.0
+
+
+@pytest.mark.statement("C §6")
+def test_the_local_correction_of_weights_that_choose_the_labels_is_the_global_one():
+    rng = np.random.default_rng(6)
+    ds = cyclic_sequences(6, 8, 6, 4, rng)
+    whole = cyclic_correction(ds)
+    W = 200.0 * graph_svm(ds.E, priority_graphs(ds)).x + whole.x
+    for rule in LocalRule:
+        found = local_correction(ds, W, rule)
+        np.testing.assert_allclose(found.x, whole.x, atol=CONDITIONED)
+        assert found.subspace.rank == whole.subspace.rank
+    nothing = local_correction(
+        SequenceDataset([[0, 1, 2]], [0], np.eye(3)), np.diag([90.0, 0, 0]) @ np.ones((3, 3)), rule
+    )
+    assert nothing.status is CorrectionStatus.TRIVIAL
+    assert not nothing.x.any()
+    with pytest.raises(InputError, match=r"'rule'.*got None"):
+        local_correction(ds, W, None)

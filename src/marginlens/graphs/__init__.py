@@ -10,7 +10,10 @@ from marginlens.graphs.export import (
 from marginlens.graphs.order import ComponentOrder, component_levels, component_order, reduced_order
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, is_acyclic, priority_graphs, separated_tokens
 from marginlens.graphs.pseudo import (
+    LocalRule,
     leading_subset,
+    local_subset,
+    local_subspace,
     pseudo_graphs,
     selected_positions,
 )
@@ -21,6 +24,7 @@ __all__ = [
     "CyclicSubset",
     "CyclicSubspace",
     "Evidence",
+    "LocalRule",
     "PriorityGraph",
     "component_levels",
     "component_order",
@@ -30,6 +34,8 @@ __all__ = [
     "graphs_of_edges",
     "is_acyclic",
     "leading_subset",
+    "local_subset",
+    "local_subspace",
     "priority_graphs",
     "pseudo_graphs",
     "ranking_evidence",

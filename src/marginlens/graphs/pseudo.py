@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray
 from marginlens.errors import reject
-from marginlens.graphs.cyclic import CyclicSubset, position_ranks
+from marginlens.graphs.cyclic import CyclicSubset, cyclic_subset, position_ranks
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
 
 
@@ -82,6 +84,70 @@ def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> 
     kept &= np.repeat(chosen, lengths)
     left = np.add.reduceat(kept.astype(np.int64), starts)[chosen]
     return CyclicSubset.of_sample(ds, kept, left, np.flatnonzero(chosen))
+
+
+class LocalRule(Enum):
+    """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the sentence that users read.
+
+    For the data's own priority graphs both rules are `cyclic_subset`. The paper defers "a rigorous definition of local" W^cyc.
+    """
+
+    LABELS_COMPONENT = (
+        "A sequence keeps its label and the tokens in the label's component, as in C Eqs (4) and (5) and in the authors' code; without "
+        "another token beside the label it drops out."
+    )
+    SELECTED_COMPONENT = (
+        "A sequence keeps the tokens in the component of those that attention selects, whether or not its label is among them; with one "
+        "token it drops out."
+    )
+
+    def __repr__(self) -> str:
+        return f"LocalRule.{self.name}"
+
+
+@implements("C", "§6")
+def local_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], rule: LocalRule) -> CyclicSubset:
+    """The local cyclic subset: what every sequence keeps in the given pseudo-graphs, by either rule.
+
+    Args:
+        graphs: `pseudo_graphs(ds, W, threshold)`. rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
+    Returns:
+        A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
+        by the selected one it may be missing from its own sample.
+    """
+    return (
+        cyclic_subset(ds, graphs) if as_local_rule(rule) is LocalRule.LABELS_COMPONENT else leading_subset(ds, graphs)
+    )
+
+
+@implements("C", "§6")
+def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) -> CyclicSubspace:
+    r"""The local S_cyc: the span of Definition 3 over those components of which some sample of a local subset keeps tokens.
+
+    By `LocalRule.SELECTED_COMPONENT` these are all components of several tokens, and the span is `cyclic_subspace(E, graphs)`: every edge
+    inside a component comes from a sequence that selects its head. By `LocalRule.LABELS_COMPONENT` they are the components of the
+    labels, as in the authors' code; ties among tokens that no label belongs to do not count.
+
+    Args:
+        graphs: the graphs that the subset was made with. subset: from `local_subset`.
+    """
+    last, component = subset.last[subset.sample], position_ranks(subset, graphs)
+    met = {(int(k), int(one)) for k, one in zip(last, component, strict=True)}
+    chains = [
+        (k, members[t], members[t - 1])  # a cycle through the members of a component
+        for k, number in sorted(met)
+        for members in [graphs[k].components[number]]
+        for t in range(len(members))
+    ]
+    edges = np.array(chains, dtype=np.int64).reshape(-1, 3)
+    return cyclic_subspace(subset.E, graphs_of_edges(*edges.T, subset.n_vocabulary))
+
+
+def as_local_rule(rule: Any) -> LocalRule:
+    """`rule`, if it is one."""
+    if not isinstance(rule, LocalRule):
+        raise reject("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
+    return rule
 
 
 def _threshold(threshold: Any) -> float:

@@ -1,7 +1,7 @@
 """Paper C: the self-attention layer that predicts the next token, where its weights go, and the automaton it becomes."""
 
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
 from marginlens.nexttoken.descent import (
     descend_nexttoken,
     random_start,
@@ -64,6 +64,7 @@ __all__ = [
     "descend_nexttoken",
     "expand_path",
     "limit_risk",
+    "local_correction",
     "next_token_probabilities",
     "nexttoken_excess",
     "nexttoken_gradient",

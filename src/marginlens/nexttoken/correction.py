@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.errors import reject, whole_number
 from marginlens.graphs.cyclic import CyclicSubset
-from marginlens.graphs.priority import PriorityGraph, priority_graphs
-from marginlens.graphs.pseudo import leading_subset
+from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_graphs
+from marginlens.graphs.pseudo import LocalRule, leading_subset, local_subset, local_subspace, pseudo_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.nexttoken.correction_newton import minimise
@@ -74,8 +74,8 @@ def cyclic_correction(
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I.
         loss: the log-loss by default.
-        graphs: the data's priority graphs by default; with `pseudo_graphs(ds, W, threshold)` this is the local correction, over the
-            tokens tied with the selected ones.
+        graphs: the data's priority graphs by default. With `pseudo_graphs(ds, W, threshold)` every sequence keeps the tokens in the
+            component of the selected ones; `local_correction` offers that rule and the paper's by name.
         start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
             C Eᵀ = I always, because its minimum is the only one.
         restarts: random starts beside it, of which the lowest minimum is taken, and the shortest of several. They also decide, in
@@ -84,25 +84,82 @@ def cyclic_correction(
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
     """
     whole_number(restarts, "restarts", at_least=0)
-    generator = as_generator(rng)
     as_sequences(ds)
+    if head is None:
+        check_realizable(ds)
+    graphs = priority_graphs(ds, head=head) if graphs is None else graphs
+    space = cyclic_subspace(ds.E, graphs)
+    return _shortest(_Samples(ds, leading_subset(ds, graphs), space, space), head, loss, start, (restarts, rng))
+
+
+@implements("C", "§6")
+def local_correction(
+    ds: SequenceDataset,
+    W: Any,
+    rule: LocalRule,
+    *,
+    threshold: float = 0.01,
+    head: Any = None,
+    loss: NextTokenLoss | None = None,
+    start: Any = None,
+) -> CyclicCorrection:
+    r"""The cyclic correction of the priorities that trained weights have chosen, in place of those that the labels ask for.
+
+    Definition 3 over the local cyclic subset, which the paper leaves open ("we defer a rigorous definition"): `rule` names what a
+    sequence keeps of the pseudo-graphs' components. Where no sequence keeps two different tokens it is zero, and so is the local S_cyc.
+
+    Args:
+        W: (d_model, d_model) trained weights. threshold: attention above which a token counts as selected; "s > 0" in the text.
+        rule: `LocalRule.LABELS_COMPONENT`, the paper's Eqs (4) and (5) and the authors' code, or `LocalRule.SELECTED_COMPONENT`.
+        head, loss, start: as in `cyclic_correction`. The label's component needs every label in its own sequence.
+    Returns:
+        A `CyclicCorrection` whose `.subspace` is the local S_cyc: `‖.subspace.project(W) - .x‖` is the distance of Figures 5 and 6.
+        Its `.curvature` is that along the differences of tokens which samples keep together. By the label's component these
+        may span less than S_cyc; the risk does not depend on the rest, and the shortest minimiser is zero there.
+    """
+    graphs = pseudo_graphs(as_sequences(ds), W, threshold)
+    subset = local_subset(ds, graphs, rule)
+    return _shortest(_Samples(ds, subset, local_subspace(graphs, subset), _compared(subset)), head, loss, start, (0, 0))
+
+
+def _compared(subset: CyclicSubset) -> CyclicSubspace:
+    """The span of the differences of tokens that samples of a subset keep together, on which alone the risk depends."""
+    first = np.repeat(subset.tokens[subset.offsets[:-1]], subset.lengths)  # a star through the tokens of each sample
+    query, K = subset.last[subset.sample], subset.n_vocabulary
+    ends = [np.concatenate(pair) for pair in ((query, query), (first, subset.tokens), (subset.tokens, first))]
+    return cyclic_subspace(subset.E, graphs_of_edges(*ends, K))
+
+
+class _Samples(NamedTuple):
+    """The data, what a rule keeps of them, S_cyc, and the part of it on which the risk depends."""
+
+    ds: SequenceDataset
+    subset: CyclicSubset
+    space: CyclicSubspace
+    compared: CyclicSubspace
+
+
+def _shortest(
+    samples: _Samples, head: Any, loss: NextTokenLoss | None, start: Any, search: tuple[int, Any]
+) -> CyclicCorrection:
+    """The shortest minimiser of the risk over the subset, from `start` and from as many random starts as `search` says."""
+    ds, subset, space, compared = samples
+    restarts, generator = search[0], as_generator(search[1])
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
     scores = as_head(ds, head).table
     if scores is None:
         check_realizable(ds)  # the loss of a sequence without its label does not depend on W
     at = None if start is None else ds.weights(start, "start")
-    graphs = priority_graphs(ds, head=head) if graphs is None else graphs
-    subset, space = leading_subset(ds, graphs), cyclic_subspace(ds.E, graphs)
     nothing = np.zeros((ds.d_model, ds.d_model))
     if not len(subset):
-        reason = "Every component is a single token."
+        reason = "No sequence keeps two different tokens of one component."
         return CyclicCorrection(
             nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True
         )
-    landscape = Landscape(subset, space, scores, loss)
+    landscape = Landscape(subset, compared, scores, loss)
     if landscape.risk.is_likelihood:
         at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
-    origin = nothing if at is None else np.ldexp(space.project(at), 2 * landscape.power)
+    origin = nothing if at is None else np.ldexp(compared.project(at), 2 * landscape.power)
     first = landscape.at(landscape.space.cells(origin))
     if not np.isfinite(first.value):
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[landscape.risk.problem.merged])))])
