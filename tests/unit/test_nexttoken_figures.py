@@ -11,6 +11,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.experiments import c_f3, c_f4, c_f5, c_f6
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.experiments.nexttoken_curves import (
+    RULES,
     Recipe,
     Runs,
     alignment,
@@ -19,7 +20,7 @@ from marginlens.experiments.nexttoken_curves import (
     kept_steps,
     mean,
     offset,
-    offset_as_coded,
+    offset_of_trained,
     spread,
     train,
 )
@@ -48,7 +49,7 @@ def test_kept_steps_are_increasing_and_hold_those_asked_for():
 
 @pytest.mark.statement("C Thm 3")
 def test_runs_follow_both_parts_of_the_theorem(cyclic_runs):
-    aligned, apart = alignment(cyclic_runs, cyclic_runs.graphs), offset(cyclic_runs, cyclic_runs.graphs)
+    aligned, apart = alignment(cyclic_runs, cyclic_runs.graphs), offset(cyclic_runs)
     ds, W = cyclic_runs.datasets[2], cyclic_runs.final[2]
     target, cyc = graph_svm(ds.E, priority_graphs(ds)).x, cyclic_correction(ds)
     cosine = np.sum(W * target) / np.linalg.norm(W) / np.linalg.norm(target)
@@ -79,8 +80,9 @@ def test_a_run_without_a_direction_is_a_miss_and_not_left_out(cyclic_runs):
 
 
 def test_corrections_trained_for_as_many_steps_approach_the_converged_ones(cyclic_runs):
-    same_step = offset_as_coded(cyclic_runs, cyclic_runs.graphs)
-    converged = offset(cyclic_runs, cyclic_runs.graphs).distance
+    same_step, empty = offset_of_trained(cyclic_runs, cyclic_runs.graphs)
+    assert not empty.any()
+    converged = offset(cyclic_runs).distance
     assert same_step.shape == converged.shape
     assert np.all(np.abs(same_step - converged)[:, -1] < 0.02)  # both circle within two steps of .01
     assert np.any(np.abs(same_step - converged)[:, 0] > 0.02)
@@ -89,8 +91,10 @@ def test_corrections_trained_for_as_many_steps_approach_the_converged_ones(cycli
 def test_without_cycles_both_distances_are_zero():
     recipe = Recipe(acyclic_sequences, (8, 8, 4, 6))
     runs = train(recipe, draws(recipe, 2, np.random.default_rng(1)), np.array([5]), np.random.default_rng(1))
-    assert np.all(offset_as_coded(runs, runs.graphs) == 0.0)
-    assert offset(runs, runs.graphs).count(CorrectionStatus.TRIVIAL) == 2
+    distance, empty = offset_of_trained(runs, runs.graphs)
+    assert np.all(distance == 0.0)
+    assert empty.all()
+    assert offset(runs).count(CorrectionStatus.TRIVIAL) == 2
 
 
 def test_global_and_local_theory_are_one_where_the_graphs_agree():
@@ -100,11 +104,25 @@ def test_global_and_local_theory_are_one_where_the_graphs_agree():
     assert 0 < found.agrees.sum() < 12
     np.testing.assert_allclose(found.final("global")[found.agrees], found.final("local")[found.agrees], atol=ROUNDING)
     assert np.all(found.final("global")[~found.agrees] < found.final("local")[~found.agrees])
-    assert np.all(found.apart("local")[found.single] == 0.0)
-    assert np.all(found.apart("local")[~found.single] != 0.0)
-    coded = contrast(found.runs, as_coded=True)
+    singletons = [all(g.n_components == len(g.nodes) for g in one.values()) for one in found.runs.local_graphs]
+    np.testing.assert_array_equal(found.single, singletons)
+    coded = contrast(found.runs, trained=True)
     assert coded.status == {}
-    assert np.all(coded.apart("local")[found.single] == 0.0)
+    for rule in RULES:
+        assert np.all(found.empty[rule][found.single])  # what is empty by the selected component is so by the label's
+        for one in (found, coded):
+            np.testing.assert_array_equal(one.always_zero(rule), found.empty[rule])
+
+
+@pytest.mark.statement("C §6")
+def test_the_distance_of_figure_5_remains_zero_by_the_labels_component_only():
+    """In the code's series no label ties with anything, while other tokens do."""
+    recipe = c_f5.SERIES["code's form"]
+    rng = np.random.default_rng(21)
+    found = contrast(train(recipe, draws(recipe, 20, rng), kept_steps(1_500), rng), trained=True)
+    assert found.always_zero("label's component").all()
+    assert not found.always_zero("selected component").all()
+    assert np.nanmax(found.distance["selected component"]) > 0.1
 
 
 def test_random_sequences_are_tokens_of_their_sequences_each_as_likely():
@@ -126,7 +144,7 @@ def test_the_squared_loss_pulls_by_two_paces():
     """One sequence can select its label, one with the same query is stuck with another token: their margins differ by two."""
     recipe = Recipe(cyclic_sequences, (8, 8, 4, 6), SquaredLoss(), own_head=True, step=0.1)
     rng = np.random.default_rng(3)
-    found = contrast(train(recipe, draws(recipe, 12, rng), np.array([4_000]), rng), as_coded=True)
+    found = contrast(train(recipe, draws(recipe, 12, rng), np.array([4_000]), rng), trained=True)
     paced, plain = c_f5._paced_corr(found), found.final("local")[found.single]
     assert len(paced) == len(plain) >= 3
     assert np.all(paced > 0.999)
@@ -160,7 +178,8 @@ def test_paced_solution_is_the_shortest_by_another_solver():
 def test_a_small_run_reaches_the_bounds_and_says_how_many_trials_count(module):
     claim = Claim.of(module)
     finding = claim.compute(Effort.QUICK, Silence())
-    assert claim.judge(finding) in (Verdict.REPRODUCED, Verdict.REPRODUCED_WITH_NOTE), finding.numbers
+    whole = (Verdict.REPRODUCED, Verdict.REPRODUCED_WITH_NOTE)
+    assert claim.judge(finding) in ((Verdict.PARTLY_REPRODUCED,) if claim.as_stated else whole), finding.numbers
     assert "trials" in finding.measured
     assert "nan" not in finding.measured + finding.note
     for figure in claim.draw(finding).values():

@@ -19,7 +19,7 @@ from marginlens.experiments.nexttoken_curves import (
     kept_steps,
     mean,
     offset,
-    offset_as_coded,
+    offset_of_trained,
     spread,
     train,
 )
@@ -33,7 +33,8 @@ STATEMENT = (
     "W^mm, and its part in S_cyc to the finite correction W^cyc."
 )
 PROTOCOL = (
-    "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted. The text's form decides: tokens drawn with "
+    "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a W^mm or "
+    "a finite W^cyc. The text's form decides: tokens drawn with "
     "replacement, each label a random token of its sequence, drawn again until some tokens tie, W(0) = 0. Beside it the form of the "
     "authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and W^cyc trained on the cyclic subset for as many steps. "
     "Everywhere else W^cyc is the converged one, with a gradient of at most 1e-10. The runs go on to 40,000 steps; 4,000 decide."
@@ -43,6 +44,8 @@ EXPECTED = {
     "corr_at_4000": Bound(low=0.987),
     "distance_at_4000": Bound(high=0.01),
     "infinite": Bound(high=0),
+    "undefined": Bound(high=0),
+    "code_undefined": Bound(high=0),
 }
 SEED = 11
 SIZES = (6, 8, 6, 4)  # K, d, n, T
@@ -59,14 +62,14 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     rng = np.random.default_rng(SEED)
     run = train(TEXT, draws(TEXT, trials, rng), steps, rng)
     graphs = run.graphs
-    text, apart = alignment(run, graphs), offset(run, graphs)
+    text, apart = alignment(run, graphs), offset(run)
     progress.advance()
-    between = offset(_halfway(run), graphs).distance[:, 0]
+    between = offset(_halfway(run)).distance[:, 0]
     progress.advance()
     rng = np.random.default_rng([SEED, 1])
     coded = train(CODE, draws(CODE, trials, rng), steps, rng)
-    code, code_apart = alignment(coded, coded.graphs), offset(coded, coded.graphs)
-    same_step = offset_as_coded(coded, coded.graphs)
+    code, code_apart = alignment(coded, coded.graphs), offset(coded)
+    same_step, _ = offset_of_trained(coded, coded.graphs)
     progress.advance()
     at = run.at(PAPER_STEPS)
     corr, distance = text.corr[:, at], apart.distance[:, at]

@@ -16,9 +16,8 @@ from marginlens.directions import correlation
 from marginlens.dynamics.steps import NormalizedStep, Record
 from marginlens.experiments import drawing
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
-from marginlens.graphs.pseudo import leading_subset, pseudo_graphs
-from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.graphs.pseudo import LocalRule, local_subset, local_subspace, pseudo_graphs
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.descent import descend_nexttoken, random_start
 from marginlens.nexttoken.losses import LogLoss, NextTokenLoss
 from marginlens.progress import Progress
@@ -27,7 +26,9 @@ from marginlens.svm.solution import Status
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = drawing.ACCENTS[1], drawing.ACCENTS[0]  # blue and orange, as in paper C's own figures
+DISTANCE_TITLES = {"label's component": "labels' components", "selected component": "selected components"}
 KINDS = ("global", "local")
+RULES = {"label's component": LocalRule.LABELS_COMPONENT, "selected component": LocalRule.SELECTED_COMPONENT}
 THRESHOLD = 0.01  # attention above which a token counts as selected: "s > 0" in the text
 
 
@@ -163,28 +164,40 @@ class Offset:
         return self.status.count(kind)
 
 
-def offset(runs: Runs, graphs: list[Graphs]) -> Offset:
-    """The distances to the converged corrections, each minimised from zero."""
+def offset(runs: Runs, rule: LocalRule | None = None) -> Offset:
+    """The distances to the converged corrections of the labels' graphs, or of the pseudo-graphs by a rule; each minimised from zero."""
     recipe, distance, status = runs.recipe, [], []
-    for ds, one, points in zip(runs.datasets, graphs, runs.points, strict=True):
+    for ds, points in zip(runs.datasets, runs.points, strict=True):
         head = ds.E if recipe.own_head else None
-        found = cyclic_correction(ds, head=head, loss=recipe.loss, graphs=one)
+        if rule is None:
+            found = cyclic_correction(ds, head=head, loss=recipe.loss)
+        else:
+            found = local_correction(ds, points[-1], rule, threshold=THRESHOLD, head=head, loss=recipe.loss)
         distance.append(_norms(found.subspace.project(points) - found.x))
         status.append(found.status)
     return Offset(np.stack(distance), status)
 
 
-def offset_as_coded(runs: Runs, graphs: list[Graphs]) -> FloatArray:
-    """(n_trials, n_saved) the distances to corrections trained on the cyclic subsets from zero, taken after as many steps."""
-    subsets = [leading_subset(ds, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
+def offset_of_trained(
+    runs: Runs, graphs: list[Graphs], rule: LocalRule = LocalRule.LABELS_COMPONENT
+) -> tuple[FloatArray, BoolArray]:
+    """Distances to corrections trained on the cyclic subsets from zero, each taken after as many steps as the run.
+
+    This is how the authors' code makes corrections; for pseudo-graphs its rule is that of the label's component. For the labels' own
+    graphs the rule makes no difference.
+
+    Returns:
+        (n_trials, n_saved) the distances, and (n_trials,) whether a trial's cyclic subset is empty, so that its distance is zero.
+    """
+    subsets = [local_subset(ds, one, rule) for ds, one in zip(runs.datasets, graphs, strict=True)]
     trained = np.zeros_like(runs.points)
     cyclic = [place for place, one in enumerate(subsets) if len(one)]
     if cyclic:
         kept: list[Any] = [subsets[place] for place in cyclic]
         trained[cyclic] = _descend(runs.recipe, kept, runs.steps, None)
-    spaces = [cyclic_subspace(ds.E, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
+    spaces = [local_subspace(one, subset) for one, subset in zip(graphs, subsets, strict=True)]
     parts = [space.project(points) for space, points in zip(spaces, runs.points, strict=True)]
-    return _norms(np.stack(parts) - trained)
+    return _norms(np.stack(parts) - trained), np.array([not len(one) for one in subsets])
 
 
 def mean(values: FloatArray) -> float:
@@ -226,8 +239,10 @@ class Contrast:
     """Runs against both theories: that of the labels' graphs ("global") and that of the graphs of what is selected ("local").
 
     Attributes:
-        corr, distance: (n_trials, n_saved) by name; status: the `CorrectionStatus` of each trial by name, none in the code's form.
-        single: (n_trials,) whether no two tokens tie in the pseudo-graphs. agrees: (n_trials,) whether the two kinds of graph are equal.
+        corr: (n_trials, n_saved) for "global" and "local". distance: (n_trials, n_saved) for "global" and for each of `RULES`, by which
+            the local correction is made. status: the `CorrectionStatus` of each trial, by the same names, where corrections converged.
+        empty: (n_trials,) by rule, whether the local cyclic subset is empty, so that the local distance is zero at every step.
+        agrees: (n_trials,) whether the two kinds of graph are equal.
         undefined: Graph-SVMs, of either kind, that have no solution or a zero one.
     """
 
@@ -235,57 +250,69 @@ class Contrast:
     corr: Mapping[str, FloatArray]
     distance: Mapping[str, FloatArray]
     status: Mapping[str, list[CorrectionStatus]]
-    single: BoolArray
+    empty: Mapping[str, BoolArray]
     agrees: BoolArray
     undefined: int
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{name} {mean(one[:, -1]):.4f}" for name, one in self.corr.items())
-        return f"Contrast({len(self.single)} trials: {ends})"
+        return f"Contrast({len(self.agrees)} trials: {ends})"
+
+    @property
+    def single(self) -> BoolArray:
+        """(n_trials,) whether every component of the pseudo-graphs is a single token: no sequence selects tokens that tie."""
+        return self.empty["selected component"]
 
     def final(self, kind: str) -> FloatArray:
         """(n_trials,) the correlation at the end with the "global" or the "local" solution."""
         return self.corr[kind][:, -1]
 
     def apart(self, kind: str) -> FloatArray:
-        """(n_trials,) the distance at the end to the "global" or the "local" correction."""
+        """(n_trials,) the distance at the end to the "global" correction, or to the local one by a rule's name."""
         return self.distance[kind][:, -1]
 
     def infinite(self, kind: str) -> int:
         """How many corrections are infinite, so that nothing can converge to them."""
         return self.status[kind].count(CorrectionStatus.INFINITE)
 
+    def always_zero(self, rule: str) -> BoolArray:
+        """(n_trials,) whether the distance to the local correction is zero at every kept step."""
+        return np.asarray(np.all(self.distance[rule] == 0.0, axis=1))
+
     @property
     def curves(self) -> dict[str, FloatArray]:
         """What `draw_contrasts` shows."""
-        return {f"{kind} corr": self.corr[kind] for kind in KINDS} | {kind: self.distance[kind] for kind in KINDS}
+        return {f"{kind} corr": self.corr[kind] for kind in KINDS} | dict(self.distance)
 
 
-def contrast(runs: Runs, *, as_coded: bool = False) -> Contrast:
-    """Hold runs against both theories; with corrections trained for as many steps where `as_coded`, else converged ones."""
-    graphs = dict(zip(KINDS, (runs.graphs, runs.local_graphs), strict=True))
-    aligned = {kind: alignment(runs, one) for kind, one in graphs.items()}
+def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
+    """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
+    graphs, local = runs.graphs, runs.local_graphs
+    aligned = {kind: alignment(runs, one) for kind, one in zip(KINDS, (graphs, local), strict=True)}
     status: dict[str, list[CorrectionStatus]] = {}
-    distance = {}
-    for kind, one in graphs.items():
-        if as_coded:
-            distance[kind] = offset_as_coded(runs, one)
-        else:
-            found = offset(runs, one)
-            distance[kind], status[kind] = found.distance, found.status
+    distance, empty = {}, {}
+    if trained:
+        distance["global"] = offset_of_trained(runs, graphs)[0]
+        for name, rule in RULES.items():
+            distance[name], empty[name] = offset_of_trained(runs, local, rule)
+    else:
+        for name, rule in {"global": None, **RULES}.items():
+            found = offset(runs, rule)
+            distance[name], status[name] = found.distance, found.status
+            empty[name] = np.array([one is CorrectionStatus.TRIVIAL for one in found.status])
     return Contrast(
         runs,
         {kind: one.corr for kind, one in aligned.items()},
         distance,
         status,
-        np.array([all(g.n_components == len(g.nodes) for g in one.values()) for one in graphs["local"]]),
-        np.array([_same(a, b) for a, b in zip(graphs["global"], graphs["local"], strict=True)]),
+        empty,
+        np.array([_same(a, b) for a, b in zip(graphs, local, strict=True)]),
         sum(one.undefined for one in aligned.values()),
     )
 
 
 def local_series(text: NextTokenLoss, code: NextTokenLoss) -> dict[str, Recipe]:
-    """The data and losses of C's Figures 5 and 6: the text's form on any and on cyclic data, and the form of the authors' code."""
+    """The data and losses of C's Figures 5 and 6: the text's form on any and on cyclic data, and the data, loss and start of the code."""
     sizes = (8, 8, 4, 6)  # K, d, n, T
     return {
         "any data": Recipe(random_sequences, sizes, text, own_head=True, step=0.1),
@@ -297,12 +324,12 @@ def local_series(text: NextTokenLoss, code: NextTokenLoss) -> dict[str, Recipe]:
 def contrasts(
     series: Mapping[str, Recipe], trials: Sequence[int], n_steps: int, seed: int, progress: Progress
 ) -> dict[str, Contrast]:
-    """Train every recipe of a series and hold it against both theories; starts at random mark the form of the authors' code."""
+    """Train every recipe of a series and compare it with both theories; the code's form, with random starts, has trained corrections."""
     found = {}
     for place, (name, recipe) in enumerate(series.items()):
         rng = np.random.default_rng([seed, place])
         runs = train(recipe, draws(recipe, trials[place], rng), kept_steps(n_steps), rng)
-        found[name] = contrast(runs, as_coded=recipe.random_start)
+        found[name] = contrast(runs, trained=recipe.random_start)
         progress.advance()
     return found
 
@@ -318,16 +345,20 @@ def _same(first: Graphs, second: Graphs) -> bool:
 def draw_contrasts(
     axes: Sequence[Axes], steps: IntArray, series: Sequence[tuple[str, Mapping[str, FloatArray], str]]
 ) -> None:
-    """Correlation at the left, distance at the right; each series is its name, its `Contrast.curves` and a line style."""
-    left, right = axes
+    """Correlation at the left, then the distance by each rule; each series is its name, its `Contrast.curves` and a line style."""
+    left = axes[0]
     for name, curves, line in series:
         for kind, colour in zip(KINDS, (GLOBAL, LOCAL), strict=True):
             label = f"{kind}, {name}"
             (band if line == "-" else curve)(left, steps, curves[f"{kind} corr"], label, color=colour, ls=line)
-            curve(right, steps, curves[kind], label, color=colour, ls=line)
+            for ax, rule in zip(axes[1:], RULES, strict=True):
+                distance = curves["global"] if kind == "global" else curves[rule]
+                curve(ax, steps, distance, label, color=colour, ls=line)
     left.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"correlation of $W$ with Graph-SVM")
-    right.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"distance of $\Pi(W)$ to $W^{\rm cyc}$")
-    right.set_yscale("symlog", linthresh=0.01)
-    right.set_ylim(bottom=0.0)
+    for ax, rule in zip(axes[1:], RULES, strict=True):
+        ax.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"distance of $\Pi(W)$ to $W^{\rm cyc}$")
+        ax.set(title=f"Distance; local by {DISTANCE_TITLES[rule]}")
+        ax.set_yscale("symlog", linthresh=0.01)
+        ax.set_ylim(bottom=-0.003)  # so that a distance of zero is seen above the frame
     named, labels = left.get_legend_handles_labels()
     left.figure.legend(named, labels, loc="outside lower center", ncol=len(series), fontsize=9)
