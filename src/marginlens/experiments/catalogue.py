@@ -45,6 +45,7 @@ _MODULES: tuple[str, ...] = (
     "c_l3",
     "c_t1",
     "c_t2",
+    "c_t3",
     "c_f3",
     "c_f4",
     "c_f5",
