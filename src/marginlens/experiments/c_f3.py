@@ -32,7 +32,8 @@ PROTOCOL = (
     "K = d = 8, n = 4, T = 6; normalised steps of .01. The text's form decides: tokens drawn with replacement, the label is the token "
     "highest in one random order, W(0) = 0. One hundred trials run for 100,000 steps; 2,900 more run for 4,000, because the mean of a "
     "hundred is uncertain by .0003. Beside it 100 trials in the form of the authors' code: no token twice in a sequence, random labels "
-    "drawn again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts."
+    "drawn again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts. The bars of .995 and .9995 are ours and "
+    "stricter than the paper, which says > .99 at 4,000 steps and nothing beyond."
 )
 PAPER_VALUE = "> .99 after 4,000 steps (.9927 in the figure)"
 EXPECTED = {"corr_at_4000": Bound(low=0.995), "corr_at_100000": Bound(low=0.9995), "undefined": Bound(high=0)}
@@ -88,9 +89,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
 def _note(at_4000: np.ndarray) -> str:
     hundreds = at_4000.reshape(-1, 100).mean(axis=1)
     return (
-        f"The mean at 4,000 steps lies at the bar of .995 ({spread(at_4000)}): of {len(hundreds)} batches of one hundred, "
-        f"{int(np.sum(hundreds >= 0.995))} reach it and the others are at least {hundreds.min():.4f}. The paper's .9927 agrees with "
-        f"the code's form."
+        f"The mean at 4,000 steps lies at our own bar of .995, above the paper's .99 ({spread(at_4000)}): of {len(hundreds)} batches of "
+        f"one hundred, {int(np.sum(hundreds >= 0.995))} reach it and the others are at least {hundreds.min():.4f}. The paper's .9927 "
+        f"agrees with the code's form."
     )
 
 
