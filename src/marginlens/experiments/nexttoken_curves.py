@@ -296,8 +296,8 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
         for name, rule in RULES.items():
             distance[name], empty[name] = offset_of_trained(runs, local, rule)
     else:
-        for name, rule in {"global": None, **RULES}.items():
-            found = offset(runs, rule)
+        for name in ("global", *RULES):
+            found = offset(runs, RULES.get(name))
             distance[name], status[name] = found.distance, found.status
             empty[name] = np.array([one is CorrectionStatus.TRIVIAL for one in found.status])
     return Contrast(

@@ -139,8 +139,8 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
         for members in [graphs[k].components[number]]
         for t in range(len(members))
     ]
-    edges = np.array(chains, dtype=np.int64).reshape(-1, 3)
-    return cyclic_subspace(subset.E, graphs_of_edges(*edges.T, subset.n_vocabulary))
+    last, head, tail = np.array(chains, dtype=np.int64).reshape(-1, 3).T
+    return cyclic_subspace(subset.E, graphs_of_edges(last, head, tail, subset.n_vocabulary))
 
 
 def as_local_rule(rule: Any) -> LocalRule:

@@ -125,9 +125,10 @@ def local_correction(
 def _compared(subset: CyclicSubset) -> CyclicSubspace:
     """The span of the differences of tokens that samples of a subset keep together, on which alone the risk depends."""
     first = np.repeat(subset.tokens[subset.offsets[:-1]], subset.lengths)  # a star through the tokens of each sample
-    query, K = subset.last[subset.sample], subset.n_vocabulary
-    ends = [np.concatenate(pair) for pair in ((query, query), (first, subset.tokens), (subset.tokens, first))]
-    return cyclic_subspace(subset.E, graphs_of_edges(*ends, K))
+    query = subset.last[subset.sample]
+    heads, tails = np.concatenate([first, subset.tokens]), np.concatenate([subset.tokens, first])
+    graphs = graphs_of_edges(np.concatenate([query, query]), heads, tails, subset.n_vocabulary)
+    return cyclic_subspace(subset.E, graphs)
 
 
 class _Samples(NamedTuple):
