@@ -2,13 +2,14 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings import keeping
+from marginlens.embeddings import keep, keeping
 from marginlens.embeddings.keeping import keep_run, kept_runs, read_kept
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.results import EpochRecord, RankCorrelations, TrainingRun
@@ -16,6 +17,7 @@ from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError
+from marginlens.runs.keeping import kept_results
 from marginlens.runs.telling import Ending
 
 DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
@@ -122,3 +124,25 @@ def test_kept_runs_of_one_rate_come_by_their_spread_and_then_by_name(encoded, tm
         keep_run(tmp_path / "run", name, data=encoded, into=tmp_path)
     monkeypatch.setattr(keeping, "kept_results", lambda: tmp_path)
     assert [one.name for one in kept_runs("tiny", 1)] == ["d", "b", "c", "a"]
+
+
+def test_the_data_are_called_as_asked_and_by_their_file_otherwise(encoded, tmp_path, monkeypatch, capsys):
+    written(tmp_path / "run")
+    arguments = [str(tmp_path / "run"), "x", "--data", str(encoded), "--into", str(tmp_path)]
+    assert keep.main([*arguments, "--source", "tiny-3"]) == 0
+    found = read_kept(tmp_path / "embeddings-x.json")
+    assert (found.source, found.facts["data"]["called"]) == ("tiny-3", "tiny-3")
+    monkeypatch.setattr(keeping, "kept_results", lambda: tmp_path)
+    assert [one.name for one in kept_runs("tiny-3", 1)] == ["x"]
+    assert keep.main(arguments) == 0
+    assert read_kept(tmp_path / "embeddings-x.json").source == "tiny"
+    assert keep.main([*arguments, "--source", "two words"]) == 2
+    assert "The 'source' argument must be letters, digits, dots and dashes; got 'two words'" in capsys.readouterr().err
+
+
+def test_no_kept_result_of_the_package_is_called_otherwise_than_its_command_did():
+    for place in kept_results().glob("embeddings-*.json"):
+        told = json.loads(place.read_text(encoding="utf-8"))
+        given = told["data"].get("called")
+        file = "levels" if "levels" in told["data"] else Path(told["data"]["file"]).stem
+        assert told["source"] == (given or file), place.name

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _keep(options: Any) -> int:
-    place = keep_run(options.folder, options.name, data=options.data, into=options.into)
+    place = keep_run(options.folder, options.name, data=options.data, source=options.source, into=options.into)
     print(f"{read_kept(place)!r} is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
     return 0
 
@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the run's --out")
     parser.add_argument("name", metavar="NAME", help="what the run is called")
     parser.add_argument("--data", type=Path, metavar="FILE", help="the .npz it was trained on (not for K-level runs)")
+    parser.add_argument("--source", metavar="NAME", help="what the data are called (the name of their file)")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to put it (the package's own results)")
     return parser
 

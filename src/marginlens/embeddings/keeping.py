@@ -80,12 +80,20 @@ class KeptRun:
         return f"{self.source}, {layers}, rate {self.settings.learning_rate:g}, {int(self.epochs[-1])} epochs{stopped}"
 
 
-def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, into: str | Path | None = None) -> Path:
+def keep_run(
+    folder: str | Path,
+    name: str,
+    *,
+    data: str | Path | None = None,
+    source: str | None = None,
+    into: str | Path | None = None,
+) -> Path:
     """Put what `marginlens.embeddings.run` wrote into one small file.
 
     Args:
         folder: the run's `--out`. name: what the run is called, in letters, digits, dots and dashes.
         data: the file it was trained on; its counts must be those of the run. K-level sequences are drawn again.
+        source: what the data are called, by which `kept_runs` finds the run; the name of the data's file by default.
         into: where the file goes; by default among the results that come with the package.
     Returns:
         The file.
@@ -93,10 +101,14 @@ def keep_run(folder: str | Path, name: str, *, data: str | Path | None = None, i
     if not isinstance(name, str):
         raise reject("name", "a name in letters, digits, dots and dashes", type(name).__name__)
     check_name(name)
+    if source is not None and not isinstance(source, str):
+        raise reject("source", "a name in letters, digits, dots and dashes", type(source).__name__)
     place = as_path(folder, "folder", _EXPECTED)
     facts, table = _read(place)
     try:
         kept = _told(facts, table, data, place)
+        if source is not None:
+            kept["source"] = kept["data"]["called"] = check_name(source, "source")
         _kept(name, dict(kept))  # what cannot be read again is not written
     except InputError:
         raise

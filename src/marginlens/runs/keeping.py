@@ -21,10 +21,10 @@ def kept_results() -> Path:
     return Path(str(files("marginlens") / "results"))
 
 
-def check_name(name: str) -> str:
-    """What a kept run is called, which becomes part of a file's name."""
+def check_name(name: str, argument: str = "name") -> str:
+    """What a kept run is called, which becomes part of a file's name, or its data."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
-        raise reject("name", "letters, digits, dots and dashes", repr(name))
+        raise reject(argument, "letters, digits, dots and dashes", repr(name))
     return name
 
 
