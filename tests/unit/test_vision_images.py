@@ -1,7 +1,4 @@
-"""Images from files: CIFAR-10 in three forms, and pickles that hold more than data."""
-
-import datetime
-import pickle
+"""Images from files: one .npz, and CIFAR-10's binary batches."""
 
 import numpy as np
 import pytest
@@ -9,7 +6,6 @@ import pytest
 from marginlens.errors import InputError
 from marginlens.vision.image_files import read_images
 from marginlens.vision.images import CIFAR10, LabelledImages, digit_images
-from marginlens.vision.plain_pickle import read_plain_pickle
 
 
 def colours(n, seed=0):
@@ -42,121 +38,18 @@ def test_one_file_of_arrays_is_read(tmp_path, parts):
     assert repr(found) == "LabelledImages(c: 6 images to train on and 4 to test, 32 × 32 in colour, 10 classes)"
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_python_batches_are_read_in_the_order_of_their_numbers(tmp_path, parts, protocol):
+def test_binary_batches_are_read(tmp_path, parts):
     x_train, y_train, x_test, y_test = parts
     for name, x, y in (
         ("data_batch_1", x_train[:2], y_train[:2]),
-        ("data_batch_2", x_train[2:], y_train[2:]),
+        ("data_batch_3", x_train[2:], y_train[2:]),
         ("test_batch", x_test, y_test),
     ):
-        batch = {b"batch_label": b"made up", b"labels": y.tolist(), b"data": rows(x), b"filenames": [b"a.png"] * len(y)}
-        (tmp_path / name).write_bytes(pickle.dumps(batch, protocol=protocol))
-    same(read_images(tmp_path), parts)
-
-
-def test_batches_of_python_2_are_read(tmp_path):
-    x, y = colours(1)
-    content = rows(x).tobytes()
-    python_2 = (  # cPickle's protocol 2: byte strings as SHORT_BINSTRING and BINSTRING, arrays by numpy.core.multiarray
-        b"\x80\x02}("
-        + b"U\x04data"
-        + b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-        + b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        + b"\x89T"
-        + len(content).to_bytes(4, "little")
-        + content
-        + b"tb"
-        + b"U\x06labels](K"
-        + bytes([int(y[0])])
-        + b"eu."
-    )
-    for name in ("data_batch_1", "test_batch"):
-        (tmp_path / name).write_bytes(python_2)
-    found = read_images(tmp_path)
-    assert np.array_equal(found.x_train, x)
-    assert found.y_test.tolist() == y.tolist()
-
-
-def test_binary_batches_are_read(tmp_path, parts):
-    x_train, y_train, x_test, y_test = parts
-    for name, x, y in (("data_batch_1", x_train, y_train), ("test_batch", x_test, y_test)):
         np.hstack([y[:, None].astype(np.uint8), rows(x)]).tofile(tmp_path / f"{name}.bin")
     same(read_images(tmp_path), parts)
     (tmp_path / "data_batch_1.bin").write_bytes(b"1234")
     with pytest.raises(InputError, match=r"'data' argument must be records of 3073 bytes; got .* of 4 bytes"):
         read_images(tmp_path)
-
-
-# ---- pickles
-
-
-class Touches:
-    """A pickle that would make a file when it is read."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return (open, (str(self.place), "w"))
-
-
-@pytest.mark.parametrize("inside", [lambda bad: bad, lambda bad: {b"data": [bad]}])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, inside):
-    mark = tmp_path / "made-by-the-pickle"
-    (tmp_path / "p").write_bytes(pickle.dumps(inside(Touches(mark))))
-    with pytest.raises(InputError, match=r"plain arrays alone; got .*, which asks for (io|_io)[.]open instead"):
-        read_plain_pickle(tmp_path / "p", "data")
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize(
-    ("value", "asked"),
-    [
-        (np.array([{}, print], dtype=object), r"builtins.print|__builtin__.print|an array of"),
-        (np.array([{}], dtype=object), "an array of dtype O8"),
-        (np.zeros(2, dtype=[("a", "i4")]), "an array of"),
-        (np.array(["a"]), "an array of dtype U1"),
-        (datetime.date(2020, 1, 1), "datetime.date"),
-        (np.random.default_rng(0), "numpy.random"),
-        (eval, "builtins.eval"),
-    ],
-)
-def test_a_pickle_of_anything_but_plain_data_is_refused(tmp_path, value, asked):
-    (tmp_path / "p").write_bytes(pickle.dumps({"data": value}, protocol=4))
-    with pytest.raises(InputError, match=f"which asks for .*({asked})"):
-        read_plain_pickle(tmp_path / "p", "data")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"cos\nsystem\n(S'true'\ntR.",  # protocol 0: os.system('true')
-        b"cbuiltins\ngetattr\n(cnumpy\ndtype\nS'__class__'\ntR.",
-        b"cnumpy\ndtype\nS'subclass'\n\x86R.",
-        b"Pouter\n.",  # a persistent id
-    ],
-)
-def test_pickles_written_by_hand_are_refused(tmp_path, content):
-    (tmp_path / "p").write_bytes(content)
-    with pytest.raises(InputError, match="'data' argument must be a pickle of dicts, lists"):
-        read_plain_pickle(tmp_path / "p", "data")
-
-
-def test_stand_ins_themselves_never_come_out(tmp_path):
-    (tmp_path / "p").write_bytes(b"cnumpy\nndarray\n.")
-    with pytest.raises(InputError, match="asks for a name or a type"):
-        read_plain_pickle(tmp_path / "p", "data")
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_plain_data_comes_back_as_it_was(tmp_path, protocol):
-    value = {"a": [1, 2.5, "ü", b"\xff", None, True], 3: (np.float64(2.5), np.arange(6.0).reshape(2, 3).T)}
-    (tmp_path / "p").write_bytes(pickle.dumps(value, protocol=protocol))
-    found = read_plain_pickle(tmp_path / "p", "data")
-    assert found["a"] == value["a"]
-    assert found[3][0] == 2.5
-    assert np.array_equal(found[3][1], value[3][1])
 
 
 # ---- what cannot be used
@@ -183,16 +76,16 @@ def test_arrays_that_are_no_images_are_refused(tmp_path, parts, change, sentence
 
 
 def test_places_without_images_are_refused(tmp_path):
-    with pytest.raises(InputError, match="without data_batch_1 and test_batch"):
+    with pytest.raises(InputError, match=r"without data_batch_1[.]bin and test_batch[.]bin"):
         read_images(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         read_images(tmp_path / "nothing.npz")
     (tmp_path / "text.npz").write_text("images")
     with pytest.raises(InputError, match="which is neither"):
         read_images(tmp_path / "text.npz")
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": np.zeros((2, 5), np.uint8), "labels": [0, 1]}))
-    (tmp_path / "test_batch").write_bytes(pickle.dumps([1]))
-    with pytest.raises(InputError, match="3072 bytes for each label"):
+    for name in ("data_batch_1", "test_batch"):
+        (tmp_path / name).write_bytes(b"\x80\x02}.")
+    with pytest.raises(InputError, match=r"python batches, which are pickles instead[.] Use its binary version"):
         read_images(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 as people have it: one .npz, the folder of python batches, or the folder of binary ones."""
+"""Labelled images from files: one .npz, or the folder of CIFAR-10's binary batches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.vision.images import CIFAR10, ByteArray, LabelledImages
-from marginlens.vision.plain_pickle import read_plain_pickle
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-_KINDS = "a .npz with x_train, y_train, x_test and y_test, or a folder with CIFAR-10's python or binary batches"
+_KINDS = "a .npz with x_train, y_train, x_test and y_test, or a folder with CIFAR-10's binary batches"
 _BATCHES = tuple(f"data_batch_{k}" for k in range(1, 6))
 _TEST = "test_batch"
 _EDGE = 32
@@ -27,8 +26,7 @@ def read_images(path: str | Path) -> LabelledImages:
 
     Args:
         path: a .npz with x_train, y_train, x_test, y_test, images as bytes (n_images, height, width, channels); or the folder
-            `cifar-10-batches-py` or `cifar-10-batches-bin`. Python batches are pickles: they are read by an unpickler that makes nothing
-            but dicts, lists, bytes, text, numbers and plain arrays. Batches that are not there are left out, but for the test batch.
+            `cifar-10-batches-bin`. Training batches that are missing are left out. The python batches are pickles and are not read.
     """
     place = Path(path)
     if place.is_dir():
@@ -82,30 +80,19 @@ def _classes(arrays: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _from_folder(folder: Path) -> LabelledImages:
-    for ending, read in (("", _python_batch), (".bin", _binary_batch)):
-        parts = [folder / f"{name}{ending}" for name in _BATCHES]
-        found = [one for one in parts if one.is_file()]
-        test = folder / f"{_TEST}{ending}"
-        if found and test.is_file():
-            x_train, y_train = _together([read(one) for one in found])
-            return LabelledImages("cifar10", x_train, y_train, *read(test), classes=CIFAR10)
-    raise reject("data", _KINDS, f"{str(folder)!r} without data_batch_1 and test_batch")
+    batches = [path for path in (folder / f"{name}.bin" for name in _BATCHES) if path.is_file()]
+    test = folder / f"{_TEST}.bin"
+    if not (batches and test.is_file()):
+        if (folder / _TEST).is_file():
+            remedy = "Use its binary version, or save the arrays with np.savez."
+            raise reject("data", _KINDS, f"{str(folder)!r} with CIFAR-10's python batches, which are pickles", remedy)
+        raise reject("data", _KINDS, f"{str(folder)!r} without data_batch_1.bin and test_batch.bin")
+    x_train, y_train = _together([_binary_batch(path) for path in batches])
+    return LabelledImages("cifar10", x_train, y_train, *_binary_batch(test), classes=CIFAR10)
 
 
 def _together(batches: Sequence[tuple[ByteArray, ByteArray]]) -> tuple[ByteArray, ByteArray]:
     return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
-
-
-def _python_batch(place: Path) -> tuple[ByteArray, ByteArray]:
-    told = read_plain_pickle(place, "data")
-    expected = "a batch of CIFAR-10, a dict with data and labels"
-    if not isinstance(told, dict):
-        raise reject("data", expected, f"{str(place)!r}, which holds a {type(told).__name__}")
-    named = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in told.items()}
-    x, y = np.asarray(named.get("data")), np.asarray(named.get("labels"))
-    if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != _PIXELS or y.shape != (len(x),) or y.dtype.kind not in "iu":
-        raise reject("data", f"{expected}, {_PIXELS} bytes for each label", f"{str(place)!r} with something else")
-    return _as_images(x), y.astype(np.int64)
 
 
 def _binary_batch(place: Path) -> tuple[ByteArray, ByteArray]:

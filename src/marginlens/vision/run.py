@@ -70,9 +70,7 @@ def _told(record: EpochRecord) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m marginlens.vision.run", description=main.__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--data", type=Path, metavar="PATH", help="a .npz, or a folder of CIFAR-10's python or binary batches"
-    )
+    source.add_argument("--data", type=Path, metavar="PATH", help="a .npz, or a folder of CIFAR-10's binary batches")
     source.add_argument("--digits", action="store_true", help="scikit-learn's digits of 8 by 8 pixels")
     add_run_options(parser, every=10)
     parser.add_argument("--save-models", type=Path, metavar="FOLDER", help="where models go, as epoch-NNN")
