@@ -33,11 +33,11 @@ STATEMENT = (
     "W^mm, and its part in S_cyc to the finite correction W^cyc."
 )
 PROTOCOL = (
-    "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a W^mm or "
-    "a finite W^cyc. The text's form decides: tokens drawn with "
-    "replacement, each label a random token of its sequence, drawn again until some tokens tie, W(0) = 0. Beside it the form of the "
-    "authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and W^cyc trained on the cyclic subset for as many steps. "
-    "Everywhere else W^cyc is the converged one, with a gradient of at most 1e-10. The runs go on to 40,000 steps; 4,000 decide."
+    "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a W^mm or a finite W^cyc. "
+    "The text's form decides: tokens drawn with replacement, each label a random token of its sequence, drawn again until some tokens "
+    "tie, W(0) = 0. Beside it the form of the authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and W^cyc trained on "
+    "the cyclic subset for as many steps. Everywhere else W^cyc is the converged one, with a gradient of at most 1e-10. The runs go on "
+    "to 40,000 steps; 4,000 decide. Normalised steps are the figure's, not the theorem's: C-T3 takes constant ones."
 )
 PAPER_VALUE = "corr ≈ .987, distance < .01"
 EXPECTED = {

@@ -49,6 +49,7 @@ EXPECTED = {
     "smallest_corr_from_zero": Bound(low=0.98),
     "median_corr_of_growth": Bound(low=0.999),
     "smallest_corr_of_growth": Bound(low=0.97),
+    "median_length_of_growth": Bound(low=0.95, high=1.05),
     "runs_that_turn_away": Bound(high=0),
     "control_smallest_distance_ratio": Bound(low=10),
     "control_smallest_lead_of_growth": Bound(low=0.05),
@@ -88,6 +89,7 @@ class Curves(NamedTuple):
     attention: FloatArray
     corr: FloatArray
     growth: FloatArray  # nan in the first factor of ten
+    growth_length: float  # of the last growth, over that of W^mm log 10
     first_step: float  # correlation of the last growth with the first step from zero
     steps_needed: (
         float  # log10 of the steps after which the correlation will be .99, if W goes on growing by W^mm log τ
@@ -116,11 +118,12 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         f"on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the median "
         f"({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} ({slopes[1].max():.3f} to "
         f"{slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
-        f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} "
-        f"runs: {'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
-        f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}. Controls: to a "
-        f"W^cyc too long by a tenth the distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the "
-        f"first step's direction the growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
+        f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} runs: "
+        f"{'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
+        f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}, and that growth is "
+        f"{numbers['median_length_of_growth']:.3f} as long as W^mm log 10 in the median. Controls: to a W^cyc too long by a tenth the "
+        f"distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the first step's direction the "
+        f"growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
     )
     needed = [one.steps_needed for name in far for one in found[name]]
     note = (
@@ -171,6 +174,7 @@ def follow(ds: SequenceDataset, automaton: NextTokenAutomaton, one: Series, star
         np.array([_total_variation(ds, point, limit) for point in W]),
         np.asarray(correlation(W, direction, axes=2)),
         np.concatenate([np.full(len(W) - len(corr), np.nan), corr]),
+        float(np.linalg.norm(growth[-1]) / (np.log(10.0) * np.linalg.norm(direction))),
         float(correlation(growth[-1], first, axes=2)),
         _steps_needed(W[-1], direction, n_steps),
     )
@@ -234,6 +238,7 @@ def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArr
         "smallest_corr_from_32": float(min(one.corr[-1] for one in found[SERIES[2].name])),
         "median_corr_of_growth": float(np.median(growth)),
         "smallest_corr_of_growth": float(growth.min()),
+        "median_length_of_growth": float(np.median([one.growth_length for one in runs])),
         "runs_that_turn_away": float(sum(one.corr[-1] <= one.corr[-1 - DECADE_POINTS] for one in runs)),
         "control_smallest_distance_ratio": float(min(one.wrong_distance[-1] / one.distance[-1] for one in runs)),
         "control_smallest_lead_of_growth": float(min(growth - [one.first_step for one in runs])),
