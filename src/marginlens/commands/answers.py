@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from marginlens.data import TokenDataset
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory import LimitPrediction, TokenOptimality, token_optimality
+from marginlens.theory.verdicts import Verdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _TOKENS = 7  # of a selection that the terminal shows
@@ -108,22 +109,39 @@ def prediction_row(prediction: LimitPrediction) -> dict[str, Any]:
         "observed": prediction.observed,
         "path_direction": prediction.path_direction,
         "why": prediction.why,
-        "theorems": [
-            {
-                "label": verdict.citation,
-                "applies": verdict.applies,
-                "conclusion": verdict.conclusion,
-                "conditions": [
-                    {"name": one.name, "holds": one.holds, "sentence": one.sentence, "numbers": one.numbers}
-                    for one in verdict.conditions
-                ],
-            }
-            for verdict in prediction.verdicts
-        ],
+        "theorems": theorem_rows(prediction.verdicts),
     }
 
 
+def theorem_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """Which theorems apply, condition by condition."""
+    return [
+        {
+            "label": verdict.citation,
+            "applies": verdict.applies,
+            "conclusion": verdict.conclusion,
+            "conditions": [
+                {"name": one.name, "holds": one.holds, "sentence": one.sentence, "numbers": one.numbers}
+                for one in verdict.conditions
+            ],
+        }
+        for verdict in verdicts
+    ]
+
+
 # ---- words for the terminal
+
+
+def theorem_lines(theorems: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Which theorems apply, line by line, each with its indentation."""
+    lines = []
+    for theorem in theorems:
+        outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
+        lines.append((f"{theorem['label']} {outcome}.", 0))
+        lines += [
+            (f"{'✓' if one['holds'] else '✗'} {one['name']}: {one['sentence']}.", 2) for one in theorem["conditions"]
+        ]
+    return lines
 
 
 def number(value: Any) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.data.sequence_files import write_sequences
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
 
@@ -29,7 +30,7 @@ SequenceFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A text in UTF-8, or a .json file with sequences, labels and optionally vocabulary and E.",
+        help="A text in UTF-8, or a .json or .npz file with sequences, labels and optionally vocabulary and E.",
         show_default=False,
     ),
 ]
@@ -52,7 +53,7 @@ def graph(
         typer.Option(metavar="D", help="Width of random embeddings for the tokens of a text.", show_default="one-hot"),
     ] = None,
     drop: Annotated[
-        bool, typer.Option("--drop", help="Leave out sequences of a .json file that lack their label.")
+        bool, typer.Option("--drop", help="Leave out sequences of a .json or .npz file that lack their label.")
     ] = False,
     last: Annotated[
         list[str] | None,
@@ -64,8 +65,8 @@ def graph(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Learn from the rest alone, and say how well this share is predicted: the end of a text, or sequences of a .json "
-            "file drawn at random. 0.1 is a good choice.",
+            help="Learn from the rest alone, and say how well this share is predicted: the end of a text, or sequences of a "
+            "file that lists them, drawn at random. 0.1 is a good choice.",
             show_default="none",
         ),
     ] = None,
@@ -86,6 +87,12 @@ def graph(
     save: Annotated[
         Path | None, typer.Option(metavar="OUT.json", help="Keep the edges of the shown last tokens there.")
     ] = None,
+    sequences: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.npz", help="Write the sequences there, .npz or .json, for `marginlens solve` and `train`."
+        ),
+    ] = None,
 ) -> None:
     """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
 
@@ -99,7 +106,11 @@ def graph(
         if tokens is not None and prefix is None:
             raise reject("tokens", "left out unless a prefix is to be continued", tokens)
         source = _source(file, (window, words, vocabulary, d_model, drop, seed))
-        for place, argument, ends in ((plot, "plot", (".png", ".svg")), (save, "save", (".json",))):
+        for place, argument, ends in (
+            (plot, "plot", (".png", ".svg")),
+            (save, "save", (".json",)),
+            (sequences, "sequences", (".npz", ".json")),
+        ):
             work.check_output(place, argument, ends)
         out = None if as_json else console()
         with _stage("Ranking tokens"):
@@ -114,6 +125,8 @@ def graph(
             work.draw(answer, plot)
         if save is not None:
             work.save(answer, save, held_out)
+        if sequences is not None:
+            write_sequences(sequences, answer.found.data, answer.found.vocabulary.names)
         solution = _solved(answer.found.data.E, answer.graphs)
         row["separability"] = work.separability(answer.found, answer.graphs, solution)
         if out is not None:
@@ -140,7 +153,7 @@ def graph(
                 "How well such an order predicts: --held-out 0.1 measures it on windows that are left out.",
                 markup=False,
             )
-        for place in (plot, save):
+        for place in (plot, save, sequences):
             if place is not None:
                 out.print(f"Written to {place}", markup=False)
 
@@ -172,16 +185,16 @@ def _solved(E: Any, graphs: Any) -> Any:
 
 def _source(file: Path, options: tuple[int | None, bool, int | None, int | None, bool, int]) -> Any:
     """How to read the file, with the options that its kind takes."""
-    from marginlens.commands.graph_sources import JsonSource, TextSource
+    from marginlens.commands.graph_sources import ListSource, TextSource
     from marginlens.data.vocabulary import Characters, Words
 
     window, words, vocabulary, d_model, drop, seed = options
-    if file.suffix.lower() == ".json":
+    if file.suffix.lower() in (".json", ".npz"):
         given = {"window": window, "words": words or None, "vocabulary": vocabulary, "d_model": d_model}
         for name, value in given.items():
             if value is not None:
-                raise reject(name, "left out for a .json file, which lists its sequences", value)
-        return JsonSource(file, drop, seed)
+                raise reject(name, f"left out for a {file.suffix.lower()} file, which lists its sequences", value)
+        return ListSource(file, drop, seed)
     if drop:
         raise reject("drop", "left out for a text, whose windows are dropped and counted anyway", "it")
     if vocabulary is not None and not words:

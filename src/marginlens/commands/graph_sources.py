@@ -1,4 +1,4 @@
-"""What `marginlens graph`, `solve` and `train` read of next tokens: windows of a text, or sequences that a JSON file lists."""
+"""What `marginlens graph`, `solve` and `train` read of next tokens: windows of a text, or sequences that a file lists."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TextSource:
 
 
 @dataclass(frozen=True)
-class JsonSource:
-    """Sequences that a JSON file lists."""
+class ListSource:
+    """Sequences that a JSON or .npz file lists."""
 
     file: Path
     drop: bool
@@ -75,7 +75,7 @@ class JsonSource:
         return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
 
 
-Source = TextSource | JsonSource
+Source = TextSource | ListSource
 
 
 def _words(unit: Unit) -> str:

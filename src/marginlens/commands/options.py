@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,18 +13,52 @@ from marginlens.losses import Correlation, Exponential, Logistic, Loss
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 ProblemFile = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="A .npz or JSON file with X, y, v and optionally K or W.", show_default=False),
+    typer.Argument(
+        metavar="FILE",
+        help="A .npz or JSON file with X, y, v and optionally K or W; or with sequences, labels and optionally vocabulary, E and C.",
+        show_default=False,
+    ),
+]
+DropUnrealizable = Annotated[
+    bool, typer.Option("--drop", help="Leave out sequences of the file that lack their label.")
 ]
 PlotPlace = Annotated[
     Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it there, when keys have two coordinates.")
 ]
 StartPoint = Annotated[
     str | None,
-    typer.Option("--start", metavar="0.5,-1", help="Where p starts, one number per coordinate.", show_default="zero"),
+    typer.Option(
+        "--start",
+        metavar="0.5,-1",
+        help="Where p starts, one number per coordinate; for sequences W row by row.",
+        show_default="zero",
+    ),
 ]
 
 LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": Correlation()}
-LossName = Annotated[str, typer.Option("--loss", metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")]
+LossName = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="LOSS",
+        help=f"One of {', '.join(LOSSES)}; for sequences one of log, squared, cross-entropy, squared-probability.",
+        show_default="logistic; log",
+    ),
+]
+
+
+def for_tokens_only(**options: Any) -> None:
+    """Refuse options that a file of sequences does not take."""
+    for name, value in options.items():
+        if value is not None:
+            raise reject(name, "left out for a file of sequences", repr(str(value)))
+
+
+def for_sequences_only(**options: Any) -> None:
+    """Refuse options that only a file of sequences takes."""
+    for name, value in options.items():
+        if value is not None:
+            raise reject(name, "left out unless the file holds sequences", repr(value))
 
 
 def loss_named(word: str) -> Loss:

@@ -12,8 +12,18 @@ from rich.text import Text
 
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson, PlotPlace, ProblemFile, coordinates, token_indices
+from marginlens.commands.options import (
+    AsJson,
+    DropUnrealizable,
+    PlotPlace,
+    ProblemFile,
+    coordinates,
+    for_sequences_only,
+    for_tokens_only,
+    token_indices,
+)
 from marginlens.data import TokenDataset, read_problem
+from marginlens.data.sequence_files import holds_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.svm import Status
@@ -34,6 +44,7 @@ def solve(
             metavar="0.5,-1", help="Where training will start, one number per coordinate: A Thm 3 asks for it."
         ),
     ] = None,
+    drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
 ) -> None:
@@ -41,8 +52,21 @@ def solve(
 
     GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
     tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
+
+    A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
     """
     with one_sentence():
+        if holds_sequences(file):
+            from marginlens.commands import next_tokens
+
+            for_tokens_only(selected=selected, start=start, plot=plot)
+            row = next_tokens.solved(file, drop=drop)
+            if as_json:
+                typer.echo(answers.as_json(row))
+            else:
+                next_tokens.show_solved(row)
+            return
+        for_sequences_only(drop=drop or None)
         data, v = read_problem(file)
         if plot is not None:
             from marginlens.commands.plane import check_plot
@@ -123,12 +147,8 @@ def _show_one(out: Console, problem: dict[str, Any]) -> None:
     beside = " and of G^mm" if tied else ""
     shown = "G^mm alone is" if tied else "the GMM alone is"
     out.print(f"These are all of P^mm{beside}." if listed else f"P^mm is too large to list in full; {shown} shown.")
-    for theorem in prediction["theorems"]:
-        outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
-        out.print(f"{theorem['label']} {outcome}.", markup=False)
-        for one in theorem["conditions"]:
-            mark = "✓" if one["holds"] else "✗"
-            out.print(Padding(Text(f"{mark} {one['name']}: {one['sentence']}."), (0, 0, 0, 2)))
+    for text, indent in answers.theorem_lines(prediction["theorems"]):
+        out.print(Padding(Text(text), (0, 0, 0, indent)))
     out.print(prediction["why"], markup=False, style="bold")
     missing = [row for row in rows if row["kind"] == "GMM" and row["status"] == Status.INFEASIBLE.name]
     if missing:

@@ -11,35 +11,66 @@ from rich.console import Console
 
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson, LossName, PlotPlace, ProblemFile, StartPoint
+from marginlens.commands.options import (
+    AsJson,
+    DropUnrealizable,
+    LossName,
+    PlotPlace,
+    ProblemFile,
+    StartPoint,
+    for_sequences_only,
+    for_tokens_only,
+)
 from marginlens.data import TokenDataset, read_problem
+from marginlens.data.sequence_files import holds_sequences
 from marginlens.dynamics import DescentStatus
 from marginlens.svm import Status
 from marginlens.theory import globally_optimal_direction
 
+N_STEPS = 1000  # unless said otherwise
+
 
 def train(
     file: ProblemFile,
-    steps: Annotated[int, typer.Option(metavar="N", help="How many steps to take.")] = 1000,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="How many steps to take.", show_default="1000; 4000 for sequences")
+    ] = None,
     step_size: Annotated[
         float | None,
         typer.Option(
-            metavar="S", help="Length of a step; with --constant the factor of the gradient.", show_default="1"
+            metavar="S",
+            help="Length of a step; with --constant the factor of the gradient.",
+            show_default="1; 0.01 for sequences",
         ),
     ] = None,
     constant: Annotated[
-        bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L_p unless given.")
+        bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L unless given.")
     ] = False,
-    loss: LossName = "logistic",
+    loss: LossName = None,
     start: StartPoint = None,
+    drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
 ) -> None:
     """Train the attention weights, and compare where they went with the max-margin theory.
 
-    Steps are normalised (every step has the same length) unless --constant is given.
+    Steps are normalised (every step has the same length) unless --constant is given. A file of sequences is a next-token problem: W is
+    trained and compared with its Graph-SVM, its cyclic correction and its automaton.
     """
     with one_sentence():
+        if holds_sequences(file):
+            from marginlens.commands import next_tokens
+
+            for_tokens_only(plot=plot)
+            problem = next_tokens.read(file, drop=drop)
+            how = next_tokens.chosen(problem.named.data, (steps, step_size, constant, loss, start))
+            row = next_tokens.trained(file, how, problem)
+            if as_json:
+                typer.echo(answers.as_json(row))
+            else:
+                next_tokens.show_trained(row, how)
+            return
+        for_sequences_only(drop=drop or None)
         from marginlens.commands import training
 
         data, v = read_problem(file)
@@ -47,7 +78,9 @@ def train(
             from marginlens.commands.plane import check_plot
 
             check_plot(data, plot)
-        choices = training.chosen(data, v, (steps, step_size, constant, loss, start))
+        choices = training.chosen(
+            data, v, (N_STEPS if steps is None else steps, step_size, constant, loss or "logistic", start)
+        )
         run, paths = training.descended(data, v, choices, keep_path=plot is not None)
         problems = training.compared(data, v, choices, run)
         if plot is not None:

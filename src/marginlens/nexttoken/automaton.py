@@ -301,14 +301,14 @@ class NextTokenAutomaton:
 
     def total_variation(self, ds: SequenceDataset, W: Any) -> FloatArray:
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
-        as_sequences(ds)
-        trained = ds.attention(W)
-        distance = np.empty(len(ds))
-        for i in range(len(ds)):
-            ids, _ = ds[i]
-            model = np.bincount(ids, weights=trained[ds.offsets[i] : ds.offsets[i + 1]], minlength=self.n_vocabulary)
-            distance[i] = 0.5 * np.abs(model - self.predict_proba(ids)).sum()
-        return distance
+        weights = as_sequences(ds).weights(W)
+        problem = reduce_sequences(ds)
+        first, sample = problem.offsets[:-1], problem.sample
+        logits = problem.logits(problem.table(weights))
+        trained = np.exp(logits - np.maximum.reduceat(logits, first)[sample])
+        trained /= np.add.reduceat(trained, first)[sample]
+        distance: FloatArray = 0.5 * np.add.reduceat(np.abs(trained - self._entry_shares(problem)), first)
+        return distance[problem.merged]
 
 
 def _checked(priority: Any, ds: SequenceDataset) -> GraphSolution:
