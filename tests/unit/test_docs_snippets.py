@@ -31,8 +31,9 @@ def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_pat
     assert done.stderr == ""
 
 
-def test_three_pages_show_how_to_call_the_library():
-    assert {page.name for page in PAGES if blocks(page, "python")} == {"README.md", "probe.md", "text.md"}
+def test_the_pages_for_users_show_how_to_call_the_library():
+    shown = {page.name for page in PAGES if blocks(page, "python")}
+    assert shown == {"README.md", "nexttoken.md", "probe.md", "text.md"}
 
 
 def test_the_lookup_finds_the_function_of_a_statement(tmp_path):

@@ -132,7 +132,7 @@ def _packed(content: dict[str, Any]) -> bytes:
     padded = np.zeros((len(lengths), max(lengths)), dtype=np.int64)
     for row, ids in zip(padded, content["sequences"], strict=True):
         row[: len(ids)] = ids
-    arrays = {name: np.asarray(values) for name, values in content.items() if name != "sequences"}
+    arrays: dict[str, Any] = {name: np.asarray(values) for name, values in content.items() if name != "sequences"}
     stream = BytesIO()
     np.savez_compressed(stream, sequences=padded, lengths=np.array(lengths), **arrays)
     return stream.getvalue()

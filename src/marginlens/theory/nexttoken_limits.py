@@ -18,7 +18,7 @@ from marginlens.nexttoken.loss_check import check_loss
 from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.smoothness import nexttoken_smoothness
 from marginlens.papers import implements
-from marginlens.svm import MarginSolution, Status, graph_svm
+from marginlens.svm import GraphSolution, MarginSolution, Status, graph_svm
 from marginlens.theory.assumptions import Check
 from marginlens.theory.verdicts import Verdict
 
@@ -41,7 +41,7 @@ class NextTokenPrediction:
 
     verdicts: tuple[Verdict, ...]
     graphs: Mapping[int, PriorityGraph]
-    priority: MarginSolution
+    priority: GraphSolution
     mix: CyclicCorrection
     direction: FloatArray | None
     path_direction: FloatArray | None
