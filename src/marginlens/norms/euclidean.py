@@ -1,0 +1,37 @@
+"""The Euclidean norm of a vector, and the Frobenius norm of a matrix, which is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from marginlens.directions import length
+from marginlens.norms.protocol import FloatArray
+
+
+@dataclass(frozen=True)
+class L2:
+    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual, and unique in its steepest
+    direction g/‖g‖."""
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖₂, without overflow or underflow on the way."""
+        return float(length(np.ravel(x)))
+
+    def dual(self, g: FloatArray) -> float:
+        """‖g‖₂."""
+        return self.value(g)
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """g/‖g‖₂, zero where g is zero."""
+        largest = float(np.max(np.abs(g), initial=0.0))
+        if largest == 0.0:
+            return np.zeros_like(g)
+        scaled = np.asarray(g, dtype=np.float64) / largest
+        return scaled / self.value(scaled)
+
+
+@dataclass(frozen=True)
+class Frobenius(L2):
+    """The Euclidean norm of a matrix's entries; another name for `L2`, for margin problems whose variable is a matrix."""

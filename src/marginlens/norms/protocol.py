@@ -1,0 +1,30 @@
+"""The norm protocol: what descent, margins and paths ask of a geometry."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class Norm(Protocol):
+    r"""A norm on points of one shape, with its dual norm and its directions of steepest ascent.
+
+    `marginlens.testing.check_norm` runs the contract that every norm passes, a user's own too.
+    """
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖ of one point of any shape."""
+
+    def dual(self, g: FloatArray) -> float:
+        r"""The dual norm :math:`\|g\|_* = \max_{\|x\| \le 1} \langle g, x\rangle`."""
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        r"""A point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; zero where g is zero.
+
+        Where several points attain the maximum, the norm's own documentation says which one this is.
+        """

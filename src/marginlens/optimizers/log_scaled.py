@@ -1,0 +1,74 @@
+"""Arrays with a logarithmic scale: gradients that are too small for float64 and keep all their digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.directions import length
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogScaled:
+    """The array `array · exp(log_scale)`, a batch of points or a single one.
+
+    Attributes:
+        array: (…, *shape), a positive multiple of what is meant, of moderate size.
+        log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
+        axes: how many axes of `array` make up one point, the last ones.
+    """
+
+    array: FloatArray
+    log_scale: FloatArray
+    axes: int = 1
+
+    def value(self) -> FloatArray:
+        """The array itself; entries below the smallest float64 become zero."""
+        with np.errstate(over="ignore"):
+            return self.array * np.exp(self._aligned(self.log_scale))
+
+    @property
+    def log_norm(self) -> FloatArray:
+        """Logarithm of the Euclidean norm of each point, (…); -inf for zero."""
+        normalized, log_scale = self._one_scale()
+        with np.errstate(divide="ignore"):
+            return np.log(length(self._flat(normalized))) + np.where(np.isfinite(log_scale), log_scale, 0.0)
+
+    def direction(self) -> FloatArray:
+        """Every point divided by its Euclidean norm; zero where it is zero."""
+        normalized, _ = self._one_scale()
+        norms = self._aligned(length(self._flat(normalized)))
+        return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms > 0.0)
+
+    def is_zero(self) -> npt.NDArray[np.bool_]:
+        """Which points are exactly zero, (…)."""
+        return ~np.any(self._flat(self.array), axis=-1)
+
+    def __getitem__(self, index: Any) -> LogScaled:
+        """One element of a batch, or several."""
+        return LogScaled(self.array[index], np.asarray(self.log_scale)[index], self.axes)
+
+    def __repr__(self) -> str:
+        return f"LogScaled(shape={self.array.shape}, log_norm={np.round(self.log_norm, 3)})"
+
+    def _one_scale(self) -> tuple[FloatArray, FloatArray]:
+        """An array and scales (…) of the same points."""
+        if np.ndim(self.log_scale) < self.array.ndim:
+            return self.array, self.log_scale
+        used = np.where(self.array != 0.0, self.log_scale, -np.inf)
+        largest = np.max(self._flat(used), axis=-1, initial=-np.inf)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        return self.array * np.exp(np.minimum(used - self._aligned(largest), 0.0)), largest
+
+    def _aligned(self, values: Any) -> FloatArray:
+        """Values (…), or of the array's shape, as they broadcast against the array."""
+        values = np.asarray(values, dtype=np.float64)
+        return values if values.ndim == self.array.ndim else values.reshape(values.shape + (1,) * self.axes)
+
+    def _flat(self, array: FloatArray) -> FloatArray:
+        return array.reshape(*array.shape[: array.ndim - self.axes], -1)
