@@ -41,7 +41,7 @@ from marginlens.graphs import (
     pseudo_graphs,
     to_networkx,
 )
-from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.nexttoken import (
     CorrectionStatus,
     CrossEntropy,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens import CrossEntropy, InputError, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.losses import LabelLoss, NextTokenLoss, as_nexttoken_loss
+from marginlens.losses.next_token import LabelLoss, NextTokenLoss, as_nexttoken_loss
 from tolerances import ROUNDING
 
 LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())

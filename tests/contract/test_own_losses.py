@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.directions import unit
-from marginlens.nexttoken.losses import LabelLoss, NextTokenLoss
+from marginlens.losses.next_token import LabelLoss, NextTokenLoss
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it

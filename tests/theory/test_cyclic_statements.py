@@ -15,9 +15,9 @@ from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, priority_graphs
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.pseudo import pseudo_graphs
+from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.svm.graph import graph_svm
 
 FINITE, INFINITE, TRIVIAL = CorrectionStatus.FINITE, CorrectionStatus.INFINITE, CorrectionStatus.TRIVIAL

@@ -7,17 +7,17 @@ from scipy.optimize import minimize
 
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import DescentStatus, NormalizedStep, Record, descend, risk, risk_gradient
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
-from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.dynamics.flow_field import SteepestDescent
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
 from marginlens.errors import InputError
-from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.svm import att_svm
 from random_problems import problem, ragged_problem
 

@@ -11,7 +11,7 @@ import tolerances
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.dynamics import excess_risk, regularization_path, risk, softmax
 from marginlens.errors import InputError
-from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.losses.margin import Correlation, Exponential, Logistic
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
 

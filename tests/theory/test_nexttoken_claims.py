@@ -10,7 +10,7 @@ from marginlens.experiments import c_l1, c_l2, c_t1, c_t3
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.nexttoken.heads import as_head
+from marginlens.risk.next_token_heads import as_head
 from tolerances import ROUNDING
 
 # ---- C Thm 3

@@ -17,7 +17,7 @@ from marginlens import (
 )
 from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.nexttoken import LabelLoss, check_head, check_loss, descend_nexttoken, nexttoken_path
-from marginlens.nexttoken.smoothness import nexttoken_smoothness
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
 from tolerances import ROUNDING
 

@@ -12,13 +12,13 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
+from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.nexttoken.heads import as_head
-from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
-from marginlens.nexttoken.model import nexttoken_excess
 from marginlens.nexttoken.path import nexttoken_path
 from marginlens.nexttoken.path_law import path_law
 from marginlens.nexttoken.path_risk import SplitRisk
+from marginlens.risk.next_token import nexttoken_excess
+from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 

@@ -9,10 +9,10 @@ from marginlens.dynamics import ConstantStep, Record
 from marginlens.experiments.c_l import matrix_form, random_sequences
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
+from marginlens.losses.next_token import SquaredLoss
 from marginlens.nexttoken.descent import descend_nexttoken
-from marginlens.nexttoken.losses import SquaredLoss
-from marginlens.nexttoken.model import nexttoken_gradient, nexttoken_risk
-from marginlens.nexttoken.smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
 from tolerances import HIGH_PRECISION, ROUNDING
 

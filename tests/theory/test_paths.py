@@ -8,7 +8,7 @@ import tolerances
 from marginlens.data import TokenDataset, figures, sphere_tokens
 from marginlens.dynamics import Binding, Cone, excess_risk, regularization_path, risk, risk_gradient
 from marginlens.dynamics.landscape import Landscape
-from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.losses.margin import Correlation, Exponential, Logistic
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
 from random_problems import problem, ragged_problem
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
-from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters
 from marginlens.errors import InputError
 from marginlens.svm.vocabulary import vocabulary_svm

@@ -10,10 +10,10 @@ import pytest
 import tolerances
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
+from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import component_risk
 from marginlens.nexttoken.component_risk import ComponentRisk
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.reduced import reduce_sequences
+from marginlens.risk.reduced_sequences import reduce_sequences
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
 

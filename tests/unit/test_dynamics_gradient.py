@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
-from marginlens.dynamics.weights import pair_weights
+from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
 LOSSES = [ml.Logistic(), ml.Exponential(), ml.Correlation()]

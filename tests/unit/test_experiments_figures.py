@@ -10,7 +10,7 @@ from marginlens.experiments.a_f5 import predicted_height
 from marginlens.experiments.a_f8 import _ends, _reaches, search
 from marginlens.experiments.claim import Effort, Silence
 from marginlens.experiments.textbook import textbook_iterates
-from marginlens.losses import Correlation, Logistic
+from marginlens.losses.margin import Correlation, Logistic
 from marginlens.svm import att_svm
 from tolerances import ROUNDING
 

@@ -13,12 +13,12 @@ from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.priority import priority_graphs
 from marginlens.graphs.pseudo import LocalRule, pseudo_graphs
+from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.nexttoken.descent import descend_nexttoken
-from marginlens.nexttoken.losses import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.model import nexttoken_gradient, nexttoken_risk
+from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.svm.graph import graph_svm
 from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
 

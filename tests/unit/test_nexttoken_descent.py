@@ -8,10 +8,10 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, descend
 from marginlens.dynamics.sums import norm
 from marginlens.errors import InputError
-from marginlens.nexttoken.batch import SequenceBatch
+from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken.descent import descend_nexttoken, random_start
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.model import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from marginlens.risk.sequence_batch import SequenceBatch
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]

@@ -25,8 +25,8 @@ from marginlens.experiments.nexttoken_curves import (
     train,
 )
 from marginlens.graphs.priority import priority_graphs
+from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
-from marginlens.nexttoken.losses import CrossEntropy, SquaredLoss
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from tolerances import ROUNDING, SLSQP_POINT

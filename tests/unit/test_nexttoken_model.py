@@ -7,15 +7,15 @@ from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset
-from marginlens.nexttoken.heads import as_head, check_head
-from marginlens.nexttoken.losses import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.model import (
+from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
+from marginlens.risk.next_token import (
     next_token_probabilities,
     nexttoken_excess,
     nexttoken_gradient,
     nexttoken_outputs,
     nexttoken_risk,
 )
+from marginlens.risk.next_token_heads import as_head, check_head
 from sequence_decimals import gradient as decimal_gradient
 from sequence_decimals import identity_scores, scores_of
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING

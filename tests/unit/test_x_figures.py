@@ -6,7 +6,7 @@ import pytest
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.dynamics import NormalizedStep, descend, risk, risk_gradient
 from marginlens.experiments import drawing, x_b, x_o
-from marginlens.losses import Logistic
+from marginlens.losses.margin import Logistic
 from marginlens.theory import locally_optimal_directions
 from tolerances import ROUNDING
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marginlens.errors import reject
-from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 ProblemFile = Annotated[

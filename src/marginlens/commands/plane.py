@@ -19,7 +19,7 @@ from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, descend
 from marginlens.errors import InputError, reject
 from marginlens.experiments import drawing
-from marginlens.losses import Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.report import figures
 from marginlens.theory import LocalOptima, locally_optimal_directions
 

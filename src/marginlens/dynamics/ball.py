@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.dynamics.landscape import Landscape, View
-from marginlens.dynamics.risk import ExcessRisk
+from marginlens.risk.attention import ExcessRisk
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.dynamics.attention import logits
-from marginlens.dynamics.fused import descend_problems, moves_in_keys
-from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
-from marginlens.dynamics.heads import as_head
+from marginlens.dynamics.kernels.attention_descent import descend_problems, moves_in_keys
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import Run, Trajectory, finish
 from marginlens.errors import n_axes, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
+from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
+from marginlens.risk.attention_gradient import ScaledVector, pairwise_gradient
+from marginlens.risk.heads import as_head
+from marginlens.risk.softmax import logits
 from marginlens.threads import ProgressCallback, Work, as_progress, in_slices
 
 FloatArray = npt.NDArray[np.float64]

@@ -10,14 +10,14 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import logits
 from marginlens.dynamics.flow_field import SteepestDescent
-from marginlens.dynamics.fused import RAN_ALL, STATIONARY, TIED
+from marginlens.dynamics.kernels.attention_descent import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.steps import Record, steps_to_save
 from marginlens.dynamics.trajectory import Run, Trajectory, finish
 from marginlens.errors import array_of_any, positive_number, reject
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
+from marginlens.risk.softmax import logits
 
 _OVERSHOOT = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
 _AT = 1e-12  # relative distance at which an arc length counts as reached

@@ -8,8 +8,8 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics.landscape import Landscape
-from marginlens.dynamics.weights import pair_weights
-from marginlens.losses import Loss, compiled_code
+from marginlens.losses.margin import Loss, compiled_code
+from marginlens.risk.kernels.gradient_coefficients import pair_weights
 
 _LOST = 1e-9  # a gradient this small beside its own terms has no direction that an integrator could follow in double precision
 _NEWTON = 8  # steps to a minimum close by

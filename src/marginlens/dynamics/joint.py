@@ -17,17 +17,17 @@ import numpy.typing as npt
 from marginlens.compilation import njit
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import attend, logits, probabilities, softmax
-from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
-from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
-from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
+from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentOutcome, DescentStatus, Saved
-from marginlens.dynamics.weights import largest_of, log_slope, pair_weights
 from marginlens.errors import n_axes, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss, compiled_code, slope_of
+from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
+from marginlens.risk.attention import ExcessRisk, excess_risk, risk
+from marginlens.risk.attention_gradient import ScaledVector, pairwise_gradient
+from marginlens.risk.kernels.gradient_coefficients import largest_of, log_slope, pair_weights
+from marginlens.risk.softmax import attend, logits, probabilities, softmax
 from marginlens.threads import ProgressCallback, Work, as_progress, in_slices
 
 FloatArray = npt.NDArray[np.float64]

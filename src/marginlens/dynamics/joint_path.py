@@ -13,14 +13,14 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import unit
-from marginlens.dynamics.attention import attend, centred_keys, logits, probabilities
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.dynamics.joint import attention_output, descend_joint
 from marginlens.dynamics.landscape import Landscape
 from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import n_axes, real_array, reject, whole_number
-from marginlens.losses import Logistic
+from marginlens.losses.margin import Logistic
 from marginlens.papers import implements
+from marginlens.risk.softmax import attend, centred_keys, logits, probabilities
 from marginlens.svm import Status, att_svm, label_svm
 
 FloatArray = npt.NDArray[np.float64]

@@ -11,10 +11,7 @@ import numpy.typing as npt
 
 from marginlens.data import TokenDataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import Attended, attend, centred_keys, probabilities
-from marginlens.dynamics.heads import LinearHead, TorchHead, as_head
-from marginlens.dynamics.risk import ExcessRisk
-from marginlens.losses import (
+from marginlens.losses.margin import (
     VISIBLE,
     Exponential,
     Logistic,
@@ -25,6 +22,9 @@ from marginlens.losses import (
     slope_of,
     value_of,
 )
+from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.heads import LinearHead, TorchHead, as_head
+from marginlens.risk.softmax import Attended, attend, centred_keys, probabilities
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import logits, softmax
-from marginlens.dynamics.gradient import ScaledVector, pairwise_gradient
-from marginlens.dynamics.heads import as_head
 from marginlens.dynamics.steps import ConstantStep, NormalizedStep, StepRule, as_step
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss, slope_of
+from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements, uses
+from marginlens.risk.attention_gradient import ScaledVector, pairwise_gradient
+from marginlens.risk.heads import as_head
+from marginlens.risk.softmax import logits, softmax
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -17,10 +17,10 @@ from marginlens.directions import correlation, unit
 from marginlens.dynamics.ball import Region, is_sunk, minimise, pressure
 from marginlens.dynamics.cone import Cone
 from marginlens.dynamics.landscape import Landscape
-from marginlens.dynamics.risk import ExcessRisk
 from marginlens.errors import n_axes, real_array, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
+from marginlens.risk.attention import ExcessRisk
 from marginlens.svm import att_svm
 from marginlens.threads import ProgressCallback, as_progress
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.directions import length
-from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
-from marginlens.dynamics.gradient import ScaledVector
+from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.steps import NormalizedStep, StepRule
+from marginlens.risk.attention_gradient import ScaledVector
 from marginlens.threads import ProgressCallback
 
 FloatArray = npt.NDArray[np.float64]

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from marginlens.data import TokenDataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import probabilities, softmax
-from marginlens.dynamics.risk import ExcessRisk, excess_risk, risk
 from marginlens.dynamics.steps import Record
 from marginlens.errors import InputError, batch_index, reject, whole_number
-from marginlens.losses import Loss
+from marginlens.losses.margin import Loss
+from marginlens.risk.attention import ExcessRisk, excess_risk, risk
+from marginlens.risk.softmax import probabilities, softmax
 from marginlens.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import as_labelled
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
-from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.dynamics.steps import Record
 from marginlens.dynamics.trajectory import Saved, Trajectory
 from marginlens.embeddings.parameters import Parameters, as_parameters

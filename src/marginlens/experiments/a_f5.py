@@ -15,7 +15,7 @@ from marginlens.data import figure_5
 from marginlens.dynamics import NormalizedStep, Record, descend
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.losses import Correlation, Logistic, Loss
+from marginlens.losses.margin import Correlation, Logistic, Loss
 from marginlens.svm import att_svm
 
 ID = "A-F5"

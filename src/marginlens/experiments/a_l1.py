@@ -12,7 +12,7 @@ from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.dynamics import ConstantStep, NormalizedStep, descend, descend_matrix, matching_step, matrix_from_vector
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.losses import Correlation, Exponential, Logistic
+from marginlens.losses.margin import Correlation, Exponential, Logistic
 
 ID = "A-L1"
 LABELS = ("A Lemma 1", "A Eq. (15b)")

@@ -11,7 +11,7 @@ from marginlens.data import TokenDataset, gaussian_tokens
 from marginlens.dynamics import ConstantStep, Record, descend, risk, risk_gradient
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.theory import smoothness
 
 ID = "A-S"

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend, risk_gradient
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
-from marginlens.dynamics.flow_embeddings import embedding_tokens
 from marginlens.embeddings import Parameters, initial_parameters, token_statistics
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress

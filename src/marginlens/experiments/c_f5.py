@@ -21,7 +21,7 @@ from marginlens.experiments.nexttoken_curves import (
     spread,
 )
 from marginlens.graphs.pseudo import selected_positions
-from marginlens.nexttoken.losses import SquaredLoss, SquaredProbability
+from marginlens.losses.next_token import SquaredLoss, SquaredProbability
 from marginlens.svm.graph_rows import GraphRows
 from marginlens.svm.least_distance import least_distance
 

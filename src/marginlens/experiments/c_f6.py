@@ -16,7 +16,7 @@ from marginlens.experiments.nexttoken_curves import (
     mean,
     spread,
 )
-from marginlens.nexttoken.losses import CrossEntropy
+from marginlens.losses.next_token import CrossEntropy
 
 ID = "C-F6"
 LABELS = ("C Fig 6", "C §6")

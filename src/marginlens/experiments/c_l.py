@@ -13,12 +13,12 @@ from marginlens.dynamics import ConstantStep, Record
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
-from marginlens.nexttoken.batch import SequenceBatch
+from marginlens.losses.next_token import LogLoss
 from marginlens.nexttoken.descent import descend_nexttoken
-from marginlens.nexttoken.heads import Head
-from marginlens.nexttoken.losses import LogLoss
-from marginlens.nexttoken.model import gradient_of, nexttoken_gradient, nexttoken_risk
-from marginlens.nexttoken.smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk.next_token import gradient_of, nexttoken_gradient, nexttoken_risk
+from marginlens.risk.next_token_heads import Head
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 
 ID = "C-L"

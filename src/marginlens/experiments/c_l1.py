@@ -15,9 +15,9 @@ from marginlens.data.tokens import FloatArray
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
-from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, SquaredLoss
+from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.path_risk import SplitRisk
+from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
 

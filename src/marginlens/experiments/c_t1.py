@@ -14,10 +14,10 @@ from marginlens.data.tokens import FloatArray
 from marginlens.experiments import drawing
 from marginlens.experiments.c_l1 import SETTINGS, Setting, feasible_data
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import LabelLoss
+from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.path import nexttoken_path
-from marginlens.nexttoken.reduced import reduce_sequences
+from marginlens.risk.next_token_heads import Head, as_head
+from marginlens.risk.reduced_sequences import reduce_sequences
 
 ID = "C-T1"
 LABELS = ("C Thm 1", "C Algo-RP")

@@ -13,8 +13,8 @@ from marginlens.data.tokens import FloatArray
 from marginlens.experiments import drawing
 from marginlens.experiments.c_l1 import feasible_data
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.nexttoken.losses import LabelLoss
 from marginlens.nexttoken.path import nexttoken_path
 from marginlens.nexttoken.path_law import path_law
 

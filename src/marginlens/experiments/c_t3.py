@@ -18,8 +18,8 @@ from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs.priority import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.descent import descend_nexttoken
-from marginlens.nexttoken.model import nexttoken_gradient
-from marginlens.nexttoken.smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk.next_token import nexttoken_gradient
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 

@@ -17,9 +17,9 @@ from marginlens.dynamics.steps import NormalizedStep, Record
 from marginlens.experiments import drawing
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.pseudo import LocalRule, local_subset, local_subspace, pseudo_graphs
+from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.descent import descend_nexttoken, random_start
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss
 from marginlens.progress import Progress
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status

@@ -21,7 +21,7 @@ from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend, risk
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.losses import Logistic
+from marginlens.losses.margin import Logistic
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.problem import log_slopes
 

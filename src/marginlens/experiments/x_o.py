@@ -14,7 +14,7 @@ from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend
 from marginlens.dynamics.steps import StepRule
 from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.losses import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.theory import ResidualLaw, residual_law
 
 ID = "X-O"

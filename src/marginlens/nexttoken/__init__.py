@@ -1,15 +1,6 @@
 """Paper C: the self-attention layer that predicts the next token, where its weights go, and the automaton it becomes."""
 
-from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
-from marginlens.nexttoken.descent import (
-    descend_nexttoken,
-    random_start,
-)
-from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
-from marginlens.nexttoken.heads import HeadCheck, check_head
-from marginlens.nexttoken.loss_check import LossCheck, check_loss
-from marginlens.nexttoken.losses import (
+from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
     LogLoss,
@@ -17,7 +8,20 @@ from marginlens.nexttoken.losses import (
     SquaredLoss,
     SquaredProbability,
 )
-from marginlens.nexttoken.model import (
+from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
+from marginlens.nexttoken.descent import (
+    descend_nexttoken,
+    random_start,
+)
+from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
+from marginlens.nexttoken.loss_check import LossCheck, check_loss
+from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
+from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
+from marginlens.nexttoken.path_law import PathLaw, path_law
+from marginlens.nexttoken.path_radius import limit_risk, path_radius
+from marginlens.nexttoken.scores import PredictionScore, WindowBigram
+from marginlens.risk.next_token import (
     ScaledMatrix,
     next_token_probabilities,
     nexttoken_excess,
@@ -26,12 +30,8 @@ from marginlens.nexttoken.model import (
     nexttoken_outputs,
     nexttoken_risk,
 )
-from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
-from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
-from marginlens.nexttoken.path_law import PathLaw, path_law
-from marginlens.nexttoken.path_radius import limit_risk, path_radius
-from marginlens.nexttoken.scores import PredictionScore, WindowBigram
-from marginlens.nexttoken.smoothness import (
+from marginlens.risk.next_token_heads import HeadCheck, check_head
+from marginlens.risk.next_token_smoothness import (
     nexttoken_smoothness,
     sharp_smoothness,
 )

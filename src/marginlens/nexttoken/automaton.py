@@ -19,9 +19,9 @@ from marginlens.graphs.priority import as_graphs
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.explanation import TIE, Explanation, Rival, TieBreak
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
-from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
 from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
+from marginlens.risk.reduced_sequences import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.graph_columns import is_orthonormal
 

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.special import softmax
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.nexttoken.losses import (
+from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
     LogLoss,
@@ -21,7 +21,7 @@ from marginlens.nexttoken.losses import (
     second_of,
     value_of,
 )
-from marginlens.nexttoken.reduced import ReducedProblem
+from marginlens.risk.reduced_sequences import ReducedProblem
 
 _CHUNK = 4_000_000  # numbers held at once for the second derivatives of a loss of all outputs
 

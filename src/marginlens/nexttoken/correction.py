@@ -19,12 +19,12 @@ from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_graphs
 from marginlens.graphs.pseudo import LocalRule, leading_subset, local_subset, local_subspace, pseudo_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
+from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.nexttoken.correction_newton import minimise
 from marginlens.nexttoken.correction_runaway import runaway
-from marginlens.nexttoken.heads import as_head
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.papers import implements
+from marginlens.risk.next_token_heads import as_head
 
 _SETTLED = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 _STARTING_LOGITS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn

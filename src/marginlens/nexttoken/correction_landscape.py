@@ -16,9 +16,9 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import CyclicSubspace, near_one
+from marginlens.losses.next_token import NextTokenLoss
 from marginlens.nexttoken.component_risk import ComponentRisk, RiskPoint
-from marginlens.nexttoken.losses import NextTokenLoss
-from marginlens.nexttoken.reduced import reduce_sequences
+from marginlens.risk.reduced_sequences import reduce_sequences
 
 _SMALL = 800  # up to this rank, coordinates in a basis and dense Hessians are the quickest
 

@@ -11,18 +11,18 @@ from marginlens.data.generators import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.dynamics.gradient import ScaledVector
-from marginlens.dynamics.risk import ExcessRisk
+from marginlens.dynamics.kernels.next_token_descent import descend_problems, moves_in_weights
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
 from marginlens.dynamics.stepwise import descend_stepwise
 from marginlens.dynamics.trajectory import ENDINGS, Saved, Trajectory
 from marginlens.errors import n_axes, real_array, whole_number
-from marginlens.nexttoken.batch import SequenceBatch, as_batch
-from marginlens.nexttoken.heads import Head, as_heads
-from marginlens.nexttoken.kernel import descend_problems, moves_in_weights
-from marginlens.nexttoken.losses import LogLoss, NextTokenLoss, as_nexttoken_loss
-from marginlens.nexttoken.model import check_excess, excess_of, gradient_of, loss_code, needs_whole_heads, risk_of
+from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.papers import implements
+from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.attention_gradient import ScaledVector
+from marginlens.risk.next_token import check_excess, excess_of, gradient_of, loss_code, needs_whole_heads, risk_of
+from marginlens.risk.next_token_heads import Head, as_heads
+from marginlens.risk.sequence_batch import SequenceBatch, as_batch
 from marginlens.threads import ProgressCallback, Work, as_progress, in_slices
 
 _AT_ONCE = 2_000_000  # logits that are held at a time when risks along a run are kept

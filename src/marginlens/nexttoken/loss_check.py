@@ -9,9 +9,9 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.nexttoken.heads import as_head
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.papers import implements
+from marginlens.risk.next_token_heads import as_head
 
 _NODES = 2049  # points inside the range at which the loss is looked at, denser towards its ends
 _HALVINGS = 50  # and points at so many halvings of the range from either end

@@ -15,12 +15,12 @@ from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.graphs.priority import PriorityGraph, is_acyclic, priority_graphs
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.path_ball import Conditions, smallest_risk, smallest_tail
 from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.papers import implements
+from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
 

@@ -10,8 +10,8 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise
 from marginlens.dynamics.landscape import View
-from marginlens.dynamics.risk import ExcessRisk
 from marginlens.nexttoken.path_risk import Slopes, SplitRisk
+from marginlens.risk.attention import ExcessRisk
 
 _POLISH = 12  # Newton steps on the conditions of a minimum
 _GAIN = 0.5  # factor by which such a step must shrink what is left

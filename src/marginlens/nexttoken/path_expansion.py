@@ -18,8 +18,8 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, near_one
-from marginlens.nexttoken.reduced import reduce_sequences
 from marginlens.papers import implements
+from marginlens.risk.reduced_sequences import reduce_sequences
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.graph_columns import is_orthonormal
 from marginlens.svm.solution import MarginSolution, Status

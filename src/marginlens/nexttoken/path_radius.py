@@ -11,11 +11,11 @@ from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import tied_positions
 from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
-from marginlens.nexttoken.heads import as_head
 from marginlens.nexttoken.loss_check import check_loss
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.papers import implements, uses
+from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 

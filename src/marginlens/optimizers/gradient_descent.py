@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marginlens.errors import positive_number
-from marginlens.optimizers.log_scaled import FloatArray, LogScaled
 from marginlens.papers import implements
+from marginlens.risk.log_scaled import FloatArray, LogScaled
 
 
 @implements("A", "Eq. (3)")

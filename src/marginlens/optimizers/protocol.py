@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from marginlens.errors import reject
-from marginlens.optimizers.log_scaled import FloatArray, LogScaled
+from marginlens.risk.log_scaled import FloatArray, LogScaled
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics.steps import ConstantStep, as_step
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.svm import Status
 from marginlens.theory.optimality import globally_optimal_direction

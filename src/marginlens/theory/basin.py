@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import length
 from marginlens.errors import positive_number, reject
-from marginlens.losses import Logistic, Loss, from_log
+from marginlens.losses.margin import Logistic, Loss, from_log
 from marginlens.papers import implements, uses
 from marginlens.svm import Status
 from marginlens.theory.cones import in_cone, sample_cone

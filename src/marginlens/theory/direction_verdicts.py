@@ -10,12 +10,12 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.attention import centred_keys
 from marginlens.dynamics.cone import Cone
-from marginlens.dynamics.risk import excess_risk
 from marginlens.errors import reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss
+from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
+from marginlens.risk.attention import excess_risk
+from marginlens.risk.softmax import centred_keys
 from marginlens.svm import att_svm
 from marginlens.theory.assumptions import Check, check_assumption_a, check_distinct_scores
 from marginlens.theory.directional import DirectionalMargin, directional_margin, undercut_radius

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length, unit
 from marginlens.errors import reject
-from marginlens.losses import Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check
 from marginlens.theory.problem import log_slopes, one_problem, plain, score_differences

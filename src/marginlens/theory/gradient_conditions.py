@@ -10,12 +10,12 @@ from scipy.special import logsumexp
 
 from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.attention import attend, logits
-from marginlens.dynamics.gradient import risk_gradient
-from marginlens.dynamics.risk import risk
 from marginlens.errors import float_array, n_axes, positive_number, real_array, reject
-from marginlens.losses import Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
+from marginlens.risk.attention import risk
+from marginlens.risk.attention_gradient import risk_gradient
+from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import globally_optimal_direction

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
-from marginlens.dynamics.attention import logits, probabilities
 from marginlens.errors import n_axes, positive_number, real_array, reject
 from marginlens.papers import implements, uses
+from marginlens.risk.softmax import logits, probabilities
 from marginlens.svm import Status, relaxed_svm
 from marginlens.theory.label_margin import check_assumption_c, label_margin
 from marginlens.theory.problem import one_problem, plain

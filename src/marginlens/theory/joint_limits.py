@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.dynamics.joint_path import best_head, log_mean_loss
 from marginlens.errors import whole_number
-from marginlens.losses import Logistic, Loss, as_loss, compiled_code
+from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check

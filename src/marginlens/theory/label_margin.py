@@ -10,9 +10,9 @@ import numpy as np
 from scipy.optimize import linprog
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
-from marginlens.dynamics.attention import logits, probabilities
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
+from marginlens.risk.softmax import logits, probabilities
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.problem import one_problem

@@ -12,7 +12,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import unit
 from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss, rising_margin
+from marginlens.losses.margin import Logistic, Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.svm import SetSolution, Status, set_svm
 from marginlens.theory.assumptions import (

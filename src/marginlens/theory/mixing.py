@@ -12,11 +12,11 @@ from scipy.special import logsumexp
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import unit
-from marginlens.dynamics.attention import logits
 from marginlens.dynamics.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
-from marginlens.losses import Logistic, Loss, as_loss, from_log
+from marginlens.losses.margin import Logistic, Loss, as_loss, from_log
 from marginlens.papers import implements
+from marginlens.risk.softmax import logits
 from marginlens.svm import Status, att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
 from marginlens.theory.problem import SCORE_TOLERANCE, all_tied, log_slopes, one_problem, score_blur, score_differences

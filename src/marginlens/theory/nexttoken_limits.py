@@ -12,12 +12,12 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.steps import ConstantStep, as_step
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.heads import HeadCheck, check_head
 from marginlens.nexttoken.loss_check import check_loss
-from marginlens.nexttoken.losses import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
-from marginlens.nexttoken.smoothness import nexttoken_smoothness
 from marginlens.papers import implements
+from marginlens.risk.next_token_heads import HeadCheck, check_head
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_svm
 from marginlens.theory.assumptions import Check
 from marginlens.theory.verdicts import Verdict

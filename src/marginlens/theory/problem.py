@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
 from marginlens.errors import reject
-from marginlens.losses import Loss, LossConstants, as_loss, rising_margin
+from marginlens.losses.margin import Loss, LossConstants, as_loss, rising_margin
 
 SCORE_TOLERANCE = (
     1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make

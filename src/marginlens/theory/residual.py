@@ -9,11 +9,11 @@ import numpy as np
 from scipy.optimize import linprog
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.dynamics.attention import attend
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
-from marginlens.losses import Logistic, Loss, slope_of
+from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
+from marginlens.risk.softmax import attend
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory.optimality import token_optimality
 from marginlens.theory.problem import decreasing_loss, plain

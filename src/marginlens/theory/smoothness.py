@@ -10,12 +10,12 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.dynamics.descent import descend
-from marginlens.dynamics.gradient import risk_gradient
-from marginlens.dynamics.risk import risk
 from marginlens.dynamics.steps import ConstantStep, Record
 from marginlens.errors import positive_number
-from marginlens.losses import Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements
+from marginlens.risk.attention import risk
+from marginlens.risk.attention_gradient import risk_gradient
 from marginlens.theory.problem import loss_on_scores, one_problem, plain
 
 

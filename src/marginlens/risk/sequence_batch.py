@@ -12,8 +12,8 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
-from marginlens.nexttoken.heads import Head
-from marginlens.nexttoken.reduced import ReducedProblem, reduce_sequences
+from marginlens.risk.next_token_heads import Head
+from marginlens.risk.reduced_sequences import ReducedProblem, reduce_sequences
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from marginlens.data import TokenDataset
 from marginlens.directions import length
-from marginlens.dynamics.attention import Attended, logits
-from marginlens.dynamics.heads import as_head
-from marginlens.losses import Logistic, Loss, SignedLog, as_loss, slope_of
+from marginlens.losses.margin import Logistic, Loss, SignedLog, as_loss, slope_of
 from marginlens.papers import implements, uses
+from marginlens.risk.heads import as_head
+from marginlens.risk.softmax import Attended, logits
 
 FloatArray = npt.NDArray[np.float64]
 

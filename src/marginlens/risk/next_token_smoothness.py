@@ -6,8 +6,8 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.directions import length
-from marginlens.nexttoken.reduced import reduce_sequences
 from marginlens.papers import implements
+from marginlens.risk.reduced_sequences import reduce_sequences
 
 
 @implements("C", "Eq. (23)", "Lemma 5")

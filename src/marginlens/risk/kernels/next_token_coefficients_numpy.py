@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
-from marginlens.nexttoken.batch import SequenceBatch
-from marginlens.nexttoken.heads import Head
-from marginlens.nexttoken.losses import NextTokenLoss, derivative_of, value_of
+from marginlens.losses.next_token import NextTokenLoss, derivative_of, value_of
+from marginlens.risk.next_token_heads import Head
+from marginlens.risk.sequence_batch import SequenceBatch
 
 
 def own_weights(batch: SequenceBatch, a: FloatArray, head: Head, loss: NextTokenLoss) -> tuple[FloatArray, float]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.compilation import njit
-from marginlens.dynamics.fused import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.sums import COMPILED, dot, dot_and_size, finite, norm, times
-from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
+from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 

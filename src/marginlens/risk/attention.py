@@ -10,10 +10,10 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.dynamics.attention import attend, logits
-from marginlens.dynamics.heads import as_head
-from marginlens.losses import Logistic, Loss, as_loss, value_of
+from marginlens.losses.margin import Logistic, Loss, as_loss, value_of
 from marginlens.papers import implements
+from marginlens.risk.heads import as_head
+from marginlens.risk.softmax import attend, logits
 
 FloatArray = npt.NDArray[np.float64]
 

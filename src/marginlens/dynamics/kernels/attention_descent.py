@@ -14,7 +14,7 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, largest, norm, times
-from marginlens.dynamics.weights import pair_weights
+from marginlens.risk.kernels.gradient_coefficients import pair_weights
 
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3
 _RESYNC = 64  # steps after which accumulated logits are computed afresh

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.dynamics.attention import Attended, attend, probabilities
 from marginlens.errors import missing_extra, reject
 from marginlens.papers import uses
+from marginlens.risk.softmax import Attended, attend, probabilities
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -11,11 +11,8 @@ from scipy.special import logsumexp
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
-from marginlens.dynamics.risk import ExcessRisk
 from marginlens.errors import reject
-from marginlens.nexttoken.batch import SequenceBatch
-from marginlens.nexttoken.heads import Head, as_head
-from marginlens.nexttoken.losses import (
+from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
     LogLoss,
@@ -25,9 +22,12 @@ from marginlens.nexttoken.losses import (
     as_nexttoken_loss,
     value_of,
 )
-from marginlens.nexttoken.own import own_weights
-from marginlens.nexttoken.weights import LIKELIHOOD, LOG, gradient_weights
 from marginlens.papers import implements
+from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
+from marginlens.risk.kernels.next_token_coefficients_numpy import own_weights
+from marginlens.risk.next_token_heads import Head, as_head
+from marginlens.risk.sequence_batch import SequenceBatch
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]

@@ -1,0 +1,1 @@
+"""Compiled descent loops, one for each risk."""

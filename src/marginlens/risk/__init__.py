@@ -1,0 +1,1 @@
+"""Training risks: value, exact gradient, selected tokens and margin rows."""
