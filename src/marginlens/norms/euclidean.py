@@ -12,8 +12,7 @@ from marginlens.norms.protocol import FloatArray
 
 @dataclass(frozen=True)
 class L2:
-    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual, and unique in its steepest
-    direction g/‖g‖."""
+    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual."""
 
     def value(self, x: FloatArray) -> float:
         """‖x‖₂, without overflow or underflow on the way."""
