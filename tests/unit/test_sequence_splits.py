@@ -28,6 +28,8 @@ def test_a_text_is_cut_at_one_place(unit):
     ids = whole.vocabulary.encode(TEXT)
     assert split.text.tolist() == ids[: len(split.text)].tolist()
     assert len(split.text) == len(ids) - round(0.5 * len(ids))
+    for i, place in enumerate(split.samples.tolist()):
+        assert first[i][0].tolist() == ids[place : place + 4].tolist()
     assert (
         len(first) + len(first.dropped) == len(split.text) - 4
     )  # every window, none of which reaches into the other part
@@ -38,6 +40,7 @@ def test_sequences_are_drawn_at_random_and_used_once():
     named = NamedSequences(ds, Vocabulary(tuple(map(str, range(10))), Listed()))
     split = split_sequences(named, held_out=1 / 3, rng=0)
     assert (len(split.training.data), len(split.held_out), split.text) == (6, 3, None)
+    assert [samples(ds)[i] for i in split.samples] == samples(split.training.data)
     assert sorted(samples(split.training.data) + samples(split.held_out)) == samples(ds)
     assert samples(split.held_out) != samples(split_sequences(named, held_out=1 / 3, rng=1).held_out)
 

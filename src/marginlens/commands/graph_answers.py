@@ -24,7 +24,6 @@ from marginlens.graphs.export import to_table
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.scores import WindowBigram
 from marginlens.svm import GraphSolution, Status, graph_conflict
-from marginlens.svm.graph_conflict import conflict_rows
 
 _SHOWN = 3  # last tokens that are shown unless chosen
 _PACKAGES = ("python", "marginlens", "numpy", "scipy")
@@ -94,7 +93,7 @@ class Answer:
         """Which components the sequences rank above which, how many say so, and the pairs of tokens behind it."""
         data = self.found.data
         evidence, order = ranking_evidence(data, graph), component_order(graph)
-        original = np.delete(np.arange(len(data) + len(data.dropped)), data.dropped)  # the indices before dropping
+        original = data.original_samples() if self.split is None else self.split.samples
         count = graph.n_components * (graph.n_components - 1) // 2
         direct, reached = int(order.direct.sum()), int(order.reach.sum())
         return {
@@ -164,7 +163,7 @@ def separability(found: NamedSequences, graphs: Mapping[int, PriorityGraph], sol
 def _conflict(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
     """The tokens that contradict each other, with the sequences that rank them so."""
     conflict, data = graph_conflict(solution), found.data
-    row = conflict_rows(conflict, found.vocabulary.shown)
+    row = conflict.to_dict(found.vocabulary.shown)
     evidence = {k: ranking_evidence(data, graphs[k]) for k in conflict.last_tokens}
     for ranking, (k, i, j) in zip(row["rankings"], conflict.pairs.tolist(), strict=True):
         place = np.flatnonzero((evidence[k].pairs == [i, j]).all(axis=1))

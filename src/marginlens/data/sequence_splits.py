@@ -15,10 +15,16 @@ from marginlens.errors import reject, whole_number
 
 
 class SequenceSplit(NamedTuple):
-    """Sequences to learn from, sequences held out, and the text of the first in ids where they are windows of one (else None)."""
+    """Sequences in two parts.
+
+    Attributes:
+        training: the sequences to learn from. held_out: the others. samples: (n_training,) where each of the first stood before any was
+            dropped or held out: its window in a text, its place in a list. text: the ids of the first part of a text, else None.
+    """
 
     training: NamedSequences
     held_out: SequenceDataset
+    samples: IntArray
     text: IntArray | None
 
 
@@ -47,7 +53,7 @@ def split_text_windows(
             expected = f"such that some window of the {name} part holds the token that follows it"
             raise reject("held_out", expected, f"{share:g}, which leaves {len(part)} tokens for windows of {T}")
     training = NamedSequences(windows_of(ids[:cut], T, E), vocabulary)
-    return SequenceSplit(training, windows_of(ids[cut:], T, E), ids[:cut])
+    return SequenceSplit(training, windows_of(ids[cut:], T, E), training.data.original_samples(), ids[:cut])
 
 
 def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 0) -> SequenceSplit:
@@ -64,7 +70,8 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     chosen[as_generator(rng).choice(len(data), count, replace=False)] = True
     training = data.take(np.flatnonzero(~chosen))
     training.dropped = data.dropped
-    return SequenceSplit(NamedSequences(training, named.vocabulary), data.take(np.flatnonzero(chosen)), None)
+    samples, held = data.original_samples()[~chosen], data.take(np.flatnonzero(chosen))
+    return SequenceSplit(NamedSequences(training, named.vocabulary), held, samples, None)
 
 
 def _share(held_out: Any) -> float:

@@ -70,6 +70,10 @@ class SequenceDataset:
         position = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
         return type(self).of_positions(self.tokens[position], offsets, self.labels[chosen], self.E)
 
+    def original_samples(self) -> IntArray:
+        """(n_samples,) the index of each sample before some were dropped."""
+        return np.delete(np.arange(len(self) + len(self.dropped)), self.dropped)
+
     # ---- shape
 
     @property

@@ -55,6 +55,26 @@ class GraphConflict:
         """The last tokens whose graphs are in conflict: one wherever one is enough."""
         return tuple(np.unique(np.concatenate([self.pairs[:, 0], self.tied[:, 0]])).tolist())
 
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The conflict as plain values; tokens by name where `names` lists one for each id."""
+
+        def name(token: int) -> Any:
+            return token if names is None else names[token]
+
+        return {
+            "last": [name(k) for k in self.last_tokens],
+            "rankings": [
+                {"last": name(k), "above": name(i), "below": name(j), "weight": float(weight)}
+                for (k, i, j), weight in zip(self.pairs.tolist(), self.weights, strict=True)
+            ],
+            "ties": [
+                {"last": name(k), "tokens": [name(i), name(j)], "weight": float(weight)}
+                for (k, i, j), weight in zip(self.tied.tolist(), self.tie_weights, strict=True)
+            ],
+            "tied_dimensions": self.tie_rank,
+            "residual": self.residual,
+        }
+
     def describe(self, names: Sequence[str] | None = None, *, most: int = 5) -> str:
         """The conflict in words.
 
@@ -192,20 +212,3 @@ def _conflict(
     return GraphConflict(
         pairs, y, tied, mu, E.shape[1], tie_rank, sizes, distance / scale if scale else float(distance > 0.0)
     )
-
-
-def conflict_rows(conflict: GraphConflict, names: Sequence[str]) -> dict[str, Any]:
-    """A conflict as plain values."""
-    return {
-        "last": [names[k] for k in conflict.last_tokens],
-        "rankings": [
-            {"last": names[k], "above": names[i], "below": names[j], "weight": float(weight)}
-            for (k, i, j), weight in zip(conflict.pairs.tolist(), conflict.weights, strict=True)
-        ],
-        "ties": [
-            {"last": names[k], "tokens": [names[i], names[j]], "weight": float(weight)}
-            for (k, i, j), weight in zip(conflict.tied.tolist(), conflict.tie_weights, strict=True)
-        ],
-        "tied_dimensions": conflict.tie_rank,
-        "residual": conflict.residual,
-    }
