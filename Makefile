@@ -47,8 +47,8 @@ numerics: $(READY)
 	@$(BIN)/python tests/numerics/run.py
 
 lint: $(READY)
-	@$(BIN)/ruff check src tests examples
-	@$(BIN)/ruff format --quiet --check src tests examples
+	@$(BIN)/ruff check src benchmarks tests examples
+	@$(BIN)/ruff format --quiet --check src benchmarks tests examples
 	@$(BIN)/mypy
 
 docs: $(READY)
@@ -59,4 +59,4 @@ picture: $(READY)
 
 clean:
 	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src benchmarks tests -name __pycache__ -prune -exec rm -rf {} +

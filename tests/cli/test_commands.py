@@ -32,7 +32,7 @@ def bench(request, monkeypatch):
     """A benchmark by name, whose measuring function can be set."""
 
     def install(measure):
-        module = types.ModuleType(f"marginlens.benchmarks.{request.param}")
+        module = types.ModuleType(f"benchmarks.{request.param}")
         setattr(module, f"bench_{request.param}", measure)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         return request.param
@@ -68,6 +68,14 @@ def test_a_benchmark_that_lacks_a_package_says_how_to_get_it(bench):
     assert result.stderr == (
         "marginlens: The comparison needs the package cvxopt: install it with pip install 'marginlens[bench]'.\n"
     )
+
+
+def test_without_a_checkout_bench_ends_in_2_and_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr("marginlens.commands.bench.CHECKOUT", tmp_path)
+    result = invoke("bench", "svm")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("marginlens: Benchmarks come with a checkout of the project")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_the_sentences_are_two_hundred_different_ones():
 
 
 def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
-    from marginlens.benchmarks import probe as bench
+    from benchmarks import probe as bench
 
     class Tokenizer:
         """Words of the tiny model, whatever the text."""

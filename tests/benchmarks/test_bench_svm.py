@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tolerances
-from marginlens.benchmarks import qp_solvers, svm
+from benchmarks import qp_solvers, svm
 
 
 class Counted:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from marginlens.benchmarks import embeddings
+from benchmarks import embeddings
 
 
 def test_every_method_is_timed_and_both_models_agree(monkeypatch: pytest.MonkeyPatch) -> None:

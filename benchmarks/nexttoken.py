@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.benchmarks.baselines import autograd_nexttoken
+from benchmarks.baselines import autograd_nexttoken
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray

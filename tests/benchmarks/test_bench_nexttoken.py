@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from marginlens.benchmarks import nexttoken
-from marginlens.benchmarks.baselines import autograd_nexttoken
+from benchmarks import nexttoken
+from benchmarks.baselines import autograd_nexttoken
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import NormalizedStep
 from marginlens.nexttoken.descent import descend_nexttoken

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tolerances
-from marginlens.benchmarks import graph
+from benchmarks import graph
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.errors import MissingExtra
 

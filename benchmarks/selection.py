@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.benchmarks.baselines import autograd_descent
+from benchmarks.baselines import autograd_descent
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, descend
