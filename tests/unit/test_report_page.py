@@ -17,6 +17,7 @@ from marginlens.report.ledger_file import read_ledger
 from marginlens.report.page import page
 from marginlens.report.wording import duration, number, sizes, tally
 
+EVIL = '</p><script>alert("1")</script>&amp;<b>'
 _VOID = {"meta", "img", "br", "link", "hr", "wbr"}
 
 
@@ -103,6 +104,13 @@ def test_the_page_needs_nothing_else(report):
     assert not re.search(r"https?://|@import|url\(", text)
     assert all(alternative for alternative in outline.attributes("img", "alt"))
     assert len(text) < 1_000_000
+
+
+def test_no_text_of_a_claim_becomes_markup(tmp_path):
+    odd = replace(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL, paper_value=EVIL)
+    text = reproduce((odd,), tmp_path / "report").page.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert Outline(text).text.count(EVIL) == 5  # the title stands in the ledger too
 
 
 def test_a_figure_file_that_vanished_is_said_to_be_missing(report):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from html import escape
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from marginlens.experiments.claim import Effort
 from marginlens.progress import Progress
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"
-_TITLE, _ANCHOR = "A real model: all-MiniLM-L6-v2", "real-model"
 _SEPARATED = 100  # sentences of the max-margin part: all 200 would take the report a minute more
 
 
@@ -33,21 +32,21 @@ def write_model_page(folder: Path, effort: Effort, progress: Progress | None = N
     return f"The page on a real model is {PAGE}, beside the report."
 
 
-def model_section(folder: Path) -> str:
-    """What the report's own page says about it, as HTML: the link and the findings, or the sentence on what is not installed."""
-    if findings := _findings(folder):
-        items = "".join(f"<li>{escape(one)}</li>\n" for one in findings)
-        body = f'<p><a href="{PAGE}">Every head of the model, measured on 200 sentences</a>: what one sees there.</p>\n<ul>\n{items}</ul>\n'
-    elif missing := missing_packages():
-        body = f"<p>{escape(_left_out(missing))}</p>\n"
-    else:
-        return ""
-    return f'<section class="overview" id="{_ANCHOR}">\n<h2>{_TITLE}</h2>\n{body}</section>\n'
+@dataclass(frozen=True)
+class ModelSection:
+    """What the report's own page says about it: the link and the findings, or the sentence on what is not installed."""
 
+    findings: list[str]
+    missing: str
+    page: str = PAGE
+    title: str = "A real model: all-MiniLM-L6-v2"
+    anchor: str = "real-model"
 
-def model_link(folder: Path) -> str:
-    """The line that leads from the ledger, past all claims, to that section; nothing where there is no page."""
-    return f'<p class="facts"><a href="#{_ANCHOR}">{_TITLE}</a>, below the claims</p>\n' if _findings(folder) else ""
+    @classmethod
+    def of(cls, folder: Path) -> ModelSection:
+        """The section of the report in `folder`; empty where there is neither a page nor a package missing."""
+        findings, missing = _findings(folder), missing_packages()
+        return cls(findings, _left_out(missing) if missing and not findings else "")
 
 
 def missing_packages() -> list[str]:
@@ -59,8 +58,8 @@ def missing_packages() -> list[str]:
 def _findings(folder: Path) -> list[str]:
     """What the page in `folder` says; nothing where there is none, or no numbers beside it."""
     try:
-        told = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
-        findings = [str(one) for one in told["findings"]]
+        numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+        findings = [str(sentence) for sentence in numbers["findings"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return findings if (folder / PAGE).is_file() else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from io import BytesIO
@@ -10,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
 from marginlens.data.tokens import FloatArray
+from marginlens.pages import data_address, render
 from marginlens.probe.measures import QUANTITIES, Measure
 from marginlens.probe.pages.page_graph import graph_drawing
-from marginlens.probe.pages.page_shell import own_file, paragraphs, seen, whole_page
 from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 
@@ -28,13 +29,17 @@ def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: s
         introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
         back: address of the page that this one belongs to, linked at the top.
     """
-    title = f"What the attention heads of {result.model} select"
-    body = (
-        f"{paragraphs(introduction)}{seen(findings(result), result.notes)}{_BODY}"
-        f'</main>\n<script type="application/json" id="probe">{_embedded(page_data(result))}</script>\n'
-        f"<script>\n{own_file('page.js')}</script>\n"
+    return render(
+        "marginlens.probe.pages",
+        "heads.html",
+        title=f"What the attention heads of {result.model} select",
+        facts=_facts(result),
+        back=back,
+        introduction=introduction,
+        findings=findings(result),
+        notes=result.notes,
+        data=_embedded(page_data(result)),
     )
-    return whole_page(title, _facts(result), body, back)
 
 
 def page_data(result: ProbeResult) -> dict[str, Any]:
@@ -108,13 +113,12 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
     stream = BytesIO()
     channels = image[..., 0] if image.shape[-1] < 3 else image[..., :3]
     Image.fromarray(np.ascontiguousarray(channels)).save(stream, format="PNG", optimize=True)
-    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode('ascii')}"
+    return data_address(stream.getvalue(), "image/png")
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: Any) -> Markup:
     """JSON that no text in it can end, and no browser reads as markup."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return htmlsafe_json_dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def _facts(result: ProbeResult) -> list[str]:
@@ -124,18 +128,3 @@ def _facts(result: ProbeResult) -> list[str]:
         f"{result.mean_tokens:.1f} visible tokens on average",
     ]
     return [*facts, f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else facts
-
-
-_BODY = """<noscript><p class="note">The maps of this page are drawn by a script inside it, which this browser does not run.</p></noscript>
-<section class="heads" aria-labelledby="heads-title">
-<h2 id="heads-title">All heads</h2>
-<p>Choose a measure; choose a head to see its attention, its selections and its margins. Layers and heads are counted from 0.
-The arrow keys go from head to head.</p>
-<div id="measures" role="group" aria-label="Measure"></div>
-<p id="says"></p>
-<div class="scroll"><table id="heat"></table></div>
-<div id="legend"></div>
-</section>
-<p id="told" class="unseen" role="status"></p>
-<section id="head" tabindex="-1"></section>
-"""
