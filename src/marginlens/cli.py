@@ -18,7 +18,7 @@ from marginlens.commands.solve import solve
 from marginlens.commands.statement import statement
 from marginlens.commands.text import app as text
 from marginlens.commands.train import train
-from marginlens.runs.scripts import print_every_sign
+from marginlens.training.script import print_every_sign
 
 app = typer.Typer(
     help="Predict, train and verify what softmax attention selects.",

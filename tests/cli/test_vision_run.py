@@ -78,7 +78,7 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert keep(["out", "tiny", "--into", "."]) == 0
     assert "KeptVisionRun(tiny: 2 epochs" in capsys.readouterr().out
     kept = read_kept("vision-tiny.json")
-    assert kept.settings.told() | SMALL == kept.settings.told()
+    assert kept.settings.to_dict() | SMALL == kept.settings.to_dict()
     assert str(here) not in (here / "vision-tiny.json").read_text()
     assert kept.facts["command"].startswith("python -m marginlens.vision.run --data c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ import pytest
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import training
-from marginlens.embeddings.checkpoint import fingerprint_of, read_checkpoint
 from marginlens.embeddings.device_models import DeviceOneLayer
 from marginlens.embeddings.keeping import kept_runs
 from marginlens.embeddings.results import Ending, RankCorrelations
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.errors import InputError
+from marginlens.training.callbacks import Callbacks
+from marginlens.training.checkpoint import Checkpoint
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]
@@ -57,8 +59,10 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
 
 def test_a_run_that_hardly_moves_records_the_loss_and_the_ranks_of_its_start(data, settings, monkeypatch):
     monkeypatch.setattr(training, "RankCorrelations", lambda known: RankCorrelations(known, at_least=10))
-    still = {**settings.told(), "epochs": 1, "learning_rate": STILL, "dtype": "float64"}
-    run, wide = (train_embeddings(data, TrainingSettings.of({**still, "spread": spread})) for spread in (1.0, 3.0))
+    still = {**settings.to_dict(), "epochs": 1, "learning_rate": STILL, "dtype": "float64"}
+    run, wide = (
+        train_embeddings(data, TrainingSettings.from_dict({**still, "spread": spread})) for spread in (1.0, 3.0)
+    )
     assert run.history[0].loss == pytest.approx(run.loss, rel=MOVED)
     ranks = RankCorrelations(run.statistics, at_least=10)(run.a, run.b)
     assert (run.history[0].correlation_v, run.history[0].correlation_p) == pytest.approx(ranks, rel=MOVED)
@@ -77,7 +81,7 @@ def attended(run, ids):
 
 def test_held_out_sequences_are_measured_and_change_nothing(data, settings):
     train, held_out = data.subset(np.arange(110)), data.subset(np.arange(110, 150))
-    settings = TrainingSettings.of({**settings.told(), "dtype": "float64"})
+    settings = TrainingSettings.from_dict({**settings.to_dict(), "dtype": "float64"})
     run, plain = train_embeddings(train, settings, held_out=held_out), train_embeddings(train, settings)
     assert same(run, plain)
     assert np.isnan([plain.held_out_loss, plain.held_out_accuracy, plain.history[0].held_out_loss]).all()
@@ -97,28 +101,28 @@ def test_held_out_sequences_of_other_tokens_are_refused(data):
 
 
 def test_every_step_is_taken_at_the_rate_of_its_epoch(data, settings, monkeypatch):
-    rates, usual = [], training._Run.step
+    rates, usual = [], training._EmbeddingLoop.step
 
     def step(run):
         rates.append(run.rate)
         usual(run)
 
-    monkeypatch.setattr(training._Run, "step", step)
+    monkeypatch.setattr(training._EmbeddingLoop, "step", step)
     train_embeddings(data, settings)
     assert rates == pytest.approx(np.repeat([1e-2, 1e-3, 1e-3, 1e-4], 5))
 
 
 def test_data_of_another_vocabulary_are_other_data():
-    fingerprints = {fingerprint_of(LabelledSequences([[0, 1]], [1], size)) for size in (2, 3)}
+    fingerprints = {LabelledSequences([[0, 1]], [1], size).fingerprint for size in (2, 3)}
     assert len(fingerprints) == 2
 
 
 @pytest.mark.statement("B App. E")
 def test_the_defaults_are_the_papers_for_reviews():
-    told = TrainingSettings().told()
+    defaults = TrainingSettings().to_dict()
     stated = {"epochs": 500, "batch": 128, "learning_rate": 0.01, "weight_decay": 1e-8, "milestones": [100, 200]}
-    assert {name: told[name] for name in stated} == stated
-    assert (told["d_model"], told["train_v"], told["spread"]) == (2048, True, 1.0)
+    assert {name: defaults[name] for name in stated} == stated
+    assert (defaults["d_model"], defaults["train_v"], defaults["spread"]) == (2048, True, 1.0)
     assert [TrainingSettings().rate(k) for k in (99, 100, 200)] == pytest.approx([1e-2, 1e-3, 1e-4])
 
 
@@ -137,14 +141,13 @@ def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, s
         pieces += 1
         if run.ending is Ending.FINISHED:
             break
-        assert len(run.history) == read_checkpoint(tmp_path / "kept.npz").epoch
     assert pieces > 4 * (150 // 32)
     assert same(run, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
 
 
 def test_going_on_with_more_epochs_is_the_longer_run(data, settings, tmp_path):
-    longer = TrainingSettings.of({**settings.told(), "epochs": 6})
+    longer = TrainingSettings.from_dict({**settings.to_dict(), "epochs": 6})
     train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
     assert same(train_embeddings(data, longer, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, longer))
 
@@ -172,31 +175,19 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(data, settings, tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
     assert signal.getsignal(signal.SIGINT) is usual
-    kept = read_checkpoint(tmp_path / "kept.npz")
-    assert (kept.epoch, kept.place, kept.taken) == (1, 3, 8)
-    assert "1 epochs and 3 minibatches" in repr(kept)
+    checkpoint = Checkpoint.read(tmp_path / "kept.npz", "embeddings")
+    assert (checkpoint.epoch, checkpoint.step_index, checkpoint.values["steps"]) == (1, 3, 8)
     assert same(train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz"), whole)
-
-
-def test_an_interruption_by_the_watcher_is_kept_too(data, settings, tmp_path):
-    def stop(record):
-        if record.epoch == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz", watch=stop)
-    assert read_checkpoint(tmp_path / "kept.npz").epoch == 2
-    assert same(train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, settings))
 
 
 def test_a_checkpoint_of_other_settings_or_data_is_refused(data, settings, tmp_path):
     place = tmp_path / "kept.npz"
     train_embeddings(data, settings, checkpoint=place)
     before = place.read_bytes()
-    other = TrainingSettings.of({**settings.told(), "seed": 4, "batch": 16})
+    other = TrainingSettings.from_dict({**settings.to_dict(), "seed": 4, "batch": 16})
     with pytest.raises(InputError, match=r"of the same settings; got .*batch 32 there, 16 here, seed 3 there, 4 here"):
         train_embeddings(data, other, checkpoint=place)
-    with pytest.raises(InputError, match=r"of the same data; got .*made with other sequences or labels"):
+    with pytest.raises(InputError, match=r"of the same data; got .*made with other samples or labels"):
         train_embeddings(data.subset(np.arange(149)), settings, checkpoint=place)
     assert place.read_bytes() == before
 
@@ -206,9 +197,29 @@ def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
     train_embeddings(data, settings, checkpoint=place)
     with np.load(place) as archive:
         arrays = {name: archive[name] for name in archive.files if name != "m_E"}
-    np.savez(place, **arrays)
-    with pytest.raises(InputError, match=r"'checkpoint' argument must be one with m_E of shape \(50, 12\)"):
-        train_embeddings(data, settings, checkpoint=place)
+    for damaged in (arrays, {**arrays, "m_E": np.ones((1, 12))}):
+        np.savez(place, **damaged)
+        with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
+            train_embeddings(data, settings, checkpoint=place)
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
+def test_a_loss_that_is_no_number_ends_the_run(data, settings):
+    run = train_embeddings(data, replace(settings, learning_rate=1e30, epochs=50))
+    assert run.ending is Ending.DIVERGED
+    assert len(run.history) < 50
+    assert np.isfinite([record.loss for record in run.history]).all()
+
+
+def test_what_a_run_reports_with_a_checkpoint_is_changed_by_no_later_step(data, settings, tmp_path):
+    saved = []
+    whole = train_embeddings(
+        data, settings, checkpoint=tmp_path / "c.npz", every=1, callback=Callbacks(saved=saved.append)
+    )
+    assert [len(run.history) for run in saved] == [0, 1, 2, 3]
+    assert {run.ending for run in saved} == {Ending.UNFINISHED}
+    assert same(saved[2], train_embeddings(data, replace(settings, epochs=2)))
+    assert same(whole, train_embeddings(data, settings))
 
 
 def test_the_result_is_written_as_a_table_and_facts(data, settings, tmp_path):
@@ -224,7 +235,7 @@ def test_the_result_is_written_as_a_table_and_facts(data, settings, tmp_path):
     assert int(row[6]) == np.sum(data.tokens == 7)
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["ending"] == "FINISHED"
-    assert TrainingSettings.of(facts["settings"]) == settings
+    assert TrainingSettings.from_dict(facts["settings"]) == settings
     assert facts["history"]["loss"] == [record.loss for record in run.history]
     assert facts["command"] == "none"
 

@@ -9,7 +9,7 @@ import torch
 from marginlens.experiments import a_f67
 from marginlens.experiments.a_f67 import DIGITS, trends
 from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
-from marginlens.runs.telling import Ending
+from marginlens.training.loop import Ending
 from marginlens.vision.images import digit_images
 from marginlens.vision.keeping import KeptVisionRun, kept_run
 from marginlens.vision.results import VisionCurves
@@ -80,7 +80,7 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     facts = {"data": {"train": 18_000}}
     made_up = curves(np.linspace(1.0, share, n), np.linspace(1.0, 2.0, n))
     kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
-    monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, watch: _Done(quick.arrays["digits"][0]))
+    monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, callback: _Done(quick.arrays["digits"][0]))
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
     finding = a_f67.compute(Effort.QUICK, Silence())
     claim = replace(Claim.of(a_f67), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})

@@ -17,8 +17,8 @@ from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError
-from marginlens.runs.keeping import kept_results
-from marginlens.runs.telling import Ending
+from marginlens.training.archive import kept_results
+from marginlens.training.loop import Ending
 
 DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
 NINE_DIGITS = 1e-8  # relative, of what a table holds

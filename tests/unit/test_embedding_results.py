@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import keep, run
-from marginlens.embeddings.checkpoint import fingerprint_of
 from marginlens.embeddings.keeping import keep_run, kept_runs, read_kept
 from marginlens.embeddings.results import RankCorrelations
 from marginlens.embeddings.sequence_file import write_labelled
@@ -29,7 +28,7 @@ from marginlens.experiments.embedding_points import (
     spearman,
     spearman_interval,
 )
-from marginlens.runs.keeping import command_without_places
+from marginlens.training.archive import command_without_places
 from tolerances import KEPT_RANKS, ROUNDING
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
@@ -66,7 +65,7 @@ def test_a_kept_run_holds_what_its_figure_shows(trained, tmp_path):
     assert np.array_equal(found.statistics.in_negative, statistics.in_negative)
     assert found.statistics.n_positions == 60 * 9
     assert (found.loss, found.accuracy) == (facts["loss"], facts["accuracy"])
-    assert found.facts["data"]["sha256"] == fingerprint_of(data)
+    assert found.facts["data"]["sha256"] == data.fingerprint
     assert str(tmp_path) + "/run" not in found.facts["command"]
     assert found.facts["versions"] == facts["versions"]
 

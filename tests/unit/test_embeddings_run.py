@@ -1,6 +1,7 @@
-"""Encoded sequences in files, settings, checkpoints that cannot be used, and training as a command."""
+"""Encoded sequences in files, and training as a command: killed, out of space, interrupted by a time limit, resumed."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -8,14 +9,10 @@ import numpy as np
 import pytest
 
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings import training
-from marginlens.embeddings.checkpoint import read_checkpoint
 from marginlens.embeddings.keeping import keep_run, read_kept
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import InputError
-from marginlens.runs.settings import check_device
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 3, "batch": 16})
@@ -80,69 +77,6 @@ def test_files_that_cannot_be_used_say_why(tmp_path, change, sentence):
         read_labelled(tmp_path / "d.npz")
 
 
-@pytest.mark.parametrize(
-    ("told", "sentence"),
-    [
-        ({"layers": 3}, "'layers' argument must be 1 or 2; got 3"),
-        ({"d_model": 0}, "'d_model' argument must be a whole number of at least 1"),
-        ({"learning_rate": -1.0}, "'learning_rate' argument must be a positive number"),
-        ({"weight_decay": -1.0}, "'weight_decay' argument must be a number of at least 0"),
-        ({"dtype": "float16"}, "'dtype' argument must be float32 or float64"),
-        ({"layers": 1.0}, "'layers' argument must be 1 or 2; got 1.0"),
-        ({"milestones": [1.5]}, "'milestones' argument must be a whole number of at least 0"),
-        ({"rate": 1}, "'settings' argument must be some of batch, d_model.*; got rate"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(told, sentence):
-    with pytest.raises(InputError, match=sentence):
-        TrainingSettings.of(told)
-
-
-@pytest.mark.parametrize(
-    ("told", "sentence"),
-    [
-        ({"layers": True}, "'layers' argument must be 1 or 2; got True"),
-        ({"learning_rate": None}, "'learning_rate' argument must be a positive number"),
-        ({"weight_decay": "x"}, "'weight_decay' argument must be a number of at least 0; got 'x'"),
-        ({"weight_decay": None}, "'weight_decay' argument must be a number of at least 0; got None"),
-        ({"milestones": 5}, "'milestones' argument must be a list of epochs; got 5"),
-        ({"train_v": "no"}, "'train_v' argument must be true or false; got 'no'"),
-        ({"device": None}, "'device' argument must be cpu or cuda; got None"),
-    ],
-)
-def test_settings_of_another_kind_are_refused_where_they_are_made(told, sentence):
-    with pytest.raises(InputError, match=sentence):
-        TrainingSettings(**told)
-
-
-def test_settings_of_numpy_numbers_are_those_of_plain_ones():
-    made = TrainingSettings(np.int64(1), np.int32(8), learning_rate=np.float32(0.5), weight_decay=np.float64(0.25))
-    assert made == TrainingSettings(1, 8, learning_rate=0.5, weight_decay=0.25)
-    assert [type(one) for one in (made.layers, made.d_model, made.learning_rate, made.weight_decay)] == [
-        int,
-        int,
-        float,
-        float,
-    ]
-
-
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # on a machine with a GPU too
-    with pytest.raises(InputError, match="'device' argument must be a device that this machine has; got 'cuda'"):
-        check_device("cuda")
-    with pytest.raises(InputError, match="'device' argument must be cpu or cuda; got 'abacus'"):
-        check_device("abacus")
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no", b"\x93NUMPY"])
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
-    (tmp_path / "kept.npz").write_bytes(content)
-    with pytest.raises(InputError, match="'checkpoint' argument must be a file that marginlens wrote"):
-        read_checkpoint(tmp_path / "kept.npz")
-
-
 def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
     common = ["--data", str(encoded), "--settings", SMALL, "--checkpoint", str(tmp_path / "kept.npz")]
     assert main([*common, "--out", str(tmp_path / "a"), "--time-limit", "1e-9"]) == 0
@@ -184,34 +118,92 @@ def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_pa
         assert "argument must be left out with --data; got 1" in capsys.readouterr().err
 
 
-def test_a_run_that_did_not_begin_leaves_the_results_of_another(encoded, tmp_path, monkeypatch):
-    common = ["--data", str(encoded), "--out", str(tmp_path / "a"), "--every", "1", "--settings"]
-    assert main([*common, SMALL]) == 0
-    before = (tmp_path / "a" / "run.json").read_bytes()
-    usual, calls = training._Run.step, []
+KILLED = """
+import os, signal, sys
+import numpy as np
+from marginlens.embeddings import run
 
-    def killed(run):
-        calls.append(run.epoch)
-        if len(calls) in (1, 6):  # in its first step, and in its second epoch of four steps
-            raise SystemExit(9)
-        usual(run)
+save, saves = np.savez, []
 
-    monkeypatch.setattr(training._Run, "step", killed)
-    with pytest.raises(SystemExit):
-        main([*common, json.dumps({"d_model": 4, "batch": 16, "epochs": 3})])
-    assert (tmp_path / "a" / "run.json").read_bytes() == before
-    with pytest.raises(SystemExit):
-        main([*common, json.dumps({"d_model": 4, "batch": 16, "epochs": 3})])
-    assert json.loads((tmp_path / "a" / "run.json").read_text())["ending"] == "UNFINISHED"
+def killed_while_writing(stream, **arrays):
+    saves.append(1)
+    if len(saves) == 3:  # before the first step, after epoch 1, after epoch 2
+        stream.write(b"half")
+        stream.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(stream, **arrays)
+
+np.savez = killed_while_writing
+run.main(sys.argv[1:])
+"""
+OUT_OF_SPACE = """
+import resource, sys
+from marginlens.embeddings import run
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # bytes of a file: less than a checkpoint takes
+sys.exit(run.main(sys.argv[1:]))
+"""
 
 
-def test_the_command_ends_in_one_sentence(encoded, tmp_path, capsys):
-    out = ["--out", str(tmp_path / "a")]
-    assert main(["--data", str(tmp_path / "none.npz"), *out]) == 2
-    assert "No such file" in capsys.readouterr().err
-    assert main(["--data", str(encoded), "--settings", "{", *out]) == 2
-    assert capsys.readouterr().err.startswith("marginlens: The 'settings' argument must be a JSON object")
-    assert not (tmp_path / "a").exists()
+def in_a_process(code, words):
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded, tmp_path):
+    words = ["--data", str(encoded), "--settings", SMALL, "--every", "1"]
+    resumed = [*words, "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
+    assert in_a_process(KILLED, resumed).returncode == -signal.SIGKILL
+    so_far = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert (so_far["ending"], so_far["epochs_done"]) == ("UNFINISHED", 1)
+    assert json.loads(keep_run(tmp_path / "a", "x", data=encoded, into=tmp_path).read_text())["ending"] == "UNFINISHED"
+    assert main(resumed) == 0
+    assert main([*words, "--out", str(tmp_path / "b")]) == 0  # never stopped
+    assert (tmp_path / "a" / "tokens.csv").read_bytes() == (tmp_path / "b" / "tokens.csv").read_bytes()
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):
+    words = ["--data", str(encoded), "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
+    assert main([*words, "--settings", SMALL]) == 0
+    before = (tmp_path / "c.npz").read_bytes()
+    longer = [*words, "--settings", json.dumps({**json.loads(SMALL), "epochs": 5})]
+    failed = in_a_process(OUT_OF_SPACE, longer)
+    assert failed.returncode == 2
+    assert "'checkpoint' argument must be a file that can be written" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert (tmp_path / "c.npz").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+    assert main(longer) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--settings", "{"], "'settings' argument must be a JSON object"),
+        (["--settings", '{"pace": 1}'], "got pace"),
+        (["--settings", '{"d_model": 4, "epochs": 1}', "--every", "0"], "'every' argument"),
+        (["--settings", '{"d_model": 4, "epochs": 1}', "--time-limit", "-1"], "'time_limit' argument"),
+        (["--settings", '{"d_model": 4}', "--split", "train"], "'split' argument must be left out with --levels"),
+        (["--settings", '{"d_model": 4, "device": "cuda:x"}'], "'device' argument must be cpu or cuda"),
+        (["--settings", '{"d_model": 4}', "--checkpoint", "no/such/file"], "'checkpoint' argument must be a file in"),
+        (["--out", "file"], "'out' argument must be a folder, which need not exist"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(tmp_path, monkeypatch, capsys, more, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["--levels", "8", "--out", "out", *more]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.startswith("marginlens: The ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_diverges_is_no_success(encoded, tmp_path, capsys):
+    wild = json.dumps({"d_model": 8, "epochs": 40, "batch": 16, "learning_rate": 1e30})
+    assert main(["--data", str(encoded), "--settings", wild, "--out", str(tmp_path / "a")]) == 1
+    assert "no longer a finite number" in capsys.readouterr().out
 
 
 def test_training_imports_neither_rich_nor_the_command_line():

@@ -7,9 +7,9 @@ import pytest
 
 from marginlens.experiments import a_f67
 from marginlens.experiments.vision_figures import COLUMNS, curve_figure, map_figure
-from marginlens.runs.telling import Ending
+from marginlens.training.loop import Ending
 from marginlens.vision.keeping import kept_run
-from marginlens.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, told_curves
+from marginlens.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
 from marginlens.vision.training import map_epochs
 
 
@@ -70,7 +70,7 @@ def test_the_history_up_to_an_epoch_has_that_epoch_and_maps_belong_to_labels() -
     curves = curves_of(records, {epoch: np.full((1, 4), 0.25) for epoch in (0, 2)}, ("cat",))
     assert [curves.until(epoch).epochs.tolist() for epoch in (1, 2)] == [[0.0, 1.0], [0.0, 1.0, 2.0]]
     assert [curves.until(epoch).map_epochs for epoch in (1, 2)] == [(0,), (0, 2)]
-    told = told_curves(curves)
+    told = curves_to_dict(curves)
     assert curves_from(told).labels == ("cat",)
     told["maps"]["labels"] = ["cat", "dog"]
     with pytest.raises(ValueError, match="maps of another shape"):

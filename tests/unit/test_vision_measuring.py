@@ -147,7 +147,7 @@ def test_maps_lie_as_the_patches_of_the_image_do(images):
 def test_the_seed_gives_the_weights_and_leaves_the_global_generator(images):
     before = torch.random.get_rng_state()
     one, again = (vision_transformer(SETTINGS, images).state_dict() for _ in range(2))
-    other = vision_transformer(VisionSettings(**{**SETTINGS.told(), "seed": 4}), images).state_dict()
+    other = vision_transformer(VisionSettings(**{**SETTINGS.to_dict(), "seed": 4}), images).state_dict()
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)

@@ -1,17 +1,21 @@
 """Training a vision transformer: going on where it stopped, what cannot be used, and how images are altered."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
 
 from marginlens.errors import InputError
-from marginlens.runs import loop
-from marginlens.runs.telling import Ending
+from marginlens.training.callbacks import Callbacks
+from marginlens.training.checkpoint import Checkpoint
+from marginlens.training.loop import Ending
 from marginlens.vision import training
-from marginlens.vision.checkpoint import read_checkpoint
 from marginlens.vision.images import LabelledImages
+from marginlens.vision.measuring import ClsAttention
 from marginlens.vision.pixels import DevicePixels
-from marginlens.vision.results import curves_from, told_curves
+from marginlens.vision.results import curves_from, curves_to_dict
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import chosen_images, map_epochs, train_vision
 
@@ -54,65 +58,39 @@ def same_run(one, other):
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
-def test_a_run_goes_on_from_any_step_with_the_same_bits(images, tmp_path, monkeypatch, optimiser):
+def test_ctrl_c_leaves_a_checkpoint_that_resumes_with_the_same_bits(images, tmp_path, monkeypatch, optimiser):
     chosen = settings(optimiser=optimiser, warmup=5, clip=0.5)
     whole = train_vision(images, chosen)
     assert whole.ending is Ending.FINISHED
-    file = tmp_path / "run.npz"
-    steps = []
-    usual = training._Run.step
+    file, usual = tmp_path / "run.npz", training._VisionLoop.step
 
-    def step(run):
-        usual(run)
-        steps.append(run.place)
-        if len(steps) == 6:  # two steps into the second epoch of four
-            raise_interrupt[0] = True
+    def step(loop):
+        if (loop.epoch, loop.step_index) == (1, 1):  # in the second step of the second epoch of four
+            os.kill(os.getpid(), signal.SIGINT)
+        usual(loop)
 
-    raise_interrupt = [False]
-    monkeypatch.setattr(training._Run, "step", step)
-    monkeypatch.setattr(loop, "held_interrupts", lambda: _Held(raise_interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        train_vision(images, chosen, checkpoint=file)
-    saved = read_checkpoint(file)
-    assert (saved.epoch, saved.place, len(saved.history)) == (1, 2, 2)
-    assert saved.loss > 0.0
-    raise_interrupt[0] = False
+    with monkeypatch.context() as planted:
+        planted.setattr(training._VisionLoop, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train_vision(images, chosen, checkpoint=file)
+    saved = Checkpoint.read(file, "vision")
+    assert (saved.epoch, saved.step_index, len(saved.history)) == (1, 2, 2)
+    assert saved.values["loss"] > 0.0
     same_run(train_vision(images, chosen, checkpoint=file), whole)
     longer = train_vision(images, settings(optimiser=optimiser, warmup=5, clip=0.5, epochs=4), checkpoint=file)
     assert len(longer.curves.epochs) == 5
     assert np.array_equal(longer.curves.by_layer["norm"][:4], whole.curves.by_layer["norm"])
 
 
-class _Held:
-    def __init__(self, flag):
-        self.flag = flag
-
-    def __enter__(self):
-        return lambda: self.flag[0]
-
-    def __exit__(self, *problem):
-        return False
-
-
 def test_a_time_limit_stops_in_good_order(images, tmp_path):
-    file = tmp_path / "run.npz"
+    file, saved = tmp_path / "run.npz", []
     first = train_vision(images, settings(), checkpoint=file, time_limit=1e-9)
     assert first.ending is Ending.TIME_LIMIT
     assert first.curves.epochs.tolist() == [0.0]
-    same_run(train_vision(images, settings(), checkpoint=file), train_vision(images, settings()))
-
-
-def test_a_stopped_run_has_the_maps_of_its_last_epoch(images, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-
-    def watch(record):
-        clock[0] = 10.0 if record.epoch == 4 else 0.0
-
-    run = train_vision(images, settings(epochs=100), watch=watch, time_limit=1.0)
-    assert run.ending is Ending.TIME_LIMIT
-    assert run.curves.map_epochs == (0, 1, 2, 4)
-    assert run.curves.epochs[-1] == 4
+    resumed = train_vision(images, settings(), checkpoint=file, every=1, callback=Callbacks(saved=saved.append))
+    same_run(resumed, train_vision(images, settings()))
+    assert [(int(run.curves.epochs[-1]), run.ending) for run in saved] == [(k, Ending.UNFINISHED) for k in (0, 1, 2)]
+    assert [run.curves.map_epochs for run in saved] == [(0,), (0, 1), (0, 1, 2)]
 
 
 def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
@@ -123,18 +101,45 @@ def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
     other = LabelledImages("o", images.x_train[::-1], images.y_train, images.x_test, images.y_test, images.classes)
     with pytest.raises(InputError, match="one of the same data"):
         train_vision(other, settings(), checkpoint=file)
-    file.write_bytes(b"PK damaged")
-    with pytest.raises(InputError, match="which cannot be read"):
-        train_vision(images, settings(), checkpoint=file)
-    np.savez(file, facts=np.array([{}], dtype=object))
-    with pytest.raises(InputError, match="which cannot be read"):
-        train_vision(images, settings(), checkpoint=file)
+    saved = Checkpoint.read(file, "vision")
+    weight, moment = (
+        next(name for name in saved.arrays if name.startswith(prefix) and saved.arrays[name].ndim == 2)
+        for prefix in ("weight/", "moment/exp_avg/")
+    )
+    for name in (weight, moment):
+        damaged = {**saved.arrays, name: saved.arrays[name][:1]}  # which would be repeated for every row
+        Checkpoint(**{**vars(saved), "arrays": damaged}).write(file, "vision")
+        with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
+            train_vision(images, settings(), checkpoint=file)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"settings": {}}, "'settings' argument must be VisionSettings; got dict"),
+        ({"data": 5}, "'data' argument must be LabelledImages; got int"),
+        ({"save_models": "m"}, "'save_models' argument must be a folder and a number of epochs; got 'm'"),
+        ({"save_models": ("m", 0)}, "'save_every' argument must be a whole number of at least 1"),
+    ],
+)
+def test_what_a_run_cannot_use_is_refused_in_one_sentence(images, given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        train_vision(**{"data": images, "settings": settings(), **given})
 
 
 def test_a_loss_that_is_no_number_ends_the_run(images):
     run = train_vision(images, settings(optimiser="sgd", learning_rate=1e30, epochs=5))
     assert run.ending is Ending.DIVERGED
     assert len(run.curves.epochs) < 6
+
+
+def test_measuring_changes_nothing_in_training(images, monkeypatch):
+    whole = train_vision(images, settings())
+    flat = ClsAttention(np.ones(2), np.ones(2), np.ones(2), np.full((3, 4), 0.25))
+    monkeypatch.setattr(training, "cls_attention", lambda *arguments: flat)
+    monkeypatch.setattr(training, "key_query_norms", lambda model: (np.ones(2), np.ones(2)))
+    unmeasured = train_vision(images, settings())
+    assert all(map(torch.equal, whole.model.parameters(), unmeasured.model.parameters()))
 
 
 def test_learning_shows_in_loss_and_accuracy(images):
@@ -149,9 +154,9 @@ def test_learning_shows_in_loss_and_accuracy(images):
 
 def test_curves_come_back_from_what_is_told_of_them(images):
     run = train_vision(images, settings())
-    told = told_curves(run.curves)
+    told = curves_to_dict(run.curves)
     found = curves_from(told)
-    assert told_curves(found) == told
+    assert curves_to_dict(found) == told
     assert found.maps.shape == (len(map_epochs(3)), 3, 4)
     assert np.abs(found.maps.sum(axis=-1) - 1.0).max() < 1e-3
     with pytest.raises(ValueError, match="different lengths"):
@@ -246,31 +251,6 @@ def _cut(base, row, column, mirror):
 # ---- settings
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"heads": 5}, "'heads' argument must be a divisor of the width 768; got 5"),
-        ({"optimiser": "adam"}, "'optimiser' argument must be sgd or adamw"),
-        ({"precision": "float16"}, "'precision' argument must be float32 or bfloat16"),
-        ({"precision": "bfloat16"}, "float32 on a processor"),
-        ({"clip": -1.0}, "'clip' argument must be a number of at least 0"),
-        ({"flip": 1}, "'flip' argument must be true or false"),
-        ({"epochs": 1.5}, "'epochs' argument must be a whole number of at least 0"),
-        ({"spread": 0.0}, "'spread' argument must be a positive number"),
-        ({"depth": 3}, "'settings' argument must be some of .*; got depth"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_refused(change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        VisionSettings.of(change)
-
-
-def test_settings_take_numpy_numbers():
-    settings = VisionSettings(width=np.int64(12), learning_rate=np.float32(0.5))
-    assert (type(settings.width), type(settings.learning_rate)) == (int, float)
-    assert settings == VisionSettings.of(settings.told())
-
-
 def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():
     chosen = VisionSettings(warmup=4, learning_rate=1.0)
     assert [chosen.rate(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
@@ -278,13 +258,13 @@ def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():
 
 
 def test_a_warm_up_goes_on_from_one_epoch_to_the_next(images, monkeypatch):
-    rates, usual = [], training._Run.step
+    rates, usual = [], training._VisionLoop.step
 
     def step(run):
         usual(run)
         rates.append(run.optimiser.param_groups[0]["lr"])
 
-    monkeypatch.setattr(training._Run, "step", step)
+    monkeypatch.setattr(training._VisionLoop, "step", step)
     train_vision(
         images, settings(epochs=2, warmup=6, learning_rate=6.0, optimiser="sgd", clip=1e-6)
     )  # four steps an epoch

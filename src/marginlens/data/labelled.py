@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,15 @@ class LabelledSequences:
     def lengths(self) -> IntArray:
         """(n_samples,) tokens of each sequence."""
         return np.diff(self.offsets)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that any change of a token, a label, a length or the vocabulary changes."""
+        digest = hashlib.sha256()
+        for array in (self.tokens.astype(np.int32), self.offsets.astype(np.int64), self.y.astype(np.int8)):
+            digest.update(np.ascontiguousarray(array).data)
+        digest.update(str(self.n_vocabulary).encode())
+        return digest.hexdigest()
 
     @property
     def sample(self) -> IntArray:

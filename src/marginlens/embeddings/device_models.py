@@ -12,14 +12,14 @@ from marginlens.embeddings.device_batches import DeviceBatch, DeviceEpochs, Grou
 from marginlens.embeddings.minibatches import DistinctTokens
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings
-from marginlens.runs.settings import check_device
+from marginlens.training.settings import torch_device
 
 
 class DeviceModel(ABC):
     """What the two models share: parameters, AdamW and the epochs' layout."""
 
     def __init__(self, pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> None:
-        device = check_device(settings.device)
+        device = torch_device(settings.device)
         import torch
 
         self.pairs, self.settings = pairs, settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.embeddings.keeping import keep_run, read_kept
-from marginlens.runs.scripts import in_one_sentence
+from marginlens.training.script import in_one_sentence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,14 +17,13 @@ from marginlens.data.files import as_path, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.embeddings.checkpoint import fingerprint_of
 from marginlens.embeddings.results import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
-from marginlens.runs.telling import Ending
+from marginlens.training.archive import check_name, command_without_places, kept_results, lines_of
+from marginlens.training.loop import Ending
 
 FORM = "marginlens kept training run 1"
 PREFIX = "embeddings-"
@@ -180,7 +179,7 @@ def _told(
     return {
         "form": FORM,
         "source": source,
-        "settings": TrainingSettings.of(facts["settings"]).told(),
+        "settings": TrainingSettings.from_dict(facts["settings"]).to_dict(),
         "ending": facts["ending"],
         "epochs_done": facts["epochs_done"],
         "loss": facts["loss"],
@@ -190,7 +189,7 @@ def _told(
         "held_out_sequences": facts.get("held_out_sequences", 0),
         "positions": statistics.n_positions,
         "sequences": len(sequences),
-        "data": {**facts["data"], "sha256": fingerprint_of(sequences)},
+        "data": {**facts["data"], "sha256": sequences.fingerprint},
         "command": command_without_places(facts["command"]),
         "versions": facts["versions"],
         "seconds": round(facts["history"]["seconds"][-1], 1),
@@ -260,7 +259,7 @@ def _kept(name: str, told: dict[str, Any]) -> KeptRun:
     return KeptRun(
         name=name,
         source=told.pop("source"),
-        settings=TrainingSettings.of(told.pop("settings")),
+        settings=TrainingSettings.from_dict(told.pop("settings")),
         names=None if names is None else tuple(names),
         a=_numbers(columns["a"]),
         b=_numbers(columns["b"]),

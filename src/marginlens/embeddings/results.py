@@ -20,7 +20,7 @@ from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.errors import reject, whole_number
-from marginlens.runs.telling import Ending
+from marginlens.training.loop import Ending
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record
@@ -110,7 +110,7 @@ class TrainingRun:
         table = stream.getvalue().encode()
         write_whole(folder / TABLE, table, "folder")
         told = {
-            "settings": self.settings.told(),
+            "settings": self.settings.to_dict(),
             "ending": self.ending.name,
             "epochs_done": len(self.history),
             "loss": self.loss,

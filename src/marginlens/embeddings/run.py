@@ -18,11 +18,18 @@ from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.errors import reject
-from marginlens.runs.display import watched
-from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, time_left, versions_on
-from marginlens.runs.telling import Ending, Listener
+from marginlens.training.callbacks import Callbacks, epoch_display
+from marginlens.training.loop import Ending
+from marginlens.training.script import (
+    add_run_options,
+    check_folder,
+    in_one_sentence,
+    parse_settings,
+    time_left,
+    versions_on,
+)
 
-_BETWEEN_LINES = 5.0  # seconds
+_SECONDS_BETWEEN_LINES = 5.0
 _LENGTH = 256  # tokens of a K-level sequence
 
 
@@ -36,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _train(options: Any, given: list[str]) -> int:
     left = time_left(options.time_limit)
     check_folder(options.out, "out")
-    settings = TrainingSettings.of(settings_in(options.settings))
+    settings = TrainingSettings.from_dict(parse_settings(options.settings))
     data, names, source = _data(options)
     held_out = None if options.held_out is None else read_labelled(options.data, options.held_out)[0]
     print(f"{data}; {settings}", flush=True)
@@ -53,7 +60,7 @@ def _train(options: Any, given: list[str]) -> int:
             so_far.write(options.out, names=names, facts=facts)
 
     quiet = np.errstate(over="ignore", invalid="ignore")  # a run whose numbers overflow ends, and says so
-    with quiet, watched(settings.epochs, _told, between=_BETWEEN_LINES) as watch:
+    with quiet, epoch_display(settings.epochs, _describe, seconds_between=_SECONDS_BETWEEN_LINES) as show:
         run = train_embeddings(
             data,
             settings,
@@ -61,7 +68,7 @@ def _train(options: Any, given: list[str]) -> int:
             checkpoint=options.checkpoint,
             every=options.every,
             time_limit=left(),
-            watch=Listener(watch, write),
+            callback=Callbacks(show, write),
         )
     run.write(options.out, names=names, facts=facts)
     other = (
@@ -75,7 +82,7 @@ def _train(options: Any, given: list[str]) -> int:
     return 0 if run.ending is Ending.FINISHED or stopped else 1
 
 
-def _told(record: EpochRecord) -> str:
+def _describe(record: EpochRecord) -> str:
     return f"loss {record.loss:.4g}, Spearman {record.correlation_v:+.3f} (v) {record.correlation_p:+.3f} (p)"
 
 

@@ -1,15 +1,12 @@
-"""How a model with trained embeddings is trained: every choice in one frozen object."""
+"""Settings for training a model with embeddings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
-from marginlens.runs.settings import RunSettings
+from marginlens.training.settings import RunSettings, choice, flag, non_negative, positive, text, whole, whole_numbers
 
 BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
 EPSILON = 1e-8
@@ -35,43 +32,19 @@ class TrainingSettings(RunSettings):
 
     FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
 
-    layers: int = 1
-    d_model: int = 2048
-    epochs: int = 500
-    batch: int = 128
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-8
-    milestones: tuple[int, ...] = (100, 200)
-    train_v: bool = True
-    seed: int = 0
-    device: str = "cpu"
-    dtype: str = "float32"
-    spread: float = 1.0
-    tf32: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.layers, bool) or not isinstance(self.layers, int | np.integer) or self.layers not in (1, 2):
-            raise reject("layers", "1 or 2", repr(self.layers))
-        for name, least in (("layers", 1), ("d_model", 1), ("epochs", 0), ("batch", 1), ("seed", 0)):
-            object.__setattr__(self, name, whole_number(getattr(self, name), name, at_least=least))
-        for name in ("learning_rate", "spread"):
-            object.__setattr__(self, name, positive_number(getattr(self, name), name))
-        decay = self.weight_decay
-        if isinstance(decay, bool) or not isinstance(decay, int | float | np.number) or not 0.0 <= decay < float("inf"):
-            raise reject("weight_decay", "a number of at least 0", repr(decay))
-        object.__setattr__(self, "weight_decay", float(decay))
-        if not isinstance(self.milestones, list | tuple):
-            raise reject("milestones", "a list of epochs", repr(self.milestones))
-        object.__setattr__(
-            self, "milestones", tuple(whole_number(one, "milestones", at_least=0) for one in self.milestones)
-        )
-        for name in ("train_v", "tf32"):
-            if not isinstance(getattr(self, name), bool):
-                raise reject(name, "true or false", repr(getattr(self, name)))
-        if not isinstance(self.device, str):
-            raise reject("device", "cpu or cuda", repr(self.device))
-        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
-            raise reject("dtype", "float32 or float64", repr(self.dtype))
+    layers: int = choice(1, 2)
+    d_model: int = whole(2048, at_least=1)
+    epochs: int = whole(500)
+    batch: int = whole(128, at_least=1)
+    learning_rate: float = positive(0.01)
+    weight_decay: float = non_negative(1e-8)
+    milestones: tuple[int, ...] = whole_numbers((100, 200), "a list of epochs")
+    train_v: bool = flag(True)
+    seed: int = whole(0)
+    device: str = text("cpu", "cpu or cuda")
+    dtype: str = choice("float32", "float64")
+    spread: float = positive(1.0)
+    tf32: bool = flag(False)
 
     @classmethod
     def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:
@@ -80,4 +53,4 @@ class TrainingSettings(RunSettings):
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0."""
-        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= one for one in self.milestones)
+        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= milestone for milestone in self.milestones)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.vision_figures import curve_figure, map_figure, runs_figure
-from marginlens.runs.telling import Ending
+from marginlens.training.loop import Ending
 from marginlens.vision.images import digit_images
 from marginlens.vision.keeping import KeptVisionRun, kept_run
 from marginlens.vision.results import VisionCurves, VisionRun
@@ -130,7 +130,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     runs: list[VisionRun] = []
     for seed in seeds:
         with _one_thread():
-            runs.append(train_vision(data, replace(settings, seed=seed), watch=lambda record: progress.advance()))
+            runs.append(train_vision(data, replace(settings, seed=seed), callback=lambda record: progress.advance()))
     kept = kept_run(CIFAR10)
     numbers = _numbers_of(kept)
     others = [kept_run(name) for name in OTHERS]

@@ -132,7 +132,7 @@ def _trained(n: int, d: int, epochs: int, seed: int, progress: Progress) -> Trai
     settings = TrainingSettings(
         d_model=d, epochs=epochs, learning_rate=1e-3, weight_decay=1e-4, seed=seed, milestones=()
     )
-    return train_embeddings(level_sequences(n, LENGTH, seed), settings, watch=lambda record: progress.advance())
+    return train_embeddings(level_sequences(n, LENGTH, seed), settings, callback=lambda record: progress.advance())
 
 
 def _along_v(name: str, b: FloatArray) -> dict[str, float]:

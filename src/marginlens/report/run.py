@@ -19,7 +19,7 @@ from marginlens.report.ledger_file import FOLDER, read_ledger, write_ledger
 from marginlens.report.outcome import Outcome
 from marginlens.report.page import PAGE, write_page
 from marginlens.report.workers import outcomes
-from marginlens.runs.interrupts import held_interrupts
+from marginlens.training.loop import deferred_interrupts
 from marginlens.versions import versions
 
 
@@ -126,7 +126,7 @@ def reproduce(
             new.retain(_files(finished.values()))  # a figure or page that was being written is not whole
         report = Report(new.place, (), tuple(finished), message)
         try:
-            with held_interrupts():
+            with deferred_interrupts():
                 report = replace(report, entries=_published(new, claims, finished, effort, keep))
         except KeyboardInterrupt as problem:
             if not report.entries:  # a second interruption stopped the writing: the earlier report is as it was

@@ -1,6 +1,6 @@
 """Paper A's real experiment: vision transformers whose attention gets sparser as they train."""
 
-from marginlens.runs.telling import Ending
+from marginlens.training.loop import Ending
 from marginlens.vision.image_files import read_images
 from marginlens.vision.images import LabelledImages, digit_images
 from marginlens.vision.keeping import KeptVisionRun, keep_run, kept_run, read_kept

@@ -66,7 +66,7 @@ class LabelledImages:
         spread = values.std(axis=0, dtype=np.float64) / 255.0
         return mean.tolist(), np.where(spread > 0.0, spread, 1.0).tolist()
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What the images are, in plain values, without any image."""
         return {
             "name": self.name,

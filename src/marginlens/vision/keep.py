@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marginlens.runs.scripts import in_one_sentence
+from marginlens.training.script import in_one_sentence
 from marginlens.vision.keeping import keep_run, read_kept
 
 

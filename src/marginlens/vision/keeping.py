@@ -10,9 +10,9 @@ from typing import Any
 
 from marginlens.data.files import write_whole
 from marginlens.errors import InputError, reject
-from marginlens.runs.keeping import check_name, command_without_places, kept_results, lines_of
-from marginlens.runs.telling import Ending
-from marginlens.vision.results import FACTS, FORM, VisionCurves, curves_from, told_curves
+from marginlens.training.archive import check_name, command_without_places, kept_results, lines_of
+from marginlens.training.loop import Ending
+from marginlens.vision.results import FACTS, FORM, VisionCurves, curves_from, curves_to_dict
 from marginlens.vision.settings import VisionSettings
 
 PREFIX = "vision-"
@@ -52,7 +52,7 @@ def keep_run(folder: str | Path, name: str, *, into: str | Path | None = None) -
     """
     check_name(name)
     told, curves = _read(Path(folder) / FACTS, "folder", _EXPECTED)
-    told = {**told, **told_curves(curves), "command": command_without_places(told["command"])}
+    told = {**told, **curves_to_dict(curves), "command": command_without_places(told["command"])}
     target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
     write_whole(target, lines_of(told), "into")
     return target
@@ -65,7 +65,7 @@ def read_kept(path: str | Path) -> KeptVisionRun:
     known = ("form", "settings", "epochs", "curves", "layers", "maps", "accuracy", "ending")
     return KeptVisionRun(
         place.stem.removeprefix(PREFIX),
-        VisionSettings.of(told["settings"]),
+        VisionSettings.from_dict(told["settings"]),
         curves,
         float(told["accuracy"]),
         Ending[told["ending"]],

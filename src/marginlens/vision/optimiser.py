@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def state_arrays(model: Any, optimiser: Any) -> dict[str, Any]:
     return arrays
 
 
-def restore_arrays(model: Any, optimiser: Any, arrays: dict[str, Any]) -> None:
+def restore_arrays(model: Any, optimiser: Any, arrays: Mapping[str, Any]) -> None:
     """Put weights and moments back; KeyError, RuntimeError, TypeError or ValueError where they are another model's."""
     import torch
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from marginlens.data.files import write_whole
 from marginlens.data.tokens import FloatArray
-from marginlens.runs.keeping import lines_of
-from marginlens.runs.telling import Ending
+from marginlens.training.archive import lines_of
+from marginlens.training.loop import Ending
 from marginlens.vision.settings import VisionSettings
 
 FACTS = "run.json"
@@ -92,21 +92,21 @@ class VisionRun:
         size = f"depth {self.settings.layers}, width {self.settings.width}"
         return f"VisionRun({size}, {int(self.curves.epochs[-1])} epochs, last layer nnz/T {last:.3f})"
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the model, in plain values."""
         return {
             "form": FORM,
-            "settings": self.settings.told(),
+            "settings": self.settings.to_dict(),
             "ending": self.ending.name,
             "epochs_done": int(self.curves.epochs[-1]),
             "accuracy": rounded(self.accuracy, _DIGITS),
-            **told_curves(self.curves),
+            **curves_to_dict(self.curves),
         }
 
     def write(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write one JSON file with settings, curves and maps, and `facts` beside them; no image is in it."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FACTS, lines_of({**self.told(), **(facts or {})}), "out")
+        write_whole(folder / FACTS, lines_of({**self.to_dict(), **(facts or {})}), "out")
 
 
 def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]) -> VisionCurves:
@@ -121,7 +121,7 @@ def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels
     )
 
 
-def told_curves(curves: VisionCurves) -> dict[str, Any]:
+def curves_to_dict(curves: VisionCurves) -> dict[str, Any]:
     """Curves in plain values, to as many digits as a figure shows."""
     return {
         "epochs": curves.epochs.astype(int).tolist(),
@@ -136,7 +136,7 @@ def told_curves(curves: VisionCurves) -> dict[str, Any]:
 
 
 def curves_from(told: Mapping[str, Any]) -> VisionCurves:
-    """Curves from what `told_curves` gave; KeyError or ValueError where it is something else."""
+    """Curves from what `curves_to_dict` gave; KeyError or ValueError where it is something else."""
     epochs, maps = np.array(told["epochs"], dtype=np.float64), told["maps"]
     by_layer = {name: _numbers(told["layers"][name]) for name in BY_LAYER}
     values = _numbers(maps["values"])

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import reject
-from marginlens.runs.display import watched
-from marginlens.runs.scripts import add_run_options, check_folder, in_one_sentence, settings_in, time_left, versions_on
-from marginlens.runs.telling import Ending, Listener
+from marginlens.training.callbacks import Callbacks, epoch_display
+from marginlens.training.loop import Ending
+from marginlens.training.script import (
+    add_run_options,
+    check_folder,
+    in_one_sentence,
+    parse_settings,
+    time_left,
+    versions_on,
+)
 from marginlens.vision.image_files import read_images
 from marginlens.vision.images import LabelledImages, digit_images
 from marginlens.vision.results import FACTS, EpochRecord, VisionRun
@@ -30,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _train(options: Any, given: list[str]) -> int:
     left = time_left(options.time_limit)
     check_folder(options.out, "out")
-    settings = VisionSettings.of(settings_in(options.settings))
+    settings = VisionSettings.from_dict(parse_settings(options.settings))
     if (options.save_models is None) != (options.save_every is None):
         raise reject("save_models", "named together with save_every", "one of the two")
     data, source = _data(options)
     print(f"{data}; {settings}", flush=True)
     facts = {
-        "data": {**source, **data.told()},
+        "data": {**source, **data.to_dict()},
         "command": shlex.join(["python", "-m", "marginlens.vision.run", *given]),
         "versions": versions_on(settings.device),
     }
@@ -47,7 +54,7 @@ def _train(options: Any, given: list[str]) -> int:
         ):  # no epochs are no reason to replace another run's
             so_far.write(options.out, facts)
 
-    with watched(settings.epochs, _told) as watch:
+    with epoch_display(settings.epochs, _describe) as show:
         run = train_vision(
             data,
             settings,
@@ -55,7 +62,7 @@ def _train(options: Any, given: list[str]) -> int:
             every=options.every,
             time_limit=left(),
             save_models=None if options.save_models is None else (options.save_models, options.save_every),
-            watch=Listener(watch, write),
+            callback=Callbacks(show, write),
         )
     run.write(options.out, facts)
     print(f"{run}, test accuracy {run.accuracy:.4f}. {run.ending.value} The curves are in {options.out}.", flush=True)
@@ -63,7 +70,7 @@ def _train(options: Any, given: list[str]) -> int:
     return 0 if run.ending is Ending.FINISHED or stopped else 1
 
 
-def _told(record: EpochRecord) -> str:
+def _describe(record: EpochRecord) -> str:
     return f"accuracy {record.test_accuracy:.3f}, nnz/T {record.sparsity[-1]:.3f}, ‖W‖ {record.norm[-1]:.4g}"
 
 

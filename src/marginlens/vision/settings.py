@@ -1,30 +1,14 @@
-"""How a vision transformer is trained: every choice in one frozen object."""
+"""Settings for training a vision transformer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marginlens.errors import positive_number, reject, whole_number
-from marginlens.runs.settings import RunSettings
+from marginlens.errors import reject
+from marginlens.training.settings import RunSettings, choice, flag, non_negative, positive, text, whole
 
 MOMENTUM = 0.9  # of stochastic gradient descent
-OPTIMISERS = ("sgd", "adamw")
-PRECISIONS = ("float32", "bfloat16")
-_WHOLE = (
-    ("width", 1),
-    ("layers", 1),
-    ("heads", 1),
-    ("mlp", 1),
-    ("patch", 1),
-    ("epochs", 0),
-    ("batch", 1),
-    ("warmup", 0),
-    ("crop", 0),
-    ("measured", 1),
-    ("tested", 1),
-    ("seed", 0),
-)
 
 
 @dataclass(frozen=True)
@@ -47,47 +31,32 @@ class VisionSettings(RunSettings):
 
     FREE: ClassVar[tuple[str, ...]] = ("epochs", "device", "compiled")
 
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    mlp: int = 3072
-    patch: int = 2
-    spread: float = 0.02
-    epochs: int = 400
-    batch: int = 250
-    learning_rate: float = 3e-3
-    optimiser: str = "sgd"
-    weight_decay: float = 0.0
-    warmup: int = 0
-    clip: float = 0.0
-    crop: int = 0
-    flip: bool = False
-    measured: int = 256
-    tested: int = 1000
-    seed: int = 0
-    device: str = "cpu"
-    precision: str = "float32"
-    compiled: bool = False
+    width: int = whole(768, at_least=1)
+    layers: int = whole(12, at_least=1)
+    heads: int = whole(12, at_least=1)
+    mlp: int = whole(3072, at_least=1)
+    patch: int = whole(2, at_least=1)
+    spread: float = positive(0.02)
+    epochs: int = whole(400)
+    batch: int = whole(250, at_least=1)
+    learning_rate: float = positive(3e-3)
+    optimiser: str = choice("sgd", "adamw")
+    weight_decay: float = non_negative(0.0)
+    warmup: int = whole(0)
+    clip: float = non_negative(0.0)
+    crop: int = whole(0)
+    flip: bool = flag(False)
+    measured: int = whole(256, at_least=1)
+    tested: int = whole(1000, at_least=1)
+    seed: int = whole(0)
+    device: str = text("cpu", "cpu or cuda")
+    precision: str = choice("float32", "bfloat16")
+    compiled: bool = flag(False)
 
     def __post_init__(self) -> None:
-        for name, least in _WHOLE:
-            object.__setattr__(self, name, whole_number(getattr(self, name), name, at_least=least))
+        super().__post_init__()
         if self.width % self.heads:
             raise reject("heads", f"a divisor of the width {self.width}", self.heads)
-        for name in ("learning_rate", "spread"):
-            object.__setattr__(self, name, positive_number(getattr(self, name), name))
-        if not isinstance(self.device, str):
-            raise reject("device", "cpu or cuda", repr(self.device))
-        for name in ("weight_decay", "clip"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-                raise reject(name, "a number of at least 0", repr(value))
-        for name in ("flip", "compiled"):
-            if not isinstance(getattr(self, name), bool):
-                raise reject(name, "true or false", repr(getattr(self, name)))
-        for name, choices in (("optimiser", OPTIMISERS), ("precision", PRECISIONS)):
-            if getattr(self, name) not in choices:
-                raise reject(name, " or ".join(choices), repr(getattr(self, name)))
         if self.precision == "bfloat16" and self.device.startswith("cpu"):
             raise reject("precision", "float32 on a processor, most of which only emulate bfloat16", "bfloat16")
 

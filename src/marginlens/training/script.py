@@ -1,4 +1,4 @@
-"""Training from a shell where only the numerical packages are at hand: options, endings and versions that all such scripts share."""
+"""Training scripts: common options, exit codes and versions, with the numerical packages alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import marginlens
 from marginlens.errors import InputError, MissingExtra, positive_number, reject
-from marginlens.runs.settings import check_device
+from marginlens.training.settings import torch_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
-_SHORTEST = 1e-3  # seconds left where reading the data took all of the time
+_LEAST_SECONDS = 1e-3  # left for training where reading the data took all of the time
 
 
 def print_every_sign() -> None:
@@ -54,37 +54,37 @@ def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:
 
 
 def time_left(limit: float | None) -> Callable[[], float | None]:
-    """What tells, whenever it is called, how much of a time limit is left that runs from now; None where there is no limit."""
+    """A function that returns the seconds left of a time limit that counts from now; None without a limit."""
     if limit is None:
         return lambda: None
     until = time.perf_counter() + positive_number(limit, "time_limit")
-    return lambda: max(until - time.perf_counter(), _SHORTEST)
+    return lambda: max(until - time.perf_counter(), _LEAST_SECONDS)
 
 
 def check_folder(place: Path, argument: str) -> None:
-    """Refuse, before any work, a place for results that is taken by something else than a folder."""
+    """Refuse, before any work, an output path that is not a folder."""
     if place.exists() and not place.is_dir():
         raise reject(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
 
 
-def settings_in(text: str) -> dict[str, Any]:
-    """The settings that `--settings` gives, itself or in the file that it names."""
+def parse_settings(text: str) -> dict[str, Any]:
+    """The settings that `--settings` gives, as JSON or in the file that it names."""
     try:
-        told = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+        values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     except (OSError, ValueError, RecursionError) as problem:
         raise reject("settings", "a JSON object, or a file that holds one", repr(text)) from problem
-    if not isinstance(told, dict):
+    if not isinstance(values, dict):
         raise reject("settings", "a JSON object, or a file that holds one", repr(text))
-    return told
+    return values
 
 
 def versions_on(device: str) -> dict[str, str]:
-    """What a run was made with: packages, machine and, where it has one, GPU."""
+    """Versions of the packages, the machine and, where the run uses one, the GPU."""
     from marginlens.versions import versions
 
-    found = {**versions(), "marginlens": marginlens.__version__}
+    known = {**versions(), "marginlens": marginlens.__version__}
     if not str(device).startswith("cpu"):
         import torch
 
-        found["device"] = torch.cuda.get_device_name(check_device(device))
-    return found
+        known["device"] = torch.cuda.get_device_name(torch_device(device))
+    return known

@@ -1,4 +1,4 @@
-"""Runs that come with the package: where they lie, what they may be called, how their JSON looks and which places it must not name."""
+"""The archive of runs that comes with the package: its folder, names of runs, JSON layout, and commands without local paths."""
 
 from __future__ import annotations
 

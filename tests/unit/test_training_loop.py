@@ -1,0 +1,210 @@
+"""The loop that all training runs share, on a run that trains one number: it stops anywhere, and resuming changes no bit."""
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.training.callbacks import Callbacks
+from marginlens.training.checkpoint import Checkpoint, checkpoint_path
+from marginlens.training.loop import Ending, Schedule, TrainingLoop, deferred_interrupts
+from marginlens.training.settings import RunSettings, positive, whole
+
+EPOCHS, STEPS, EVERY = 5, 3, 2
+
+
+@dataclass(frozen=True)
+class Settings(RunSettings):
+    FREE: ClassVar[tuple[str, ...]] = ("epochs",)
+
+    epochs: int = whole(EPOCHS)
+    rate: float = positive(0.5)
+
+
+@dataclass(frozen=True)
+class Record:
+    epoch: int
+    x: int
+
+
+class Loop(TrainingLoop):
+    """One number that every step changes, so that a step too few, too many or out of order shows."""
+
+    KIND = "test"
+    RECORD = Record
+
+    def __init__(self, path, in_step=lambda loop: None, data="data", **settings):
+        super().__init__(Settings(**settings), STEPS, path, data)
+        self.x, self.in_step = 1, in_step
+        if (checkpoint := self.saved_checkpoint()) is not None:
+            self.resume(checkpoint)
+
+    def begin_epoch(self):
+        pass
+
+    def step(self):
+        self.x = 31 * self.x % 10_007
+        self.in_step(self)
+        self.x = (self.x + 7 * self.epoch + self.step_index) % 10_007
+
+    def measure(self, epoch):
+        return Record(epoch, self.x)
+
+    def state(self):
+        return {}, {"x": np.array(self.x)}
+
+    def restore(self, values, arrays):
+        self.x = int(arrays["x"])
+
+    def result(self, ending):
+        return self.epoch, tuple(self.history), self.x, ending
+
+
+def train(path, callback=None, limit=None, **given):
+    return Loop(path, **given).run(Schedule(EVERY, limit), callback)
+
+
+def at(epoch, step, action):
+    """What happens in the middle of one step."""
+    return lambda loop: action() if (loop.epoch, loop.step_index) == (epoch, step) else None
+
+
+def raising(problem):
+    def act(*given):
+        raise problem
+
+    return act
+
+
+WHOLE = train(None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.npz"
+
+
+def test_a_run_saves_at_once_every_few_epochs_and_at_the_end(path):
+    records, saved = [], []
+    assert train(path, Callbacks(records.append, saved.append)) == WHOLE
+    assert WHOLE[0] == EPOCHS
+    assert WHOLE[-1] is Ending.FINISHED
+    assert tuple(records) == WHOLE[1]
+    assert [(run[0], run[-1]) for run in saved] == [(k, Ending.UNFINISHED) for k in (0, 2, 4)]
+    assert train(path, in_step=raising(AssertionError)) == WHOLE  # from the last checkpoint, without a step
+    assert [file.name for file in path.parent.iterdir()] == ["run.npz"]
+
+
+def test_a_run_that_stops_after_every_step_is_the_run_that_never_stopped(path):
+    pieces = 1
+    while (run := train(path, limit=1e-9))[-1] is Ending.TIME_LIMIT:
+        assert len(run[1]) == pieces // STEPS
+        pieces += 1
+    assert run == WHOLE
+    assert pieces == EPOCHS * STEPS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_stop_finishes_the_step_and_leaves_a_checkpoint(path, number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(path, in_step=at(1, 1, lambda: os.kill(os.getpid(), number)))
+    assert caught.value.__notes__ == [f"{path} holds where to go on, after 1 whole epochs and 2 steps."]
+    assert signal.getsignal(number) is before
+    assert train(path) == WHOLE
+
+
+def interrupt_twice():
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("action", [interrupt_twice, raising(MemoryError())])
+def test_a_step_that_is_left_half_done_leaves_the_last_checkpoint(path, action):
+    with pytest.raises((KeyboardInterrupt, MemoryError)) as caught:
+        train(path, in_step=at(3, 1, action))
+    assert caught.value.__notes__ == [f"A step was left half done; {path} holds the run as it was last saved."]
+    assert Checkpoint.read(path, "test").epoch == 2
+    assert train(path) == WHOLE
+
+
+@pytest.mark.parametrize("problem", [BrokenPipeError(), KeyboardInterrupt(), SystemExit(1)])
+def test_a_callback_that_fails_loses_no_epoch(path, problem):
+    with pytest.raises(type(problem)) as caught:
+        train(path, lambda record: raising(problem)() if record.epoch == 3 else None)
+    assert "after 3 whole epochs and 0 steps" in caught.value.__notes__[0]
+    assert train(path) == WHOLE
+
+
+def test_an_interrupt_after_the_last_step_is_raised_at_the_end():
+    seen = []
+
+    def work():
+        with deferred_interrupts() as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            seen.append(interrupted())
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert seen == [True]
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_stays(path):
+    train(path, limit=1e-9)
+    before = path.read_bytes()
+    for given, sentence in (
+        ({"rate": 0.1}, r"one of the same settings; got '.*run.npz' with rate 0.5 there, 0.1 here"),
+        ({"data": "other"}, "one of the same data"),
+        ({"epochs": 0}, "'epochs' argument must be at least 1, which '.*run.npz' has reached; got 0"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(path, **given)
+    with pytest.raises(InputError, match="of another form"):
+        Checkpoint.read(path, "other kind")
+    assert path.read_bytes() == before
+    assert train(path, epochs=EPOCHS + 1)[1][:EPOCHS] == WHOLE[1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"step_index": STEPS + 1}, {"epoch": 2.5}, {"history": [{"loss": 1.0}]}, {"history": 3}, {"arrays": {}}]
+)
+def test_a_checkpoint_that_contradicts_itself_is_refused(path, change):
+    train(path, limit=1e-9)
+    Checkpoint(**{**vars(Checkpoint.read(path, "test")), **change}).write(path, "test")
+    with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
+        train(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no", b"\x93NUMPY"])
+def test_a_file_that_is_no_checkpoint_is_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="'checkpoint' argument must be a file that marginlens wrote"):
+        train(path)
+
+
+def test_a_checkpoint_that_is_a_link_stays_one(tmp_path, path):
+    (tmp_path / "elsewhere").mkdir()
+    path.symlink_to(tmp_path / "elsewhere" / "run.npz")
+    assert train(path) == WHOLE
+    assert path.is_symlink()
+    assert (tmp_path / "elsewhere" / "run.npz").is_file()
+
+
+def test_what_a_run_cannot_use_is_refused_before_the_first_step(tmp_path):
+    for every, limit, argument in (
+        (0, None, "every"),
+        (1.5, None, "every"),
+        (1, 0.0, "time_limit"),
+        (1, "x", "time_limit"),
+    ):
+        with pytest.raises(InputError, match=f"'{argument}' argument must be"):
+            Schedule(every, limit)
+    with pytest.raises(InputError, match="'callback' argument must be a function of an epoch's record"):
+        train(None, 5, in_step=raising(AssertionError))
+    for unusable in (tmp_path, 5, b"c.npz", "a\0b", "x" * 300):
+        with pytest.raises(InputError, match="'checkpoint' argument must be a file that can be written"):
+            checkpoint_path(unusable)

@@ -1,0 +1,167 @@
+"""Settings, exit codes, progress lines and archived commands of training scripts."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from marginlens.embeddings.settings import TrainingSettings
+from marginlens.errors import InputError, MissingExtra
+from marginlens.training.archive import command_without_places, lines_of
+from marginlens.training.callbacks import epoch_display
+from marginlens.training.script import in_one_sentence, parse_settings, time_left
+from marginlens.training.settings import settings_or_default, torch_device
+from marginlens.vision.settings import VisionSettings
+
+# ---- settings
+
+
+@pytest.mark.parametrize("settings", [TrainingSettings(milestones=(3, 4)), VisionSettings(width=24)])
+def test_settings_come_back_from_json(settings):
+    assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    assert settings_or_default(settings, type(settings)) is settings
+    assert settings_or_default(None, type(settings)) == type(settings)()
+    with pytest.raises(InputError, match=f"'settings' argument must be {type(settings).__name__}; got dict"):
+        settings_or_default({}, type(settings))
+
+
+def test_settings_take_numpy_numbers():
+    settings = TrainingSettings(np.int64(1), np.int32(8), learning_rate=np.float32(0.5), milestones=[np.int64(4)])
+    assert settings == TrainingSettings(1, 8, learning_rate=0.5, milestones=(4,))
+    assert json.loads(json.dumps(settings.to_dict())) == settings.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "sentence"),
+    [
+        (TrainingSettings, {"layers": 3}, "'layers' argument must be 1 or 2; got 3"),
+        (TrainingSettings, {"layers": 1.0}, "'layers' argument must be 1 or 2; got 1.0"),
+        (TrainingSettings, {"layers": True}, "'layers' argument must be 1 or 2; got True"),
+        (TrainingSettings, {"d_model": 0}, "'d_model' argument must be a whole number of at least 1"),
+        (TrainingSettings, {"learning_rate": "0.1"}, "'learning_rate' argument must be a positive number; got '0.1'"),
+        (TrainingSettings, {"learning_rate": 10**400}, "'learning_rate' argument must be a positive number"),
+        (TrainingSettings, {"learning_rate": None}, "'learning_rate' argument must be a positive number; got None"),
+        (TrainingSettings, {"weight_decay": -1.0}, "'weight_decay' argument must be a number of at least 0; got -1.0"),
+        (TrainingSettings, {"milestones": 5}, "'milestones' argument must be a list of epochs; got 5"),
+        (TrainingSettings, {"milestones": [1.5]}, "'milestones' argument must be a whole number of at least 0"),
+        (TrainingSettings, {"train_v": "no"}, "'train_v' argument must be true or false; got 'no'"),
+        (TrainingSettings, {"device": None}, "'device' argument must be cpu or cuda; got None"),
+        (TrainingSettings, {"dtype": "float16"}, "'dtype' argument must be float32 or float64"),
+        (TrainingSettings, {"pace": 1, "age": 2}, "'settings' argument must be some of batch, d_model.*; got age, pace"),
+        (VisionSettings, {"heads": 5}, "'heads' argument must be a divisor of the width 768; got 5"),
+        (VisionSettings, {"optimiser": "adam"}, "'optimiser' argument must be sgd or adamw"),
+        (VisionSettings, {"precision": "bfloat16"}, "float32 on a processor"),
+        (VisionSettings, {"clip": float("nan")}, "'clip' argument must be a number of at least 0"),
+        (VisionSettings, {"seed": 2**70}, "'seed' argument must be a whole number of at most 9223372036854775807"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_used_are_refused(kind, values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        kind.from_dict(values)
+
+
+def test_only_what_is_free_may_differ_when_a_run_resumes():
+    assert VisionSettings().differences(VisionSettings(epochs=1, device="cuda", compiled=True)) == []
+    assert TrainingSettings().differences(TrainingSettings(epochs=1, device="cuda")) == []
+    assert TrainingSettings(seed=4).differences(TrainingSettings(milestones=(3,))) == [
+        "milestones [3] there, [100, 200] here",
+        "seed 0 there, 4 here",
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "", "no-such-file.json", '{"a":' * 100_000, "\0"])
+def test_what_is_no_json_object_is_no_settings(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="'settings' argument must be a JSON object, or a file that holds one"):
+        parse_settings(text)
+
+
+def test_settings_may_be_in_a_file(tmp_path):
+    (tmp_path / "s.json").write_text('{"rate": 0.5}')
+    assert parse_settings(str(tmp_path / "s.json")) == parse_settings(' {"rate": 0.5}') == {"rate": 0.5}
+
+
+def test_devices_that_are_not_there_are_refused(monkeypatch):
+    torch = pytest.importorskip("torch")
+    for name in ("gpu", "meta", "cuda:x"):
+        with pytest.raises(InputError, match="'device' argument must be cpu or cuda"):
+            torch_device(name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert torch_device("cuda:1").index == 1
+    with pytest.raises(InputError, match="'device' argument must be one of 2 GPUs, counted from 0; got 'cuda:2'"):
+        torch_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"got 'cuda' where torch finds no GPU instead\. Use cpu\."):
+        torch_device("cuda")
+
+
+# ---- scripts
+
+
+def raising(problem):
+    def work():
+        raise problem
+
+    return work
+
+
+def test_scripts_end_in_a_sentence_and_a_code(tmp_path, capsys):
+    noted = InputError("Unusable.")
+    noted.add_note("c.npz holds where to go on.")
+    for problem, code, said in (
+        (noted, 2, "marginlens: Unusable. c.npz holds where to go on.\n"),
+        (MissingExtra("It needs torch."), 2, "marginlens: It needs torch.\n"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "marginlens: [Errno 2] No such file: 'x'\n"),
+        (MemoryError(), 2, "marginlens: Not enough memory.\n"),
+        (KeyboardInterrupt(), 130, "marginlens: interrupted.\n"),
+    ):
+        assert in_one_sentence(raising(problem), tmp_path / "c.npz") == code
+        assert capsys.readouterr().err == said
+    assert in_one_sentence(lambda: 1) == 1
+    with pytest.raises(ZeroDivisionError):  # a defect keeps its traceback
+        in_one_sentence(raising(ZeroDivisionError()))
+
+
+def test_reading_the_data_counts_towards_the_time_limit():
+    assert time_left(None)() is None
+    assert 0.0 < time_left(1e-9)() < 0.01  # a run takes a step and stops
+    assert 50.0 < time_left(60.0)() <= 60.0
+
+
+class Record:
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def __str__(self):
+        return f"epoch {self.epoch}"
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_progress_is_lines_where_there_is_no_terminal_or_no_rich(monkeypatch, capsys, rich):
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with epoch_display(4, str, seconds_between=1000.0) as show:
+        for epoch in range(1, 5):
+            show(Record(epoch))
+    assert capsys.readouterr() == ("epoch 1 of 4 epochs\nepoch 4 of 4 epochs\n", "")
+
+
+# ---- archived runs
+
+
+def test_commands_lose_local_paths_and_nothing_else():
+    command = "python -m m --data /a/b/c.npz --out=/o --checkpoint '/x y/c.npz' --settings '{\"a\": 1}' --every 5"
+    assert command_without_places(command) == "python -m m --data c.npz --settings '{\"a\": 1}' --every 5"
+    assert command_without_places("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (
+        "run -- --settings s.json --data-seed 3 -"
+    )
+    with pytest.raises(InputError, match="'command' argument must be text"):
+        command_without_places(None)
+
+
+def test_archived_json_has_one_line_for_each_name():
+    values = {"form": "f", "values": [1, 2.5, None], "name": "ü"}
+    assert lines_of(values).decode() == '{\n"form": "f",\n"values": [1,2.5,null],\n"name": "ü"\n}\n'
