@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import clarabel
 import numpy as np
@@ -13,7 +14,9 @@ from scipy.optimize import linprog, nnls
 
 import tolerances
 from marginlens.data import TokenDataset
+from marginlens.directions import unit
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
+from marginlens.svm.doubled import exact_products, solve_tight
 
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 
@@ -387,3 +390,72 @@ def test_an_equality_that_nearly_contains_a_row_leaves_nothing_to_the_order_of_a
         assert list(both.status) == [Status.INFEASIBLE] * 2
         assert (both.certificate_residual() <= tolerances.SVM_FARKAS).all()
     assert set(statuses) == {Status.INFEASIBLE}
+
+
+def nearly_impossible(rng: np.random.Generator, n_problems: int) -> Iterator[np.ndarray]:
+    """Rows that a direction separates by 1e-14 to 1e-11 of their length: their multipliers amplify rounding a trillion times."""
+    for _ in range(n_problems):
+        m, d = int(rng.integers(6, 30)), int(rng.integers(2, 7))
+        axis = unit(rng.standard_normal(d))
+        flat = rng.standard_normal((m, d))
+        near = rng.random(m) < rng.choice([0.3, 0.6, 1.0])
+        height = np.where(near, 10.0 ** rng.uniform(-14, -11) * rng.uniform(1, 3, size=m), rng.uniform(0, 1, size=m))
+        yield flat - np.outer(flat @ axis, axis) + np.outer(height, axis)
+
+
+def test_the_order_of_rows_decides_no_status() -> None:
+    rng = np.random.default_rng(6)
+    seen = {Status.OPTIMAL: 0, Status.INACCURATE: 0}
+    for A in nearly_impossible(rng, 120):
+        orders = np.array([np.arange(len(A)), *(rng.permutation(len(A)) for _ in range(3))])
+        solution = least_distance(A[orders], np.ones(orders.shape))
+        assert len(set(solution.status)) == 1
+        if solution.status[0] is Status.INFEASIBLE:
+            continue
+        seen[solution.status[0]] += 1
+        assert solution.keeps_promise().all() == (solution.status[0] is Status.OPTIMAL)
+        np.testing.assert_allclose(solution.x, np.tile(solution.x[0], (len(orders), 1)), rtol=tolerances.ROUNDING)
+    assert min(seen.values()) > 25
+
+
+def test_tight_rows_are_solved_to_the_nearest_double() -> None:
+    """Against the fractions that the doubles stand for, where the normal equations have lost all digits."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        d = int(rng.integers(2, 5))
+        A = rng.standard_normal((int(rng.integers(2, d + 1)), d))
+        A[-1] = -A[:-1].sum(axis=0) + 10.0 ** rng.uniform(-12, -9) * rng.standard_normal(d)
+        exact_rows = [[Fraction(value) for value in row] for row in A.tolist()]
+        gram = [[sum(a * b for a, b in zip(one, other, strict=True)) for other in exact_rows] for one in exact_rows]
+        pushes = solved_over_fractions(gram)
+        x = [sum(push * row[i] for push, row in zip(pushes, exact_rows, strict=True)) for i in range(d)]
+        found = solve_tight(A, np.ones(len(A)), np.ones(len(A), dtype=bool))
+        assert found is not None
+        assert found.multipliers.tolist() == [float(push) for push in pushes]
+        assert found.x.tolist() == [float(value) for value in x]
+        missed = [
+            sum(a * Fraction(value) for a, value in zip(row, found.x.tolist(), strict=True)) - 1 for row in exact_rows
+        ]
+        assert exact_products(A, found.x, np.ones(len(A))).tolist() == [float(value) for value in missed]
+
+
+def solved_over_fractions(square: list[list[Fraction]]) -> list[Fraction]:
+    """The solution of square y = 1."""
+    table = [[*row, Fraction(1)] for row in square]
+    for k, _ in enumerate(table):
+        pivot = next(r for r in range(k, len(table)) if table[r][k] != 0)
+        table[k], table[pivot] = table[pivot], table[k]
+        table[k] = [value / table[k][k] for value in table[k]]
+        for r, row in enumerate(table):
+            if r != k:
+                table[r] = [value - row[k] * other for value, other in zip(row, table[k], strict=True)]
+    return [row[-1] for row in table]
+
+
+def test_tight_rows_that_are_dependent_or_pull_are_left_alone() -> None:
+    every = np.ones(2, dtype=bool)
+    assert solve_tight(np.array([[1.0, 2.0], [2.0, 4.0]]), np.ones(2), every) is None
+    assert (
+        solve_tight(np.array([[1.0, 0.0], [3.0, 0.1]]), np.ones(2), every) is None
+    )  # the second row would have to pull
+    assert solve_tight(np.ones((2, 1)), np.ones(2), every) is None

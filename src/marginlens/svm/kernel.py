@@ -165,7 +165,7 @@ def _proved(problem: Problem, answer: Answer) -> int:
         measure_slack(problem, answer)
         residual, amplified = optimality(problem.floor, answer)
         residual = max(residual, np.sqrt(distance / square_sum(accurate)))
-    if residual > min(max(PROVED, ROUNDING * amplified), MOST_AMPLIFIED):
+    if residual > max(PROVED, ROUNDING * amplified):
         return UNPROVED
     return (
         OPTIMAL if ROUNDING * amplified <= MOST_AMPLIFIED else SHAKY

@@ -9,6 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import array_of_any, float_array, n_axes, real_array, reject
+from marginlens.svm.doubled import solve_tight
 from marginlens.svm.equalities import NullSpace
 from marginlens.svm.kernel import (
     INFEASIBLE,
@@ -91,6 +92,10 @@ def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
         if not kept.all():  # the proof itself is beyond the range of double precision
             found.outcome[j] = UNPROVED
     for j in np.flatnonzero(found.outcome == SHAKY):
+        tight = found.weights[j] > 0.0
+        nearest = solve_tight(A[j], b[j], tight)
+        if nearest is not None:
+            found.x[j], found.weights[j, tight] = nearest.x, nearest.multipliers
         proof = (found.x[j], Status.OPTIMAL, found.weights[j], None, found.active[j], None)
         found.outcome[j] = OPTIMAL if MarginSolution(A[j], b[j], None, *proof).keeps_promise() else UNPROVED
     return found

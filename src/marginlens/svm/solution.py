@@ -11,9 +11,13 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
+from marginlens.svm.doubled import exact_products
 
 PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 MOST_AMPLIFIED = 1e-4  # the largest residual that is ever excused by amplification
+SHAKY_FLOOR = (
+    MOST_AMPLIFIED / 16.0
+)  # `rounding_floor` beyond which the residual is computed from products that are summed without rounding
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
 
 
@@ -148,7 +152,8 @@ class MarginSolution:
         * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
         * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
 
-        It is infinite where the multipliers are beyond the range of double precision.
+        It is infinite where the multipliers are beyond the range of double precision. Where `rounding_floor` is above 6e-6 products
+        are summed without rounding: the residual is then that of x and the multipliers as they are stored, in whatever order the rows are.
         """
         x = self._flat
         norm = length(x)
@@ -157,6 +162,11 @@ class MarginSolution:
         unit = np.where(size == 0.0, 1.0, size)
         slack = _apply(self.rows, x) - self.floor
         combined = self._combined(self.multipliers)
+        if isinstance(self.rows, np.ndarray) and self.equalities is None:
+            for where in np.argwhere(self.rounding_floor() > SHAKY_FLOOR):  # where the order of additions would show
+                j = tuple(where)
+                slack[j] = exact_products(self.rows[j], x[j], self.floor[j])
+                combined[j] = exact_products(self.rows[j].T, self.multipliers[j])
         hopeless = (size == 0.0) | (norm == 0.0)[..., None]  # no distance in units of ‖x‖ is small
         violation = np.maximum(-slack, 0.0) / unit / scale
         terms = [
