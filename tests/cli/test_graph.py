@@ -178,12 +178,11 @@ def test_the_automaton_is_scored_on_what_is_held_out(text):
     scores = {row["rule"]: row for row in told["prediction"]["scores"]}
     assert told["samples"] == len(split.training.data)
     assert told["held_out"] == len(split.held_out)
-    assert {row["on"] for row in scores.values()} == {"held out"}
     assert scores["automaton"]["accuracy"] == automaton.score(split.held_out).accuracy
     bigram = WindowBigram.fit(split.training.data).score(split.held_out)
     assert scores["bigram of the same windows"]["accuracy"] == bigram.accuracy
     assert "bigram of all of the text" in scores
-    assert "Prediction of sequences held out" in graph(text, *options).stdout
+    assert "Prediction of the sequences held out" in graph(text, *options).stdout
     listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
     assert (listed["samples"], listed["held_out"]) == (3, 1)
 

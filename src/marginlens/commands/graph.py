@@ -134,12 +134,15 @@ def graph(
         if prefix is not None or held_out is not None:
             with _stage("Making the automaton"):
                 automaton = work.fitted(answer, solution)
-            row["prediction"] = {"reason": automaton if isinstance(automaton, str) else "", "scores": []}
-            if not isinstance(automaton, str):
-                with _stage("Predicting"):
-                    row["prediction"]["scores"] = work.prediction_rows(answer, automaton)
-            if out is not None:
-                _show_prediction(out, row["prediction"])
+            if out is not None and isinstance(automaton, str):
+                out.print(automaton, markup=False)
+            if answer.split is not None:
+                row["prediction"] = {"reason": automaton if isinstance(automaton, str) else "", "scores": []}
+                if not isinstance(automaton, str):
+                    with _stage("Predicting"):
+                        row["prediction"]["scores"] = work.prediction_rows(answer.split, automaton)
+                    if out is not None:
+                        _show_prediction(out, row["prediction"]["scores"])
             if wanted is not None:
                 with _stage("Continuing"):
                     row["continuation"] = wanted.continued(answer.found, automaton)
@@ -148,9 +151,9 @@ def graph(
         if out is None:
             typer.echo(answers.as_json(row))
             return
-        if prefix is None and held_out is None:
+        if held_out is None:
             out.print(
-                "How well such an order predicts: --held-out 0.1 measures it on windows that are left out.",
+                "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out.",
                 markup=False,
             )
         for place in (plot, save, sequences):
@@ -279,12 +282,9 @@ def _show_separability(out: Console, row: dict[str, Any]) -> None:
         )
 
 
-def _show_prediction(out: Console, row: dict[str, Any]) -> None:
+def _show_prediction(out: Console, rows: list[dict[str, Any]]) -> None:
     from marginlens.report.terminal import rows_table
 
-    if row["reason"]:
-        out.print(row["reason"], markup=False)
-        return
     cells = [
         {
             "rule": one["rule"],
@@ -292,18 +292,14 @@ def _show_prediction(out: Console, row: dict[str, Any]) -> None:
             "accuracy": f"{one['accuracy']:.3f}",
             "log-loss": f"{one['finite_log_loss']:.3f}",
             "impossible": f"{one['impossible']:.2%}",
-            **({"unknown": f"{one['unknown']:.2%}"} if any(other["unknown"] for other in row["scores"]) else {}),
+            **({"unknown": f"{one['unknown']:.2%}"} if any(other["unknown"] for other in rows) else {}),
         }
-        for one in row["scores"]
+        for one in rows
     ]
-    new = row["scores"][0]["on"] == "held out"
+    out.print(rows_table("Prediction of the sequences held out", cells))
     out.print(
-        rows_table("Prediction of sequences held out" if new else "Prediction of the sequences it was made from", cells)
-    )
-    where = "" if new else " --held-out 0.1 measures it on windows that are left out."
-    out.print(
-        "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among the "
-        f"tokens of the sequence.{where}",
+        "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among "
+        "the tokens of the sequence.",
         markup=False,
     )
 

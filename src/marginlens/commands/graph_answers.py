@@ -180,21 +180,16 @@ def _smallest_gap(solution: GraphSolution) -> float | None:
 # ---- the automaton
 
 
-def prediction_rows(answer: Answer, automaton: NextTokenAutomaton) -> list[dict[str, Any]]:
-    """How well the automaton predicts, beside bigrams that may choose among the same tokens: one row for each rule and each part."""
-    training, split = answer.found.data, answer.split
+def prediction_rows(split: SequenceSplit, automaton: NextTokenAutomaton) -> list[dict[str, Any]]:
+    """How well the automaton predicts what is held out, beside bigrams that may choose among the same tokens."""
+    training = split.training.data
     rules: dict[str, NextTokenAutomaton | WindowBigram] = {
         "automaton": automaton,
         "bigram of the same windows": WindowBigram.fit(training),
     }
-    if split is not None and split.text is not None:
+    if split.text is not None:
         rules["bigram of all of the text"] = WindowBigram.of_text(split.text, training.n_vocabulary)
-    parts = {"held out": split.held_out} if split is not None else {"the same as learned from": training}
-    return [
-        {"on": part, "rule": name, **rule.score(data).to_dict()}
-        for part, data in parts.items()
-        for name, rule in rules.items()
-    ]
+    return [{"rule": name, **rule.score(split.held_out).to_dict()} for name, rule in rules.items()]
 
 
 @dataclass(frozen=True)

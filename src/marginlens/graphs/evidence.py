@@ -42,10 +42,12 @@ def ranking_evidence(ds: SequenceDataset, graph: PriorityGraph) -> Evidence:
     """
     as_sequences(ds)
     last, K = as_graph(graph).last, ds.n_vocabulary
-    position = np.flatnonzero(np.repeat((ds.last == last) & ds.is_realizable, ds.lengths))
-    held = np.unique(ds.sample[position] * K + ds.tokens[position])  # each token once in each sequence
-    sample, tail = held // K, held % K
-    head = ds.labels[sample]
+    ending = np.flatnonzero(ds.last == last)
+    ending = ending[ds.take(ending).is_realizable]
+    part = ds.take(ending)
+    held = np.unique(part.sample * K + part.tokens)  # each token once in each sequence
+    head, tail = part.labels[held // K], held % K
+    sample = ending[held // K]
     if not np.isin(np.concatenate([head, tail]), graph.nodes).all():
         raise reject("graph", "one of the priority graphs of these sequences", f"that of last token {last} of others")
     upper, lower = (graph.component_of[np.searchsorted(graph.nodes, ids)] for ids in (head, tail))
