@@ -17,7 +17,7 @@ from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError
-from marginlens.training.archive import kept_results
+from marginlens.training.archive import results_folder
 from marginlens.training.loop import Ending
 
 DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
@@ -122,7 +122,7 @@ def test_kept_runs_of_one_rate_come_by_their_spread_and_then_by_name(encoded, tm
     for name, rate, spread in (("c", 0.1, 1.0), ("d", 0.1, 0.5), ("b", 0.1, 1.0), ("a", 0.01, 0.1)):
         written(tmp_path / "run", learning_rate=rate, spread=spread)
         keep_run(tmp_path / "run", name, data=encoded, into=tmp_path)
-    monkeypatch.setattr(keeping, "kept_results", lambda: tmp_path)
+    monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
     assert [one.name for one in kept_runs("tiny", 1)] == ["d", "b", "c", "a"]
 
 
@@ -132,7 +132,7 @@ def test_the_data_are_called_as_asked_and_by_their_file_otherwise(encoded, tmp_p
     assert keep.main([*arguments, "--source", "tiny-3"]) == 0
     found = read_kept(tmp_path / "embeddings-x.json")
     assert (found.source, found.facts["data"]["called"]) == ("tiny-3", "tiny-3")
-    monkeypatch.setattr(keeping, "kept_results", lambda: tmp_path)
+    monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
     assert [one.name for one in kept_runs("tiny-3", 1)] == ["x"]
     assert keep.main(arguments) == 0
     assert read_kept(tmp_path / "embeddings-x.json").source == "tiny"
@@ -141,7 +141,7 @@ def test_the_data_are_called_as_asked_and_by_their_file_otherwise(encoded, tmp_p
 
 
 def test_no_kept_result_of_the_package_is_called_otherwise_than_its_command_did():
-    for place in kept_results().glob("embeddings-*.json"):
+    for place in results_folder().glob("embeddings-*.json"):
         told = json.loads(place.read_text(encoding="utf-8"))
         given = told["data"].get("called")
         file = "levels" if "levels" in told["data"] else Path(told["data"]["file"]).stem

@@ -28,7 +28,7 @@ from marginlens.experiments.embedding_points import (
     spearman,
     spearman_interval,
 )
-from marginlens.training.archive import command_without_places
+from marginlens.training.archive import command_without_paths
 from tolerances import KEPT_RANKS, ROUNDING
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
@@ -113,7 +113,7 @@ def test_k_level_runs_need_no_file(tmp_path, capsys):
 
 def test_places_are_left_out_of_a_command():
     command = "python -m x --data d.npz --out /elsewhere/o --settings '{\"layers\": 2}' --checkpoint=/elsewhere/c.npz --every 3"
-    assert command_without_places(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
+    assert command_without_paths(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
 
 
 def test_what_cannot_be_kept_is_refused_in_one_sentence(trained, tmp_path, capsys):

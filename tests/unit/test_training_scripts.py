@@ -8,7 +8,7 @@ import pytest
 
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
-from marginlens.training.archive import command_without_places, lines_of
+from marginlens.training.archive import command_without_paths, json_by_line
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device
@@ -154,14 +154,14 @@ def test_progress_is_lines_where_there_is_no_terminal_or_no_rich(monkeypatch, ca
 
 def test_commands_lose_local_paths_and_nothing_else():
     command = "python -m m --data /a/b/c.npz --out=/o --checkpoint '/x y/c.npz' --settings '{\"a\": 1}' --every 5"
-    assert command_without_places(command) == "python -m m --data c.npz --settings '{\"a\": 1}' --every 5"
-    assert command_without_places("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (
+    assert command_without_paths(command) == "python -m m --data c.npz --settings '{\"a\": 1}' --every 5"
+    assert command_without_paths("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (
         "run -- --settings s.json --data-seed 3 -"
     )
     with pytest.raises(InputError, match="'command' argument must be text"):
-        command_without_places(None)
+        command_without_paths(None)
 
 
 def test_archived_json_has_one_line_for_each_name():
     values = {"form": "f", "values": [1, 2.5, None], "name": "ü"}
-    assert lines_of(values).decode() == '{\n"form": "f",\n"values": [1,2.5,null],\n"name": "ü"\n}\n'
+    assert json_by_line(values).decode() == '{\n"form": "f",\n"values": [1,2.5,null],\n"name": "ü"\n}\n'

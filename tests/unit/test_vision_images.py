@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.vision.image_files import read_images
-from marginlens.vision.images import CIFAR10, LabelledImages, digit_images
+from marginlens.vision.images import CIFAR10, LabelledImages, digit_images, read_images
 
 
 def colours(n, seed=0):

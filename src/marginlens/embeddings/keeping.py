@@ -22,7 +22,7 @@ from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.training.archive import check_name, command_without_places, kept_results, lines_of
+from marginlens.training.archive import check_name, command_without_paths, json_by_line, results_folder
 from marginlens.training.loop import Ending
 
 FORM = "marginlens kept training run 1"
@@ -113,8 +113,8 @@ def keep_run(
         raise
     except _OTHERWISE as problem:
         raise reject("folder", _EXPECTED, f"{str(place)!r}, which cannot be read") from problem
-    target = (kept_results() if into is None else as_path(into, "into", "a folder")) / f"{PREFIX}{name}.json"
-    write_whole(target, lines_of(kept), "into")
+    target = (results_folder() if into is None else as_path(into, "into", "a folder")) / f"{PREFIX}{name}.json"
+    write_whole(target, json_by_line(kept), "into")
     return target
 
 
@@ -140,7 +140,7 @@ def kept_runs(source: str, layers: int) -> tuple[KeptRun, ...]:
     if not isinstance(source, str):
         raise reject("source", "the name of data, such as imdb", type(source).__name__)
     whole_number(layers, "layers", at_least=1)
-    found = [read_kept(one) for one in kept_results().iterdir() if one.name.startswith(PREFIX)]
+    found = [read_kept(one) for one in results_folder().iterdir() if one.name.startswith(PREFIX)]
     chosen = [run for run in found if run.source == source and run.settings.layers == layers]
     return tuple(sorted(chosen, key=lambda run: (-run.settings.learning_rate, run.settings.spread, run.name)))
 
@@ -190,7 +190,7 @@ def _told(
         "positions": statistics.n_positions,
         "sequences": len(sequences),
         "data": {**facts["data"], "sha256": sequences.fingerprint},
-        "command": command_without_places(facts["command"]),
+        "command": command_without_paths(facts["command"]),
         "versions": facts["versions"],
         "seconds": round(facts["history"]["seconds"][-1], 1),
         "history": _thinned(facts["history"]),

@@ -1,4 +1,4 @@
-"""What a training run leaves: two products per token beside the token's statistics, and how the loss went."""
+"""The result of training embeddings: two products per token, the tokens' statistics, and the history of the loss."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from marginlens.training.loop import Ending
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record
-DENSE_EPOCHS, EPOCHS_PER_DECADE = (
-    20,
-    40,
-)  # the first epochs are all looked at closely, later ones so many for each factor of ten
+DENSE_EPOCHS = 20  # the first epochs, all of which are measured closely
+EPOCHS_PER_DECADE = 40  # of the later epochs, which are measured closely
 TABLE, FACTS = "tokens.csv", "run.json"
 
 
@@ -84,13 +82,13 @@ class TrainingRun:
 
     def columns(self) -> dict[str, Any]:
         """The table by column: a, b, alpha, posterior_difference and count, by token id."""
-        known = self.statistics
+        statistics = self.statistics
         return {
             "a": self.a,
             "b": self.b,
-            "alpha": known.alpha,
-            "posterior_difference": known.posterior_difference,
-            "count": known.count,
+            "alpha": statistics.alpha,
+            "posterior_difference": statistics.posterior_difference,
+            "count": statistics.count,
         }
 
     def write(self, folder: Path, *, names: Sequence[str] | None = None, facts: dict[str, Any] | None = None) -> None:
@@ -105,11 +103,11 @@ class TrainingRun:
         rows = csv.writer(stream, lineterminator="\n")
         rows.writerow(["id", "token", *columns])
         for s in range(len(self.a)):
-            values = [f"{one[s]:.9g}" if one.dtype.kind == "f" else int(one[s]) for one in columns.values()]
+            values = [f"{column[s]:.9g}" if column.dtype.kind == "f" else int(column[s]) for column in columns.values()]
             rows.writerow([s, "" if names is None else names[s], *values])
         table = stream.getvalue().encode()
         write_whole(folder / TABLE, table, "folder")
-        told = {
+        summary = {
             "settings": self.settings.to_dict(),
             "ending": self.ending.name,
             "epochs_done": len(self.history),
@@ -119,18 +117,18 @@ class TrainingRun:
             "held_out_accuracy": self.held_out_accuracy,
             "positions": self.statistics.n_positions,
             "table": digest(table),
-            "history": {name: [getattr(one, name) for one in self.history] for name in (*CURVES, "seconds")},
+            "history": {name: [getattr(record, name) for record in self.history] for name in (*CURVES, "seconds")},
             **(facts or {}),
         }
-        write_whole(folder / FACTS, json.dumps(_finite(told), indent=1).encode(), "folder")
+        write_whole(folder / FACTS, json.dumps(_json_values(summary), indent=1).encode(), "folder")
 
 
 def close_look(epoch: int) -> bool:
     """Whether an epoch, counted from 1, is one of those whose curves are kept and whose held-out loss is measured."""
     if epoch <= DENSE_EPOCHS:
         return True
-    place = EPOCHS_PER_DECADE * np.log10(epoch / DENSE_EPOCHS)
-    nearest = DENSE_EPOCHS * 10.0 ** (np.array([np.floor(place), np.ceil(place)]) / EPOCHS_PER_DECADE)
+    position = EPOCHS_PER_DECADE * np.log10(epoch / DENSE_EPOCHS)
+    nearest = DENSE_EPOCHS * 10.0 ** (np.array([np.floor(position), np.ceil(position)]) / EPOCHS_PER_DECADE)
     return bool(np.any(np.round(nearest) == epoch))
 
 
@@ -171,10 +169,10 @@ def _cosine(x: FloatArray, y: FloatArray) -> float:
     return float(x @ y) / size if size > 0.0 else float("nan")
 
 
-def _finite(value: Any) -> Any:
+def _json_values(value: Any) -> Any:
     """JSON has no NaN: null stands for it."""
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _json_values(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_json_values(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

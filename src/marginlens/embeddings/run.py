@@ -1,4 +1,4 @@
-"""`python -m marginlens.embeddings.run`: train on encoded sequences from a file, where only NumPy, SciPy, numba and torch are at hand."""
+"""`python -m marginlens.embeddings.run`: train on encoded sequences from a file, without the command line's packages."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def _train(options: Any, given: list[str]) -> int:
             callback=Callbacks(show, write),
         )
     run.write(options.out, names=names, facts=facts)
-    other = (
+    measured = (
         "" if held_out is None else f"; held out: loss {run.held_out_loss:.4g}, accuracy {run.held_out_accuracy:.4f}"
     )
     print(
-        f"{run}, training accuracy {run.accuracy:.4f}{other}. {run.ending.value} The table is in {options.out}.",
+        f"{run}, training accuracy {run.accuracy:.4f}{measured}. {run.ending.value} The table is in {options.out}.",
         flush=True,
     )
     stopped = run.ending is Ending.TIME_LIMIT and options.checkpoint
@@ -111,8 +111,8 @@ def _data(options: Any) -> tuple[LabelledSequences, list[str] | None, dict[str, 
         }
     length = _LENGTH if options.length is None else options.length
     seed = options.data_seed or 0
-    told = {"levels": repr(Levels()), "sequences": options.levels, "length": length, "seed": seed}
-    return level_sequences(options.levels, length, seed), None, told
+    source = {"levels": repr(Levels()), "sequences": options.levels, "length": length, "seed": seed}
+    return level_sequences(options.levels, length, seed), None, source
 
 
 if __name__ == "__main__":

@@ -12,46 +12,47 @@ from typing import Any
 
 from marginlens.errors import reject
 
-_LEFT_OUT = ("--out", "--checkpoint", "--save-models")
-_BY_NAME = ("--data", "--settings")
+_OMITTED_OPTIONS = ("--out", "--checkpoint", "--save-models")
+_FILE_OPTIONS = ("--data", "--settings")
 
 
-def kept_results() -> Path:
+def results_folder() -> Path:
     """The folder of results that come with the package."""
     return Path(str(files("marginlens") / "results"))
 
 
 def check_name(name: str, argument: str = "name") -> str:
-    """What a kept run is called, which becomes part of a file's name, or its data."""
+    """The name of an archived run or of its data, which becomes part of a file's name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
         raise reject(argument, "letters, digits, dots and dashes", repr(name))
     return name
 
 
-def lines_of(told: Mapping[str, Any]) -> bytes:
+def json_by_line(values: Mapping[str, Any]) -> bytes:
     """A JSON object with one line for each name."""
     lines = (
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        for name, value in told.items()
+        for name, value in values.items()
     )
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def command_without_places(command: str) -> str:
-    """A command without places of one machine: where things go is left out, and what it reads keeps its name without the folder.
+def command_without_paths(command: str) -> str:
+    """A command without local paths: output options are left out, and input files keep their name without the folder.
 
     Options may be shortened, as argparse allows.
     """
     if not isinstance(command, str):  # of which shlex would read the standard input
         raise reject("command", "text", repr(command))
-    words, kept = iter(shlex.split(command)), []
+    words, portable = iter(shlex.split(command)), []
     for word in words:
         written, given, value = word.partition("=")
-        option = next((one for one in _LEFT_OUT + _BY_NAME if len(written) > 2 and one.startswith(written)), None)
+        known = _OMITTED_OPTIONS + _FILE_OPTIONS
+        option = next((name for name in known if len(written) > 2 and name.startswith(written)), None)
         if option is None:
-            kept.append(word)
+            portable.append(word)
             continue
         value = value if given else next(words, "")
-        if option in _BY_NAME:
-            kept += [option, value if value.lstrip().startswith("{") else Path(value).name]
-    return shlex.join(kept)
+        if option in _FILE_OPTIONS:
+            portable += [option, value if value.lstrip().startswith("{") else Path(value).name]
+    return shlex.join(portable)

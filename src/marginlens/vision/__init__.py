@@ -1,8 +1,7 @@
 """Paper A's real experiment: vision transformers whose attention gets sparser as they train."""
 
 from marginlens.training.loop import Ending
-from marginlens.vision.image_files import read_images
-from marginlens.vision.images import LabelledImages, digit_images
+from marginlens.vision.images import LabelledImages, digit_images, read_images
 from marginlens.vision.keeping import KeptVisionRun, keep_run, kept_run, read_kept
 from marginlens.vision.measuring import ClsAttention, cls_attention, key_query_norms
 from marginlens.vision.results import EpochRecord, VisionCurves, VisionRun

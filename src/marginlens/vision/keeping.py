@@ -1,4 +1,4 @@
-"""A training run of a vision transformer as one small file that comes with the package, and reading it back."""
+"""Archived training runs of vision transformers: one small file each, written once and read by reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from marginlens.data.files import write_whole
 from marginlens.errors import InputError, reject
-from marginlens.training.archive import check_name, command_without_places, kept_results, lines_of
+from marginlens.training.archive import check_name, command_without_paths, json_by_line, results_folder
 from marginlens.training.loop import Ending
 from marginlens.vision.results import FACTS, FORM, VisionCurves, curves_from, curves_to_dict
 from marginlens.vision.settings import VisionSettings
@@ -51,48 +51,48 @@ def keep_run(folder: str | Path, name: str, *, into: str | Path | None = None) -
         The file.
     """
     check_name(name)
-    told, curves = _read(Path(folder) / FACTS, "folder", _EXPECTED)
-    told = {**told, **curves_to_dict(curves), "command": command_without_places(told["command"])}
-    target = (kept_results() if into is None else Path(into)) / f"{PREFIX}{name}.json"
-    write_whole(target, lines_of(told), "into")
+    values, curves = _read(Path(folder) / FACTS, "folder", _EXPECTED)
+    values = {**values, **curves_to_dict(curves), "command": command_without_paths(values["command"])}
+    target = (results_folder() if into is None else Path(into)) / f"{PREFIX}{name}.json"
+    write_whole(target, json_by_line(values), "into")
     return target
 
 
 def read_kept(path: str | Path) -> KeptVisionRun:
     """The run in a file that `keep_run` wrote."""
-    place = Path(path)
-    told, curves = _read(place, "path", "a file that keep_run wrote")
-    known = ("form", "settings", "epochs", "curves", "layers", "maps", "accuracy", "ending")
+    file = Path(path)
+    values, curves = _read(file, "path", "a file that keep_run wrote")
+    fields = ("form", "settings", "epochs", "curves", "layers", "maps", "accuracy", "ending")
     return KeptVisionRun(
-        place.stem.removeprefix(PREFIX),
-        VisionSettings.from_dict(told["settings"]),
+        file.stem.removeprefix(PREFIX),
+        VisionSettings.from_dict(values["settings"]),
         curves,
-        float(told["accuracy"]),
-        Ending[told["ending"]],
-        {name: value for name, value in told.items() if name not in known},
+        float(values["accuracy"]),
+        Ending[values["ending"]],
+        {name: value for name, value in values.items() if name not in fields},
     )
 
 
 def kept_run(name: str) -> KeptVisionRun:
     """The run of this name that comes with the package."""
-    return read_kept(kept_results() / f"{PREFIX}{name}.json")
+    return read_kept(results_folder() / f"{PREFIX}{name}.json")
 
 
 # ---- parts
 
 
-def _read(place: Path, argument: str, expected: str) -> tuple[dict[str, Any], VisionCurves]:
+def _read(path: Path, argument: str, expected: str) -> tuple[dict[str, Any], VisionCurves]:
     try:
-        told = json.loads(place.read_text(encoding="utf-8"))
-        if told["form"] != FORM:
-            raise reject(argument, expected, f"{str(place)!r}, of another form")
-        missing = {"settings", "ending", "accuracy", "data", "command", "versions"} - set(told)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["form"] != FORM:
+            raise reject(argument, expected, f"{str(path)!r}, of another form")
+        missing = {"settings", "ending", "accuracy", "data", "command", "versions"} - set(values)
         if missing:
-            raise reject(argument, expected, f"{str(place)!r} without {' and '.join(sorted(missing))}")
-        return told, curves_from(told)
+            raise reject(argument, expected, f"{str(path)!r} without {' and '.join(sorted(missing))}")
+        return values, curves_from(values)
     except OSError as problem:
-        raise reject(argument, expected, f"{str(place)!r} ({problem.strerror or problem})") from problem
+        raise reject(argument, expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise reject(argument, expected, f"{str(place)!r}, which cannot be read") from problem
+        raise reject(argument, expected, f"{str(path)!r}, which cannot be read") from problem

@@ -1,4 +1,4 @@
-"""What is measured of a vision transformer after an epoch: how sparse its CLS maps are, and how large its key-query matrices."""
+"""Measurements of a vision transformer: sparsity of its CLS maps and norms of its key-query matrices."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def cls_attention(model: Any, pixels: Any, n_chosen: int = 0) -> ClsAttention:
     n_layers = ViTAdapter(model).n_layers
     sums = np.zeros((3, n_layers))
     maps: list[FloatArray] = []
-    with _shown(model):
+    with _eager_attention(model):
         for first in range(0, len(pixels), _IMAGES_AT_ONCE):
-            some = pixels[first : first + _IMAGES_AT_ONCE]
-            for reading in read_attention(model, {"pixel_values": some}):
+            batch = pixels[first : first + _IMAGES_AT_ONCE]
+            for reading in read_attention(model, {"pixel_values": batch}):
                 logits = reading.logits[:, :, 0, :].double().cpu().numpy()  # (images, heads, 1 + patches)
                 rows = log_softmax(logits, axis=-1)
                 mean = logsumexp(rows, axis=1) - np.log(rows.shape[1])
                 s = softmax(mean[:, 1:], axis=-1)
-                found = (
+                measured = (
                     relative_sparsity(s).sum(),
                     relative_sparsity(softmax(logits[:, :, 1:], axis=-1)).mean(axis=1).sum(),
                     np.exp(mean[:, 0]).sum(),
                 )
-                sums[:, reading.layer] += found
+                sums[:, reading.layer] += measured
                 if reading.layer == n_layers - 1:
                     maps.append(s[: max(0, n_chosen - first)])
     sparsity, head_sparsity, own_share = sums / len(pixels)
@@ -85,15 +85,15 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
 
     adapter = ViTAdapter(model)
     heads, width = adapter.n_heads, adapter.d_head
-    found = []
+    by_layer = []
     with torch.no_grad():
         for layer in range(adapter.n_layers):
             maps = adapter.projection(layer)
             K, Q = (W.double().T for W in (maps.W_K, maps.W_Q))  # (heads · d_head, d_model)
             k, q = (W.reshape(heads, width, -1) for W in (K, Q))
             each = (torch.bmm(k, k.mT) * torch.bmm(q, q.mT)).sum()  # Σ_h tr(W_hᵀ W_h), by the factors' Gram matrices
-            found.append(torch.stack([each, (K.T @ Q).square().sum()]).sqrt() * adapter.scale(layer))
-        norms = torch.stack(found).cpu().numpy()
+            by_layer.append(torch.stack([each, (K.T @ Q).square().sum()]).sqrt() * adapter.scale(layer))
+        norms = torch.stack(by_layer).cpu().numpy()
     return norms[:, 0], norms[:, 1]
 
 
@@ -101,7 +101,7 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
 
 
 @contextmanager
-def _shown(model: Any) -> Iterator[None]:
+def _eager_attention(model: Any) -> Iterator[None]:
     """The model with attention that shows its weights, out of training and in whole float32; as it was afterwards.
 
     Tensor cores round what they multiply to 10 bits, which moves logits of several hundred by as much as their margins.

@@ -1,4 +1,4 @@
-"""Vision transformers from settings: transformers' own ViT, at any size, with weights drawn from a seed."""
+"""Vision transformers built from settings, and saved as transformers reads them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def save_model(model: Any, data: LabelledImages, folder: Path) -> None:
             logging.enable_progress_bar()
     mean, spread = data.channel_statistics()
     height, width = data.x_train.shape[1:3]
-    told = {
+    processor = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": False,
         "size": {"height": height, "width": width},
@@ -73,4 +73,4 @@ def save_model(model: Any, data: LabelledImages, folder: Path) -> None:
         "image_mean": mean,
         "image_std": spread,
     }
-    write_whole(folder / PROCESSOR, json.dumps(told, indent=1).encode(), "save_models")
+    write_whole(folder / PROCESSOR, json.dumps(processor, indent=1).encode(), "save_models")

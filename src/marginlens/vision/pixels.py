@@ -1,4 +1,4 @@
-"""Images on the device: bytes in, scaled pixels out, shifted and mirrored where the settings ask for it."""
+"""Images as bytes on the device, and scaled, shifted and mirrored batches of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DevicePixels:
             torch.from_numpy(x).permute(0, 3, 1, 2).contiguous().to(device) for x in (data.x_train, data.x_test)
         )
         self.y_train, self.y_test = (torch.from_numpy(y).long().to(device) for y in (data.y_train, data.y_test))
-        mean, spread = (torch.tensor(one, device=device).view(1, -1, 1, 1) for one in data.channel_statistics())
+        mean, spread = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in data.channel_statistics())
         self.factor, self.shift = 1.0 / (255.0 * spread), -mean / spread
         self._rng = torch.Generator(device=device)
 
@@ -61,7 +61,7 @@ class DevicePixels:
         return pixels[taken, every, rows[:, None, :, None], columns[:, None, None, :]]
 
     def _seeded(self, epoch: int, step: int) -> Any:
-        """The generator for one step, whatever came before: a run can go on from any step."""
+        """The generator for one step, whatever came before: a run can resume at any step."""
         drawn = np.random.SeedSequence((self.settings.seed, epoch, step)).generate_state(1, np.uint64)[0]
         self._rng.manual_seed(int(drawn >> np.uint64(1)))
         return self._rng

@@ -1,4 +1,4 @@
-"""What a training run leaves: curves of sparsity and norms over epochs, accuracies, and maps of a few images."""
+"""The result of training a vision transformer: curves of sparsity and norms, accuracies, and maps of a few images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.data.files import write_whole
 from marginlens.data.tokens import FloatArray
-from marginlens.training.archive import lines_of
+from marginlens.training.archive import json_by_line
 from marginlens.training.loop import Ending
 from marginlens.vision.settings import VisionSettings
 
@@ -71,7 +71,7 @@ class VisionCurves:
             self.epochs[so_far],
             {name: values[so_far] for name, values in self.scalars.items()},
             {name: values[so_far] for name, values in self.by_layer.items()},
-            tuple(one for one in self.map_epochs if one <= epoch),
+            tuple(k for k in self.map_epochs if k <= epoch),
             self.maps[seen],
             self.labels,
         )
@@ -106,15 +106,15 @@ class VisionRun:
     def write(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write one JSON file with settings, curves and maps, and `facts` beside them; no image is in it."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FACTS, lines_of({**self.to_dict(), **(facts or {})}), "out")
+        write_whole(folder / FACTS, json_by_line({**self.to_dict(), **(facts or {})}), "out")
 
 
 def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]) -> VisionCurves:
     """Records of epochs as arrays by name."""
     return VisionCurves(
-        np.array([one.epoch for one in records], dtype=np.float64),
-        {name: np.array([getattr(one, name) for one in records], dtype=np.float64) for name in SCALARS},
-        {name: np.array([getattr(one, name) for one in records], dtype=np.float64) for name in BY_LAYER},
+        np.array([record.epoch for record in records], dtype=np.float64),
+        {name: np.array([getattr(record, name) for record in records], dtype=np.float64) for name in SCALARS},
+        {name: np.array([getattr(record, name) for record in records], dtype=np.float64) for name in BY_LAYER},
         tuple(sorted(maps)),
         np.array([maps[epoch] for epoch in sorted(maps)], dtype=np.float64),
         labels,
@@ -135,23 +135,23 @@ def curves_to_dict(curves: VisionCurves) -> dict[str, Any]:
     }
 
 
-def curves_from(told: Mapping[str, Any]) -> VisionCurves:
+def curves_from(values: Mapping[str, Any]) -> VisionCurves:
     """Curves from what `curves_to_dict` gave; KeyError or ValueError where it is something else."""
-    epochs, maps = np.array(told["epochs"], dtype=np.float64), told["maps"]
-    by_layer = {name: _numbers(told["layers"][name]) for name in BY_LAYER}
-    values = _numbers(maps["values"])
-    if any(one.ndim != 2 or len(one) != len(epochs) for one in by_layer.values()) or len(epochs) == 0:
+    epochs, maps = np.array(values["epochs"], dtype=np.float64), values["maps"]
+    by_layer = {name: _numbers(values["layers"][name]) for name in BY_LAYER}
+    map_values = _numbers(maps["values"])
+    if any(curve.ndim != 2 or len(curve) != len(epochs) for curve in by_layer.values()) or len(epochs) == 0:
         raise ValueError("curves of different lengths")
-    if values.ndim != 3 or values.shape[:2] != (len(maps["epochs"]), len(maps["labels"])):
+    if map_values.ndim != 3 or map_values.shape[:2] != (len(maps["epochs"]), len(maps["labels"])):
         raise ValueError("maps of another shape")
-    scalars = {name: _numbers(told["curves"][name]) for name in SCALARS}
-    return VisionCurves(epochs, scalars, by_layer, tuple(maps["epochs"]), values, tuple(maps["labels"]))
+    scalars = {name: _numbers(values["curves"][name]) for name in SCALARS}
+    return VisionCurves(epochs, scalars, by_layer, tuple(maps["epochs"]), map_values, tuple(maps["labels"]))
 
 
 def rounded(values: Any, digits: int) -> Any:
     """Numbers as nested lists with so many significant digits; null for what is not finite."""
     if np.ndim(values):
-        return [rounded(one, digits) for one in values]
+        return [rounded(item, digits) for item in values]
     return float(f"{float(values):.{digits}g}") if np.isfinite(values) else None
 
 

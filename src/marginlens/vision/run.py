@@ -1,4 +1,4 @@
-"""`python -m marginlens.vision.run`: train a ViT on images from a file, where rich and the command line's packages need not be."""
+"""`python -m marginlens.vision.run`: train a ViT on images from a file, without the command line's packages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from marginlens.training.script import (
     time_left,
     versions_on,
 )
-from marginlens.vision.image_files import read_images
-from marginlens.vision.images import LabelledImages, digit_images
+from marginlens.vision.images import LabelledImages, digit_images, read_images
 from marginlens.vision.results import FACTS, EpochRecord, VisionRun
 from marginlens.vision.settings import VisionSettings
 from marginlens.vision.training import train_vision
