@@ -199,8 +199,8 @@ def ledger(folder: str = "report") -> Any:
 
 
 def draw_graphs(graphs: Any, names: Any = None, **look: Any) -> Any:
-    """Priority graphs as a matplotlib figure, one panel per last token; see `marginlens.graphs.picture.draw_graphs`."""
-    from marginlens.graphs.picture import draw_graphs as draw
+    """Priority graphs as a matplotlib figure, one panel per last token; see `marginlens.plotting.graphs.draw_graphs`."""
+    from marginlens.plotting.graphs import draw_graphs as draw
 
     return draw(graphs, names, **look)
 

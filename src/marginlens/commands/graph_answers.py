@@ -249,7 +249,7 @@ def fitted(answer: Answer, solution: GraphSolution) -> NextTokenAutomaton | str:
 
 def draw(answer: Answer, place: Path) -> None:
     """Write the picture of the shown graphs."""
-    from marginlens.graphs.picture import draw_graphs
+    from marginlens.plotting.graphs import draw_graphs
     from marginlens.report import figures
 
     shown = [answer.graphs[k] for k in answer.shown]

@@ -16,7 +16,7 @@ from marginlens.data.tokens import BoolArray
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
-from marginlens.graphs.picture import draw_graphs
+from marginlens.plotting.graphs import draw_graphs
 
 ID = "C-G"
 LABELS = ("C §3.1", "C Fig 2", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")

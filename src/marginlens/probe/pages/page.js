@@ -292,10 +292,10 @@
     picture.append(tips);
     const line = (points, colour, dashes, tip) => draw("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.4, "stroke-dasharray": dashes, "marker-end": `url(#${tip})` });
     graph.arrows.forEach((points) => picture.append(line(points, INK, "none", "tip")));
-    graph.boxes.forEach(([x, y, wide, high, kind]) => {
+    graph.boxes.forEach(([x, y, wide, high, kind, headed]) => {
       const cycle = kind === "cycle", several = kind === "alike" || kind === "chain";
       picture.append(draw("rect", { x, y, width: wide, height: high, rx: 5, fill: cycle ? "#fdf1eb" : several ? "#f3f2ee" : "#fff", stroke: cycle ? TURN : several ? "#a9a59d" : INK, "stroke-width": cycle ? 1.6 : 1.2, "stroke-dasharray": cycle ? "5 3" : "none" }));
-      if (cycle) picture.append(draw("text", { x: x + wide / 2, y: y + 14, class: "turn", "text-anchor": "middle" }, "↻ cycle"));
+      if (headed) picture.append(draw("text", { x: x + wide / 2, y: y + 18, class: "turn", "text-anchor": "middle" }, "↻ cycle"));
     });
     graph.turns.forEach((points) => picture.append(line(points, TURN, "4 3", "turn")));
     graph.names.forEach(([x, y, name]) => picture.append(draw("text", { x, y: y + 4, "text-anchor": "middle" }, name)));
@@ -307,7 +307,7 @@
     const said = ["Among the tokens of the strongest preferences, an arrow leads from what is preferred to what it is preferred over; arrows that a chain of others implies are left out."];
     if (kinds.has("alike")) said.push("Tokens that share a grey box stand below and above the same others and have no preference among them.");
     if (kinds.has("chain")) said.push("In a row with ›, each is preferred over the next.");
-    if (kinds.has("cycle")) said.push("Dashed and marked ↻: cycles, in which preferences lead back to where they began.");
+    if (kinds.has("cycle")) said.push("A dashed border marks a cycle, in which preferences lead back to where they began.");
     return make("p", { class: "under" }, said.join(" "));
   }
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from marginlens.data.tokens import FloatArray
 from marginlens.pages import data_address, render
 from marginlens.probe.measures import QUANTITIES, Measure
-from marginlens.probe.pages.page_graph import graph_drawing
+from marginlens.probe.pages.graph_drawing import graph_drawing
 from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 

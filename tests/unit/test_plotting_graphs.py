@@ -15,9 +15,9 @@ from marginlens.data.text_windows import text_windows
 from marginlens.errors import InputError
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx
-from marginlens.graphs.layout import Kind, inner_edges, layout
 from marginlens.graphs.order import reduced_order
-from marginlens.graphs.picture import draw_graphs
+from marginlens.plotting.graph_layout import Kind, Lettering, inner_edges, layered_layout
+from marginlens.plotting.graphs import draw_graphs
 from tolerances import ROUNDING
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -47,7 +47,8 @@ def some_graphs():
 
 
 def placed(graph):
-    return layout(graph, lambda box: (0.4 * min(len(box.tokens), 10), 0.5 + 0.3 * (len(box.tokens) // 10)), 5.0)
+    lettering = Lettering(0.12, 0.1, 0.3, max_letters=8, max_ring_letters=4, widest=5.0)
+    return layered_layout(graph, {token: str(token) for token in graph.nodes.tolist()}, lettering)
 
 
 def test_reduction_is_the_condensation_without_implied_edges():

@@ -8,7 +8,7 @@ import pytest
 from marginlens.graphs import graphs_of_edges
 from marginlens.probe.heads.preference_graph import MOST, NamedGraph, strongest_graph
 from marginlens.probe.heads.preferences import head_preferences, visible_types
-from marginlens.probe.pages.page_graph import graph_drawing
+from marginlens.probe.pages.graph_drawing import graph_drawing
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name
 
@@ -39,13 +39,13 @@ def test_what_is_preferred_stands_above():
     for points in drawing["arrows"]:
         assert points[-1] > points[1]
     assert drawing["turns"] == []
-    assert {box[-1] for box in drawing["boxes"]} == {"one"}
+    assert {box[4] for box in drawing["boxes"]} == {"one"}
 
 
 def test_cycles_are_boxes_of_their_own_with_what_leads_around_them():
     drawing = graph_drawing(named(["x", "y", "z", "below"], [(0, 1), (1, 2), (2, 0), (0, 3)]))
-    (cycle,) = [box for box in drawing["boxes"] if box[-1] == "cycle"]
-    left, top, width, height, _ = cycle
+    (cycle,) = [box for box in drawing["boxes"] if box[4] == "cycle"]
+    left, top, width, height, *_ = cycle
     for name in "xyz":
         x, y = places(drawing)[name]
         assert left < x < left + width
@@ -56,7 +56,7 @@ def test_cycles_are_boxes_of_their_own_with_what_leads_around_them():
 
 def test_many_tokens_below_the_same_one_share_a_box():
     drawing = graph_drawing(named(["[CLS]", *"abcdefghijk"], [(0, k) for k in range(1, 12)]))
-    assert sorted(box[-1] for box in drawing["boxes"]) == ["alike", "one"]
+    assert sorted(box[4] for box in drawing["boxes"]) == ["alike", "one"]
     assert len(drawing["arrows"]) == 1
     assert len(drawing["names"]) == 12
 
@@ -76,7 +76,7 @@ def test_no_two_names_overlap_and_all_stand_inside(seed):
         assert 0.5 * HIGH <= y <= height - 0.5 * HIGH
         assert len(name) <= 16
     boxes = drawing["boxes"]
-    for (a, b, w, h, _), (c, d, v, g, _) in itertools.combinations(boxes, 2):
+    for (a, b, w, h, *_), (c, d, v, g, *_) in itertools.combinations(boxes, 2):
         assert a + w <= c or c + v <= a or b + h <= d or d + g <= b
 
 

@@ -1,0 +1,1 @@
+"""Figures: the style they share, planes with tokens and paths, priority graphs, token clouds, and files."""
