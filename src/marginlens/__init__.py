@@ -208,7 +208,7 @@ def draw_graphs(graphs: Any, names: Any = None, **look: Any) -> Any:
 def __getattr__(name: str) -> Any:
     """The text classifier, whose estimator conventions come from scikit-learn, is imported when it is first asked for."""
     if name == "AttentionTextClassifier":
-        from marginlens.embeddings.classifier import AttentionTextClassifier
+        from marginlens.text.classifier import AttentionTextClassifier
 
         return AttentionTextClassifier
     raise AttributeError(f"module 'marginlens' has no attribute {name!r}")

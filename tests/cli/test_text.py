@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.embeddings.classifier import AttentionTextClassifier
+from marginlens.commands.text import Request, read_parts
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.text import ReviewTable
+from marginlens.text.classifier import AttentionTextClassifier
 from one_command import command
 
 GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
@@ -107,6 +108,33 @@ def test_parts_to_train_and_to_test_on_can_be_chosen(table, options, trained_on,
     assert (told["models"][0]["test_accuracy"] is None) == (tested_on is None)
 
 
+PARTS = {
+    "train and test": (("train", "test", "more"), {}, {"train"}, {"test"}),
+    "only test": (("fit", "test", "more"), {}, {"fit", "more"}, {"test"}),
+    "another part": (("fit", "test", "more"), {"test": "more"}, {"fit", "test"}, {"more"}),
+    "both named": (("fit", "test", "more"), {"part": "more", "test": "fit"}, {"more"}, {"fit"}),
+    "neither": (("fit", "extra", "more"), {}, {"fit", "extra", "more"}, set()),
+    "trained on test": (("fit", "test", "more"), {"part": "test"}, {"test"}, set()),
+    "a share": (("train", "test", "more"), {"test": "0.25"}, {"train"}, {"train"}),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_no_text_is_trained_and_tested_on(here, case):
+    names, options, trained, tested = PARTS[case]
+    rows = [f"text{i} {names[i % 3]},{('bad', 'good')[i % 2]},{names[i % 3]}" for i in range(60)]
+    Path("t.csv").write_text("\n".join(["text,label,split", *rows]))
+    parts = read_parts(Request(Path("t.csv"), (None, None, "split"), **options))
+    assert {text.split()[1] for text in parts.texts} == trained
+    assert {text.split()[1] for text in parts.test_texts} == tested
+    assert not set(parts.texts) & set(parts.test_texts)
+    assert len(parts.texts + parts.test_texts) == 20 * len(trained | tested)
+    assert (len(parts.texts), len(parts.test_texts)) == (len(parts.labels), len(parts.test_labels))
+    assert (parts.tested_on is None) == (not tested)
+    other = read_parts(Request(Path("t.csv"), (None, None, "split"), **options, seed=1))
+    assert (other.test_texts == parts.test_texts) == (case != "a share")
+
+
 def test_columns_can_be_named(here):
     write_table("r.csv", columns=("said", "stars", "fold"))
     told = numbers("train", "r.csv", "--text", "said", "--label", "stars", "--split", "fold")
@@ -148,7 +176,7 @@ def test_an_interruption_leaves_nothing(table, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marginlens.embeddings.classifier.learn_products", interrupted)
+    monkeypatch.setattr("marginlens.text.classifier.learn_products", interrupted)
     result = run("train", table, "--out", "m")
     assert result.exit_code == 130
     assert result.stderr == "marginlens: interrupted. Nothing was written.\n"
@@ -164,7 +192,7 @@ def test_an_interruption_leaves_nothing(table, monkeypatch):
         (("train", "r.csv", "--label", "stars"), "'label' argument must be a column"),
         (("train", "r.csv", "--label", "text"), "labels of exactly two classes"),
         (("train", "r.csv", "--split", "fold"), "'split' argument must be a column"),
-        (("train", "r.csv", "--train", "dev"), "a part that the texts name ('test', 'train'); got 'dev'"),
+        (("train", "r.csv", "--train", "dev"), "a part that the reviews name ('test', 'train'); got 'dev'"),
         (("train", "r.csv", "--test", "dev"), "a part ('test', 'train'), a file, or a share between 0 and 1"),
         (("train", "r.csv", "--test", "1.5"), "a share between 0 and 1; got '1.5'"),
         (("train", "r.csv", "--test", "0.999"), "a share that leaves some of 80 texts to train on; got '0.999'"),

@@ -1,6 +1,8 @@
-"""`AttentionTextClassifier`: scikit-learn's contract for text estimators, what it computes, how it explains and refuses."""
+"""`AttentionTextClassifier`: scikit-learn's contract for text estimators, what it computes, explains, saves and refuses."""
 
+import json
 import math
+import pickle
 import re
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,14 +17,22 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as sk
 
 from made_up_reviews import BAD, FILLER, GOOD, reviews
-from marginlens.embeddings.classifier import IMPORTANCE, AttentionTextClassifier
-from marginlens.embeddings.classifier_tokens import MOST_TOKENS, fit_words
-from marginlens.embeddings.classifier_training import learn_products, outputs
+from marginlens.colours import GLOBAL, LOCAL
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens.progress import Silence
 from marginlens.text import TextPipeline
+from marginlens.text.classifier import (
+    ARRAYS_FILE,
+    IMPORTANCE,
+    SETTINGS_FILE,
+    AttentionTextClassifier,
+    learn_products,
+    outputs,
+)
+from marginlens.text.explanation import Explanation, TokenRow
+from marginlens.text.vectorize import PlainIds, WordsAndPairs
 from tolerances import ROUNDING
 
 # What check_estimator would fit on tables of numbers cannot be asked of an estimator that reads texts; these need no data.
@@ -182,7 +192,7 @@ def test_token_importance_has_the_statistics_of_the_training_texts(data, fitted)
 
 def test_pairs_are_neighbours_counted_by_hand():
     texts = ["a b a b", "b a c", "a b"]
-    tokens, sequences, kept = fit_words(
+    tokens, sequences, kept = WordsAndPairs.fit(
         texts, np.array([1.0, -1.0, 1.0]), TextPipeline(stop_words=None, min_count=1), 2
     )
     assert set(tokens.names) == {"a", "b", "c", "a b", "b a"}  # "a b" stands there three times, "b a" twice, "a c" once
@@ -195,19 +205,25 @@ def test_pairs_are_neighbours_counted_by_hand():
 
 
 def test_the_rarest_pairs_give_way_where_there_are_too_many(monkeypatch):
-    monkeypatch.setattr("marginlens.embeddings.classifier_tokens.MOST_TOKENS", 6)
+    monkeypatch.setattr("marginlens.text.vectorize.MAX_TOKENS", 6)
     texts = ["a b a b a b", "c d c d", "a d", "b c"]
+    tokens, _, _ = WordsAndPairs.fit(
+        texts, np.array([1.0, -1.0, 1.0, -1.0]), TextPipeline(stop_words=None, min_count=1), 1
+    )
+    assert tokens.names[4:] == ("a b",)  # three times; "b a" and "c d" twice each would be one too many
+
+
+def test_a_pair_is_shared_by_the_two_words_it_joins():
     pipeline = TextPipeline(stop_words=None, min_count=1)
-    tokens, _, _ = fit_words(texts, np.array([1.0, -1.0, 1.0, -1.0]), pipeline, 1)
-    assert len(tokens) <= 6 < MOST_TOKENS
-    assert tokens.names == (
-        *tokens.vocabulary.names,
-        "a b",
-    )  # three times; "b a" and "c d" twice each would be one too many
+    tokens, _, _ = WordsAndPairs.fit(["not dull", "not dull"], np.array([1.0, -1.0]), pipeline, 2)
+    spans = tokens.spans("not dull")
+    found = [(span.start, span.end, *(tokens.names[s] for s in span.tokens)) for span in spans]
+    assert found == [(0, 3, "not", "not dull"), (4, 8, "dull", "not dull")]
+    assert [span.shares for span in spans] == [(1.0, 0.5)] * 2
 
 
 def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
-    tokens, sequences, _ = fit_words(data[0], np.where(np.array(data[1]) == "good", 1.0, -1.0), _words(), 3)
+    tokens, sequences, _ = WordsAndPairs.fit(data[0], np.where(np.array(data[1]) == "good", 1.0, -1.0), _words(), 3)
     found = learn_products(sequences, TrainingSettings(d_model=8, epochs=1, milestones=(), spread=0.3), Silence())
     assert found.held_out == 24
     assert 0 < found.kept_step <= found.steps <= 300
@@ -221,18 +237,12 @@ def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
     assert len(tokens) == len(found.a)
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_progress_hears_of_all_that_it_was_told_to_expect(early, monkeypatch):
-    rising = iter(range(10))
-    changes = {"BETWEEN_CHECKS": 1, "PATIENCE": 2, "_loss": lambda *_: next(rising)} if early else {}
-    for name, value in {"FEWEST_STEPS": 1, **changes}.items():
-        monkeypatch.setattr(f"marginlens.embeddings.classifier_training.{name}", value)
+def test_progress_hears_of_all_that_it_was_told_to_expect():
     (texts, y), told, done = reviews(150), [], []
     heard = SimpleNamespace(expect=told.append, advance=lambda units=1: done.append(units))
     model = AttentionTextClassifier().fit([*texts, *["?!"] * 150], [*y, *y], progress=heard)  # half is left out
-    assert sum(told) == sum(done) == 300 + 9
-    assert (model.training_["steps"], model.training_["kept_step"]) == ((3, 1) if early else (6, 6))
-    assert math.isfinite(model.training_["held_out_loss"])  # that of the last step too
+    assert sum(told) == sum(done)
+    assert math.isfinite(model.training_["held_out_loss"])
 
 
 def _words():
@@ -279,11 +289,25 @@ def test_html_is_escaped_and_keeps_the_text():
     assert model.explain(text)._repr_html_() == page
 
 
-def test_the_words_that_decide_are_painted_deepest(fitted):
+def row(token, contribution, a=0.0, attention=0.1):
+    return TokenRow(token, 1, attention, a, 1.0, contribution, 0.0, 0.0)
+
+
+def test_the_selected_token_has_the_highest_score_and_the_table_the_largest_contributions():
+    rows = [row("film", 0.1, a=1.0, attention=0.6), row("superb", 0.3, a=1.2, attention=0.4)]
+    assert Explanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ()).selected == "superb"
+    rows = [row(f"t{k}", 0.01 * k * (-1) ** k) for k in range(20)]
+    shown = Explanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ())
+    assert [cells["token"] for cells in shown.table()] == [f"t{k}" for k in range(19, 4, -1)]
+    assert str(shown).endswith("and 5 tokens that contribute less")
+
+
+def test_the_words_that_decide_are_painted_deepest_in_the_colour_of_their_class(fitted):
     page = fitted.explain("The film was wonderful and the plot was boring").to_html()
-    paint = {word: (colour, float(depth)) for colour, depth, word in
-             re.findall(r"rgba\((\d+,\d+,\d+),([\d.]+)\)[^>]*title[^>]*>([^<]+)<", page)}  # fmt: skip
-    assert paint["wonderful"][0] != paint["boring"][0]
+    found = re.findall(r"rgba\((\d+,\d+,\d+),([\d.]+)\)[^>]*title[^>]*>([^<]+)<", page)
+    paint = {word: (colour, float(depth)) for colour, depth, word in found}
+    for word, colour in (("wonderful", GLOBAL), ("boring", LOCAL)):
+        assert paint[word][0] == ",".join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))
     assert min(paint["wonderful"][1], paint["boring"][1]) > 2 * max(paint["film"][1], paint["plot"][1])
 
 
@@ -299,54 +323,123 @@ def test_the_selection_margin_is_the_smallest_gap_at_unit_length(fitted):
     assert math.isnan(fitted.selection_margin("zebra"))
 
 
+# ---- files
+
+
+def test_a_saved_model_says_the_same(data, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [ARRAYS_FILE, SETTINGS_FILE]
+    again = AttentionTextClassifier.load(tmp_path / "model")
+    assert np.array_equal(again.decision_function(data[0]), fitted.decision_function(data[0]))
+    assert np.array_equal(again.token_importance_, fitted.token_importance_)
+    assert again.predict(data[0]).dtype == fitted.predict(data[0]).dtype
+    assert again.get_params() == fitted.get_params()
+    assert again.training_ == fitted.training_
+    assert str(again.explain("not dull")) == str(fitted.explain("not dull"))
+    in_memory = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(in_memory.decision_function(data[0]), fitted.decision_function(data[0]))
+
+
+@pytest.mark.parametrize("labels", [(False, True), (0, 1), (0.5, 2.5), ("no", "yes")])
+def test_labels_and_ids_survive_saving(labels, tmp_path):
+    ids = [[0, 1, 2], [3, 1, 2]] * 5
+    pipeline = TextPipeline(stop_words=None, min_count=1)
+    model = AttentionTextClassifier(pipeline, epochs=1).fit(ids, list(labels) * 5)
+    model.save(tmp_path / "m")
+    again = AttentionTextClassifier.load(tmp_path / "m")
+    assert again.classes_.tolist() == list(labels)
+    assert again.classes_.dtype == model.classes_.dtype
+    assert isinstance(again.tokens_, PlainIds)
+    assert again.pipeline == pipeline
+    assert np.array_equal(again.predict(ids), model.predict(ids))
+
+
+def test_a_model_replaces_an_earlier_one_or_an_empty_folder_and_nothing_else(fitted, tmp_path):
+    fitted.save(tmp_path / "m")
+    AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "m")
+    assert isinstance(AttentionTextClassifier.load(tmp_path / "m").tokens_, PlainIds)
+    (tmp_path / "empty").mkdir()
+    fitted.save(tmp_path / "empty")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "m"]  # nothing half-written beside them
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / SETTINGS_FILE).write_text("{}")
+    for folder in ("m", "foreign"):
+        before = {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()}
+        with pytest.raises(InputError, match="which holds something else"):
+            fitted.save(tmp_path / folder)
+        assert {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()} == before
+    with pytest.raises(InputError, match="a place in a folder that exists"):
+        fitted.save(tmp_path / "nowhere" / "m")
+
+
+def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
+    fitted.save(tmp_path / "m")
+    AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "other")
+    settings, arrays = tmp_path / "m" / SETTINGS_FILE, tmp_path / "m" / ARRAYS_FILE
+    whole, saved = settings.read_text(), json.loads(settings.read_text())
+    names = saved["tokens"]["names"][:-1]
+    for content in (
+        whole[:-20],
+        "[1]",
+        json.dumps({**saved, "format": "a cake"}),
+        json.dumps({**saved, "tokens": {**saved["tokens"], "names": names}}),
+        json.dumps({**saved, "classes": None}),
+    ):
+        settings.write_text(content)
+        with pytest.raises(InputError, match="which cannot be read"):
+            AttentionTextClassifier.load(tmp_path / "m")
+    settings.write_text(whole)
+    arrays.write_bytes((tmp_path / "other" / ARRAYS_FILE).read_bytes())
+    with pytest.raises(InputError, match="damaged or belong to another model"):
+        AttentionTextClassifier.load(tmp_path / "m")
+    for folder in (tmp_path / "nothing", None):
+        with pytest.raises(InputError, match="'folder' argument must be a folder that"):
+            AttentionTextClassifier.load(folder)
+
+
 # ---- refusals
 
 TWO = (["good good", "bad bad"], [1, 0])
 
 
 @pytest.mark.parametrize(
-    ("options", "X", "y", "sentence"),
+    ("options", "X", "y", "says"),
     [
-        ({}, "one text", [1], "'X' argument must be a list of texts, or a list of token-id lists; got one string"),
-        ({}, 3, [1], "'X' argument must be a list of texts, or a list of token-id lists; got int"),
-        ({}, [], [], "'X' argument must be at least one sample; got none"),
-        ({}, (one for one in "ab"), [0, 1], "'X' argument must be a list of texts.*got generator"),
-        ({}, ["a a", 3], [0, 1], "'X' argument must be a list of strings.*got int at index 1"),
-        ({}, set(TWO[0]), [1, 0], "'X' argument must be a list of texts.*got set, which has no order"),
-        ({}, dict.fromkeys(TWO[0]), [1, 0], "'X' argument must be a list of texts.*got dict, which has no order"),
-        ({}, np.array(TWO[0])[:, None], [1, 0], r"'X' argument must be a list of token-id lists.*got shape \(2, 1\)"),
-        ({}, [[0.5, 1], [1, 2]], [1, 0], r"'X\[0\]' argument must be a list of whole-number token ids"),
+        ({}, "one text", [1], "'X'.*got one string"),
+        ({}, 3, [1], "'X'.*got int"),
+        ({}, [], [], "'X'.*got none"),
+        ({}, (text for text in "ab"), [0, 1], "'X'.*got generator"),
+        ({}, ["a a", 3], [0, 1], "'X'.*got int at index 1"),
+        ({}, set(TWO[0]), [1, 0], "'X'.*got set, which has no order"),
+        ({}, SimpleNamespace(columns=["text"]), [1, 0], "'X'.*Give the column that has the texts"),
+        ({}, np.array(TWO[0])[:, None], [1, 0], r"'X'.*got shape \(2, 1\)"),
+        ({}, [[0.5, 1], [1, 2]], [1, 0], r"'X\[0\]'"),
         ({}, ["", "!"], [1, 0], "'X' argument must be reviews with a token that occurs 2 times"),
-        ({}, TWO[0], [[1, 2], [3]], "'y' argument must be 2 labels.*got lists of different lengths"),
-        ({}, TWO[0], [1, "a"], "'y' argument must be labels of one kind.*got a mixture"),
-        ({}, TWO[0], ["a", float("nan")], "'y' argument must be a label for every sample; got none at index 1"),
-        (
-            {"learning_rate": 1e5},
-            *TWO,
-            r"'learning_rate' argument must be so small.*got 100000 with weight_decay = 0.1",
-        ),
-        ({"weight_decay": 1e30}, *TWO, "'learning_rate' argument must be so small.*got 0.01 with weight_decay = 1e"),
-        ({}, TWO[0], None, "'y' argument must be 2 labels of exactly two classes; got None"),
-        ({}, TWO[0], [1], r"'y' argument must be 2 labels, one for each sample of X; got shape \(1,\)"),
-        ({}, TWO[0], [1, 1], r"'y' argument must be labels of exactly two classes; got 1 \(1\)"),
+        ({}, ["good good", "unique"], [1, 0], "'X'.*both classes that keep a token; got only 1"),
+        ({}, TWO[0], [[1, 2], [3]], "'y'.*lists of different lengths"),
+        ({}, TWO[0], [1, "a"], "'y'.*got a mixture"),
+        ({}, TWO[0], ["a", float("nan")], "'y'.*got none at index 1"),
+        ({}, TWO[0], None, "'y'.*got None"),
+        ({}, TWO[0], [1], r"'y'.*got shape \(1,\)"),
+        ({}, TWO[0], [1, 1], r"'y'.*exactly two classes; got 1 \(1\)"),
         ({}, ["a", "b", "c"], [1, 2, 3], r"exactly two classes; got 3 \(1, 2, 3\)"),
-        ({}, TWO[0], [1.0, float("nan")], "'y' argument must be a label for every sample; got none at index 1"),
-        ({}, ["good good", "unique"], [1, 0], "both classes that keep a token; got only 1"),
-        ({}, ["one", "two"], [1, 0], "a smaller min_count"),
+        ({"learning_rate": 1e5}, *TWO, "'learning_rate'.*so small"),
+        ({"learning_rate": -1.0}, *TWO, "'learning_rate'"),
+        ({"weight_decay": 1e30}, *TWO, "'learning_rate'.*so small.*weight_decay"),
+        ({"weight_decay": -1.0}, *TWO, "'weight_decay'"),
         ({"pipeline": TextPipeline(stop_words=None, min_count=2)}, ["a a", "b b", "c"], [1, 0, 1], "index 2 instead"),
-        ({"pipeline": "words"}, *TWO, "'pipeline' argument must be a TextPipeline or None; got str"),
-        ({"pair_count": -1}, *TWO, "'pair_count' argument must be a whole number of at least 0"),
-        ({"d_model": 0}, *TWO, "'d_model' argument must be a whole number of at least 1"),
-        ({"epochs": 0}, *TWO, "'epochs' argument must be a whole number of at least 1"),
-        ({"learning_rate": -1.0}, *TWO, "'learning_rate' argument must be a positive number"),
-        ({"weight_decay": -1.0}, *TWO, "'weight_decay' argument must be a number of at least 0"),
-        ({"random_state": "x"}, *TWO, "'random_state' argument must be a whole number, None"),
+        ({"pipeline": "words"}, *TWO, "'pipeline'"),
+        ({"pair_count": -1}, *TWO, "'pair_count'"),
+        ({"d_model": 0}, *TWO, "'d_model'"),
+        ({"epochs": 0}, *TWO, "'epochs'"),
+        ({"random_state": "x"}, *TWO, "'random_state'"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_in_one_sentence(options, X, y, sentence):
-    with pytest.raises(InputError, match=sentence) as problem:
+def test_what_cannot_be_fitted_is_refused_in_one_sentence(options, X, y, says):
+    with pytest.raises(InputError, match=says) as refusal:
         AttentionTextClassifier(**options).fit(X, y)
-    assert "\n" not in str(problem.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_texts_without_a_token_are_left_out_and_listed():
@@ -371,21 +464,6 @@ def test_ids_and_texts_are_not_mixed_up(fitted):
         for sample in (None, 3, "a", [], [0.5], [[1, 2], [3]]):
             with pytest.raises(InputError, match="'text' argument must be one list of at least one token id"):
                 getattr(plain, ask)(sample)
-
-
-class Table(dict):
-    """What makes an object a table here: it names its columns, and iterating gives their names."""
-
-    @property
-    def columns(self):
-        return list(self)
-
-
-def test_a_table_is_asked_for_its_column():
-    table = Table(text=np.array(TWO[0], dtype=object))
-    with pytest.raises(InputError, match=r"'X' argument must be a list of texts.*got Table.*Give the column"):
-        AttentionTextClassifier().fit(table, TWO[1])
-    assert AttentionTextClassifier().fit(table["text"], TWO[1]).predict(table["text"]).tolist() == TWO[1]
 
 
 @pytest.mark.parametrize(

@@ -84,25 +84,12 @@ def test_axes_of_a_larger_figure_can_be_drawn_on():
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"count": [0, 0]}, "'count' argument must be"),
-        ({"count": [1.5, 2.0]}, "'count' argument must be"),
-        ({"a": [1.0]}, r"'a' argument must be an array of shape \(2,\)"),
-        ({"b": [1.0, np.inf]}, "'b' argument must be an array of finite numbers"),
-        ({"names": ["one"]}, "'names' argument must be one for each of 2 tokens; got 1"),
-    ],
+    "change", [{"count": [0, 0]}, {"count": [1.5, 2.0]}, {"a": [1.0]}, {"b": [1.0, np.inf]}, {"names": ["one"]}]
 )
-def test_what_cannot_be_drawn_is_refused(change, sentence):
-    given = {
-        "posterior_difference": [0.1, -0.1],
-        "a": [1.0, 2.0],
-        "b": [1.0, 2.0],
-        "count": [3, 4],
-        "names": ["a", "b"],
-    }
-    with pytest.raises(InputError, match=sentence):
-        TokenPoints.of(**{**given, **change})
+def test_what_cannot_be_drawn_is_refused(change):
+    both = {"posterior_difference": [0.1, -0.1], "a": [1.0, 2.0], "b": [1.0, 2.0], "count": [3, 4], "names": ["a", "b"]}
+    with pytest.raises(InputError, match=f"'{next(iter(change))}' argument must be"):
+        TokenPoints.of(**{**both, **change})
 
 
 def test_both_signs_are_named_alike_and_a_token_that_just_occurs_often_enough_may_be():
@@ -114,11 +101,6 @@ def test_both_signs_are_named_alike_and_a_token_that_just_occurs_often_enough_ma
     rare = TokenPoints.of(difference, np.abs(difference), difference, np.array([200] + [201] * 22), names)
     assert 0 in telling(rare, rare.a, 4, at_least=200)
     assert 0 not in telling(rare, rare.a, 4, at_least=201)
-
-
-def test_the_legend_rounds_counts_to_two_digits():
-    found = TokenPoints.of([0.5, -0.5], [0.0, 1.0], [0.0, 1.0], [1960, 1960])
-    assert "2,000 times" in [text.get_text() for text in draw_tokens(found).legends[0].get_texts()]
 
 
 def test_deciding_tokens_are_named_in_small_data_in_the_users_class_names():

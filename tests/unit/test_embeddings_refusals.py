@@ -20,7 +20,6 @@ from marginlens.embeddings import (
     token_statistics,
     write_labelled,
 )
-from marginlens.embeddings.classifier import AttentionTextClassifier
 from marginlens.embeddings.parameters import Parameters
 from marginlens.errors import InputError
 
@@ -81,7 +80,6 @@ def test_initial_values_have_the_size_they_are_asked_for(dtype):
         (lambda: write_labelled("x", SEQUENCES), "'data' argument must be LabelledSequences; got list"),
         (lambda: write_labelled("x", STEP.data, [["a"], ["b", "c"]]), "'names' argument must be a list of names"),
         (lambda: write_labelled("x", STEP.data, split=[["a"], ["b", "c"]]), "'split' argument must be a list of names"),
-        (lambda: AttentionTextClassifier.load(None), "'folder' argument must be a folder that.*got NoneType"),
     ],
 )  # fmt: skip
 def test_what_is_of_another_kind_is_refused(make, sentence):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +19,19 @@ from rich.markup import escape
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.data.tokens import BoolArray, IntArray
+from marginlens.errors import InputError, reject, whole_number
+from marginlens.progress import Progress
+
+if TYPE_CHECKING:
+    from marginlens.embeddings.picture import TokenPoints
+    from marginlens.text import Reviews, ReviewSource
+    from marginlens.text.classifier import AttentionTextClassifier
+
+_INVERSE_PENALTIES = (1.0, 10.0, 100.0)  # C of logistic regression, from which the comparison chooses
+_VALIDATION_SHARE = 0.1  # of the training texts, by which it chooses
+_TOP_TOKENS = 12  # that are shown
+_DROP = 'Use empty="drop" to leave them out.'
 
 app = typer.Typer(
     help="Classify texts and see which tokens decide.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -66,20 +86,23 @@ def train(
     Nothing is written before training is done; the model's folder appears whole or not at all.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.commands import text_training as work
         from marginlens.report.terminal import Bars, console
+        from marginlens.text.classifier import check_folder
 
-        request = work.Request(file, (text, label, split), part, test, out, drop, seed)
-        request.check()
-        with Bars(console(stderr=True)) as bars:
-            result = work.train(request, compare, bars.bar)
+        request = Request(file, (text, label, split), part, test, drop, seed)
+        whole_number(seed, "seed", at_least=0)
         if out is not None:
-            result.save(out)
-        told = result.told()
+            check_folder(out, "out")
+        request.source()
+        with Bars(console(stderr=True)) as bars:
+            model, answer = _train(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
+        if out is not None:
+            kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
+            model.save(out, {name: answer[name] for name in kept})
         if as_json:
-            typer.echo(answers.as_json(told))
+            typer.echo(answers.as_json(answer))
         else:
-            _show_training(console(), told, out)
+            _show_training(console(), answer, out)
 
 
 @app.command()
@@ -95,22 +118,23 @@ def explain(
     with one_sentence():
         from marginlens.commands.graph_answers import check_output
         from marginlens.data.files import write_whole
-        from marginlens.embeddings.classifier import AttentionTextClassifier
-        from marginlens.embeddings.explaining import html_page
         from marginlens.report.terminal import console, rows_table
+        from marginlens.text.classifier import AttentionTextClassifier
+        from marginlens.text.explanation import html_page
 
         check_output(html, "html", (".html", ".htm"))
-        found = AttentionTextClassifier.load(model)
-        explained = [found.explain(one) for one in texts]
+        classifier = AttentionTextClassifier.load(model)
+        explanations = [classifier.explain(text) for text in texts]
         if html is not None:
-            write_whole(html, html_page(explained).encode(), "html")
+            write_whole(html, html_page(explanations).encode(), "html")
         if as_json:
-            typer.echo(answers.as_json([_explanation_told(one) for one in explained]))
+            typer.echo(answers.as_json([explanation.to_dict() for explanation in explanations]))
             return
         out = console()
-        for one in explained:
-            out.print(one.text, markup=False)
-            out.print(rows_table(escape(one.verdict), one.table()) if one.rows else escape(one.verdict))
+        for explanation in explanations:
+            verdict = escape(explanation.verdict)
+            out.print(explanation.text, markup=False)
+            out.print(rows_table(verdict, explanation.table()) if explanation.rows else verdict)
         if html is not None:
             out.print(f"Written to {html}", markup=False)
 
@@ -131,10 +155,14 @@ def figure(
     """Draw every token's products with p and v against what its occurrences say about the label."""
     with one_sentence():
         from marginlens.commands.graph_answers import check_output
-        from marginlens.commands.text_figures import draw
+        from marginlens.data.files import write_whole
+        from marginlens.embeddings.picture import draw_tokens
+        from marginlens.report import figures
 
         check_output(plot, "plot", (".png", ".svg"))
-        draw(source, plot, names)
+        points, title = _read_points(source)
+        fig = draw_tokens(points, title=title, n_names=names)
+        write_whole(plot, (figures.svg if plot.suffix.lower() == ".svg" else figures.png)(fig), "plot")
         typer.echo(f"The picture is at {plot}")
 
 
@@ -177,40 +205,301 @@ def encode(
 ) -> None:
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
-        from marginlens.commands import text_training as work
         from marginlens.commands.graph_answers import check_output
+        from marginlens.embeddings.sequence_file import write_labelled
         from marginlens.report.terminal import Bars, console
-        from marginlens.text import ReviewPart
+        from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
+        from marginlens.text.readers import TRAIN
 
         check_output(out, "out", (".npz",))
-        request = work.Request(file, (text, label, split), drop=drop, seed=seed)
-        taken = ReviewPart(request.source(), part, sample, hold_out, seed)
-        with Bars(console(stderr=True)) as bars:
-            told = work.encode(request, taken, pieces, count_in, out, bars.bar("Encoding"))
+        taken = ReviewPart(review_source(file, text, label, split), part, sample, hold_out, seed)
+        pipeline = paper_pipeline(SubwordTokenizer.from_file(pieces), empty="drop" if drop else "refuse")
+        if count_in is None and hold_out is not None:
+            count_in = TRAIN
+        start = time.perf_counter()
+        with Bars(console(stderr=True)) as bars, _option_for_empty_texts():
+            encoded = encode_reviews(taken, pipeline, count_in=count_in, progress=bars.bar("Encoding"))
+        seconds = time.perf_counter() - start
+        write_labelled(out, encoded.data, encoded.names, encoded.split)
+        names, sizes = np.unique([] if encoded.split is None else encoded.split, return_counts=True)
+        answer: dict[str, Any] = {
+            "file": file.name,
+            "samples": len(encoded.data),
+            "positions": len(encoded.data.tokens),
+            "tokens": len(encoded.vocabulary),
+            "parts": {str(name): int(size) for name, size in zip(names, sizes, strict=True)},
+            "classes": list(encoded.classes),
+            "left_out": {reason: n for reason, n in encoded.left_out.items() if n},
+            "seconds": seconds,
+            "out": str(out),
+        }
         if as_json:
-            typer.echo(answers.as_json(told))
+            typer.echo(answers.as_json(answer))
         else:
-            left_out = "".join(f"; left out {n} ({why})" for why, n in told["left_out"].items())
-            sizes = f"{told['samples']:,} texts, {told['positions']:,} positions, {told['tokens']:,} tokens"
-            sizes += "".join(f"; {n:,} in {name}" for name, n in told["parts"].items())
-            speed = f"{told['seconds']:.1f} s, {told['samples'] / told['seconds']:,.0f} texts per second"
-            console().print(f"{sizes}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
+            left_out = "".join(f"; left out {n} ({reason})" for reason, n in answer["left_out"].items())
+            total = f"{answer['samples']:,} texts, {answer['positions']:,} positions, {answer['tokens']:,} tokens"
+            total += "".join(f"; {n:,} in {name}" for name, n in answer["parts"].items())
+            speed = f"{seconds:.1f} s, {answer['samples'] / seconds:,.0f} texts per second"
+            console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
+
+
+# ---- training
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    file: Path
+    columns: tuple[str | None, str | None, str | None]
+    part: str | None = None
+    test: str | None = None
+    drop: bool = False
+    seed: int = 0
+
+    def source(self, path: Path | None = None) -> ReviewSource:
+        """Where the texts are."""
+        from marginlens.text import review_source
+
+        return review_source(self.file if path is None else path, *self.columns)
+
+    def command(self, compare: bool) -> str:
+        """What to type to get this again, without paths of one machine."""
+        text, label, split = self.columns
+        test = self.test if self.test is None or not Path(self.test).exists() else Path(self.test).name
+        given = {"--text": text, "--label": label, "--split": split, "--train": self.part, "--test": test}
+        words = [word for name, value in given.items() if value is not None for word in (name, value)]
+        flags = [name for name, on in (("--drop", self.drop), ("--compare", compare)) if on]
+        seed = ["--seed", str(self.seed)] if self.seed else []
+        return shlex.join(["marginlens", "text", "train", self.file.name, *words, *flags, *seed])
+
+
+class Parts(NamedTuple):
+    """Texts to train on and to test on, with their labels; nothing to test on where `tested_on` is None."""
+
+    texts: list[str]
+    labels: Any
+    test_texts: list[str]
+    test_labels: Any
+    tested_on: str | None
+    reviews: Reviews
+
+
+def read_parts(request: Request) -> Parts:
+    """Read the texts and split them into those to train on and those to test on."""
+    share = _test_share(request.test)
+    reviews = request.source().read()
+    labels = np.array(reviews.classes)[(reviews.y > 0).astype(int)]
+    train, test, tested_on = _train_test_masks(request, reviews, share)
+    tested = ([reviews.texts[i] for i in np.flatnonzero(test)], labels[test])
+    if request.test is not None and tested_on is None:
+        other = request.source(Path(request.test)).read()
+        if other.classes != reviews.classes:
+            expected = f"a file with the classes {reviews.classes[0]!r} and {reviews.classes[1]!r}"
+            raise reject("test", expected, f"{other.classes[0]!r} and {other.classes[1]!r}")
+        tested = (other.texts, np.array(other.classes)[(other.y > 0).astype(int)])
+        tested_on = Path(request.test).name
+    return Parts([reviews.texts[i] for i in np.flatnonzero(train)], labels[train], *tested, tested_on, reviews)
+
+
+def _test_share(test: str | None) -> float | None:
+    """The share to test on, where a number was given."""
+    try:
+        share = float(test) if test is not None else None
+    except ValueError:
+        return None
+    if share is not None and not 0.0 < share < 1.0:
+        raise reject("test", "a part, a file, or a share between 0 and 1", repr(test))
+    return share
+
+
+def _train_test_masks(
+    request: Request, reviews: Reviews, share: float | None
+) -> tuple[BoolArray, BoolArray, str | None]:
+    """(n_reviews,) which texts to train on, which to test on, and what the latter are called."""
+    n = len(reviews)
+    parts = [] if reviews.split is None else sorted(set(reviews.split.tolist()))
+    part = "train" if request.part is None and "train" in parts else request.part
+    train = np.ones(n, dtype=bool) if part is None else reviews.in_part(part, "train")
+    if share is not None:
+        candidates = np.flatnonzero(train)
+        drawn = np.random.default_rng(request.seed).permutation(candidates)[: max(1, round(share * len(candidates)))]
+        if len(drawn) == len(candidates):
+            raise reject("test", f"a share that leaves some of {len(drawn)} texts to train on", repr(request.test))
+        test = np.isin(np.arange(n), drawn)
+        return train & ~test, test, f"{share:g} of them, drawn at random"
+    tested_part = "test" if request.test is None and "test" in parts and part != "test" else request.test
+    if tested_part in parts:
+        test = reviews.in_part(str(tested_part))
+        if part == tested_part:
+            raise reject("test", "another part than the one to train on", repr(request.test))
+        return train & ~test, test, tested_part
+    if request.test is not None and not Path(request.test).exists():
+        named = ", ".join(map(repr, parts)) or "there are none"
+        raise reject("test", f"a part ({named}), a file, or a share between 0 and 1", repr(request.test))
+    return train, np.zeros(n, dtype=bool), None
+
+
+def _train(
+    request: Request, training: Progress, comparing: Progress | None
+) -> tuple[AttentionTextClassifier, dict[str, Any]]:
+    """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
+    from marginlens.text.classifier import MIN_COUNT, AttentionTextClassifier, default_pipeline
+    from marginlens.versions import versions
+
+    parts = read_parts(request)
+    pipeline = default_pipeline("drop" if request.drop else "refuse")
+    model = AttentionTextClassifier(pipeline, random_state=request.seed)
+    start = (time.perf_counter(), time.process_time())
+    with _option_for_empty_texts():
+        model.fit(parts.texts, parts.labels, progress=training)
+    rows = [_row("attention over words and pairs", model, parts, start, len(model.a_))]
+    if comparing is not None:
+        rows += _baselines(parts, request.seed, comparing)
+    n_tested = len(parts.test_texts)
+    tested = f", {n_tested:,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
+    trained_on = len(parts.texts) - len(model.left_out_)
+    without_token = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
+    table = model.token_importance_
+    top = table[np.argsort(-table["selected"], kind="stable")[:_TOP_TOKENS]]
+    return model, {
+        "command": request.command(compare=comparing is not None),
+        "file": request.file.name,
+        "sha256": request.source().digest(),
+        "versions": versions(),
+        "settings": {"min_count": MIN_COUNT, **{k: v for k, v in model.get_params().items() if k != "pipeline"}},
+        "size": f"{trained_on:,} texts to train on{tested}",
+        "classes": list(parts.reviews.classes),
+        "left_out": {**{reason: n for reason, n in parts.reviews.left_out.items() if n}, **without_token},
+        "trained_on": trained_on,
+        "tested_on": parts.tested_on,
+        "n_tested": n_tested,
+        "models": rows,
+        "training": model.training_,
+        "tokens": [dict(zip(table.dtype.names, row.item(), strict=True)) for row in top],
+    }
+
+
+def _row(name: str, model: Any, parts: Parts, start: tuple[float, float], n_tokens: int) -> dict[str, Any]:
+    seconds, cpu = time.perf_counter() - start[0], time.process_time() - start[1]
+    tested = None if parts.tested_on is None else float(np.mean(model.predict(parts.test_texts) == parts.test_labels))
+    return {
+        "model": name,
+        "test_accuracy": tested,
+        "training_accuracy": float(np.mean(model.predict(parts.texts) == parts.labels)),
+        "tokens": n_tokens,
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+    }
+
+
+def _baselines(parts: Parts, seed: int, progress: Progress) -> list[dict[str, Any]]:
+    """TF-IDF with logistic regression, on words and on words and pairs; its C is chosen on a tenth of the training texts."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    from marginlens.text.classifier import MIN_COUNT
+
+    rows = []
+    progress.expect(2 * (1 + len(_INVERSE_PENALTIES)))
+    fitted, validation = _validation_split(parts.labels, seed)
+    for words, name in ((1, "TF-IDF of words"), (2, "TF-IDF of words and pairs")):
+        start = (time.perf_counter(), time.process_time())
+        vectorizer = TfidfVectorizer(ngram_range=(1, words), min_df=MIN_COUNT, sublinear_tf=True)
+        X = vectorizer.fit_transform([parts.texts[i] for i in fitted])
+        X_validation = vectorizer.transform([parts.texts[i] for i in validation])
+        accuracies = []
+        for C in _INVERSE_PENALTIES:
+            trial = LogisticRegression(C=C, max_iter=1000).fit(X, parts.labels[fitted])
+            accuracies.append(float(np.mean(trial.predict(X_validation) == parts.labels[validation])))
+            progress.advance()
+        C = _INVERSE_PENALTIES[int(np.argmax(accuracies))]  # of equally good ones the strongest penalty
+        model = make_pipeline(vectorizer, LogisticRegression(C=C, max_iter=1000)).fit(parts.texts, parts.labels)
+        row = _row(f"{name} + logistic regression, C = {C:g}", model, parts, start, len(vectorizer.vocabulary_))
+        by_C = {f"{value:g}": accuracy for value, accuracy in zip(_INVERSE_PENALTIES, accuracies, strict=True)}
+        rows.append({**row, "validation_accuracy_by_C": by_C})
+        progress.advance()
+    return rows
+
+
+def _validation_split(labels: Any, seed: int) -> tuple[IntArray, IntArray]:
+    """Indices of the training texts to fit trials on, and of the tenth of each class to judge them by."""
+    rng = np.random.default_rng(seed)
+    fitted, validation = [], []
+    for label in np.unique(labels):
+        indices = rng.permutation(np.flatnonzero(labels == label))
+        size = max(1, round(_VALIDATION_SHARE * len(indices))) if len(indices) > 1 else 0
+        validation.append(indices[:size])
+        fitted.append(indices[size:])
+    return np.sort(np.concatenate(fitted)), np.sort(np.concatenate(validation))
+
+
+@contextmanager
+def _option_for_empty_texts() -> Iterator[None]:
+    """Name the command's option where the library names its argument."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(str(problem).replace(_DROP, "Use --drop to leave them out.")) from problem
+
+
+# ---- figures
+
+
+def _read_points(source: Path) -> tuple[TokenPoints, str]:
+    """The tokens of a model, a training run or a kept run, and what to call them."""
+    from marginlens.embeddings.picture import TokenPoints
+    from marginlens.embeddings.results import TABLE
+    from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
+
+    if (source / SETTINGS_FILE).is_file():
+        model = AttentionTextClassifier.load(source)
+        known = model.statistics_
+        points = TokenPoints.of(known.posterior_difference, model.a_, model.b_, known.count, model.tokens_.names)
+        negative, positive = (str(name) for name in model.classes_)
+        points = replace(points, classes=(f"texts of class {negative!r}", f"texts of class {positive!r}"))
+        return points, f"What each token says to the classifier in {source.resolve().name!r}"
+    if (source / TABLE).is_file():
+        return _read_table(source / TABLE), f"Tokens of the run {source.resolve().name}"
+    if source.is_file() and source.suffix.lower() == ".json":
+        from marginlens.embeddings.keeping import read_kept
+
+        run = read_kept(source)
+        known = run.statistics
+        return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.told
+    got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"
+    raise reject("source", "a model's folder, a folder of a training run, or a kept run (.json)", got)
+
+
+def _read_table(path: Path) -> TokenPoints:
+    from marginlens.embeddings.picture import TokenPoints
+
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        difference, a, b = ([float(row[name]) for row in rows] for name in ("posterior_difference", "a", "b"))
+        count = np.array([int(row["count"]) for row in rows])
+        names = [row["token"] for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as problem:
+        raise reject("source", "a folder of a training run", f"{str(path)!r}, which cannot be read") from problem
+    return TokenPoints.of(difference, a, b, count, names if any(names) else None)
 
 
 # ---- the terminal
 
 
-def _show_training(out: Console, told: dict[str, Any], folder: Path | None) -> None:
+def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) -> None:
     from marginlens.report.terminal import rows_table
 
-    first, second = told["classes"]
-    out.print(f"{told['file']}: {told['size']}; {first!r} against {second!r}", markup=False)
-    if told["left_out"]:
-        out.print("; ".join(f"{n} left out: {why}" for why, n in told["left_out"].items()), markup=False)
-    out.print(rows_table("Accuracy", [_model_cells(row) for row in told["models"]]))
-    if told["tested_on"] is None:
+    first, second = answer["classes"]
+    out.print(f"{answer['file']}: {answer['size']}; {first!r} against {second!r}", markup=False)
+    if answer["left_out"]:
+        out.print("; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items()), markup=False)
+    out.print(rows_table("Accuracy", [_model_cells(row) for row in answer["models"]]))
+    if answer["tested_on"] is None:
         out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
-    rows = [{**row, "alpha": f"{row['alpha']:+.2e}"} for row in told["tokens"]]
+    rows = [{**row, "alpha": f"{row['alpha']:+.2e}"} for row in answer["tokens"]]
     out.print(rows_table("The tokens selected most often", rows))
     if folder is not None:
         out.print(f"The model is at {folder}", markup=False)
@@ -225,18 +514,4 @@ def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
         "tokens": f"{row['tokens']:,}",
         "seconds": f"{row['seconds']:.1f}",
         "CPU seconds": f"{row['cpu_seconds']:.1f}",
-    }
-
-
-def _explanation_told(one: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "text": one.text,
-        "label": one.label,
-        "probability": one.probability,
-        "f": one.f,
-        "selected": one.selected,
-        "selection_margin": one.margin,
-        "tokens": [asdict(row) for row in one.rows],
     }

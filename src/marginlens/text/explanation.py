@@ -1,8 +1,8 @@
-"""Why a text is classified as it is: each token's attention and vote, as a table and as highlighted HTML."""
+"""Explanations of classified texts: each token's attention and vote, as a table and as highlighted HTML."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from marginlens.colours import GLOBAL, LOCAL
 from marginlens.data.tokens import FloatArray
-from marginlens.embeddings.classifier_tokens import Place
+from marginlens.text.vectorize import Span
 
-_SHOWN = 15  # rows of the printed table
-_FULL = 0.25  # share of all contributions at which a word has the full colour
+_TABLE_ROWS = 15  # rows of the printed table
+_FULL_COLOUR = 0.25  # share of all contributions at which a word has the full colour
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Explanation:
     f: float
     margin: float
     rows: tuple[TokenRow, ...]
-    words: tuple[tuple[Place, float], ...]
+    words: tuple[tuple[Span, float], ...]
 
     @property
     def probability(self) -> float:
@@ -67,7 +67,7 @@ class Explanation:
             return f"{self.label}: none of the text's words is known, so this is a guess."
         return f"{self.label} (probability {self.probability:.3f}, f = {self.f:+.3f}); selected token: {self.selected}"
 
-    def table(self, n_rows: int = _SHOWN) -> list[dict[str, str]]:
+    def table(self, n_rows: int = _TABLE_ROWS) -> list[dict[str, str]]:
         """The tokens with the largest contributions as cells of text."""
         largest = sorted(self.rows, key=lambda row: -abs(row.contribution))[:n_rows]
         return [
@@ -84,17 +84,27 @@ class Explanation:
             for row in largest
         ]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the words' positions, as JSON holds it."""
+        return {
+            "text": self.text,
+            "label": self.label,
+            "probability": self.probability,
+            "f": self.f,
+            "selected": self.selected,
+            "selection_margin": self.margin,
+            "tokens": [asdict(row) for row in self.rows],
+        }
+
     def __str__(self) -> str:
         cells = self.table()
         if not cells:
             return self.verdict
         widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
-        left = "token"
 
         def line(row: dict[str, str]) -> str:
-            return "  ".join(
-                row[name].ljust(width) if name == left else row[name].rjust(width) for name, width in widths.items()
-            ).rstrip()
+            cells = (f"{row[name]:{'<' if name == 'token' else '>'}{width}}" for name, width in widths.items())
+            return "  ".join(cells).rstrip()
 
         more = len(self.rows) - len(cells)
         rest = [f"and {more} tokens that contribute less"] if more > 0 else []
@@ -105,8 +115,8 @@ class Explanation:
 
     def to_html(self) -> str:
         """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
-        negative, positive = (escape(str(one)) for one in self.classes)
-        key = f'<span style="{_paint(-1.0)}">{negative}</span> <span style="{_paint(1.0)}">{positive}</span>'
+        negative, positive = (escape(str(label)) for label in self.classes)
+        key = f'<span style="{_background(-1.0)}">{negative}</span> <span style="{_background(1.0)}">{positive}</span>'
         head = f'<p style="margin:0 0 .5em"><strong>{escape(self.verdict)}</strong> &nbsp; {key}</p>'
         body = f'<p style="line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere">{self._highlighted()}</p>'
         style = "font-family:system-ui,sans-serif;color:#23272B;max-width:60em;margin-bottom:2em"
@@ -118,16 +128,16 @@ class Explanation:
         text = self.text if isinstance(self.text, str) else None
         total = sum(abs(contribution) for _, contribution in self.words) or 1.0
         parts: list[str] = []
-        at = 0
-        for place, contribution in self.words:
-            word = text[place.start : place.end] if text is not None else str(int(self.text[place.start]))
-            between = text[at : place.start] if text is not None else " " * bool(parts)
-            at = place.end
-            paint = _paint(contribution / total / _FULL)
+        end = 0
+        for span, contribution in self.words:
+            word = text[span.start : span.end] if text is not None else str(int(self.text[span.start]))
+            between = text[end : span.start] if text is not None else " " * bool(parts)
+            end = span.end
+            style = _background(contribution / total / _FULL_COLOUR)
             parts.append(
-                f'{escape(between)}<span style="{paint}" title="contributes {contribution:+.4f}">{escape(word)}</span>'
+                f'{escape(between)}<span style="{style}" title="contributes {contribution:+.4f}">{escape(word)}</span>'
             )
-        return "".join(parts) + (escape(text[at:]) if text is not None else "")
+        return "".join(parts) + (escape(text[end:]) if text is not None else "")
 
     def _html_table(self) -> str:
         cells = self.table()
@@ -147,7 +157,7 @@ class Explanation:
 
 def html_page(explanations: list[Explanation]) -> str:
     """A whole page of explanations."""
-    body = "\n".join(one.to_html() for one in explanations)
+    body = "\n".join(explanation.to_html() for explanation in explanations)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Which tokens decide</title></head>\n'
         f'<body style="margin:2em auto;max-width:62em;padding:0 1em">\n{body}\n</body></html>\n'
@@ -156,22 +166,24 @@ def html_page(explanations: list[Explanation]) -> str:
 
 def explain_sample(model: Any, sample: Any) -> Explanation:
     """The explanation of one text, or one list of token ids, by a fitted classifier."""
-    places = model.tokens_.places(sample)
     ids, count = np.unique(model.tokens_.positions([sample])[0], return_counts=True)
     a, b = model.a_[ids], model.b_[ids]
     attention = count * np.exp(a - a.max(initial=-np.inf))
     attention = attention / attention.sum() if len(ids) else attention
     contribution = attention * b
-    each = dict(zip(ids.tolist(), (contribution / count).tolist(), strict=True))
-    f = float(model.decision_function([sample])[0])
+    each = dict(zip(ids.tolist(), (contribution / count).tolist(), strict=True))  # of one occurrence
     words = tuple(
-        (place, sum(share * each[s] for s, share in zip(place.tokens, place.shares, strict=True))) for place in places
+        (span, sum(share * each[s] for s, share in zip(span.tokens, span.shares, strict=True)))
+        for span in model.tokens_.spans(sample)
     )
     known, names = model.statistics_, model.tokens_.names
-    alpha, difference = known.alpha[ids], known.posterior_difference[ids]
-    columns = (attention, a, b, contribution, alpha, difference)
-    rows = [TokenRow(names[s], int(count[k]), *(float(one[k]) for one in columns)) for k, s in enumerate(ids.tolist())]
+    columns = (attention, a, b, contribution, known.alpha[ids], known.posterior_difference[ids])
+    rows = [
+        TokenRow(names[s], int(n), *map(float, values))
+        for s, n, *values in zip(ids.tolist(), count, *columns, strict=True)
+    ]
     rows.sort(key=lambda row: -row.attention)
+    f = float(model.decision_function([sample])[0])
     classes = model.classes_.tolist()
     first, second = top_two(a)
     margin = (first - second) / model.norm_p_
@@ -186,7 +198,7 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
     return float(ranked[0]), float(ranked[1]) if len(ranked) > 1 else -np.inf
 
 
-def _paint(strength: float) -> str:
+def _background(strength: float) -> str:
     """The background of a word: red-brown for the second class, blue for the first, deeper for a larger part."""
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))

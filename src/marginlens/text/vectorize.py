@@ -1,0 +1,763 @@
+"""Texts to token ids: words, stop words, stems, subwords, the vocabulary that occurs often enough, and pairs of words."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data.files import as_path
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.sequences import flat_sequences
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
+from marginlens.progress import Progress, Silence
+from marginlens.text.readers import ReviewSource
+
+MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way
+_PROGRESS_STRIDE = 500  # texts
+
+_TAGS = "a|b|big|blockquote|br|center|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|tr|u|ul"
+_MARKUP = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>|&(?:#\d+|#x[0-9a-f]+|amp|apos|gt|lt|nbsp|quot);", re.IGNORECASE)
+_ASCII_WORD = r"[A-Za-z0-9]++(?:'[A-Za-z0-9]++)*+"
+_COMBINING = range(0x300, 0x10000)  # where the marks that combine with letters are
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+
+NEGATIONS = frozenset({"no", "nor", "not", "cannot", "neither"})
+
+_GROUPS = {
+    "pronouns": """
+        i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
+        it its itself they them their theirs themselves one oneself who whom whose which what that this these those
+        anybody anyone anything everybody everyone everything somebody someone something another whatever whoever whichever""",
+    "auxiliaries": """
+        am is are was were be been being have has had having do does did doing done will would shall should can could may might must
+        ought""",
+    "articles and quantities": "a an the all any both each every few more most much many several other others some such own same",
+    "prepositions": """
+        of at by for with about above across after against along among amongst around as before behind below beneath beside besides
+        between beyond despite down during except from in inside into near off on onto out outside over per since than
+        through throughout till to toward towards under underneath until up upon via while within""",
+    "conjunctions": "and but if or because so either whether whereas though although unless",
+    "adverbs": "again further then once here there when where why how however only very too just now also ever yet",
+    "what apostrophes leave": "s t d m o y ll re ve",
+}
+
+ENGLISH = NEGATIONS | {word for group in _GROUPS.values() for word in group.split()}
+
+_NEGATED = """
+    ain't aren't can't couldn't daren't didn't doesn't don't hadn't hasn't haven't isn't mayn't mightn't mustn't needn't oughtn't shan't
+    shouldn't wasn't weren't won't wouldn't"""
+NEGATED_VERBS = frozenset(_NEGATED.split()) | {word.replace("'", "") for word in _NEGATED.split()}
+
+
+# ---- words
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Which parts of a text are words, and how each word is written.
+
+    Args:
+        keep_markup: read HTML tags and entities as text; otherwise they separate words, as blanks do.
+        keep_punctuation: make every punctuation mark a word of its own; otherwise it separates words.
+        keep_case: leave capitals as they are.
+        keep_accents: leave accents on letters.
+
+    An apostrophe between letters belongs to the word ("don't"); what becomes of it is decided with the stop words.
+    """
+
+    keep_markup: bool = False
+    keep_punctuation: bool = False
+    keep_case: bool = False
+    keep_accents: bool = False
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text as they stand in it."""
+        plain = self._without_markup(text)
+        return _word_pattern(self.keep_punctuation, plain.isascii()).findall(plain)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each word of `words(text)` starts and ends in the text."""
+        plain = self._without_markup(text)
+        return [match.span() for match in _word_pattern(self.keep_punctuation, plain.isascii()).finditer(plain)]
+
+    def normalize(self, word: str) -> str:
+        """How a word is written once capitals, accents and curly apostrophes are dropped."""
+        written = word if self.keep_case else word.lower()
+        if written.isascii():
+            return written
+        written = written.replace("\u2019", "'")
+        if self.keep_accents:
+            return unicodedata.normalize("NFC", written)
+        decomposed = unicodedata.normalize("NFD", written)
+        return unicodedata.normalize("NFC", "".join(c for c in decomposed if not _is_accent(c)))
+
+    def _without_markup(self, text: str) -> str:
+        """The text with blanks in place of its markup, so that every other character stays where it was."""
+        if not isinstance(text, str):
+            raise reject("text", "a string", type(text).__name__)
+        if self.keep_markup or ("<" not in text and "&" not in text):
+            return text
+        return _MARKUP.sub(lambda match: " " * len(match.group()), text)
+
+
+@cache
+def _word_pattern(keep_punctuation: bool, is_ascii: bool) -> re.Pattern[str]:
+    word = _ASCII_WORD
+    if (
+        not is_ascii
+    ):  # letters and digits with the marks that combine with them: accents, and vowel signs in many scripts
+        candidates = (chr(k) for k in _COMBINING if k not in _VARIATION_SELECTORS)
+        marks = "".join(c for c in candidates if unicodedata.category(c) in ("Mn", "Mc"))
+        letters = rf"(?:[^\W_]++[{marks}]*+)++"
+        word = rf"{letters}(?:['\u2019]{letters})*+"
+    return re.compile(rf"{word}|[^\w\s]|_" if keep_punctuation else word)
+
+
+def _is_accent(mark: str) -> bool:
+    """Whether a character is an accent or a point, which a word can be written without; a vowel sign or a tone is not."""
+    combining_class = unicodedata.combining(mark)
+    return 10 <= combining_class < 36 or combining_class >= 200
+
+
+# ---- stop words and stems
+
+
+@dataclass(frozen=True)
+class StopWords:
+    """Which words are left out.
+
+    Args:
+        words: the words to leave out, in lower case; by default the list `ENGLISH` of this module.
+        keep_negations: keep "no", "nor", "not", "cannot" and "neither", and read "don't", "isn't" and their like, with or without
+            apostrophe, as "not"; otherwise such a contraction is left out where "not" is.
+    """
+
+    words: frozenset[str] = ENGLISH
+    keep_negations: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", frozenset(_strings(self.words, "words")))
+
+    def remaining(self, word: str) -> tuple[str, ...]:
+        """What is left of a word: itself, its parts at apostrophes, or nothing."""
+        if word.lower() in NEGATED_VERBS and "not" in self.words:
+            return ("not",) if self.keep_negations else ()
+        return tuple(part for part in word.split("'") if part and not self._left_out(part.lower()))
+
+    def _left_out(self, word: str) -> bool:
+        return word in self.words and not (self.keep_negations and word in NEGATIONS)
+
+    def __repr__(self) -> str:
+        return f"StopWords({len(self.words)} words{', negations kept' if self.keep_negations else ''})"
+
+
+@dataclass(frozen=True)
+class Snowball:
+    """Porter's second stemmer and its sisters in other languages.
+
+    Args:
+        language: a language that the package snowballstemmer knows, e.g. "english".
+    """
+
+    language: str = "english"
+
+    def stems(self, words: Sequence[str]) -> list[str]:
+        """The stem of each word."""
+        try:
+            snowballstemmer = import_module("snowballstemmer")
+        except ImportError as problem:
+            raise missing_extra("snowballstemmer", "text", "Stemming") from problem
+        languages = snowballstemmer.algorithms()
+        if self.language not in languages:
+            expected = f"a language with a Snowball stemmer ({', '.join(sorted(languages))})"
+            raise reject("language", expected, repr(self.language))
+        listed = _strings(words, "words")
+        stems = snowballstemmer.stemmer(self.language).stemWords(listed)
+        return [stem or word for word, stem in zip(listed, stems, strict=True)]
+
+
+# ---- subwords
+
+
+@dataclass(frozen=True, repr=False)
+class SubwordTokenizer:
+    """Words cut into pieces by the package tokenizers; special tokens, truncation and padding are switched off.
+
+    Args:
+        content: the tokenizer as the JSON text that the package saves.
+    """
+
+    content: str
+
+    @classmethod
+    def word_piece(cls, tokens: Sequence[str], unknown: str = "[UNK]") -> SubwordTokenizer:
+        """From left to right the longest piece in a vocabulary; pieces inside a word start with "##".
+
+        Args:
+            tokens: the vocabulary.
+            unknown: the piece that a word becomes when it cannot be cut, or is longer than 100 characters.
+        """
+        listed = _strings(tokens, "tokens")
+        if not listed:
+            raise reject("tokens", "a vocabulary with at least one token", "an empty one")
+        ids = {token: i for i, token in enumerate(dict.fromkeys((*listed, *_strings([unknown], "unknown"))))}
+        tokenizers = _tokenizers()
+        return cls(tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token=unknown)).to_str())
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> SubwordTokenizer:
+        """A tokenizer that the package tokenizers saved as .json, or WordPiece with the vocabulary in a file, one token on each line."""
+        expected = "a vocabulary file (UTF-8 text with one token on each line) or a tokenizer saved as .json"
+        file = as_path(path, "path", expected)
+        try:
+            content = file.read_bytes().decode("utf-8-sig")
+        except OSError as problem:
+            raise reject("path", expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
+        except UnicodeDecodeError as problem:
+            raise reject("path", expected, f"{str(path)!r}, which is not UTF-8 at byte {problem.start}") from problem
+        if file.suffix.lower() == ".json":
+            saved = cls(content)
+            saved.tokenizer  # noqa: B018  refuses what the package cannot load
+            return saved
+        tokens = [line.removesuffix("\r") for line in content.split("\n") if line.strip()]
+        if not tokens:
+            raise reject("path", expected, f"{str(path)!r}, which is empty")
+        if len(set(tokens)) < len(tokens):
+            raise reject("path", f"{expected}, no token twice", f"{str(path)!r} with a token on two lines")
+        return cls.word_piece(tokens)
+
+    def cut(self, words: Sequence[str]) -> list[tuple[str, ...]]:
+        """The pieces of each word."""
+        encodings = self.tokenizer.encode_batch(list(words), add_special_tokens=False)
+        return [tuple(encoding.tokens) for encoding in encodings]
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The `tokenizers.Tokenizer`."""
+        try:
+            tokenizer = _tokenizers().Tokenizer.from_str(self.content)
+        except ImportError:
+            raise
+        except Exception as problem:  # the package raises bare Exception
+            reason = (str(problem) or type(problem).__name__).splitlines()[0]
+            expected = "a tokenizer that the package tokenizers has saved as JSON"
+            raise reject("content", expected, f"one it refuses ({reason})") from problem
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def __repr__(self) -> str:
+        return f"SubwordTokenizer({self.tokenizer.get_vocab_size()} pieces)"
+
+
+def _tokenizers() -> Any:
+    try:
+        return import_module("tokenizers")
+    except ImportError as problem:
+        raise missing_extra("tokenizers", "text", "Cutting words into pieces") from problem
+
+
+# ---- the pipeline
+
+
+class TokenizedTexts(NamedTuple):
+    """All tokens of all texts: text i holds `names[ids[t]]` for t in `offsets[i]:offsets[i + 1]`."""
+
+    names: list[str]
+    ids: IntArray  # (n_positions,)
+    offsets: IntArray  # (n_texts + 1,)
+
+    def renumbered(self, new_ids: IntArray) -> tuple[IntArray, IntArray]:
+        """(n_positions,) ids and offsets once name k has the id `new_ids[k]`; where that is negative the token is left out."""
+        ids = new_ids[self.ids]
+        kept = ids >= 0
+        return ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+
+
+@dataclass(frozen=True)
+class TextPipeline:
+    r"""How texts become sequences of token ids: clean, leave out stop words, stem, cut into pieces, leave out rare tokens.
+
+    .. math:: \text{text} \mapsto X_i = (x_{i1}, \dots, x_{iT_i}), \quad x_{it} \in \mathcal S = \{s : \text{count}(s) \ge m\}
+
+    Args:
+        cleaning: what counts as a word and how it is written.
+        stop_words: words to leave out; None keeps all.
+        stemming: `Snowball("english")` cuts words to their stems; None leaves them whole.
+        pieces: `SubwordTokenizer.from_file(path)` cuts stems into pieces; None keeps them whole.
+        min_count: tokens that occur less often than this in all texts together are left out.
+        empty: what to do with a text that loses all its tokens: "refuse" names it, "drop" leaves it out and lists it.
+
+    Every step is a function of single words, so it is done once for each distinct word. `paper_pipeline` has the settings of paper B.
+    """
+
+    cleaning: Cleaning = field(default_factory=Cleaning)
+    stop_words: StopWords | None = field(default_factory=StopWords)
+    stemming: Snowball | None = None
+    pieces: SubwordTokenizer | None = None
+    min_count: int = 50
+    empty: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cleaning, Cleaning):
+            raise reject("cleaning", "a Cleaning", type(self.cleaning).__name__)
+        if not isinstance(self.stop_words, StopWords | None):
+            raise reject("stop_words", "StopWords, or None to keep all", type(self.stop_words).__name__)
+        for argument, method in (("stemming", "stems"), ("pieces", "cut")):
+            value = getattr(self, argument)
+            if value is not None and not callable(getattr(value, method, None)):
+                raise reject(argument, f"an object with the method {method}, or None", type(value).__name__)
+        whole_number(self.min_count, "min_count", at_least=1)
+        if not isinstance(self.empty, str) or self.empty not in ("refuse", "drop"):
+            raise reject("empty", '"refuse" or "drop"', repr(self.empty))
+
+    def fit(self, texts: Sequence[str], progress: Progress | None = None) -> Vocabulary:
+        """The tokens that occur at least `min_count` times in the texts."""
+        return self._vocabulary(self.tokenize(texts, progress), None)
+
+    def encode(
+        self, texts: Sequence[str], y: Any, *, counted: Any = None, progress: Progress | None = None
+    ) -> EncodedTexts:
+        """Find the vocabulary of the texts and encode them by it, reading them once.
+
+        Args:
+            texts: n_texts strings. y: (n_texts,) labels, each -1 or +1.
+            counted: (n_texts,) True for the texts in which tokens are counted, e.g. those to train on; all by default.
+        Returns:
+            `data`, the labelled sequences, and `vocabulary`, whose `names[s]` is token s.
+        """
+        listed = as_texts(texts)
+        mask = None if counted is None else _mask(counted, len(listed))
+        labels = _signs(y, len(listed))
+        tokenized = self.tokenize(listed, progress)
+        vocabulary = self._vocabulary(tokenized, mask)
+        return vocabulary._encoded(*tokenized.renumbered(vocabulary._ids(tokenized.names)), labels)
+
+    def tokenize(self, texts: Sequence[str], progress: Progress | None = None) -> TokenizedTexts:
+        """All tokens of the texts, rare ones included."""
+        listed = as_texts(texts)
+        watcher = progress or Silence()
+        watcher.expect(len(listed))
+        index: defaultdict[str, int] = defaultdict()
+        index.default_factory = index.__len__  # a new word gets the next number
+        parts: list[IntArray] = []
+        for i, text in enumerate(listed):
+            found = self.cleaning.words(text)
+            parts.append(np.fromiter(map(index.__getitem__, found), dtype=np.int32, count=len(found)))
+            if i % _PROGRESS_STRIDE == _PROGRESS_STRIDE - 1:
+                watcher.advance(_PROGRESS_STRIDE)
+        watcher.advance(len(listed) % _PROGRESS_STRIDE)
+        word_offsets = _offsets([len(part) for part in parts])
+        words = np.concatenate(parts)  # (n_words,) numbers of distinct words
+        names, ids, starts = _flatten(self.tokens_of(list(index)))
+        sizes = np.diff(starts)[words]  # tokens of each word in the texts
+        words, sizes_kept = words[sizes > 0], sizes[sizes > 0]
+        ends = np.cumsum(sizes_kept)
+        position = np.repeat(starts[words] - ends + sizes_kept, sizes_kept) + np.arange(int(sizes_kept.sum()))
+        return TokenizedTexts(names, ids[position], _offsets(sizes)[word_offsets])
+
+    def tokens_of(self, words: Sequence[str]) -> list[tuple[str, ...]]:
+        """What each word becomes: no token, one, or several."""
+        forms = [self.cleaning.normalize(word) for word in words]
+        parts = {form: self._parts(form) for form in dict.fromkeys(forms)}
+        whole = list(dict.fromkeys(part for several in parts.values() for part in several))
+        stems = self.stemming.stems(whole) if self.stemming else whole
+        distinct = list(dict.fromkeys(stems))
+        pieces = (
+            dict(zip(distinct, self.pieces.cut(distinct), strict=True)) if self.pieces else {s: (s,) for s in distinct}
+        )
+        of_part = {part: pieces[stem] for part, stem in zip(whole, stems, strict=True)}
+        return [tuple(piece for part in parts[form] for piece in of_part[part]) for form in forms]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON holds them; `from_dict` gives the pipeline back."""
+        stop = self.stop_words
+        return {
+            "cleaning": asdict(self.cleaning),
+            "stop_words": stop and {"words": sorted(stop.words), "keep_negations": stop.keep_negations},
+            "stemming": self.stemming and asdict(self.stemming),
+            "pieces": self.pieces and {"content": self.pieces.content},
+            "min_count": int(self.min_count),
+            "empty": self.empty,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> TextPipeline:
+        """The pipeline that `to_dict` described."""
+        try:
+            stop, stem, pieces = saved["stop_words"], saved["stemming"], saved["pieces"]
+            return cls(
+                Cleaning(**saved["cleaning"]),
+                StopWords(frozenset(stop["words"]), stop["keep_negations"]) if stop else None,
+                Snowball(**stem) if stem else None,
+                SubwordTokenizer(pieces["content"]) if pieces else None,
+                saved["min_count"],
+                saved["empty"],
+            )
+        except (KeyError, TypeError, AttributeError, IndexError) as problem:
+            raise reject("saved", "the settings of a text pipeline, as to_dict writes them", repr(problem)) from problem
+
+    def _parts(self, form: str) -> tuple[str, ...]:
+        """What is left of a word in its written form when stop words are gone."""
+        if form == "'":  # a punctuation mark that was kept
+            return (form,)
+        if self.stop_words is None:
+            return tuple(filter(None, form.split("'")))
+        return self.stop_words.remaining(form)
+
+    def _vocabulary(self, tokenized: TokenizedTexts, counted: BoolArray | None) -> Vocabulary:
+        names, ids, offsets = tokenized
+        counts = np.bincount(
+            ids if counted is None else ids[np.repeat(counted, np.diff(offsets))], minlength=len(names)
+        )
+        kept = sorted(np.flatnonzero(counts >= self.min_count).tolist(), key=lambda k: (-counts[k], names[k]))
+        if not kept:
+            n_texts = len(offsets) - 1 if counted is None else int(counted.sum())
+            got = f"{n_texts} whose most frequent token occurs {int(counts.max(initial=0))} times"
+            remedy = "Give more texts, or a pipeline with a smaller min_count."
+            raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
+        return Vocabulary(self, tuple(names[k] for k in kept), counts[kept])
+
+
+def paper_pipeline(pieces: SubwordTokenizer, *, empty: str = "refuse") -> TextPipeline:
+    """The preprocessing of paper B, Appendix E: no punctuation, no stop words, stems, BERT's pieces, tokens that occur 50 times."""
+    return TextPipeline(stemming=Snowball("english"), pieces=pieces, min_count=50, empty=empty)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Vocabulary:
+    """The tokens that a pipeline keeps, most frequent first: `names[s]` is token s and `counts[s]` how often it occurred."""
+
+    pipeline: TextPipeline
+    names: tuple[str, ...]
+    counts: IntArray
+
+    def encode(self, texts: Sequence[str], y: Any, progress: Progress | None = None) -> EncodedTexts:
+        """Labelled sequences of these texts; tokens outside the vocabulary are left out."""
+        listed = as_texts(texts)
+        labels = _signs(y, len(listed))
+        return self._encoded(*self.positions(listed, progress), labels)
+
+    def positions(self, texts: Sequence[str], progress: Progress | None = None) -> tuple[IntArray, IntArray]:
+        """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
+        tokenized = self.pipeline.tokenize(texts, progress)
+        return tokenized.renumbered(self._ids(tokenized.names))
+
+    def spans(self, text: str) -> list[tuple[int, int, list[int]]]:
+        """For each word of one text that has tokens: where it starts, where it ends, and their ids."""
+        spans = self.pipeline.cleaning.spans(text)
+        tokens = self.pipeline.tokens_of([text[start:end] for start, end in spans])
+        known = self._index
+        ids = [[known[name] for name in names if name in known] for names in tokens]
+        return [(start, end, several) for (start, end), several in zip(spans, ids, strict=True) if several]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} tokens, {int(self.counts.sum())} occurrences)"
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: s for s, name in enumerate(self.names)}
+
+    def _ids(self, names: list[str]) -> IntArray:
+        """The id of each name, -1 for a name outside the vocabulary."""
+        return np.array([self._index.get(name, -1) for name in names], dtype=np.int64)
+
+    def _encoded(self, tokens: IntArray, offsets: IntArray, labels: FloatArray) -> EncodedTexts:
+        lengths = np.diff(offsets)
+        kept = np.flatnonzero(lengths)
+        expected = "reviews that keep at least one token"
+        if len(kept) < len(lengths) and self.pipeline.empty == "refuse":
+            empty = np.flatnonzero(lengths == 0)
+            more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+            remedy = 'Use empty="drop" to leave them out.'
+            raise reject("texts", expected, f"none in the review at index {int(empty[0])}{more}", remedy)
+        if not len(kept):
+            raise reject("texts", expected, f"none in any of {len(lengths)}")
+        data = LabelledSequences.of_positions(tokens, _offsets(lengths[kept]), labels[kept], len(self))
+        return EncodedTexts(data, self, kept)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class EncodedTexts:
+    """Texts as token ids: sample i of `data` is the text at index `kept[i]` of those given.
+
+    `encode_reviews` adds what the source says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part `split[i]` where
+    there are parts, and `left_out` counts what the reader and the pipeline left out.
+    """
+
+    data: LabelledSequences
+    vocabulary: Vocabulary
+    kept: IntArray
+    classes: tuple[str, str] = ("-1", "+1")
+    split: npt.NDArray[np.str_] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The token that each id stands for."""
+        return self.vocabulary.names
+
+    def __repr__(self) -> str:
+        return f"EncodedTexts({self.data!r})"
+
+
+def encode_reviews(
+    source: ReviewSource, pipeline: TextPipeline, *, count_in: str | None = None, progress: Progress | None = None
+) -> EncodedTexts:
+    """Read and encode the reviews of a source.
+
+    Args:
+        source: where the reviews are, e.g. `review_source(path)`.
+        pipeline: how they are encoded.
+        count_in: the part in which tokens are counted, e.g. "train"; all reviews by default.
+        progress: hears of every review read.
+    """
+    if not callable(getattr(source, "read", None)):
+        raise reject("source", "where reviews are read from, e.g. review_source(path)", type(source).__name__)
+    if not isinstance(pipeline, TextPipeline):
+        raise reject("pipeline", "a TextPipeline", type(pipeline).__name__)
+    reviews = source.read()
+    counted = None if count_in is None else reviews.in_part(count_in, "count_in")
+    encoded = pipeline.encode(reviews.texts, reviews.y, counted=counted, progress=progress)
+    n_empty = len(reviews) - len(encoded.kept)
+    return EncodedTexts(
+        encoded.data,
+        encoded.vocabulary,
+        encoded.kept,
+        reviews.classes,
+        None if reviews.split is None else reviews.split[encoded.kept],
+        dict(reviews.left_out) | ({"no token left": n_empty} if n_empty else {}),
+    )
+
+
+# ---- words and pairs
+
+
+class Span(NamedTuple):
+    """A stretch `text[start:end]` and the tokens that it is part of; `shares` of one occurrence of each belong to it."""
+
+    start: int
+    end: int
+    tokens: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class WordsAndPairs:
+    """Tokens of texts: the words of a vocabulary, then the pairs of them that follow one another often enough.
+
+    `pairs` (n_pairs, 2) are word ids in ascending order; token `len(vocabulary) + k` is pair k. A pair is two words that stand next to
+    each other once words outside the vocabulary are left out.
+    """
+
+    vocabulary: Vocabulary
+    pairs: IntArray
+
+    @classmethod
+    def fit(
+        cls, texts: Any, y: FloatArray, pipeline: TextPipeline, pair_count: int, progress: Progress | None = None
+    ) -> tuple[WordsAndPairs, LabelledSequences, IntArray]:
+        """The tokens of texts, the texts as sequences of them, and the indices of the texts that kept a token.
+
+        Args:
+            texts, y: with labels of ±1. pipeline: how words are found and which are kept.
+            pair_count: pairs that occur this often become tokens; 0 for none.
+        """
+        with _renamed_argument("texts", "X"):
+            encoded = pipeline.encode(texts, y, progress=progress)
+        words, data = encoded.vocabulary, encoded.data
+        pairs = np.empty((0, 2), dtype=np.int64)
+        if pair_count:
+            keys, counts = np.unique(_neighbours(data.tokens, data.offsets, len(words))[0], return_counts=True)
+            most = max(MAX_TOKENS - len(words), 0)
+            if int(np.sum(counts >= pair_count)) > most:
+                pair_count = max(pair_count, int(np.sort(counts)[::-1][most]) + 1)
+            chosen = keys[counts >= pair_count]
+            pairs = np.column_stack([chosen // len(words), chosen % len(words)])
+        tokens = cls(words, pairs)
+        with_pairs = tokens._with_pairs(data.tokens, data.offsets)
+        return tokens, LabelledSequences.of_positions(*with_pairs, data.y, len(tokens)), encoded.kept
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """(n_tokens,) what each token is called; a pair is its two words with a blank between them."""
+        words = self.vocabulary.names
+        return (*words, *(f"{words[left]} {words[right]}" for left, right in self.pairs.tolist()))
+
+    def __len__(self) -> int:
+        return len(self.vocabulary) + len(self.pairs)
+
+    def __repr__(self) -> str:
+        return f"WordsAndPairs({len(self.vocabulary)} words, {len(self.pairs)} pairs)"
+
+    def positions(self, texts: Any) -> tuple[IntArray, IntArray]:
+        """Tokens of all texts in one array, and where each text starts; a text may have none."""
+        with _renamed_argument("texts", "X"):
+            return self._with_pairs(*self.vocabulary.positions(texts))
+
+    def spans(self, text: str) -> list[Span]:
+        """The words of one text that have tokens; a pair is shared by the words it joins."""
+        words = self.vocabulary.spans(text)
+        ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
+        word_of = [k for k, (_, _, several) in enumerate(words) for _ in several]
+        tokens = [list(several) for _, _, several in words]
+        shares = [[1.0] * len(several) for several in tokens]
+        keys, _ = _neighbours(ids, np.array([0, len(ids)]), len(self.vocabulary))
+        for t, pair in enumerate(self._pair_of(keys).tolist()):
+            for k in (word_of[t], word_of[t + 1]) if pair >= 0 else ():
+                tokens[k].append(len(self.vocabulary) + pair)
+                shares[k].append(0.5)
+        return [Span(start, end, tuple(tokens[k]), tuple(shares[k])) for k, (start, end, _) in enumerate(words)]
+
+    def _with_pairs(self, words: IntArray, offsets: IntArray) -> tuple[IntArray, IntArray]:
+        """Word ids with the tokens of their pairs added behind each text's words."""
+        if not len(self.pairs):
+            return words.astype(np.int64), offsets
+        keys, sample = _neighbours(words, offsets, len(self.vocabulary))
+        pair = self._pair_of(keys)
+        pair, sample = pair[pair >= 0], sample[pair >= 0]
+        added = _offsets(np.bincount(sample, minlength=len(offsets) - 1))
+        tokens = np.empty(len(words) + len(pair), dtype=np.int64)
+        tokens[np.arange(len(words)) + np.repeat(added[:-1], np.diff(offsets))] = words
+        tokens[np.arange(len(pair)) + offsets[sample + 1]] = len(self.vocabulary) + pair
+        return tokens, offsets + added
+
+    def _pair_of(self, keys: IntArray) -> IntArray:
+        """Which pair has each of these numbers, -1 where none has."""
+        if not len(self.pairs):
+            return np.full(len(keys), -1)
+        known = self.pairs @ np.array([len(self.vocabulary), 1])
+        k = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[k] == keys, k, -1)
+
+
+@dataclass(frozen=True)
+class PlainIds:
+    """Token ids that are their own tokens: neither counted out nor paired. Ids that training never met are left out."""
+
+    n_tokens: int
+
+    @classmethod
+    def fit(cls, sequences: Any, y: FloatArray) -> tuple[PlainIds, LabelledSequences, IntArray]:
+        """As `WordsAndPairs.fit`, for token ids."""
+        with _renamed_argument("sequences", "X"):
+            data = LabelledSequences(sequences, y)
+        return cls(data.n_vocabulary), data, np.arange(len(data))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(n_tokens,) each id in digits."""
+        return tuple(map(str, range(self.n_tokens)))
+
+    def __len__(self) -> int:
+        return self.n_tokens
+
+    def positions(self, sequences: Any) -> tuple[IntArray, IntArray]:
+        """Tokens of all sequences in one array, and where each starts."""
+        with _renamed_argument("sequences", "X"):
+            tokens, offsets = flat_sequences(sequences)
+        kept = (tokens >= 0) & (tokens < self.n_tokens)
+        return tokens[kept], _offsets(kept)[offsets]
+
+    def spans(self, sequence: Any) -> list[Span]:
+        """The known ids of one sequence; `start` counts positions."""
+        ids = flat_sequences([sequence])[0].tolist()
+        return [Span(t, t + 1, (s,), (1.0,)) for t, s in enumerate(ids) if 0 <= s < self.n_tokens]
+
+
+@contextmanager
+def _renamed_argument(inner: str, outer: str) -> Iterator[None]:
+    """Errors about the argument `inner` of what is called name the argument `outer` that users gave."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
+
+
+def _neighbours(words: IntArray, offsets: IntArray, n_words: int) -> tuple[IntArray, IntArray]:
+    """A number for every two neighbouring words of one text, left · n_words + right, and the text each stands in."""
+    sample = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    same = sample[1:] == sample[:-1]
+    keys = words[:-1].astype(np.int64) * n_words + words[1:]
+    return keys[same], sample[1:][same]
+
+
+# ---- arrays and arguments
+
+
+def _offsets(lengths: Any) -> IntArray:
+    """(n + 1,) where each of n consecutive stretches of these lengths starts, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _flatten(several: list[tuple[str, ...]]) -> tuple[list[str], IntArray, IntArray]:
+    """The distinct names, all names in one array of their indices, and where each group starts."""
+    index: dict[str, int] = {}
+    flat = [index.setdefault(name, len(index)) for names in several for name in names]
+    return list(index), np.array(flat, dtype=np.int64), _offsets([len(names) for names in several])
+
+
+def as_texts(texts: Any) -> list[str]:
+    """`texts` as a list of strings."""
+    expected = "a list of strings, one for each review"
+    if isinstance(texts, str | bytes):
+        raise reject("texts", expected, "one string", "Put it into a list.")
+    if isinstance(texts, Mapping | Set) or hasattr(texts, "columns"):
+        remedy = "Give the texts themselves, in the order of their labels."
+        raise reject("texts", expected, type(texts).__name__, remedy)
+    try:
+        listed = list(texts)
+    except TypeError as problem:
+        raise reject("texts", expected, type(texts).__name__) from problem
+    if not listed:
+        raise reject("texts", "at least one review", "none")
+    for i, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise reject("texts", expected, f"{type(text).__name__} at index {i}")
+    return listed
+
+
+def _strings(words: Any, argument: str) -> tuple[str, ...]:
+    """`words` as strings; a single string is not a list of words."""
+    if isinstance(words, str | bytes) or not isinstance(words, Iterable) or not getattr(words, "ndim", 1):
+        raise reject(argument, "a list of words", repr(words)[:60] if isinstance(words, str) else type(words).__name__)
+    listed = tuple(words)
+    for word in listed:
+        if not isinstance(word, str):
+            raise reject(argument, "a list of words, which are strings", f"{type(word).__name__} among them")
+    return listed
+
+
+def _signs(y: Any, n_texts: int) -> FloatArray:
+    expected = f"labels, each -1 or +1, of shape ({n_texts},)"
+    labels = array_of_any(y, "y", expected)
+    if labels.shape != (n_texts,):
+        raise reject("y", expected, f"shape {labels.shape}")
+    wrong = np.flatnonzero(~np.isin(labels, (-1, 1)))
+    if len(wrong):
+        got = f"{labels[wrong[0]]!r} at index {wrong[0]}"
+        raise reject("y", "labels, each -1 or +1", got, "two_classes maps other labels to them.")
+    return labels.astype(np.float64)
+
+
+def _mask(counted: Any, n_texts: int) -> BoolArray:
+    expected = f"booleans of shape ({n_texts},)"
+    mask = array_of_any(counted, "counted", expected)
+    if mask.shape != (n_texts,) or mask.dtype != bool:
+        raise reject("counted", expected, f"shape {mask.shape} with dtype {mask.dtype}")
+    return mask

@@ -1,0 +1,321 @@
+"""Texts to token ids: against the same steps done word by word, and against WordPiece's definition."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError, MissingExtra
+from marginlens.text import (
+    Cleaning,
+    ReviewPart,
+    ReviewTable,
+    Snowball,
+    StopWords,
+    SubwordTokenizer,
+    TextPipeline,
+    encode_reviews,
+    paper_pipeline,
+)
+from marginlens.text import vectorize as module
+
+# ---- words
+
+
+def written(text, cleaning=None):
+    cleaning = cleaning or Cleaning()
+    return [cleaning.normalize(word) for word in cleaning.words(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A film.<br /><br />Great!", ["a", "film", "great"]),
+        ("one<BR>two</p>three <i>four</i>", ["one", "two", "three", "four"]),
+        ("salt &amp; pepper&#8230;&quot;yes&quot;", ["salt", "pepper", "yes"]),
+        ("I <3 this, a > b < c", ["i", "3", "this", "a", "b", "c"]),
+        ("<sigh> again", ["sigh", "again"]),
+        ("don't 'quote' rock'n'roll' 10/10", ["don't", "quote", "rock'n'roll", "10", "10"]),
+        ("don\u2019t caf\u00e9 na\u0308ive", ["don't", "cafe", "naive"]),
+        ("gar\u00e7on Vi\u1ec7t \u0218tef\u0103nescu \u0105\u1e2b", ["garcon", "viet", "stefanescu", "ah"]),
+        ("snake_case well-made", ["snake", "case", "well", "made"]),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 \u092e", ["\u0939\u093f\u0928\u094d\u0926\u0940", "\u092e"]),
+        ("\ud55c\uad6d \uc601\ud654", ["\ud55c\uad6d", "\uc601\ud654"]),
+        ("\u304c\u3063\u3053\u3046 \u30ab\u3099", ["\u304c\u3063\u3053\u3046", "\u30ac"]),
+        ("\u0628\u064e\u064a\u0652\u062a \u05e9\u05b8\u05dc", ["\u0628\u064a\u062a", "\u05e9\u05dc"]),
+        ("1\ufe0f\u20e3 \u2764\ufe0f", ["1"]),
+        ("\x85\u2014...", []),
+    ],
+)
+def test_words(text, words):
+    assert written(text) == words
+
+
+def test_what_is_kept_by_name():
+    assert written("Wow!<b>", Cleaning(keep_punctuation=True)) == ["wow", "!"]
+    assert written("a_b \u2014", Cleaning(keep_punctuation=True)) == ["a", "_", "b", "\u2014"]
+    assert written("Wow <b>", Cleaning(keep_markup=True)) == ["wow", "b"]
+    assert written("Wow", Cleaning(keep_case=True)) == ["Wow"]
+    assert written("Cafe\u0301", Cleaning(keep_accents=True)) == ["caf\u00e9"]
+    for stop_words in (StopWords(), None):
+        assert "'" in TextPipeline(Cleaning(keep_punctuation=True), stop_words, min_count=1).fit(["'film' don't"]).names
+
+
+@pytest.mark.parametrize(
+    "text", ["A film.<br />Isn't it &amp; so?", "Ünder_neath <i>na\u0308ive</i> don\u2019t \u0130!"]
+)
+@pytest.mark.parametrize("keep_punctuation", [False, True])
+def test_spans_are_where_the_words_stand(text, keep_punctuation):
+    cleaning = Cleaning(keep_punctuation=keep_punctuation)
+    assert [text[start:end] for start, end in cleaning.spans(text)] == cleaning.words(text) != []
+
+
+def test_stop_words_and_negations():
+    left = {word: StopWords().remaining(word) for word in ("the", "he's", "movie's", "not", "don't", "dont", "film")}
+    assert left == {"movie's": ("movie",), "film": ("film",)} | dict.fromkeys(
+        ("the", "he's", "not", "don't", "dont"), ()
+    )
+    for word in ("not", "don't", "isn't", "wouldnt", "Can't"):
+        assert StopWords(keep_negations=True).remaining(word) == ("not",)
+    assert StopWords(frozenset({"film"})).remaining("don't") == ("don", "t")
+    assert all(word == word.lower() and word.isalpha() for word in module.ENGLISH)
+    assert {"never", "nothing", "without", "good", "like"}.isdisjoint(module.ENGLISH)
+
+
+def test_stems():
+    pytest.importorskip("snowballstemmer")
+    assert Snowball().stems(["movies", "loving", "generously"]) == ["movi", "love", "generous"]
+    assert Snowball("german").stems(["katzen"]) == ["katz"]
+    with pytest.raises(InputError, match=r"a Snowball stemmer \(.*english.*\); got 'klingon'"):
+        Snowball("klingon").stems(["a"])
+
+
+# ---- subwords
+
+VOCABULARY = ["[UNK]", "a", "b", "ab", "bab", "##a", "##b", "##ba", "##aab", "un", "##able", "c"]
+
+
+def greedy(word, known):
+    """WordPiece's definition: the longest first piece that is known, then the same for the rest."""
+    mark, pieces = "", []
+    while word:
+        ends = [k for k in range(1, len(word) + 1) if mark + word[:k] in known]
+        if not ends:
+            return ("[UNK]",)
+        pieces.append(mark + word[: max(ends)])
+        word, mark = word[max(ends) :], "##"
+    return tuple(pieces)
+
+
+def test_word_piece_takes_the_longest_piece_first(tmp_path):
+    rng = np.random.default_rng(3)
+    words = ["".join(rng.choice(list("aabbc"), size=rng.integers(1, 9))) for _ in range(400)] + ["unable", "ab"]
+    pieces = SubwordTokenizer.word_piece(VOCABULARY)
+    assert pieces.cut(words) == [greedy(word, set(VOCABULARY)) for word in words]
+    assert pieces.cut(["a" * 100, "a" * 101]) == [("a",) + ("##a",) * 99, ("[UNK]",)]
+    assert SubwordTokenizer.word_piece(VOCABULARY[1:]).cut(["z"]) == [("[UNK]",)]
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(VOCABULARY).encode() + b"\r\n")
+    assert SubwordTokenizer.from_file(tmp_path / "vocab.txt") == pieces
+
+
+def test_a_saved_tokenizer_is_used_without_truncation_padding_and_special_tokens(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    ids = {name: k for k, name in enumerate(VOCABULARY)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=4, pad_token="[UNK]")
+    special = [("[UNK]", 0)]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="[UNK] $A", special_tokens=special)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    saved = SubwordTokenizer.from_file(tmp_path / "tokenizer.json")
+    assert saved.cut(["unable", "aaaa"]) == SubwordTokenizer.word_piece(VOCABULARY).cut(["unable", "aaaa"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("v.txt", b"\n\n"), ("v.txt", b"a\nb\na\n"), ("v.txt", b"a\xff\n"), ("t.json", b"{"), ("t.json", b'{"model": 3}')],
+)
+def test_files_without_a_tokenizer_are_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match="tokenizer"):
+        SubwordTokenizer.from_file(tmp_path / name)
+    for path in (tmp_path, tmp_path / "missing.txt", None):
+        with pytest.raises(InputError, match="'path' argument"):
+            SubwordTokenizer.from_file(path)
+
+
+def test_absent_packages_are_named(monkeypatch):
+    pieces = SubwordTokenizer.word_piece(VOCABULARY)
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    monkeypatch.setitem(__import__("sys").modules, "snowballstemmer", None)
+    with pytest.raises(MissingExtra, match=r"package tokenizers: install it with pip install 'marginlens\[text\]'"):
+        pieces.cut(["a"])
+    with pytest.raises(MissingExtra, match="package snowballstemmer"):
+        Snowball().stems(["films"])
+
+
+# ---- the pipeline
+
+LEXICON = ["good", "bad", "film's", "don't", "the", "not", "Loving", "loved", "movies", "movie", "isn't", "of"]
+LEXICON += ["plot", "plots", "caf\u00e9", "acting", "actor", "xyz"]
+PIECES = SubwordTokenizer.word_piece(
+    ["[UNK]", "good", "bad", "film", "mo", "##vi", "love", "lov", "plot", "act", "##or", "cafe", "x", "not"]
+)
+PIPELINES = [
+    TextPipeline(min_count=3),
+    TextPipeline(stop_words=None, min_count=1),
+    TextPipeline(stop_words=StopWords(keep_negations=True), pieces=PIECES, min_count=40),
+    TextPipeline(cleaning=Cleaning(keep_case=True, keep_punctuation=True), min_count=90),
+    paper_pipeline(PIECES),
+]
+
+
+def random_texts(n_texts, seed=0):
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(LEXICON, size=rng.integers(1, 30))) + ".<br />Film!" for _ in range(n_texts)]
+    return texts, np.where(rng.random(n_texts) < 0.5, -1.0, 1.0)
+
+
+def by_hand(pipeline, text):
+    """The tokens of one text, word after word."""
+    tokens = []
+    for word in pipeline.cleaning.words(text):
+        form = pipeline.cleaning.normalize(word)
+        for part in pipeline.stop_words.remaining(form) if pipeline.stop_words else form.split("'"):
+            stem = pipeline.stemming.stems([part])[0] if pipeline.stemming else part
+            tokens += pipeline.pieces.cut([stem])[0] if pipeline.pieces else (stem,)
+    return tokens
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=range(5))
+def test_every_token_as_by_hand(pipeline):
+    if pipeline.stemming:
+        pytest.importorskip("snowballstemmer")
+    texts, y = random_texts(120)
+    expected = [by_hand(pipeline, text) for text in texts]
+    counts = Counter(token for tokens in expected for token in tokens)
+    kept = {token for token, count in counts.items() if count >= pipeline.min_count}
+    encoded = pipeline.encode(texts, y)
+    assert set(encoded.names) == kept
+    assert encoded.vocabulary.counts.tolist() == sorted((counts[name] for name in kept), reverse=True)
+    assert encoded.vocabulary.counts.tolist() == [counts[name] for name in encoded.names]
+    for i, tokens in enumerate(expected):
+        ids, label = encoded.data[i]
+        assert [encoded.names[s] for s in ids] == [token for token in tokens if token in kept]
+        assert label == y[i]
+    again = pipeline.fit(texts).encode(texts, y)
+    assert np.array_equal(again.data.tokens, encoded.data.tokens)
+    assert TextPipeline.from_dict(json.loads(json.dumps(pipeline.to_dict()))) == pipeline
+
+
+def test_new_texts_keep_only_known_tokens():
+    vocabulary = TextPipeline(min_count=2).fit(["good good bad bad bad rare"])
+    assert vocabulary.names == ("bad", "good")
+    tokens, offsets = vocabulary.positions(["rare", "Good, bad rare GOOD", "bad"])
+    assert (tokens.tolist(), offsets.tolist()) == ([1, 0, 1, 0], [0, 0, 3, 4])
+
+
+def test_tokens_counted_in_some_texts_only():
+    texts, pipeline = ["good bad", "good bad", "good odd odd odd"], TextPipeline(min_count=2)
+    encoded = pipeline.encode(texts, [1, -1, 1], counted=np.array([True, True, False]))
+    assert encoded.names == ("bad", "good")
+    assert encoded.vocabulary.counts.tolist() == [2, 2]
+    assert encoded.data[2][0].tolist() == [1]
+    with pytest.raises(InputError, match=r"booleans of shape \(3,\); got shape \(2,\)"):
+        pipeline.encode(texts, [1, -1, 1], counted=np.array([True, False]))
+
+
+def test_spans_point_at_the_words_of_tokens():
+    vocabulary = TextPipeline(pieces=PIECES, min_count=1).fit(["movi good plot"])
+    text = "The <b>Plot</b> of this movi is GOOD."
+    spans = vocabulary.spans(text)
+    found = [(text[start:end], [vocabulary.names[s] for s in ids]) for start, end, ids in spans]
+    assert found == [("Plot", ["plot"]), ("movi", ["mo", "##vi"]), ("GOOD", ["good"])]
+    assert [s for *_, ids in spans for s in ids] == vocabulary.positions([text])[0].tolist()
+
+
+def test_texts_without_tokens():
+    texts, y = ["good", "the of", "bad", "!!!"], [1, 1, -1, -1]
+    with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use empty=\"drop\""):
+        TextPipeline(min_count=1).encode(texts, y)
+    encoded = TextPipeline(min_count=1, empty="drop").encode(texts, y)
+    assert encoded.kept.tolist() == [0, 2]
+    assert [encoded.names[encoded.data[i][0][0]] for i in range(2)] == ["good", "bad"]
+    assert encoded.data.y.tolist() == [1.0, -1.0]
+    with pytest.raises(InputError, match="none in any of 1"):
+        encoded.vocabulary.encode(["other"], [1])
+
+
+def test_progress_hears_of_every_text():
+    class Heard:
+        total, done = 0, 0
+
+        def expect(self, total):
+            self.total += total
+
+        def advance(self, units=1):
+            self.done += units
+
+    heard = Heard()
+    TextPipeline().fit(["good"] * 1_234, progress=heard)
+    assert heard.total == heard.done == 1_234
+
+
+@pytest.mark.parametrize(
+    ("texts", "y", "says"),
+    [
+        ("good", [1], "'texts'.*got one string"),
+        ([], [], "'texts'.*got none"),
+        (["good", None], [1, 1], "NoneType at index 1"),
+        ({"a", "b"}, [1, -1], "got set instead. Give the texts themselves"),
+        (["good"], [1, 1], r"'y'.*shape \(1,\); got shape \(2,\)"),
+        (["good", "bad"], [1, 0], "'y'.*0.* at index 1 instead. two_classes maps other labels"),
+        (["good", "bad good"], [1, -1], "a token that occurs 50 times; got 2 whose most frequent token occurs 2 times"),
+    ],
+)
+def test_texts_that_cannot_be_encoded_are_refused(texts, y, says):
+    with pytest.raises(InputError, match=says):
+        TextPipeline().encode(texts, y)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TextPipeline(cleaning=None),
+        lambda: TextPipeline(stop_words=["the"]),
+        lambda: TextPipeline(stemming="english"),
+        lambda: TextPipeline(pieces="bert.txt"),
+        lambda: TextPipeline(min_count=0),
+        lambda: TextPipeline(empty="keep"),
+        lambda: TextPipeline.from_dict({"min_count": 3}),
+        lambda: StopWords("the"),
+        lambda: StopWords([1]),
+        lambda: SubwordTokenizer.word_piece("abc"),
+        lambda: SubwordTokenizer.word_piece([]),
+        lambda: SubwordTokenizer("{").cut(["a"]),
+        lambda: Cleaning().words(None),
+        lambda: encode_reviews(None, TextPipeline()),
+        lambda: encode_reviews(ReviewTable("x"), None),
+    ],
+)
+def test_settings_of_another_kind_are_refused(make):
+    with pytest.raises(InputError, match=r"^The '\w+' argument must be"):
+        make()
+
+
+def test_reviews_of_a_source_are_encoded_with_their_parts(tmp_path):
+    (tmp_path / "r.csv").write_text(
+        "text,label,split\ngood film,1,train\n!!!,0,train\nbad film,0,train\nodd odd,0,test\n"
+    )
+    source, pipeline = ReviewTable(tmp_path / "r.csv"), TextPipeline(min_count=1, empty="drop")
+    encoded = encode_reviews(source, pipeline)
+    assert encoded.kept.tolist() == [0, 2, 3]
+    assert (encoded.split.tolist(), encoded.classes) == (["train", "train", "test"], ("0", "1"))
+    assert encoded.left_out == {"no token left": 1}
+    assert encode_reviews(source, replace(pipeline, min_count=2), count_in="train").names == ("film",)
+    with pytest.raises(InputError, match=r"'count_in'.*\('test', 'train'\); got 'dev'"):
+        encode_reviews(source, pipeline, count_in="dev")
+    held_out = encode_reviews(ReviewPart(source, "train"), pipeline)
+    assert set(held_out.split) == {"train"}
