@@ -214,7 +214,7 @@ def write_pages(root: Path) -> None:
 
 def write_picture(root: Path) -> None:
     """Draw the README's picture: the first figure of the claim it shows."""
-    from marginlens.report.figures import png
+    from marginlens.plotting.files import png
 
     claim = catalogue.claim(PICTURED_CLAIM)
     figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Silence())).values()))

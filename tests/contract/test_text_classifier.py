@@ -17,10 +17,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as sk
 
 from made_up_reviews import BAD, FILLER, GOOD, reviews
-from marginlens.colours import GLOBAL, LOCAL
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
+from marginlens.plotting.style import GLOBAL, LOCAL
 from marginlens.progress import Silence
 from marginlens.text import TextPipeline
 from marginlens.text.classifier import (

@@ -10,8 +10,8 @@ from marginlens.directions import correlation
 from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, risk_gradient, softmax
 from marginlens.errors import InputError
 from marginlens.experiments.a_f5 import predicted_height
-from marginlens.experiments.drawing import misalignment
 from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.plotting import misalignment
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING

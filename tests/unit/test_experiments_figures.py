@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
 from marginlens.dynamics import NormalizedStep, descend, risk_gradient
-from marginlens.experiments import a_f1a, a_f1b, a_f1c, a_f2, a_f3, a_f4, a_f5, drawing, x_b
+from marginlens.experiments import a_f1a, a_f1b, a_f1c, a_f2, a_f3, a_f4, a_f5, x_b
 from marginlens.experiments.a_f5 import predicted_height
 from marginlens.experiments.a_f8 import _ends, _reaches, search
 from marginlens.experiments.claim import Effort, Silence
@@ -24,7 +25,7 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     exact = descend(data, v, step=NormalizedStep(0.1), n_steps=60, start=start)
     rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
     assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
-    assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
+    assert plotting.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
 
 
 def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
@@ -126,27 +127,27 @@ def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_ot
 
 
 def test_kept_steps_begin_densely_and_end_at_the_last():
-    steps = drawing.steps_to_keep(10_000, dense=100)
+    steps = plotting.steps_to_keep(10_000, dense=100)
     assert steps[:101] == list(range(101))
     assert steps[-1] == 10_000
     assert len(steps) < 200
-    assert drawing.steps_to_keep(7, dense=100) == list(range(8))
+    assert plotting.steps_to_keep(7, dense=100) == list(range(8))
 
 
 def test_paths_are_cut_where_they_leave_the_window():
     path = np.array([[0.0, 0.0], [0.5, 0.5], [2.0, 0.5], [0.5, 0.5]])
-    assert len(drawing.until_it_leaves(path, ((-1.0, 1.0), (-1.0, 1.0)))) == 2
-    assert len(drawing.until_it_leaves(path, ((-3.0, 3.0), (-3.0, 3.0)))) == 4
+    assert len(plotting.until_it_leaves(path, ((-1.0, 1.0), (-1.0, 1.0)))) == 2
+    assert len(plotting.until_it_leaves(path, ((-3.0, 3.0), (-3.0, 3.0)))) == 4
 
 
 def test_misalignment_resolves_what_one_minus_cosine_loses():
     tilted = np.array([1.0, 1e-9])
-    assert drawing.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
+    assert plotting.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(("selected", "lines"), [([0, 0, 0], 1), ([1, 0, 0], 0)])
 def test_a_separating_line_is_drawn_only_where_one_separates(selected, lines):
     data, _ = figure_1c()
-    _, (ax,) = drawing.figure()
-    drawing.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
+    _, (ax,) = plotting.figure()
+    plotting.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
     assert len(ax.lines) == lines

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from marginlens import plotting
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.dynamics import NormalizedStep, descend, risk, risk_gradient
-from marginlens.experiments import drawing, x_b, x_o
+from marginlens.experiments import x_b, x_o
 from marginlens.losses.margin import Logistic
 from marginlens.theory import locally_optimal_directions
 from tolerances import ROUNDING
@@ -66,7 +67,7 @@ def test_starts_that_went_nowhere_are_not_accounted_for():
 
 def test_the_disc_keeps_directions_and_the_order_of_norms():
     points = np.array([[0.0, 0.0], [3.0, 4.0], [30.0, 40.0]])
-    squeezed = drawing.log_radius(points)
+    squeezed = plotting.log_radius(points)
     np.testing.assert_allclose(np.linalg.norm(squeezed, axis=-1), np.log10([1.0, 6.0, 51.0]), atol=ROUNDING)
     np.testing.assert_allclose(squeezed[1] / squeezed[1, 0], [1.0, 4.0 / 3.0], rtol=ROUNDING)
 

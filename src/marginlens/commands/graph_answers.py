@@ -249,13 +249,12 @@ def fitted(answer: Answer, solution: GraphSolution) -> NextTokenAutomaton | str:
 
 def draw(answer: Answer, place: Path) -> None:
     """Write the picture of the shown graphs."""
+    from marginlens.plotting.files import write_figure
     from marginlens.plotting.graphs import draw_graphs
-    from marginlens.report import figures
 
     shown = [answer.graphs[k] for k in answer.shown]
     fig = draw_graphs(shown, answer.found.vocabulary.shown)
-    form = figures.svg if place.suffix.lower() == ".svg" else figures.png
-    write_whole(place, form(fig), "plot")
+    write_figure(place, fig)
 
 
 def save(answer: Answer, place: Path, held_out: float | None) -> None:

@@ -138,8 +138,8 @@ def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
         from marginlens.probe.pages.page import probe_page
 
         return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
+    from marginlens.plotting.files import png, svg
     from marginlens.probe.pages.checkpoint_page import checkpoint_page
-    from marginlens.report.figures import png, svg
 
     figure = found.draw()
     return {

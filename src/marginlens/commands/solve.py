@@ -69,7 +69,7 @@ def solve(
         for_sequences_only(drop=drop or None)
         data, v = read_problem(file)
         if plot is not None:
-            from marginlens.commands.plane import check_plot
+            from marginlens.plotting.problems import check_plot
 
             check_plot(data, plot)
         if selected is None:
@@ -82,7 +82,7 @@ def solve(
             rows = answers.solution_rows(found)
             problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
         if plot is not None:
-            from marginlens.commands.plane import draw_problems
+            from marginlens.plotting.problems import draw_problems
 
             draw_problems(plot, data, v, [one["solutions"] for one in problems])
         if as_json:

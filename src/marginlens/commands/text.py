@@ -24,7 +24,7 @@ from marginlens.errors import InputError, reject, whole_number
 from marginlens.progress import Progress
 
 if TYPE_CHECKING:
-    from marginlens.embeddings.picture import TokenPoints
+    from marginlens.plotting.tokens import TokenPoints
     from marginlens.text import Reviews, ReviewSource
     from marginlens.text.classifier import AttentionTextClassifier
 
@@ -155,14 +155,13 @@ def figure(
     """Draw every token's products with p and v against what its occurrences say about the label."""
     with one_sentence():
         from marginlens.commands.graph_answers import check_output
-        from marginlens.data.files import write_whole
-        from marginlens.embeddings.picture import draw_tokens
-        from marginlens.report import figures
+        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.tokens import draw_tokens
 
         check_output(plot, "plot", (".png", ".svg"))
         points, title = _read_points(source)
         fig = draw_tokens(points, title=title, n_names=names)
-        write_whole(plot, (figures.svg if plot.suffix.lower() == ".svg" else figures.png)(fig), "plot")
+        write_figure(plot, fig)
         typer.echo(f"The picture is at {plot}")
 
 
@@ -449,8 +448,8 @@ def _option_for_empty_texts() -> Iterator[None]:
 
 def _read_points(source: Path) -> tuple[TokenPoints, str]:
     """The tokens of a model, a training run or a kept run, and what to call them."""
-    from marginlens.embeddings.picture import TokenPoints
     from marginlens.embeddings.results import TABLE
+    from marginlens.plotting.tokens import TokenPoints
     from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
 
     if (source / SETTINGS_FILE).is_file():
@@ -473,7 +472,7 @@ def _read_points(source: Path) -> tuple[TokenPoints, str]:
 
 
 def _read_table(path: Path) -> TokenPoints:
-    from marginlens.embeddings.picture import TokenPoints
+    from marginlens.plotting.tokens import TokenPoints
 
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -75,7 +75,7 @@ def train(
 
         data, v = read_problem(file)
         if plot is not None:
-            from marginlens.commands.plane import check_plot
+            from marginlens.plotting.problems import check_plot
 
             check_plot(data, plot)
         choices = training.chosen(
@@ -84,7 +84,7 @@ def train(
         run, paths = training.descended(data, v, choices, keep_path=plot is not None)
         problems = training.compared(data, v, choices, run)
         if plot is not None:
-            from marginlens.commands.plane import draw_problems
+            from marginlens.plotting.problems import draw_problems
 
             best = answers.solution_rows(globally_optimal_direction(data.as_batch(), v))
             drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]

@@ -14,8 +14,8 @@ from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
 from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
-from marginlens.experiments.drawing import steps_to_keep
 from marginlens.losses.margin import Loss
+from marginlens.plotting import steps_to_keep
 from marginlens.report.terminal import Bars, console
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
 

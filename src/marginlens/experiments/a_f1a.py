@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import figure_1a
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import token_optimality
 
@@ -38,7 +38,7 @@ EXPECTED = {
     "smallest_rise_of_norm": Bound(low=0.0),
     "largest_late_fall": Bound(high=1e-12),
 }
-WINDOW: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
+WINDOW: plotting.Window = ((-3.3, 1.7), (-1.8, 3.2))
 
 
 def compute(effort: Effort, progress: Progress) -> Finding:
@@ -48,12 +48,12 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     data, v = figure_1a()
     best = token_optimality(data, v, data.optimal(v))
     start = np.array([(0.0, y) for y in HEIGHTS])
-    record = Record(drawing.steps_to_keep(n_steps, dense=1000))
+    record = Record(plotting.steps_to_keep(n_steps, dense=1000))
     run = descend(data.repeat(len(start)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=start, record=record)
     progress.advance()
     steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
     norm = np.linalg.norm(points, axis=-1)
-    corr = 1.0 - drawing.misalignment(points, best.direction)
+    corr = 1.0 - plotting.misalignment(points, best.direction)
     corr[norm == 0.0] = -1.0  # the start at 0 has no direction yet
     late, settled = steps >= 1000, steps >= 100
     fall = np.maximum.accumulate(corr, axis=1) - corr
@@ -89,7 +89,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "steps": steps,
         "points": points,
         "norm": norm,
-        "gap": drawing.misalignment(points, best.direction),
+        "gap": plotting.misalignment(points, best.direction),
     }
     return Finding(measured, numbers, arrays, note)
 
@@ -97,21 +97,21 @@ def compute(effort: Effort, progress: Progress) -> Finding:
 def draw(finding: Finding) -> dict[str, Figure]:
     """Paths among the tokens; distance from the predicted direction; norm."""
     at = finding.arrays
-    fig, plane, upper, lower = drawing.plane_and_curves()
-    colours = drawing.shades(len(HEIGHTS))
-    drawing.ray(plane, at["direction"], 20.0, color=drawing.GLOBAL, label="GMM direction")
-    drawing.common_separating_line(plane, at["keys"], [0], at["direction"], label="separating line")
+    fig, plane, upper, lower = plotting.plane_and_curves()
+    colours = plotting.shades(len(HEIGHTS))
+    plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
+    plotting.common_separating_line(plane, at["keys"], [0], at["direction"], label="separating line")
     for colour, path in zip(colours, at["points"], strict=True):
-        inside = drawing.until_it_leaves(path, WINDOW)
-        drawing.arrowed_path(plane, inside, color=colour)
-        drawing.starts(plane, inside[0], edgecolor=colour)
-    drawing.tokens(plane, at["keys"], at["scores"])
-    drawing.note_at(plane, "γ = 1", at["keys"][0, 0], (18, 0))
-    drawing.note_at(plane, "γ = .9", at["keys"][0, 1], (0, 15), ha="center")
-    drawing.note_at(plane, "γ = .9", at["keys"][0, 2], (9, 11))
-    drawing.finish_plane(plane, WINDOW, "First steps of six runs among the tokens")
+        inside = plotting.until_it_leaves(path, WINDOW)
+        plotting.arrowed_path(plane, inside, color=colour)
+        plotting.starts(plane, inside[0], edgecolor=colour)
+    plotting.scatter_tokens(plane, at["keys"], at["scores"])
+    plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (18, 0))
+    plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (0, 15), ha="center")
+    plotting.note_at(plane, "γ = .9", at["keys"][0, 2], (9, 11))
+    plotting.finish_plane(plane, WINDOW, "First steps of six runs among the tokens")
     for colour, gap, norm, y in zip(colours, at["gap"], at["norm"], HEIGHTS, strict=True):
-        upper.loglog(at["steps"][1:], gap[1:], color=colour, label=drawing.point(0, y))
+        upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(0, y))
         lower.loglog(at["steps"][1:], norm[1:], color=colour)
     upper.set(ylabel="1 − correlation with GMM", ylim=(3e-9, 5.0))
     upper.set_title("The direction converges …")

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.dynamics import NormalizedStep, Record, descend
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.theory import token_optimality
@@ -43,7 +43,7 @@ EXPECTED = {
     "corr_1000": Bound(low=0.999),
     "corr_end": Bound(low=0.99999),
 }
-WINDOW: drawing.Window = ((-2.4, 2.8), (-1.8, 3.2))
+WINDOW: plotting.Window = ((-2.4, 2.8), (-1.8, 3.2))
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -55,7 +55,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     best, local = token_optimality(data, v, [0]), token_optimality(data, v, [1])
     directions = np.stack([best.direction, local.direction])
     start = np.array([(0.0, y) for y in HEIGHTS])
-    record = Record(drawing.steps_to_keep(n_steps, dense=1000))
+    record = Record(plotting.steps_to_keep(n_steps, dense=1000))
     run = descend(data.repeat(len(start)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=start, record=record)
     progress.advance()
     reaches_local = _basins(data, v, n_grid, grid_steps)
@@ -65,12 +65,12 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
     progress.advance()
     steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
-    gaps = np.stack([drawing.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
+    gaps = np.stack([plotting.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
     limit = np.array([0, 0, 0, 0, 1, 1])
     nearer = np.argmin(gaps, axis=0)
     gap = np.take_along_axis(gaps, limit[None, :, None], axis=0)[0]
     middle = int(np.flatnonzero(steps == 1000)[0])
-    rounded_gap = drawing.misalignment(rounded, local.direction)
+    rounded_gap = plotting.misalignment(rounded, local.direction)
     rounded_norm = np.linalg.norm(rounded, axis=-1)
     numbers = {
         "globally_optimal": float(best.is_globally_optimal),
@@ -128,36 +128,36 @@ def _basins(data: TokenDataset, v: FloatArray, n_grid: int, n_steps: int) -> Any
 def draw(finding: Finding) -> dict[str, Figure]:
     """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
     at = finding.arrays
-    colours = np.array([drawing.GLOBAL, drawing.LOCAL])
-    fig, plane, upper, lower = drawing.plane_and_curves()
+    colours = np.array([plotting.GLOBAL, plotting.LOCAL])
+    fig, plane, upper, lower = plotting.plane_and_curves()
     x, y = (np.linspace(low, high, len(at["basins"])) for low, high in WINDOW)
-    drawing.basins(plane, x, y, at["basins"])
+    plotting.basins(plane, x, y, at["basins"])
     for k, (colour, name) in enumerate(zip(colours, ("GMM", "LMM"), strict=True)):
-        drawing.ray(plane, at["directions"][k], 20.0, color=colour, label=f"{name} direction")
-        drawing.common_separating_line(
+        plotting.ray(plane, at["directions"][k], 20.0, color=colour, label=f"{name} direction")
+        plotting.common_separating_line(
             plane, at["keys"], [k], at["directions"][k], color=colour, label="its separating line"
         )
     for path in at["points"]:
-        inside = drawing.until_it_leaves(path, WINDOW)
-        drawing.arrowed_path(plane, inside)
-        drawing.starts(plane, inside[0])
-    drawing.tokens(plane, at["keys"], at["scores"])
-    drawing.note_at(plane, "γ = 1", at["keys"][0, 0], (-16, 0), ha="right")
-    drawing.note_at(plane, "γ = .9", at["keys"][0, 1], (8, -13))
-    drawing.note_at(plane, "γ = 0", at["keys"][0, 2], (-11, 6), ha="right")
-    drawing.finish_plane(plane, WINDOW, "The start decides: shaded by the limit it leads to", "upper left")
+        inside = plotting.until_it_leaves(path, WINDOW)
+        plotting.arrowed_path(plane, inside)
+        plotting.starts(plane, inside[0])
+    plotting.scatter_tokens(plane, at["keys"], at["scores"])
+    plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (-16, 0), ha="right")
+    plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (8, -13))
+    plotting.note_at(plane, "γ = 0", at["keys"][0, 2], (-11, 6), ha="right")
+    plotting.finish_plane(plane, WINDOW, "The start decides: shaded by the limit it leads to", "upper left")
     for limit, gap, norm in zip(at["limit"], at["gap"], np.linalg.norm(at["points"], axis=-1), strict=True):
         upper.loglog(at["steps"][1:], gap[1:], color=colours[limit], lw=1.5)
         lower.loglog(at["steps"][1:], norm[1:], color=colours[limit], lw=1.5)
     rounded_steps = np.arange(at["rounded_gap"].shape[1])
     for gap, norm in zip(at["rounded_gap"], at["rounded_norm"], strict=True):
-        upper.loglog(rounded_steps[1:], gap[1:], color=drawing.INK, ls=(0, (2, 1.5)), lw=1.3)
-        lower.loglog(rounded_steps[1:], norm[1:], color=drawing.INK, ls=(0, (2, 1.5)), lw=1.3)
+        upper.loglog(rounded_steps[1:], gap[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
+        lower.loglog(rounded_steps[1:], norm[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
     upper.set(ylabel="1 − correlation with limit")
     upper.set_title("Exact gradients stay, rounded ones drift …")
     lower.plot([], [], color=colours[0], label="to the GMM")
     lower.plot([], [], color=colours[1], label="to the LMM")
-    lower.plot([], [], color=drawing.INK, ls=(0, (2, 1.5)), lw=1.3, label="LMM starts in float32")
+    lower.plot([], [], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3, label="LMM starts in float32")
     lower.set(xlabel="step", ylabel="‖p‖")
     lower.set_title("… and their norm stalls")
     lower.legend(loc="upper left")

@@ -7,10 +7,10 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import token_optimality
 
@@ -38,7 +38,7 @@ EXPECTED = {
     "corr_end_with_best_angle": Bound(low=0.99999),
 }
 FloatArray = npt.NDArray[np.float64]
-WINDOW: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
+WINDOW: plotting.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 
 def compute(effort: Effort, progress: Progress) -> Finding:
@@ -47,11 +47,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     progress.expect(1)
     data, v = figure_1c()
     best = token_optimality(data, v, data.optimal(v))
-    record = Record(drawing.steps_to_keep(n_steps, dense=1000))
+    record = Record(plotting.steps_to_keep(n_steps, dense=1000))
     run = descend(data.repeat(len(STARTS)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=STARTS, record=record)
     progress.advance()
     steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
-    gap = drawing.misalignment(points, best.direction)
+    gap = plotting.misalignment(points, best.direction)
     solution = best.solution.x
     tight = np.argwhere(best.neighbours)
     by_angle = max_margin_by_angle(data)
@@ -100,21 +100,21 @@ def max_margin_by_angle(data: TokenDataset) -> FloatArray:
 def draw(finding: Finding) -> dict[str, Figure]:
     """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""
     at = finding.arrays
-    fig, plane, upper, lower = drawing.plane_and_curves(height=5.4)
-    colours = drawing.shades(len(STARTS))
-    drawing.ray(plane, at["direction"], 20.0, color=drawing.GLOBAL, label="GMM direction")
-    drawing.common_separating_line(plane, at["keys"], [0, 0, 0], at["direction"], label="separating line")
+    fig, plane, upper, lower = plotting.plane_and_curves(height=5.4)
+    colours = plotting.shades(len(STARTS))
+    plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
+    plotting.common_separating_line(plane, at["keys"], [0, 0, 0], at["direction"], label="separating line")
     for colour, path in zip(colours, at["points"], strict=True):
-        inside = drawing.until_it_leaves(path, WINDOW)
-        drawing.arrowed_path(plane, inside, color=colour)
-        drawing.starts(plane, inside[0], edgecolor=colour)
-    drawing.tokens(plane, at["keys"], at["scores"], size=50.0)
-    drawing.note_at(plane, "γ = 1", (0.8, 0.0), (0, 32), ha="center")
-    drawing.note_at(plane, "γ = .5", (-1.0, 1.3), (0, 14), ha="center")
-    drawing.note_at(plane, "γ = .5", (-0.55, -0.8), (0, -14), ha="center")
-    drawing.finish_plane(plane, WINDOW, "First steps of six runs among 3 × 7 tokens", "lower right", n_inputs=3)
+        inside = plotting.until_it_leaves(path, WINDOW)
+        plotting.arrowed_path(plane, inside, color=colour)
+        plotting.starts(plane, inside[0], edgecolor=colour)
+    plotting.scatter_tokens(plane, at["keys"], at["scores"], size=50.0)
+    plotting.note_at(plane, "γ = 1", (0.8, 0.0), (0, 32), ha="center")
+    plotting.note_at(plane, "γ = .5", (-1.0, 1.3), (0, 14), ha="center")
+    plotting.note_at(plane, "γ = .5", (-0.55, -0.8), (0, -14), ha="center")
+    plotting.finish_plane(plane, WINDOW, "First steps of six runs among 3 × 7 tokens", "lower right", n_inputs=3)
     for colour, gap, path, start in zip(colours, at["gap"], at["points"], STARTS, strict=True):
-        upper.loglog(at["steps"][1:], gap[1:], color=colour, label=drawing.point(*start))
+        upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(*start))
         lower.loglog(at["steps"][1:], np.linalg.norm(path[1:], axis=-1), color=colour)
     upper.set(ylabel="1 − correlation with GMM", ylim=(1e-9, 5.0))
     upper.set_title("The direction converges …")

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import NormalizedStep, Record, descend, risk_gradient
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone
 
@@ -124,7 +124,7 @@ def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, BasinCone]:
 
 def _misalignment(points: Any, cone: BasinCone) -> Any:
     """1 - correlation of points (n, d_key) with the axis of the cone."""
-    return drawing.misalignment(points, cone.p)
+    return plotting.misalignment(points, cone.p)
 
 
 def _converged(left: Any, mu: Any) -> Any:
@@ -208,13 +208,13 @@ def _planar() -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The cone to scale in the plane with paths from everywhere, and how much wider it could be."""
-    fig, (left, right) = drawing.figure(2, width=5.6, height=4.8)
+    fig, (left, right) = plotting.figure(2, width=5.6, height=4.8)
     _draw_plane(left, finding.arrays["planar"])
     mu, factor = finding.arrays["mu"], finding.arrays["factor"]
-    right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=drawing.LOCAL, alpha=0.75)
+    right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=plotting.LOCAL, alpha=0.75)
     ends = np.array([0.6 * mu.min(), 1.6 * mu.max()])
-    right.plot(ends, ends, color=drawing.INK, ls="--", lw=1.2)
-    right.axhline(2, color=drawing.INK, lw=1, ls=":")
+    right.plot(ends, ends, color=plotting.INK, ls="--", lw=1.2)
+    right.axhline(2, color=plotting.INK, lw=1, ls=":")
     right.text(ends[0], 2.15, "μ = 2: every direction", va="bottom")
     right.text(0.97, 0.05, "dashed: no wider", ha="right", va="bottom", transform=right.transAxes)
     right.set(
@@ -230,17 +230,17 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
     sweep = axis + np.linspace(-border, border, 60)
     outer = np.stack([np.cos(sweep), np.sin(sweep)])
     wedge = np.concatenate([radius * outer, 2 * reach * outer[:, ::-1]], axis=1)
-    ax.fill(*wedge, color=drawing.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone C(μ, R)")
+    ax.fill(*wedge, color=plotting.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone C(μ, R)")
     circle = np.linspace(0, 2 * np.pi, 200)
-    ax.plot(radius * np.cos(circle), radius * np.sin(circle), color=drawing.INK, lw=1, ls=":", zorder=1)
+    ax.plot(radius * np.cos(circle), radius * np.sin(circle), color=plotting.INK, lw=1, ls=":", zorder=1)
     for direction, is_global in zip(planar["directions"], planar["is_global"], strict=True):
-        colour, name = (drawing.GLOBAL, "GMM direction") if is_global else (drawing.LOCAL, "LMM direction")
-        drawing.ray(ax, direction, 2 * reach, color=colour, label=name)
+        colour, name = (plotting.GLOBAL, "GMM direction") if is_global else (plotting.LOCAL, "LMM direction")
+        plotting.ray(ax, direction, 2 * reach, color=colour, label=name)
     goal = planar["directions"][~planar["is_global"]][0]
     for path in planar["paths"]:
         ours = correlation(path[-1], goal) > 0.9
-        drawing.arrowed_path(ax, path, color=drawing.LOCAL if ours else drawing.GLOBAL, arrows=2, linewidth=1.2)
-    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=drawing.INK, zorder=5, label="starts at norm R")
+        plotting.arrowed_path(ax, path, color=plotting.LOCAL if ours else plotting.GLOBAL, arrows=2, linewidth=1.2)
+    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=plotting.INK, zorder=5, label="starts at norm R")
     ax.set(xlim=(-reach, reach), ylim=(-0.85 * reach, 0.85 * reach), aspect="equal", xlabel="p₁", ylabel="p₂")
     ax.set_title("A cone to scale, and paths from norm R")
     ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")

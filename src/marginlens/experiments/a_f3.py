@@ -9,10 +9,10 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_3a, figure_3b
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend_joint, joint_path
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm import relaxed_svm
 from marginlens.theory import predict_limit
@@ -60,7 +60,7 @@ EXPECTED = {
 }
 START = ((-1.0, 0.0), (0.0, -1.0))
 STEP, FIXED_HEAD = 0.1, 10.0
-WINDOW: drawing.Window = ((-1.9, 6.9), (-2.5, 5.3))
+WINDOW: plotting.Window = ((-1.9, 6.9), (-2.5, 5.3))
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -101,7 +101,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         for verdict in at["prediction"].verdicts:
             numbers[f"thm_{verdict.citation[-1]}_applies_{name}"] = float(verdict.applies)
         numbers[f"nu_{name}"] = float(at["prediction"].verdicts[-1].conditions[-1].numbers["proved_nu"])
-        off += [drawing.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
+        off += [plotting.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
     b = panels["b"]
     fixed, equal, slow = (orders[label][-1] for label in (f"r = {FIXED_HEAD:g}", "r = R", "r = R/2"))
     return numbers | {
@@ -161,7 +161,7 @@ def _note(numbers: dict[str, float]) -> str:
 def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, Any]:
     """The prediction for one dataset, and the run with what the figures need of it."""
     prediction = predict_limit(data)
-    record = Record(drawing.steps_to_keep(n_steps, dense=1000), keep=("attention",))
+    record = Record(plotting.steps_to_keep(n_steps, dense=1000), keep=("attention",))
     run = descend_joint(data, step=NormalizedStep(STEP), n_steps=n_steps, start=START, record=record)
     progress.advance()
     best = run.saved["attention"][:, np.arange(data.n_inputs), prediction.selected]
@@ -195,7 +195,7 @@ def _distance(panels: dict[str, dict[str, Any]]) -> float:
 def draw(finding: Finding) -> dict[str, Figure]:
     """Both panels in the plane; probabilities and distances over the steps; how the growth of r decides in (b)."""
     at = finding.arrays
-    fig, axes = drawing.figure(2, width=5.5, height=6.2)
+    fig, axes = plotting.figure(2, width=5.5, height=6.2)
     titles = ("(a) all three are support vectors", "(b) input 3 is not a support vector")
     for ax, name, title in zip(axes, "ab", titles, strict=True):
         _draw_plane(ax, at[name], title)
@@ -204,40 +204,42 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 
 def _draw_plane(ax: Axes, at: Any, title: str) -> None:
-    drawing.ray(ax, at["v_mm"], 20.0, color=drawing.INK, label="$v^{mm}$")
-    drawing.ray(ax, at["p_relax"], 20.0, color=drawing.GLOBAL, label="$p^{relax}$, in (a) also $p^{mm}$")
+    plotting.ray(ax, at["v_mm"], 20.0, color=plotting.INK, label="$v^{mm}$")
+    plotting.ray(ax, at["p_relax"], 20.0, color=plotting.GLOBAL, label="$p^{relax}$, in (a) also $p^{mm}$")
     if not np.allclose(at["p_relax"], at["p_mm"]):
-        drawing.ray(ax, at["p_mm"], 20.0, color=drawing.NEITHER, label="$p^{mm}$ in (b)")
-    for part, colour, offset in (("v", drawing.INK, (-11, 0)), ("p", drawing.GLOBAL, (-9, -9))):
-        path = drawing.until_it_leaves(at[part], WINDOW)
-        drawing.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
-        drawing.starts(ax, path[0])
-        drawing.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
+        plotting.ray(ax, at["p_mm"], 20.0, color=plotting.NEITHER, label="$p^{mm}$ in (b)")
+    for part, colour, offset in (("v", plotting.INK, (-11, 0)), ("p", plotting.GLOBAL, (-9, -9))):
+        path = plotting.until_it_leaves(at[part], WINDOW)
+        plotting.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
+        plotting.starts(ax, path[0])
+        plotting.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
     chosen = np.arange(at["keys"].shape[1]) == at["selected"][:, None]
-    drawing.tokens(ax, at["keys"], chosen.astype(float))
-    shared: dict[str, Any] = {"s": 70.0, "color": drawing.PATH, "edgecolor": "white", "linewidth": 0.8}
+    plotting.scatter_tokens(ax, at["keys"], chosen.astype(float))
+    shared: dict[str, Any] = {"s": 70.0, "color": plotting.PATH, "edgecolor": "white", "linewidth": 0.8}
     ax.scatter(0.0, 0.0, zorder=8, label="the other token of all three", **shared)
     for i, key in enumerate(at["keys"][np.arange(len(chosen)), at["selected"]]):
-        drawing.note_at(ax, drawing.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
-        look: dict[str, Any] = {"marker": "*", "s": 200, "color": drawing.INPUTS[i], "edgecolor": "white"}
+        plotting.note_at(ax, plotting.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
+        look: dict[str, Any] = {"marker": "*", "s": 200, "color": plotting.INPUTS[i], "edgecolor": "white"}
         ax.scatter([], [], label=f"optimal token of input {i + 1}", **look)
     ax.set(xlim=WINDOW[0], ylim=WINDOW[1], aspect="equal", title=title)
     ax.set(xlabel="first coordinate of p, v and the tokens", ylabel="second coordinate")
 
 
 def _draw_curves(at: Any) -> Figure:
-    fig, (left, right) = drawing.figure(2, width=5.4, height=4.2)
+    fig, (left, right) = plotting.figure(2, width=5.4, height=4.2)
     steps, early = at["a"]["steps"], at["a"]["steps"] <= 200
-    left.plot(steps[early], at["a"]["largest"][early], color=drawing.GLOBAL, label="softmax, largest (paper's formula)")
-    look: dict[str, Any] = {"color": drawing.LOCAL, "ls": ":", "lw": 2.2}
+    left.plot(
+        steps[early], at["a"]["largest"][early], color=plotting.GLOBAL, label="softmax, largest (paper's formula)"
+    )
+    look: dict[str, Any] = {"color": plotting.LOCAL, "ls": ":", "lw": 2.2}
     left.plot(steps[early], at["a"]["optimal"][early], **look, label="softmax, optimal tokens (authors' code)")
-    left.plot(steps[early], at["a"]["logistic"][early], color=drawing.INK, ls="--", label="logistic, output")
+    left.plot(steps[early], at["a"]["logistic"][early], color=plotting.INK, ls="--", label="logistic, output")
     left.set(xlabel="step", ylabel="mean probability over inputs", ylim=(0.0, 1.05), title="(c) probabilities in (a)")
     left.legend(loc="lower right")
     for name, style, limit in (("a", "-", "p^{mm}"), ("b", "--", "p^{relax}")):
         one = at[name]
-        for part, goal, colour in (("p", "p_relax", drawing.GLOBAL), ("v", "v_mm", drawing.INK)):
-            gap = drawing.misalignment(one[part][1:], one[goal])
+        for part, goal, colour in (("p", "p_relax", plotting.GLOBAL), ("v", "v_mm", plotting.INK)):
+            gap = plotting.misalignment(one[part][1:], one[goal])
             label = f"({name}) ${part}$ from ${limit if part == 'p' else 'v^{mm}'}$"
             right.loglog(steps[1:], np.where(gap > 1e-16, gap, np.nan), color=colour, ls=style, label=label)
     right.set(xlabel="step", ylabel="1 − correlation", title="Directions settle and do not drift")
@@ -246,15 +248,15 @@ def _draw_curves(at: Any) -> Figure:
 
 
 def _draw_growth(at: Any) -> Figure:
-    fig, (ax,) = drawing.figure(1, width=7.0, height=4.4)
+    fig, (ax,) = plotting.figure(1, width=7.0, height=4.4)
     orders = at["orders"]
-    for colour, marker, (name, points) in zip(drawing.shades(len(orders)), "osD^", orders.items(), strict=True):
+    for colour, marker, (name, points) in zip(plotting.shades(len(orders)), "osD^", orders.items(), strict=True):
         degrees = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
         ax.semilogx(at["R"], degrees, color=colour, marker=marker, ms=5, label=name)
-    for goal, colour, name in (("p_relax", drawing.GLOBAL, "$p^{relax}$"), ("p_mm", drawing.NEITHER, "$p^{mm}$")):
+    for goal, colour, name in (("p_relax", plotting.GLOBAL, "$p^{relax}$"), ("p_mm", plotting.NEITHER, "$p^{mm}$")):
         height = float(np.degrees(np.arctan2(at["b"][goal][1], at["b"][goal][0])))
         ax.axhline(height, color=colour, ls=(0, (5, 3)), lw=1.8, zorder=1)
-        drawing.note_at(ax, name, (at["R"][-1], height), (8, 0))
+        plotting.note_at(ax, name, (at["R"][-1], height), (8, 0))
     ax.set(xlabel="R, the limit on ‖p‖", ylabel="direction of p in degrees")
     ax.set_title("(b): the limit depends on how fast r, the limit on ‖v‖, grows")
     ax.legend(loc="upper right", title="path with")

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c
 from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, softmax
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
 
@@ -101,16 +101,16 @@ def _shortfall(data: TokenDataset, path: FloatArray) -> FloatArray:
 
 
 _LOOKS: dict[str, dict[str, Any]] = {
-    "ngd": {"color": drawing.ACCENTS[2], "label": "normalised, step .1"},
-    "ngd_single_precision": {"color": drawing.INK, "ls": (0, (2, 1.5)), "lw": 1.4, "label": "the same in float32"},
-    "gd": {"color": drawing.ACCENTS[4], "label": "constant, step 1"},
+    "ngd": {"color": plotting.ACCENTS[2], "label": "normalised, step .1"},
+    "ngd_single_precision": {"color": plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.4, "label": "the same in float32"},
+    "gd": {"color": plotting.ACCENTS[4], "label": "constant, step 1"},
 }
 
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Largest probability, what it lacks to one on a logarithmic axis, and norm, over the steps."""
     shortfall, norm = finding.arrays["shortfall"], finding.arrays["norm"]
-    fig, (left, middle, right) = drawing.figure(3, width=4.3, height=4.0)
+    fig, (left, middle, right) = plotting.figure(3, width=4.3, height=4.0)
     for name, look in _LOOKS.items():
         left.plot(1.0 - shortfall[name], **look)
         middle.semilogy(shortfall[name], **look)
@@ -135,7 +135,7 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
         "s": 40,
         "marker": "D",
         "facecolor": "none",
-        "edgecolor": drawing.INK,
+        "edgecolor": plotting.INK,
         "linewidth": 1.3,
         "zorder": 6,
     }

@@ -11,9 +11,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import figure_5
 from marginlens.dynamics import NormalizedStep, Record, descend
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Logistic, Loss
 from marginlens.svm import att_svm
@@ -49,7 +49,7 @@ EXPECTED = {
     "corr_logistic_100_at_5000": Bound(low=0.99),
     "largest_error_of_height": Bound(high=1e-3),
 }
-WINDOW: drawing.Window = ((-1.0, 6.2), (-4.6, 2.9))
+WINDOW: plotting.Window = ((-1.0, 6.2), (-4.6, 2.9))
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -57,7 +57,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     """Descend for every score and both losses; measure side, order, limit and settled height."""
     n_steps = 50_000 if effort is Effort.PAPER else 5000
     progress.expect(len(LOSSES) * len(SCORES))
-    steps = drawing.steps_to_keep(n_steps, dense=5000)
+    steps = plotting.steps_to_keep(n_steps, dense=5000)
     points: dict[str, FloatArray] = {}
     directions = []
     for name, loss in LOSSES.items():
@@ -76,7 +76,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     limit = np.array([1.0, 0.0])
     unequal = np.array(SCORES) > 1
     lean = {name: np.arctan2(path[..., 1], path[..., 0]) for name, path in points.items()}
-    corr = {name: 1.0 - drawing.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
+    corr = {name: 1.0 - plotting.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
     turned = [C for C, one in zip(np.array(SCORES)[unequal], early, strict=True) if one.max() > 0.0]
     turn = max(int(np.flatnonzero(one > 0.0).max()) + 1 for one in early if one.max() > 0.0) if turned else 0
@@ -124,8 +124,8 @@ def _degrees(lean: FloatArray) -> str:
 def draw(finding: Finding) -> dict[str, Figure]:
     """Paths under either loss, coloured by C, and the heights at which they settle against the prediction."""
     at = finding.arrays
-    fig, axes = drawing.figure(3, width=4.6, height=4.7)
-    colours = drawing.shades(len(SCORES))
+    fig, axes = plotting.figure(3, width=4.6, height=4.7)
+    colours = plotting.shades(len(SCORES))
     for ax, name in zip(axes, LOSSES, strict=False):
         _draw_paths(ax, at["points"][name], colours)
         ax.set_title(f"{name.capitalize()} loss")
@@ -141,26 +141,28 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
     ax.set_aspect("equal", adjustable="box")
-    drawing.ray(ax, np.array([1.0, 0.0]), 20.0, color=drawing.GLOBAL, zorder=5)
+    plotting.ray(ax, np.array([1.0, 0.0]), 20.0, color=plotting.GLOBAL, zorder=5)
     for colour, path in zip(colours, paths, strict=True):
-        drawing.arrowed_path(ax, drawing.until_it_leaves(path, WINDOW), arrows=2, color=colour)
+        plotting.arrowed_path(ax, plotting.until_it_leaves(path, WINDOW), arrows=2, color=colour)
     keys = np.array([(1.0, 1.0), (1.0, -1.0)])
-    ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=drawing.INPUTS[:2], edgecolor="white", zorder=7)
-    ax.scatter(0.0, 0.0, s=60, color=drawing.PATH, edgecolor="white", zorder=7)
-    drawing.note_at(ax, "γ = C", keys[0], (-12, 7), ha="right")
-    drawing.note_at(ax, "γ = 1", keys[1], (-12, -7), ha="right")
-    drawing.note_at(ax, "γ = 0", (0.0, 0.0), (-7, 0), ha="right")
-    drawing.note_at(ax, "GMM", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=drawing.GLOBAL)
+    ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=plotting.INPUTS[:2], edgecolor="white", zorder=7)
+    ax.scatter(0.0, 0.0, s=60, color=plotting.PATH, edgecolor="white", zorder=7)
+    plotting.note_at(ax, "γ = C", keys[0], (-12, 7), ha="right")
+    plotting.note_at(ax, "γ = 1", keys[1], (-12, -7), ha="right")
+    plotting.note_at(ax, "γ = 0", (0.0, 0.0), (-7, 0), ha="right")
+    plotting.note_at(
+        ax, "GMM", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=plotting.GLOBAL
+    )
     ax.set(xlim=WINDOW[0], ylim=WINDOW[1], xlabel="first coordinate of p and of the keys", ylabel="second coordinate")
 
 
 def _draw_heights(ax: Axes, height: dict[str, FloatArray]) -> None:
     fine = np.geomspace(1.0, 100.0, 200)
-    for name, colour, marker in (("correlation", drawing.ACCENTS[4], "o"), ("logistic", drawing.ACCENTS[3], "s")):
+    for name, colour, marker in (("correlation", plotting.ACCENTS[4], "o"), ("logistic", plotting.ACCENTS[3], "s")):
         ax.plot(fine, predicted_height(LOSSES[name], fine), color=colour, lw=1.4)
         ax.plot(SCORES, height[name], marker, color=colour, ms=6, label=f"{name} loss")
-    ax.plot([], [], color=drawing.PATH, lw=1.4, label="½ log (C |ℓ′(C)| / |ℓ′(1)|)")
-    ax.axhline(0.0, color=drawing.GLOBAL, ls=(0, (5, 3)), lw=1.6)
+    ax.plot([], [], color=plotting.PATH, lw=1.4, label="½ log (C |ℓ′(C)| / |ℓ′(1)|)")
+    ax.axhline(0.0, color=plotting.GLOBAL, ls=(0, (5, 3)), lw=1.6)
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1.0)
     ax.set(xlabel="score C", ylabel="second coordinate of p in the end", ylim=(-90, 9))

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import ConstantStep, NormalizedStep, Record, Trajectory, descend
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import (
     check_assumption_b,
@@ -61,7 +61,7 @@ EXPECTED = {
     "share_reached": Bound(low=0.95),
     "share_reached_with_a_lead": Bound(1.0, 1.0),
 }
-WINDOW: drawing.Window = ((-2.7, 2.9), (-2.45, 2.85))
+WINDOW: plotting.Window = ((-2.7, 2.9), (-2.45, 2.85))
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -89,7 +89,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     best, local = token_optimality(data, v, [0, 0]), token_optimality(data, v, [0, 1])
     limits = np.stack([best.direction, local.direction])
     runs = data.repeat(len(STARTS))
-    record = Record(drawing.steps_to_keep(n_steps))
+    record = Record(plotting.steps_to_keep(n_steps))
     run = descend(runs, v, step=NormalizedStep(0.1), n_steps=n_steps, start=STARTS, record=record)
     progress.advance()
     step = ConstantStep(smoothness(data, v).largest_step)
@@ -110,7 +110,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     kept = _reaches(left, not_local.direction) & np.all(left.selected == not_local.selected, axis=-1)
     progress.advance()
     points = run.saved["p"]
-    gap = drawing.misalignment(points, limits[:, None])
+    gap = plotting.misalignment(points, limits[:, None])
     plain_corr = np.asarray(correlation(plain.final, limits))
     numbers = {
         "assumption_b": float(bool(check_assumption_b(data, v))),
@@ -205,21 +205,21 @@ def _basins(data: TokenDataset, v: FloatArray, n_grid: int) -> FloatArray:
 def draw(finding: Finding) -> dict[str, Figure]:
     """Both paths over the shaded starts; distance from each run's limit; norm."""
     at = finding.arrays
-    colours = (drawing.GLOBAL, drawing.LOCAL)
-    fig, plane, upper, lower = drawing.plane_and_curves()
+    colours = (plotting.GLOBAL, plotting.LOCAL)
+    fig, plane, upper, lower = plotting.plane_and_curves()
     x, y = (np.linspace(low, high, len(at["basins"])) for low, high in WINDOW)
-    drawing.basins(plane, x, y, at["basins"])
+    plotting.basins(plane, x, y, at["basins"])
     for colour, limit, selected, name in zip(colours, at["limits"], ([0, 0], [0, 1]), ("GMM", "LMM"), strict=True):
-        drawing.ray(plane, limit, 20.0, color=colour, label=f"{name} direction")
-        drawing.common_separating_line(plane, at["keys"], selected, limit, color=colour, label="its separating line")
+        plotting.ray(plane, limit, 20.0, color=colour, label=f"{name} direction")
+        plotting.common_separating_line(plane, at["keys"], selected, limit, color=colour, label="its separating line")
     for path in at["points"]:
-        inside = drawing.until_it_leaves(path, WINDOW)
-        drawing.arrowed_path(plane, inside)
-        drawing.starts(plane, inside[0])
-    drawing.tokens(plane, at["keys"], at["scores"])
+        inside = plotting.until_it_leaves(path, WINDOW)
+        plotting.arrowed_path(plane, inside)
+        plotting.starts(plane, inside[0])
+    plotting.scatter_tokens(plane, at["keys"], at["scores"])
     square = at["keys"][1, 1]
     plane.scatter(
-        square[0], square[1], s=110, marker="s", color=drawing.INPUTS[1], edgecolor="white", linewidth=0.8, zorder=8
+        square[0], square[1], s=110, marker="s", color=plotting.INPUTS[1], edgecolor="white", linewidth=0.8, zorder=8
     )
     for key, score, offset, side in (
         (at["keys"][0, 0], "1", (10, 13), "left"),
@@ -227,10 +227,10 @@ def draw(finding: Finding) -> dict[str, Figure]:
         (at["keys"][1, 0], "1", (-15, 0), "right"),
         (square, "0", (-11, 0), "right"),
     ):
-        drawing.note_at(plane, f"γ = {score}", key, offset, ha=side)
-    drawing.finish_plane(plane, WINDOW, "Shaded by the limit that a start leads to", "lower left", n_inputs=2)
+        plotting.note_at(plane, f"γ = {score}", key, offset, ha=side)
+    plotting.finish_plane(plane, WINDOW, "Shaded by the limit that a start leads to", "lower left", n_inputs=2)
     for k, (colour, name) in enumerate(zip(colours, ("GMM", "LMM"), strict=True)):
-        look = {"color": colour, "label": f"from {drawing.point(*STARTS[k])} to the {name}"}
+        look = {"color": colour, "label": f"from {plotting.point(*STARTS[k])} to the {name}"}
         upper.loglog(at["steps"][1:], at["gap"][k, 1:], **look)
         lower.loglog(at["steps"][1:], np.linalg.norm(at["points"][k, 1:], axis=-1), **look)
     upper.set(ylabel="1 − correlation with limit")

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend, softmax
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.svm import Status, set_svm
@@ -142,7 +142,7 @@ def _shares(rows: list[dict[str, Any]], trials: int) -> str:
     words = []
     for d, row in zip(WIDTHS, rows, strict=True):
         best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
-        low, high = drawing.proportion_interval(best, trials)
+        low, high = plotting.proportion_interval(best, trials)
         words.append(f"{trials - saturated}, {local - best}, {best} (d={d}; GMM {100 * low:.1f}% to {100 * high:.1f}%)")
     return f"Of {trials:,} runs each, not saturated, LMM only and GMM (95% intervals): {'; '.join(words)}. "
 
@@ -238,13 +238,13 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _draw_shares(finding: Finding) -> Figure:
     rows, trials = finding.arrays["rows"], finding.arrays["trials"]
-    fig, (left, right) = drawing.figure(2, width=5.4, height=4.4)
+    fig, (left, right) = plotting.figure(2, width=5.4, height=4.4)
     position, names = np.arange(len(rows)), [str(d) for d in WIDTHS]
     counts = {
-        "globally optimal (GMM)": (drawing.GLOBAL, [row["is_global"].sum() for row in rows]),
-        "locally optimal only (LMM)": (drawing.LOCAL, [(row["is_local"] & ~row["is_global"]).sum() for row in rows]),
+        "globally optimal (GMM)": (plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
+        "locally optimal only (LMM)": (plotting.LOCAL, [(row["is_local"] & ~row["is_global"]).sum() for row in rows]),
         "saturated, negative score gap": ("#E3B23C", [(~row["is_local"]).sum() for row in rows]),
-        "not saturated": (drawing.NEITHER, [trials - row["saturated"].sum() for row in rows]),
+        "not saturated": (plotting.NEITHER, [trials - row["saturated"].sum() for row in rows]),
     }
     bottom = np.zeros(len(rows))
     for name, (colour, count) in counts.items():
@@ -253,20 +253,20 @@ def _draw_shares(finding: Finding) -> Figure:
         bottom += share
     edges = np.cumsum([count for _, count in counts.values()], axis=0)[[0, 1]]
     for offset, level in zip((-0.12, 0.12), edges, strict=True):
-        low, high = drawing.proportion_interval(level, trials)
+        low, high = plotting.proportion_interval(level, trials)
         middle = level / trials
         left.errorbar(
-            position + offset, middle, [middle - low, high - middle], fmt="none", color=drawing.INK, capsize=3, lw=1.2
+            position + offset, middle, [middle - low, high - middle], fmt="none", color=plotting.INK, capsize=3, lw=1.2
         )
     left.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="share of problems", ylim=(0, 1))
     left.set_title("What descent converges to (95% intervals)")
     exact = [1 - np.mean(row["corr"]) for row in rows]
-    for epsilon, marker, colour in zip(EPSILONS, "s^v", (drawing.PATH, *drawing.ACCENTS[3:5]), strict=True):
+    for epsilon, marker, colour in zip(EPSILONS, "s^v", (plotting.PATH, *plotting.ACCENTS[3:5]), strict=True):
         height = [1 - np.mean(row["textbook"][epsilon]["corr"]) for row in rows]
         label = f"textbook, ÷ (‖∇L‖ + {epsilon:.0e})".replace("e-0", "e-") if epsilon else "textbook, ÷ ‖∇L‖"
         right.semilogy(position, height, f"{marker}--", color=colour, label=label)
-    right.axhline(1 - 0.997, color=drawing.INK, lw=1.2, ls=":", label="paper's average, .997")
-    right.semilogy(position, exact, "o-", color=drawing.GLOBAL, label="exact gradient")
+    right.axhline(1 - 0.997, color=plotting.INK, lw=1.2, ls=":", label="paper's average, .997")
+    right.semilogy(position, exact, "o-", color=plotting.GLOBAL, label="exact gradient")
     right.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="1 − mean correlation")
     right.set_title("Distance to the max-margin direction")
     handles, labels = (
@@ -279,22 +279,22 @@ def _draw_shares(finding: Finding) -> Figure:
 def _draw_gaps(finding: Finding) -> Figure:
     gaps = np.concatenate([row["gap"] for row in finding.arrays["rows"]])
     finite = gaps[np.isfinite(gaps)]
-    fig, (left, right) = drawing.figure(2, width=5.4, height=3.8)
+    fig, (left, right) = plotting.figure(2, width=5.4, height=3.8)
     bins = np.arange(np.floor(finite.min() * 100) / 100, finite.max() + 0.01, 0.01)
     heights, edges = np.histogram(finite, bins=bins)
-    colours = [drawing.LOCAL if edge >= 0 else "#E3B23C" for edge in edges[:-1]]
+    colours = [plotting.LOCAL if edge >= 0 else "#E3B23C" for edge in edges[:-1]]
     left.bar(edges[:-1], heights / finite.size, width=np.diff(edges), align="edge", color=colours)
-    left.axvline(0, color=drawing.INK, ls="--", lw=1.2)
+    left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
     left.set(xlabel="smallest score gap to a neighbour", ylabel="probability (bins of .01)", xlim=(-0.15, 0.6))
     left.set_title("Score gaps of saturated runs")
-    right.plot(np.sort(finite), np.arange(1, finite.size + 1) / finite.size, color=drawing.LOCAL)
-    right.axvline(0, color=drawing.INK, ls="--", lw=1.2)
+    right.plot(np.sort(finite), np.arange(1, finite.size + 1) / finite.size, color=plotting.LOCAL)
+    right.axvline(0, color=plotting.INK, ls="--", lw=1.2)
     below = np.mean(finite < 0)
     right.annotate(
         f"{100 * below:.2f}% below zero",
         xy=(0, below),
         xytext=(0.25, 0.25),
-        arrowprops={"arrowstyle": "->", "color": drawing.INK},
+        arrowprops={"arrowstyle": "->", "color": plotting.INK},
     )
     right.set(
         xlabel="smallest score gap to a neighbour", ylabel="cumulative probability", ylim=(0, 1.02), xlim=(-0.15, 0.6)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import log_softmax
 
-from marginlens.experiments import drawing
+from marginlens import plotting
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import key_inequality
 
@@ -90,12 +90,12 @@ def _against_definition(log_s: np.ndarray, gamma: np.ndarray, a: np.ndarray, lef
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Distribution of left over right."""
-    fig, (ax,) = drawing.figure(1, width=6.4, height=3.6)
+    fig, (ax,) = plotting.figure(1, width=6.4, height=3.6)
     bins = np.linspace(0, 1, 51)
-    for (kind, ratio), colour in zip(finding.arrays["ratios"].items(), drawing.ACCENTS, strict=False):
+    for (kind, ratio), colour in zip(finding.arrays["ratios"].items(), plotting.ACCENTS, strict=False):
         heights, edges = np.histogram(ratio, bins=bins)
         ax.stairs(heights / len(ratio), edges, color=colour, lw=1.8, label=f"{kind} γ and a")
-    ax.axvline(1, color=drawing.INK, ls="--", lw=1.2)
+    ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
     ax.text(0.985, 0.6, "bound", ha="right", va="center", transform=ax.get_xaxis_transform())
     ax.set(xlabel="left side / bound", ylabel="share of instances", yscale="log", xlim=(0, 1.04))
     ax.set_title("How much of the bound is used")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.dynamics import ConstantStep, NormalizedStep, descend, descend_matrix, matching_step, matrix_from_vector
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic
 
@@ -103,19 +103,19 @@ def _network(d_model: int) -> Any:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Deviation against step, one line per setting, on logarithmic axes."""
-    fig, (ax,) = drawing.figure(1, width=7.2, height=4.0)
-    colours = {"logistic": drawing.ACCENTS[0], "exponential": drawing.ACCENTS[1], "correlation": drawing.ACCENTS[2]}
+    fig, (ax,) = plotting.figure(1, width=7.2, height=4.0)
+    colours = {"logistic": plotting.ACCENTS[0], "exponential": plotting.ACCENTS[1], "correlation": plotting.ACCENTS[2]}
     for name, (marks, values) in finding.arrays["curves"].items():
         head, loss, rule = name.split(", ")
         style = "-" if rule == "plain" else "--"
         marker = "o" if head == "linear head" else "^"
         shown = np.maximum(values, 1e-17)
         ax.loglog(marks, shown, style, marker=marker, ms=5, lw=1.2, color=colours[loss.split()[0]])
-    ax.axhline(1e-10, color=drawing.INK, lw=1.2, ls=":")
+    ax.axhline(1e-10, color=plotting.INK, lw=1.2, ls=":")
     ax.text(1.0, 1.3e-10, "bar of the claim", va="bottom")
     handles = [ax.plot([], [], color=colour, lw=2)[0] for colour in colours.values()]
-    handles += [ax.plot([], [], style, color=drawing.INK, lw=1.2)[0] for style in ("-", "--")]
-    handles += [ax.plot([], [], marker, color=drawing.INK, ms=5)[0] for marker in ("o", "^")]
+    handles += [ax.plot([], [], style, color=plotting.INK, lw=1.2)[0] for style in ("-", "--")]
+    handles += [ax.plot([], [], marker, color=plotting.INK, ms=5)[0] for marker in ("o", "^")]
     names = [*(f"{name} loss" for name in colours), "plain steps", "normalised steps", "linear head", "network head"]
     ax.legend(handles, names, loc="center left", bbox_to_anchor=(1.01, 0.5))
     ax.set(xlabel="step t", ylabel="largest relative deviation of W(t)", ylim=(5e-18, 1e-8))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm import Status, att_svm
 from marginlens.theory import constructive_separator
@@ -95,11 +95,11 @@ def _count(tally: list[int], data: TokenDataset, v: Any) -> None:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """How much longer the constructed separator is than the shortest one."""
-    fig, (ax,) = drawing.figure(1, width=6.0, height=3.6)
+    fig, (ax,) = plotting.figure(1, width=6.0, height=3.6)
     lengths = finding.arrays["lengths"]
     bins = np.geomspace(1, max(10.0, float(lengths.max()) * 1.01), 40)
-    ax.hist(lengths, bins=bins.tolist(), color=drawing.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
-    ax.axvline(1, color=drawing.INK, ls="--", lw=1.2)
+    ax.hist(lengths, bins=bins.tolist(), color=plotting.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
+    ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
     ax.set(xscale="log", xlabel="‖constructed p‖ / ‖max-margin p‖", ylabel="share of problems")
     ax.set_title("The constructed separator exists always, but is not the shortest")
     return {"length": fig}

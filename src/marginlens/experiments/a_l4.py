@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm import Status, att_svm
 from marginlens.theory import (
@@ -153,22 +153,22 @@ def _single(rng: np.random.Generator) -> tuple[TokenDataset, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Cosines with and without Assumption B, and how much of π the ratio uses."""
-    fig, (left, right) = drawing.figure(2, width=5.2, height=3.8)
+    fig, (left, right) = plotting.figure(2, width=5.2, height=3.8)
     bins = np.linspace(-1, 1, 61)
     for values, colour, label in (
-        (finding.arrays["cosine"], drawing.GLOBAL, "Assumption B holds"),
-        (finding.arrays["control"], drawing.NEITHER, "scores differ: it does not"),
+        (finding.arrays["cosine"], plotting.GLOBAL, "Assumption B holds"),
+        (finding.arrays["control"], plotting.NEITHER, "scores differ: it does not"),
     ):
         heights, edges = np.histogram(values[np.isfinite(values)], bins=bins)
-        left.stairs(heights / heights.sum(), edges, fill=colour == drawing.NEITHER, color=colour, lw=2, label=label)
-    left.axvline(0, color=drawing.INK, ls="--", lw=1.2)
+        left.stairs(heights / heights.sum(), edges, fill=colour == plotting.NEITHER, color=colour, lw=2, label=label)
+    left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
     left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients")
     left.set_title("Lemma 4")
     left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend above what stands at 0
     left.legend(loc="upper left")
     used = finding.arrays["lemma_5"]["excess"] / finding.arrays["lemma_5"]["pi"] + 1
-    right.hist(np.clip(used, -3, None), bins=60, color=drawing.LOCAL, weights=np.full(used.size, 1 / used.size))
-    right.axvline(1, color=drawing.INK, ls="--", lw=1.2)
+    right.hist(np.clip(used, -3, None), bins=60, color=plotting.LOCAL, weights=np.full(used.size, 1 / used.size))
+    right.axvline(1, color=plotting.INK, ls="--", lw=1.2)
     right.text(0.93, 0.9, "bound", ha="right", transform=right.get_xaxis_transform())
     right.set(xlabel="(ratio − 1)/π, cut at −3", ylabel="share of gradients")
     right.set_title("Lemma 5, beyond its explicit radius")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import excess_risk
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import directional_margin, dominance
 
@@ -115,14 +115,14 @@ def _hidden_rival(data: TokenDataset, v: Any, p: Any, q: Any) -> Any:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Proven radius against the norm where the order settles, by case."""
-    fig, axes = drawing.figure(2, width=4.8, height=4.4)
+    fig, axes = plotting.figure(2, width=4.8, height=4.4)
     case, radius, settled = (finding.arrays[name] for name in ("case", "radius", "settled"))
     low, high = 0.5 * np.nanmin(settled), 2 * np.nanmax(radius[np.isfinite(settled)])
     titles = ("Case 1: the larger margin wins", "Case 2: the smaller margin wins")
-    for ax, number, colour, title in zip(axes, (1, 2), (drawing.GLOBAL, drawing.LOCAL), titles, strict=True):
+    for ax, number, colour, title in zip(axes, (1, 2), (plotting.GLOBAL, plotting.LOCAL), titles, strict=True):
         shown = (case == number) & np.isfinite(settled)
         ax.loglog(settled[shown], radius[shown], ".", color=colour, ms=4, alpha=0.4, rasterized=True)
-        ax.plot([low, high], [low, high], color=drawing.INK, ls="--", lw=1.2)
+        ax.plot([low, high], [low, high], color=plotting.INK, ls="--", lw=1.2)
         ax.text(0.97, 0.06, "dashed: proven = observed", ha="right", transform=ax.transAxes)
         ax.set(xlabel="last norm with the order reversed", xlim=(low, high), ylim=(low, high))
         ax.set_title(title)

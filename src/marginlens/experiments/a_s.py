@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, gaussian_tokens
 from marginlens.dynamics import ConstantStep, Record, descend, risk, risk_gradient
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.theory import smoothness
@@ -119,8 +119,8 @@ def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.G
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Distribution of the largest curvature met relative to L_p, by loss."""
-    fig, (ax,) = drawing.figure(1, width=6.4, height=3.8)
-    for (name, share), colour in zip(finding.arrays["shares"].items(), drawing.ACCENTS, strict=False):
+    fig, (ax,) = plotting.figure(1, width=6.4, height=3.8)
+    for (name, share), colour in zip(finding.arrays["shares"].items(), plotting.ACCENTS, strict=False):
         ordered = np.sort(share)
         ax.step(
             ordered,
@@ -129,7 +129,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
             color=colour,
             label=f"{name.lower()} loss",
         )
-    ax.axvline(1, color=drawing.INK, ls="--", lw=1.2)
+    ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
     ax.text(0.93, 0.5, "L_p", ha="right", va="center")
     ax.set(xscale="log", xlabel="largest curvature met / L_p", ylabel="share of problems", ylim=(0, 1.02))
     ax.set_title("How loose the smoothness constant is")

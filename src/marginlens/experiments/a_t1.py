@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.dynamics import regularization_path
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import globally_optimal_direction
 
@@ -109,16 +109,16 @@ def _planar() -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
-    fig, (left, right) = drawing.figure(2, width=5.4, height=4.6)
+    fig, (left, right) = plotting.figure(2, width=5.4, height=4.6)
     distance, widths = finding.arrays["distance"], finding.arrays["d"]
     low, high = float(widths.min()), float(widths.max())
-    shade = drawing.shades(101)
+    shade = plotting.shades(101)
     for d, line in zip(widths, distance, strict=True):
         left.loglog(SCALES, line, color=shade[round(100 * (d - low) / (high - low))], lw=1.0, alpha=0.8)
     for d in (low, (low + high) / 2.0, high):
         left.plot([], [], color=shade[round(100 * (d - low) / (high - low))], label=f"d = {d:.0f}")
     guide = 30.0 / SCALES[1:]
-    left.loglog(SCALES[1:], guide, color=drawing.INK, ls="--", lw=1.3)
+    left.loglog(SCALES[1:], guide, color=plotting.INK, ls="--", lw=1.3)
     left.text(SCALES[3], 2.0 * guide[2], "slope −1", ha="left", va="bottom")
     left.set(xlabel="R · margin", ylabel="‖p̄(R)/R − GMM direction‖")
     left.set_title(f"{len(widths)} problems: the distance falls like 1/R")
@@ -129,18 +129,24 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
     points, direction, radii = planar["points"], planar["direction"], planar["radii"]
-    window: drawing.Window = ((-2.6, 2.6), (-0.6, 4.4))
+    window: plotting.Window = ((-2.6, 2.6), (-0.6, 4.4))
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for radius in (1.0, 2.0, 3.0, 4.0):
-        ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=drawing.FAINT, lw=1.0, zorder=1)
-        drawing.note_at(
-            ax, f"R = {radius:g}", radius * np.array([-0.5, 0.866]), (0, 0), ha="center", fontsize=9, color=drawing.PATH
+        ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=1)
+        plotting.note_at(
+            ax,
+            f"R = {radius:g}",
+            radius * np.array([-0.5, 0.866]),
+            (0, 0),
+            ha="center",
+            fontsize=9,
+            color=plotting.PATH,
         )
-    drawing.ray(ax, direction, 20.0, color=drawing.GLOBAL, label="GMM direction")
+    plotting.ray(ax, direction, 20.0, color=plotting.GLOBAL, label="GMM direction")
     start = points[0] / radii[0]
-    ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=drawing.PATH, ls=":", lw=1.4, label="steepest descent at 0")
-    ax.plot(*points.T, color=drawing.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
-    drawing.tokens(ax, planar["keys"], planar["scores"])
+    ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0")
+    ax.plot(*points.T, color=plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
+    plotting.scatter_tokens(ax, planar["keys"], planar["scores"])
     ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂")
     ax.set_title("One path bends into the max-margin direction")
     ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")

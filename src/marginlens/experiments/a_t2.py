@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import ConstantStep, Record, descend, excess_risk, risk, risk_gradient
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
 
@@ -57,7 +57,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     n_steps, n_problems, n_starts = (1_000_000, 12, 3) if effort is Effort.PAPER else (100_000, 3, 2)
     progress.expect(n_problems + 1)
     rng = np.random.default_rng(SEED)
-    steps = np.array(drawing.steps_to_keep(n_steps, dense=DENSE))
+    steps = np.array(plotting.steps_to_keep(n_steps, dense=DENSE))
     runs = []
     for _ in range(n_problems):
         data, v = _problem(rng)
@@ -108,7 +108,7 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     points = run.saved["p"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
     height = _log_excess(data, v, points, best.selected)
-    gap = drawing.misalignment(points, best.direction)
+    gap = plotting.misalignment(points, best.direction)
     decade = steps >= steps[-1] // 10
     first = int(np.flatnonzero(decade)[0])
     across = norm * np.sin(
@@ -146,9 +146,9 @@ def _correlation_with_gmm(data: TokenDataset, v: FloatArray, start: tuple[float,
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Norm and distance of the direction from its limit over the steps, on a logarithmic axis."""
-    fig, axes = drawing.figure(2, width=5.0, height=4.0)
+    fig, axes = plotting.figure(2, width=5.0, height=4.0)
     steps, runs = finding.arrays["steps"], finding.arrays["runs"]
-    for colour, run in zip(drawing.shades(len(runs)), runs, strict=True):
+    for colour, run in zip(plotting.shades(len(runs)), runs, strict=True):
         for norm, gap in zip(run["norm"], run["gap"], strict=True):
             axes[0].semilogx(steps[1:], norm[1:], color=colour, lw=1.2)
             axes[1].loglog(steps[1:], gap[1:], color=colour, lw=1.2)

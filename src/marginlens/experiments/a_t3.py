@@ -9,6 +9,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from scipy.special import logsumexp
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.directions import angle, unit
 from marginlens.dynamics import (
@@ -21,7 +22,7 @@ from marginlens.dynamics import (
     gradient_flow,
     risk_gradient,
 )
-from marginlens.experiments import a_f2, drawing
+from marginlens.experiments import a_f2
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import BasinCone, basin_cone, smoothness
 
@@ -118,9 +119,9 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
         "same": np.all(run.selected == chosen, axis=-1) & np.all(flow.selected == chosen, axis=-1),
         "move": float(np.min(np.linalg.norm(run.final - nearest, axis=-1))),
         "apart": _apart(data, v, nearest, run.final),
-        "first": drawing.misalignment(start, cone.p),
-        "left": drawing.misalignment(flow.final, cone.p),
-        "curve_gap": drawing.misalignment(curve, cone.p) / cone.mu,
+        "first": plotting.misalignment(start, cone.p),
+        "left": plotting.misalignment(flow.final, cone.p),
+        "curve_gap": plotting.misalignment(curve, cone.p) / cone.mu,
         "log_time": _log_time(data, v, curve),
     }
 
@@ -163,17 +164,17 @@ def _outside() -> float:
     data, v = figure_1b()
     cone, other = basin_cone(data, v, [1]), basin_cone(data, v, [0])
     flow = gradient_flow(data, v, until=UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
-    return float(1.0 - drawing.misalignment(flow.final, cone.p))
+    return float(1.0 - plotting.misalignment(flow.final, cone.p))
 
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """How much of μ the direction still lacks along every flow, over the logarithm of the time."""
-    fig, (ax,) = drawing.figure(1, width=7.0, height=4.2)
+    fig, (ax,) = plotting.figure(1, width=7.0, height=4.2)
     found = finding.arrays["found"]
-    for colour, one in zip(drawing.shades(len(found)), found, strict=True):
+    for colour, one in zip(plotting.shades(len(found)), found, strict=True):
         for gap, log_time in zip(one["curve_gap"], one["log_time"], strict=True):
             ax.loglog(log_time[1:] / np.log(10.0), np.maximum(gap[1:], 1e-12), color=colour, lw=1.2)
-    ax.axhline(a_f2.NEARER, color=drawing.INK, ls="--", lw=1.2)
+    ax.axhline(a_f2.NEARER, color=plotting.INK, ls="--", lw=1.2)
     ax.text(0.99, a_f2.NEARER, "a hundredth of μ", ha="right", va="bottom", transform=ax.get_yaxis_transform())
     ax.set(xlabel="log₁₀ of the time along the flow", ylabel="(1 − correlation) / μ")
     ax.set_title("The direction converges, in exponential time")

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import Cone, Path, regularization_path
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory import (
     LocalOptima,
@@ -161,7 +161,7 @@ def _planar() -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""
-    fig, (ax,) = drawing.figure(1, width=8.4, height=5.2)
+    fig, (ax,) = plotting.figure(1, width=8.4, height=5.2)
     _draw_plane(ax, finding.arrays["planar"])
     return {"cones": fig}
 
@@ -175,14 +175,14 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
 
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for k in range(4):
-        ax.plot((1 + k) * np.cos(turn), (1 + k) * np.sin(turn), color=drawing.FAINT, lw=1.0, zorder=0)
+        ax.plot((1 + k) * np.cos(turn), (1 + k) * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=0)
         place = (1 + k) * np.array([np.cos(np.radians(-82)), np.sin(np.radians(-82))])
-        drawing.note_at(ax, f"‖p‖ = {floor * 10**k:g}", place, (0, 0), ha="center", fontsize=9, color=drawing.PATH)
+        plotting.note_at(ax, f"‖p‖ = {floor * 10**k:g}", place, (0, 0), ha="center", fontsize=9, color=plotting.PATH)
     seen: set[str] = set()
     for axis, half, is_global, is_local, points in zip(
         *(planar[name] for name in ("axes", "half_angles", "is_global", "is_local", "points")), strict=True
     ):
-        colour = drawing.GLOBAL if is_global else drawing.LOCAL if is_local else drawing.PATH
+        colour = plotting.GLOBAL if is_global else plotting.LOCAL if is_local else plotting.PATH
         name = (
             "cone around the GMM"
             if is_global
@@ -198,12 +198,12 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
         seen.add(name)
         ax.plot(*np.stack([axis, reach * axis]).T, color=colour, ls=(0, (5, 3)), lw=1.2, zorder=2)
         path = shrink(points)
-        ax.plot(*path.T, color=drawing.INK, lw=2.0, zorder=4)
+        ax.plot(*path.T, color=plotting.INK, lw=2.0, zorder=4)
         ends_inside = np.linalg.norm(points[-1]) < 0.5 * np.linalg.norm(planar["points"], axis=-1).max()
-        ax.plot(*path[-1], "X" if ends_inside else "o", ms=10, mfc=drawing.INK, mec="white", zorder=5)
-    ax.plot([], [], color=drawing.INK, lw=2.0, label="local path p̄(R)")
-    ax.plot([], [], "X", ms=9, color=drawing.INK, mec="white", label="stops at a finite norm")
-    ax.plot([], [], "o", ms=9, color=drawing.INK, mec="white", label="goes on with R")
+        ax.plot(*path[-1], "X" if ends_inside else "o", ms=10, mfc=plotting.INK, mec="white", zorder=5)
+    ax.plot([], [], color=plotting.INK, lw=2.0, label="local path p̄(R)")
+    ax.plot([], [], "X", ms=9, color=plotting.INK, mec="white", label="stops at a finite norm")
+    ax.plot([], [], "o", ms=9, color=plotting.INK, mec="white", label="goes on with R")
     ax.set(xlim=(-4.3, 4.3), ylim=(-4.3, 4.3), aspect="equal", xlabel="p₁, norms on a logarithmic scale", ylabel="p₂")
     ax.set(xticks=[], yticks=[])
     ax.set_title("Local paths keep locally optimal axes and leave the others")

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.dynamics import regularization_path
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
@@ -204,18 +204,18 @@ def _planar(n_radii: int) -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""
-    fig, (left, right) = drawing.figure(2, width=6.0, height=5.2)
+    fig, (left, right) = plotting.figure(2, width=6.0, height=5.2)
     _draw_plane(fig, left, finding.arrays["planar"])
     radii, distances = finding.arrays["radii"], finding.arrays["distances"]
     for is_network, colour, name in (
-        (False, drawing.ACCENTS[1], "linear head, mixed labels"),
-        (True, drawing.ACCENTS[3], "network head"),
+        (False, plotting.ACCENTS[1], "linear head, mixed labels"),
+        (True, plotting.ACCENTS[3], "network head"),
     ):
         chosen = distances[finding.arrays["is_network"] == is_network]
         for k, one in enumerate(chosen):
             right.loglog(radii, one, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None)
     guide = 3.0 / radii
-    right.loglog(radii, guide, color=drawing.INK, lw=1.2, ls="--", label="3/(ΞR)")
+    right.loglog(radii, guide, color=plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
     right.set(xlabel="radius, ΞR", ylabel="distance to the solution set, relative to its norm")
     floor = 1e-7
     right.set_ylim(floor, 4.0)
@@ -230,29 +230,29 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _draw_plane(fig: Figure, ax: Axes, planar: dict[str, Any]) -> None:
     axis, norm, path = planar["axis"], 1.0 / planar["margin"], planar["path"]
-    tint = drawing.TINTS[drawing.LOCAL]
+    tint = plotting.TINTS[plotting.LOCAL]
     ax.contourf(axis, axis, planar["clear"], levels=[1.0, np.inf], colors=[tint], zorder=0)
-    ax.contour(axis, axis, planar["clear"], levels=[1.0], colors=[drawing.LOCAL], linewidths=1.2, zorder=1)
-    ax.fill([], [], color=tint, ec=drawing.LOCAL, lw=1.2, label="where the constraints hold")
+    ax.contour(axis, axis, planar["clear"], levels=[1.0], colors=[plotting.LOCAL], linewidths=1.2, zorder=1)
+    ax.fill([], [], color=tint, ec=plotting.LOCAL, lw=1.2, label="where the constraints hold")
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
-    ax.plot(norm * np.cos(turn), norm * np.sin(turn), color=drawing.INK, lw=1.0, ls=":", zorder=1, label="‖p‖ = 1/Ξ")
-    drawing.tokens(ax, planar["keys"], planar["scores"], size=45.0)
+    ax.plot(norm * np.cos(turn), norm * np.sin(turn), color=plotting.INK, lw=1.0, ls=":", zorder=1, label="‖p‖ = 1/Ξ")
+    plotting.scatter_tokens(ax, planar["keys"], planar["scores"], size=45.0)
     seen = ax.scatter(
         path[:, 0],
         path[:, 1],
         c=planar["scaled_radii"],
         norm=LogNorm(),
-        cmap=drawing.SEQUENCE,
+        cmap=plotting.SEQUENCE,
         s=46,
         edgecolor="white",
         linewidth=0.6,
         zorder=8,
         label="path, p̄(R)/(ΞR)",
     )
-    ring: dict[str, Any] = {"facecolor": "none", "edgecolor": drawing.GLOBAL, "linewidth": 2.2, "zorder": 9}
+    ring: dict[str, Any] = {"facecolor": "none", "edgecolor": plotting.GLOBAL, "linewidth": 2.2, "zorder": 9}
     ax.scatter(planar["solutions"][:, 0], planar["solutions"][:, 1], s=210, label="global minima", **ring)
     for marker, size, name in (("*", 150.0, "optimal token"), ("o", 45.0, "other token")):
-        ax.scatter([], [], marker=marker, s=size, color=drawing.PATH, edgecolor="white", label=name)
+        ax.scatter([], [], marker=marker, s=size, color=plotting.PATH, edgecolor="white", label=name)
     fig.colorbar(seen, ax=ax, label="radius, ΞR", shrink=0.85)
     ax.set(
         xlim=(-1.6, 2.8), ylim=(-2.2, 2.2), aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂"

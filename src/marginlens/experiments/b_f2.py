@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
@@ -14,7 +15,6 @@ from marginlens.embeddings.keeping import LEVELS, KeptRun, kept_runs
 from marginlens.embeddings.results import TrainingRun
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.embedding_points import Ranks, panels, ranks_of, spearman
 
@@ -162,10 +162,13 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _levels(full: Any, live: Any) -> Figure:
     """⟨E_s, p⟩ and |⟨E_s, v⟩| by level: the mean and the middle 80% of tokens."""
-    fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
+    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
     law = Levels()
     names = ["none", *(f"{1.0 - 2.0 * delta:g}" for delta in law.deltas)]
-    shown = ((full, "full size", drawing.ACCENTS[0], -0.12), (live, "reduced, trained here", drawing.ACCENTS[1], 0.12))
+    shown = (
+        (full, "full size", plotting.ACCENTS[0], -0.12),
+        (live, "reduced, trained here", plotting.ACCENTS[1], 0.12),
+    )
     for run, label, colour, shift in shown:
         for ax, values in ((left, run.a), (right, run.b * np.where(law.sign == 0, 1, law.sign))):
             parts = [values[law.level == k] for k in range(len(names))]

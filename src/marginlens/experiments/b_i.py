@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from marginlens import plotting
 from marginlens.data.levels import balanced_sequences
 from marginlens.embeddings.bounds import first_step_loss, first_step_norms
 from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
 from marginlens.embeddings.one_step import first_step
 from marginlens.embeddings.parameters import initial_parameters
 from marginlens.embeddings.proved import log_of_pairs
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 
 ID = "B-I"
@@ -94,7 +94,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "lemma_12_failures_elsewhere": float(np.sum(broken & ~promised)),
         "failure_frequency_of_one_token_at_half": float(frequency[0, -1]),
     }
-    low, high = drawing.proportion_interval(failures[0, -1], counts[0])
+    low, high = plotting.proportion_interval(failures[0, -1], counts[0])
     elsewhere = sorted(set(rate[broken & ~promised].tolist()))
     where = f", all of them at η₀ ≥ {elsewhere[0]:g}" if elsewhere else ""
     measured = (
@@ -183,13 +183,13 @@ def _steps(n_starts: int, progress: Progress) -> list[dict[str, Any]]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """How often Eq. (14) fails against δ and against d, and the loss after the step beside Lemma 12's bound."""
-    fig, (left, middle, right) = drawing.figure(3, width=5.0, height=4.4)
+    fig, (left, middle, right) = plotting.figure(3, width=5.0, height=4.4)
     _draw_narrow(middle, finding.arrays["narrow"])
     frequency, trials = finding.arrays["frequency"], finding.arrays["trials"]
-    left.loglog(DELTAS, DELTAS, color=drawing.INK, lw=2.0)
+    left.loglog(DELTAS, DELTAS, color=plotting.INK, lw=2.0)
     left.text(1.6e-2, 2.2e-2, "allowed", ha="left", va="bottom", rotation=38)
-    for size, line, n, colour in zip(SIZES, frequency, trials, drawing.ACCENTS, strict=False):
-        low, high = drawing.proportion_interval(line * n, n)
+    for size, line, n, colour in zip(SIZES, frequency, trials, plotting.ACCENTS, strict=False):
+        low, high = plotting.proportion_interval(line * n, n)
         seen = line * n >= 4.0
         spread = np.stack([line - low, high - line])[:, seen]
         left.errorbar(DELTAS[seen], line[seen], spread, fmt="o", ms=3.5, lw=1.0, color=colour, label=f"|S| = {size}")
@@ -202,7 +202,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 
 def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
-    for size, colour in zip(NARROW_SIZES, drawing.ACCENTS, strict=False):
+    for size, colour in zip(NARROW_SIZES, plotting.ACCENTS, strict=False):
         for name, style in (("B Eq. (14)", "-"), ("B' Eq. (22)", ":")):
             line = [one for one in narrow if (one["name"], one["size"], one["delta"]) == (name, size, 0.05)]
             d, seen = np.array([one["d"] for one in line]), np.array([one["frequency"] for one in line])
@@ -212,7 +212,7 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
             ax.loglog(d, shown, color=colour, ls=style, lw=1.4, label=label)
             ax.loglog(d[promised], shown[promised], "o", ms=6, color=colour)
             ax.loglog(d[~promised], shown[~promised], "o", ms=6, markerfacecolor="white", color=colour)
-    ax.axhline(0.05, color=drawing.INK, ls="--", lw=1.2)
+    ax.axhline(0.05, color=plotting.INK, ls="--", lw=1.2)
     ax.text(64.0, 0.058, "δ", ha="right", va="bottom")
     ax.set_xticks(NARROW, [str(d) for d in NARROW])
     ax.minorticks_off()
@@ -227,11 +227,11 @@ def _draw_loss(ax: Axes, lemmas: list[dict[str, Any]]) -> None:
     order = np.array(RATES)
     mean = [np.array([values[rate == one].mean() for one in RATES]) for values in (loss, bound)]
     extremes = np.array([[loss[rate == one].min(), loss[rate == one].max()] for one in RATES]).T
-    ax.fill_between(order, *extremes, color=drawing.TINTS[drawing.LOCAL], lw=0)
-    ax.semilogx(order, mean[0], color=drawing.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
-    ax.semilogx(order, mean[1], color=drawing.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
+    ax.fill_between(order, *extremes, color=plotting.TINTS[plotting.LOCAL], lw=0)
+    ax.semilogx(order, mean[0], color=plotting.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
+    ax.semilogx(order, mean[1], color=plotting.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
     last = max(one["rate"] for one in lemmas if one["promised"])
-    ax.axvspan(order[0] / 1.3, last, color=drawing.FAINT, alpha=0.6, lw=0)
+    ax.axvspan(order[0] / 1.3, last, color=plotting.FAINT, alpha=0.6, lw=0)
     ax.text(
         last * 1.3, 0.97, "d is enough to the left", transform=ax.get_xaxis_transform(), ha="left", va="top", fontsize=9
     )

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, balanced_sequences, level_sequences
 from marginlens.embeddings.bounds import first_step_errors
 from marginlens.embeddings.one_step import first_step
 from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 
 ID = "B-L2"
@@ -112,16 +112,16 @@ KINDS: dict[str, Callable[[np.random.Generator], LabelledSequences]] = {
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The largest error over the width for each kind of data, beside the bound."""
-    fig, (ax,) = drawing.figure(1, width=7.4, height=4.6)
+    fig, (ax,) = plotting.figure(1, width=7.4, height=4.6)
     d = finding.arrays["d"].astype(float)
-    ax.loglog(d, 11.0 * d**-0.25, color=drawing.INK, lw=2.0)
+    ax.loglog(d, 11.0 * d**-0.25, color=plotting.INK, lw=2.0)
     ax.text(d[1], 11.0 * d[1] ** -0.25 * 1.25, "bound 11 d$^{-1/4}$", ha="left", va="bottom")
     marks = "osD^vP"
-    for (name, line), colour, mark in zip(finding.arrays["errors"].items(), drawing.ACCENTS, marks, strict=False):
+    for (name, line), colour, mark in zip(finding.arrays["errors"].items(), plotting.ACCENTS, marks, strict=False):
         label = f"{name}: d$^{{{finding.arrays['exponents'][name]:.2f}}}$"
         ax.loglog(d, line, color=colour, lw=1.6, marker=mark, ms=4, label=label)
     guide = 0.3 * finding.arrays["errors"]["uniform"][0] * (d / d[0]) ** -0.5
-    ax.loglog(d, guide, color=drawing.PATH, ls="--", lw=1.2)
+    ax.loglog(d, guide, color=plotting.PATH, ls="--", lw=1.2)
     ax.text(d[len(d) // 2], 0.8 * guide[len(d) // 2], "slope −1/2", ha="right", va="top")
     ax.set(xlabel="width d", ylabel="largest ‖err‖ / η₀", ylim=(None, 60.0))
     ax.set_title("What the first step leaves besides α$_s$ v")

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
+from marginlens import plotting
 from marginlens.data.levels import balanced_sequences
 from marginlens.embeddings.one_step import first_step
 from marginlens.embeddings.parameters import initial_parameters
 from marginlens.embeddings.statistics import token_statistics
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.svm.solution import Status
 from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
@@ -90,7 +90,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "failures_by_negative_multipliers": float(np.sum(negative)),
         "failures_by_contradicting_equations": float(np.sum(untight)),
     }
-    low, high = drawing.proportion_interval(refused.sum(), len(rows))
+    low, high = plotting.proportion_interval(refused.sum(), len(rows))
     longer = table["longer"][negative]
     wide = float(np.mean(refused[(table["kind"] == 2) & (table["cell"] == len(WIDTHS) - 1)]))
     residual, distance = numbers["largest_kkt_residual"], numbers["largest_distance_to_nnls"]
@@ -177,17 +177,17 @@ def _contradictions(trials: int, rng: np.random.Generator) -> tuple[int, int]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """How often the closed form fails, over the width and over the number of sequences."""
-    fig, axes = drawing.figure(2, width=5.2, height=4.2)
+    fig, axes = plotting.figure(2, width=5.2, height=4.2)
     table = finding.arrays["table"]
     panels = (("width d (n = 4)", WIDTHS, 0), ("sequences n (d = 64)", COUNTS, len(WIDTHS)))
     for ax, (label, places, first) in zip(axes, panels, strict=True):
-        for kind, (name, colour, mark) in enumerate(zip(KINDS, drawing.ACCENTS, "osD", strict=False)):
+        for kind, (name, colour, mark) in enumerate(zip(KINDS, plotting.ACCENTS, "osD", strict=False)):
             at, shares = [], []
             for k, place in enumerate(places):
                 here = (table["cell"] == first + k) & (table["kind"] == kind)
                 if here.any():
                     failed = int(np.sum(~table["certified"][here]))
-                    low, high = drawing.proportion_interval(failed, here.sum())
+                    low, high = plotting.proportion_interval(failed, here.sum())
                     at.append(place * (1.0 + 0.04 * (kind - 1)))
                     shares.append([failed / here.sum(), float(low), float(high)])
             middle, low, high = np.array(shares).T

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory.embedding_conditions import check_lemma_19, decisive_tokens
 from marginlens.theory.embedding_limits import all_selecting_directions, decisive_margin, predict_embedding_limit
@@ -226,15 +226,15 @@ def _tightest(E: FloatArray, data: LabelledSequences, listed: FeasibleSelections
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The length of every selection's solution beside that of the decisive tokens, its norm beside 4n, and flows by size."""
-    fig, (left, right, third) = drawing.figure(3, width=5.0, height=4.2)
+    fig, (left, right, third) = plotting.figure(3, width=5.0, height=4.2)
     _draw_lengths(left, finding)
     _draw_flows(third, finding)
     m, over, tilt = (finding.arrays[name] for name in ("irrelevant", "over_4n", "tilt"))
-    colours = (drawing.GLOBAL, drawing.LOCAL, drawing.ACCENTS[3])
+    colours = (plotting.GLOBAL, plotting.LOCAL, plotting.ACCENTS[3])
     for k, (colour, c) in enumerate(zip(colours, sorted(set(tilt.tolist())), strict=False)):
         of_tilt = tilt == c
         right.scatter(m[of_tilt] + 0.12 * (k - 1), over[of_tilt], s=30, color=colour, label=f"c = {c:g}")
-    right.axhline(1.0, color=drawing.INK, ls="--", lw=1.2)
+    right.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
     right.text(0.8, 0.9, "bound of Lemma 21", va="top")
     right.set(xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", yscale="log", ylim=(1e-3, 2.0))
     right.set_xticks([1, 2, 3, 4])
@@ -247,14 +247,14 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
     """How many flows go elsewhere, with the lead in margin and without it, by width and step."""
     rates, sizes = finding.arrays["flows"], finding.arrays["sizes"]
     groups = (
-        (TILTS[1], drawing.GLOBAL, "o", "with the widest margin (c = 6)"),
-        (0.0, drawing.LOCAL, "s", "the paper's embeddings"),
+        (TILTS[1], plotting.GLOBAL, "o", "with the widest margin (c = 6)"),
+        (0.0, plotting.LOCAL, "s", "the paper's embeddings"),
     )
     for k, (tilt, colour, mark, label) in enumerate(groups):
         for x, (d, rate) in enumerate(sizes):
             of_cell = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
             count, n = int(np.sum(~rates["decisive"][of_cell])), int(of_cell.sum())
-            low, high = (float(end) for end in drawing.proportion_interval(count, n))
+            low, high = (float(end) for end in plotting.proportion_interval(count, n))
             place, share = x + 0.2 * (k - 0.5), count / n
             style: dict[str, Any] = {
                 "color": colour,
@@ -282,7 +282,7 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
             ratios,
             s=8,
             alpha=0.5,
-            color=drawing.NEITHER,
+            color=plotting.NEITHER,
             label="a selection" if first else None,
         )
         ax.scatter(
@@ -290,15 +290,15 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
             [finding.arrays["end"][k]],
             s=60,
             facecolors="none",
-            edgecolors=drawing.GLOBAL,
+            edgecolors=plotting.GLOBAL,
             lw=1.8,
             zorder=4,
             label="where the flow goes" if first else None,
         )
-    ax.axhline(1.0, color=drawing.INK, ls="--", lw=1.2)
+    ax.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
     edges = np.flatnonzero(np.diff(tilt[order])) + 0.5
     for edge in edges:
-        ax.axvline(edge, color=drawing.FAINT, lw=1.2, zorder=1)
+        ax.axvline(edge, color=plotting.FAINT, lw=1.2, zorder=1)
     ax.set_yscale("log")
     starts = np.concatenate([[-0.5], edges, [len(order) - 0.5]])
     ax.set_xticks((starts[1:] + starts[:-1]) / 2.0, [f"c = {c:g}" for c in sorted(set(tilt.tolist()))])

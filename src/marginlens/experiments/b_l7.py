@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.directional import directional_slope
 from marginlens.embeddings.one_layer import loss_and_gradients
 from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 
 ID = "B-L7"
@@ -182,7 +182,7 @@ def _mean_largest_weight(model: Parameters, data: LabelledSequences) -> float:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Differences over how small the gradient by p has become."""
-    fig, (ax,) = drawing.figure(1, width=7.4, height=4.4)
+    fig, (ax,) = plotting.figure(1, width=7.4, height=4.4)
     labels = {
         "complex step": "all parts, against complex steps",
         "autograd": "all parts, against autograd",
@@ -190,11 +190,11 @@ def draw(finding: Finding) -> dict[str, Figure]:
         "Lemma 8": "part by p, against Lemma 8",
     }
     size = finding.arrays["size of p"]
-    for (name, label), colour, mark in zip(labels.items(), drawing.ACCENTS, "osD^", strict=False):
+    for (name, label), colour, mark in zip(labels.items(), plotting.ACCENTS, "osD^", strict=False):
         if name in finding.arrays:
             line = np.maximum(finding.arrays[name], 1e-18)
             ax.loglog(size, line, ls="none", marker=mark, ms=4, color=colour, alpha=0.8, label=label)
-    ax.axhline(1e-10, color=drawing.INK, ls="--", lw=1.3)
+    ax.axhline(1e-10, color=plotting.INK, ls="--", lw=1.3)
     ax.text(size.max(), 1.3e-10, "bar", ha="right", va="bottom")
     ax.set(xlabel="largest entry of the gradient by p", ylabel="relative difference", ylim=(3e-19, 3e-9))
     ax.set_title("Closed-form gradients against derivatives taken by other means")

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
@@ -15,7 +16,6 @@ from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, Record, descend, risk_gradient
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import Parameters, initial_parameters, token_statistics
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory.embedding_limits import EmbeddingPrediction, predict_embedding_limit
 
@@ -158,7 +158,7 @@ def _curve(one: EmbeddingPrediction, data: LabelledSequences) -> dict[str, Any]:
     after = one.step.after
     record = Record(steps=KEPT, keep=("p", "norm"))
     run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    apart = drawing.misalignment(run.saved["p"], np.asarray(one.solution.x))
+    apart = plotting.misalignment(run.saved["p"], np.asarray(one.solution.x))
     return {"rate": one.step.rate, "norm": run.saved["norm"], "apart": apart}
 
 
@@ -182,15 +182,15 @@ def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
-    fig, (left, middle, right) = drawing.figure(3, width=4.6, height=4.2)
-    for rate, colour in zip(RATES, (drawing.GLOBAL, drawing.LOCAL), strict=True):
+    fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.2)
+    for rate, colour in zip(RATES, (plotting.GLOBAL, plotting.LOCAL), strict=True):
         lines = [one for one in finding.arrays["curves"] if one["rate"] == rate]
         for k, one in enumerate(lines):
             left.loglog(one["norm"], one["apart"], color=colour, lw=1.3, label=f"η₀ = {rate:g}" if k == 0 else None)
         ends = finding.arrays["corr"][finding.arrays["rate"] == rate]
         label = f"ends of all {len(ends)} runs" if rate == RATES[0] else None
         left.scatter(np.full(len(ends), FAR), np.maximum(1.0 - ends, 1e-9), s=14, color=colour, zorder=4, label=label)
-    left.axhline(1e-3, color=drawing.INK, ls="--", lw=1.2)
+    left.axhline(1e-3, color=plotting.INK, ls="--", lw=1.2)
     left.text(1.1, 1.2e-3, "cosine .999", va="bottom")
     left.set(xlabel="‖p‖ along the flow", ylabel="1 − cosine with the max-margin direction")
     left.set_title("The direction converges")
@@ -203,8 +203,8 @@ def draw(finding: Finding) -> dict[str, Figure]:
 def _draw_stiff(ax: Axes, stiff: list[Any]) -> None:
     labels = ("gradient flow", "normalised steps of size 1")
     for k, one in enumerate(stiff):
-        ax.loglog(KEPT[1:], one["flow"][1:], color=drawing.INK, lw=1.6, label=labels[0] if k == 0 else None)
-        style = {"color": drawing.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
+        ax.loglog(KEPT[1:], one["flow"][1:], color=plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
+        style = {"color": plotting.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
         ax.loglog(KEPT[1:], one["descent"][1:], **style, label=labels[1] if k == 0 else None)
     rates = [one["rate"] for one in stiff]
     ax.set(xlabel="arc length, or number of steps", ylabel="‖p‖")
@@ -218,10 +218,10 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
     place = np.digitize(signal, edges) - 1
     for k in np.unique(place):
         here = stated[place == k]
-        low, high = drawing.proportion_interval(int(here.sum()), len(here))
+        low, high = plotting.proportion_interval(int(here.sum()), len(here))
         spread = [[here.mean() - float(low)], [float(high) - here.mean()]]
-        ax.errorbar(np.mean(signal[place == k]), here.mean(), yerr=spread, fmt="o", color=drawing.GLOBAL, capsize=3)
-    ax.axvline(SIGNAL, color=drawing.INK, ls="--", lw=1.2)
+        ax.errorbar(np.mean(signal[place == k]), here.mean(), yerr=spread, fmt="o", color=plotting.GLOBAL, capsize=3)
+    ax.axvline(SIGNAL, color=plotting.INK, ls="--", lw=1.2)
     ax.text(SIGNAL * 0.93, 0.05, "η₀ = 10 and 100\nlie to the right", ha="right", va="bottom")
     ax.set(xscale="log", xlim=(0.25, 10.0), ylim=(-0.05, 1.05), xlabel="(η₀/2) |α_s| √d of the rarest decisive token")
     ax.set_xticks([0.3, 0.5, 1, 2, 4, 8], ["0.3", "0.5", "1", "2", "4", "8"])

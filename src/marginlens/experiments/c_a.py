@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
+from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import ConstantStep, NormalizedStep
 from marginlens.errors import InputError
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.nexttoken import NextTokenAutomaton, descend_nexttoken, nexttoken_path, sharp_smoothness
 
@@ -183,16 +183,16 @@ def _example() -> dict[str, Any]:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""
-    fig, (left, right) = drawing.figure(2, width=5.6, height=4.6)
+    fig, (left, right) = plotting.figure(2, width=5.6, height=4.6)
     variation, fresh = np.maximum(finding.arrays["variation"], 1e-16), finding.arrays["fresh"]
     for k, (sizes, cyclic) in enumerate(SHAPES):
         rows = variation[finding.arrays["shape"] == k]
         label = f"{'cyclic' if cyclic else 'acyclic'}, K = {sizes[0]}, d = {sizes[1]}, n = {sizes[2]}"
         radii, rows = RADII[: AT_240 + 1], rows[:, : AT_240 + 1]  # beyond, W itself is rounded too coarsely to see more
-        left.loglog(radii, np.median(rows, axis=0), color=drawing.ACCENTS[k], marker="osD^"[k], label=label)
-        left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=drawing.ACCENTS[k], alpha=0.15, lw=0)
-    left.loglog(RADII, fresh.mean(axis=0), color=drawing.INK, ls="--", marker="x", label="new sequences, mean of all")
-    left.axhline(1e-3, color=drawing.PATH, lw=1.0, ls=":")
+        left.loglog(radii, np.median(rows, axis=0), color=plotting.ACCENTS[k], marker="osD^"[k], label=label)
+        left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=plotting.ACCENTS[k], alpha=0.15, lw=0)
+    left.loglog(RADII, fresh.mean(axis=0), color=plotting.INK, ls="--", marker="x", label="new sequences, mean of all")
+    left.axhline(1e-3, color=plotting.PATH, lw=1.0, ls=":")
     left.set(xlabel="‖W‖ of the trained layer", ylabel="total variation to the automaton", ylim=(5e-17, 2.0))
     left.set_title("The layer becomes its automaton")
     left.legend(loc="lower right", fontsize=9)
@@ -210,14 +210,14 @@ def _draw_example(ax: Any, example: dict[str, Any]) -> None:
         for k, share in enumerate(stacks):
             base, y = 0.0, -(i * (n_bars + 1.2) + k)
             for token in np.flatnonzero(share > 1e-9):
-                ax.barh(y, share[token], left=base, color=drawing.ACCENTS[token % 6], height=0.86, lw=0)
+                ax.barh(y, share[token], left=base, color=plotting.ACCENTS[token % 6], height=0.86, lw=0)
                 if share[token] > 0.08:
                     ax.text(
                         base + share[token] / 2, y, names[token], ha="center", va="center", color="white", fontsize=8
                     )
                 base += share[token]
             what = "automaton" if k == n_bars - 1 else f"‖W‖ = {radii[k]:g}"
-            ax.text(1.02, y, what, va="center", fontsize=8, color=drawing.INK if k == n_bars - 1 else drawing.PATH)
+            ax.text(1.02, y, what, va="center", fontsize=8, color=plotting.INK if k == n_bars - 1 else plotting.PATH)
         middle = -(i * (n_bars + 1.2) + (n_bars - 1) / 2)
         ax.text(
             -0.02, middle, f"{''.join(names[x] for x in row['ids'])} → {names[row['label']]}", ha="right", va="center"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import acyclic_sequences, acyclic_sequences_as_coded
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     GLOBAL,
@@ -99,18 +99,18 @@ def _note(at_4000: np.ndarray) -> str:
 def draw(finding: Finding) -> dict[str, Figure]:
     """The correlation with W^mm over the steps, and what is missing from one."""
     arrays = finding.arrays
-    fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
+    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
     for ax, of in ((left, lambda corr: corr), (right, lambda corr: 1.0 - corr)):
         band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
-        curve(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=drawing.INK, ls="--")
-        ax.axvline(PAPER_STEPS, color=drawing.PATH, ls=":", lw=1.2)
+        curve(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=plotting.INK, ls="--")
+        ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
         ax.set_xscale("log")
         ax.set_xlabel("normalised steps of .01")
     left.set(
         ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Acyclic data: the direction converges", ylim=(None, 1.01)
     )
     left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
-    drawing.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+    plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
     right.set(yscale="log", ylabel="1 − correlation", title="What is missing falls with the steps")
     right.legend(loc="lower left")
     return {"correlation": fig}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     GLOBAL,
@@ -116,20 +116,20 @@ def draw(finding: Finding) -> dict[str, Figure]:
     """Correlation and distance over the steps."""
     arrays = finding.arrays
     steps = arrays["steps"]
-    fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
+    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
     band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
-    curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=drawing.INK, ls="--")
+    curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=plotting.INK, ls="--")
     band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
-    curve(right, steps, arrays["code_distance"], "code's form", color=drawing.INK, ls="--")
-    curve(right, steps, arrays["same_step"], "code's, same step", color=drawing.ACCENTS[3], ls=":")
+    curve(right, steps, arrays["code_distance"], "code's form", color=plotting.INK, ls="--")
+    curve(right, steps, arrays["same_step"], "code's, same step", color=plotting.ACCENTS[3], ls=":")
     for ax in (left, right):
-        ax.axvline(PAPER_STEPS, color=drawing.PATH, ls=":", lw=1.2)
+        ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
         ax.set(xscale="log", xlabel="normalised steps of .01")
     left.set(ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Cyclic data: the direction", ylim=(None, 1.02))
     left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
-    drawing.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
-    right.axhline(0.5 * TEXT.step, color=drawing.PATH, lw=1.0, ls="-.")
-    drawing.note_at(right, "half a step", (1.0, 0.5 * TEXT.step), (0, -9), color=drawing.PATH, fontsize=9)
+    plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+    right.axhline(0.5 * TEXT.step, color=plotting.PATH, lw=1.0, ls="-.")
+    plotting.note_at(right, "half a step", (1.0, 0.5 * TEXT.step), (0, -9), color=plotting.PATH, fontsize=9)
     right.set(
         yscale="log", ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in the cyclic subspace", ylim=(1e-3, None)
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.directions import correlation
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     RULES,
@@ -190,7 +190,7 @@ def paced_solution(ds: SequenceDataset, W: FloatArray) -> FloatArray:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-    fig, axes = drawing.figure(3, width=4.7, height=4.8)
+    fig, axes = plotting.figure(3, width=4.7, height=4.8)
     lines = zip(SERIES, ("-", ":", "--"), strict=True)
     draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
     axes[0].set_title("Squared loss: the direction")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.experiments import drawing
+from marginlens import plotting
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.nexttoken_curves import (
     RULES,
@@ -130,7 +130,7 @@ def _words(one: Contrast) -> str:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-    fig, axes = drawing.figure(3, width=4.7, height=4.8)
+    fig, axes = plotting.figure(3, width=4.7, height=4.8)
     lines = zip(SERIES, ("-", ":", "--"), strict=True)
     draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
     axes[0].set_title("Cross-entropy: the direction")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import acyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
@@ -208,16 +208,16 @@ def _log_constant(risk: SplitRisk, limit: GraphSolution, head: Head) -> float:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """How the excess along W^mm settles on c e^-R, and the excess at random matrices."""
-    fig, (left, right) = drawing.figure(2, width=5.8, height=4.6)
+    fig, (left, right) = plotting.figure(2, width=5.8, height=4.6)
     near = HEIGHTS <= 1e3
-    for colour, (name, lines) in zip(drawing.ACCENTS, finding.arrays["curves"].items(), strict=False):
+    for colour, (name, lines) in zip(plotting.ACCENTS, finding.arrays["curves"].items(), strict=False):
         left.semilogx(HEIGHTS[near], np.median(lines, axis=0)[near], color=colour, label=name)
         left.fill_between(
             HEIGHTS[near], lines.min(axis=0)[near], lines.max(axis=0)[near], color=colour, alpha=0.1, lw=0
         )
         norms, logs = finding.arrays["random"][name]
         right.scatter(norms, logs, s=5, color=colour, alpha=0.45, lw=0, rasterized=True, label=name)
-    left.axhline(0.0, color=drawing.INK, lw=1.0, ls="--", zorder=1)
+    left.axhline(0.0, color=plotting.INK, lw=1.0, ls="--", zorder=1)
     left.set(xlabel="R", ylabel="log(L(R W$^{mm}$) − L$_*$) − log(c e$^{-R}$)")
     left.set_title("Along W$^{mm}$ the excess becomes c e$^{-R}$\n(medians; bands from smallest to largest)")
     left.legend(loc="upper right", fontsize=9)

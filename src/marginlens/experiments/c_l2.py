@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import priority_graphs
@@ -171,15 +171,15 @@ def _largest_cosine(E: FloatArray, graphs: Any, W: FloatArray) -> float:
 def draw(finding: Finding) -> dict[str, Figure]:
     """The three deviations of every dataset, shape by shape, below the bar."""
     table, each = finding.arrays["table"], finding.arrays["each"]
-    fig, (ax,) = drawing.figure(1, width=8.4, height=4.4)
+    fig, (ax,) = plotting.figure(1, width=8.4, height=4.4)
     jitter = np.linspace(-0.11, 0.11, each)
     for place, (name, label) in enumerate(SHOWN):
         values = np.maximum(table[:, NAMES.index(name)], 1e-19).reshape(len(SHAPES), each)
         at = np.arange(len(SHAPES))[:, None] + 0.27 * (place - 1) + jitter
         ax.semilogy(
-            at.ravel(), values.ravel(), "o^s"[place], ms=4, color=drawing.ACCENTS[place], alpha=0.75, label=label
+            at.ravel(), values.ravel(), "o^s"[place], ms=4, color=plotting.ACCENTS[place], alpha=0.75, label=label
         )
-    ax.axhline(_BAR, color=drawing.INK, lw=1.2, ls=":")
+    ax.axhline(_BAR, color=plotting.INK, lw=1.2, ls=":")
     ax.text(-0.45, 1.6e-10, "bar of the claim for W^mm and the cosine", va="bottom")
     names = [f"K={K}, d={d}\nn={n}, T={T}" for K, d, n, T in SHAPES]
     ax.set_xticks(np.arange(len(SHAPES)), names)

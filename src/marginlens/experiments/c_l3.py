@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.dynamics import ConstantStep, Record
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
@@ -159,27 +159,27 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """Chords for the log-loss and the two controls, spectra on S_cyc, and the growth of the norm."""
-    fig, (left, middle, right) = drawing.figure(3, width=4.4, height=3.8)
+    fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
     arrays = finding.arrays
     bins = np.linspace(-0.5, 0.3, 65)
     for name, colour, label in (
-        ("log", drawing.LOCAL, "log-loss, C Eᵀ = I"),
-        ("squared", drawing.ACCENTS[3], "squared loss"),
-        ("general", drawing.NEITHER, "log-loss, general head"),
+        ("log", plotting.LOCAL, "log-loss, C Eᵀ = I"),
+        ("squared", plotting.ACCENTS[3], "squared loss"),
+        ("general", plotting.NEITHER, "log-loss, general head"),
     ):
         heights, edges = np.histogram(np.clip(arrays[name][np.isfinite(arrays[name])], -0.5, 0.3), bins=bins)
         left.stairs(heights / heights.sum(), edges, fill=name == "general", color=colour, lw=2, label=label)
-    left.axvline(0.0, color=drawing.INK, ls="--", lw=1.2)
+    left.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
     left.set(xlabel="risk between two points less the chord,\nrelative", ylabel="share of pairs", yscale="log")
     left.set_title("Lemma 3: below the chord")
     left.legend(loc="upper left", fontsize=9)
     jitter = np.random.default_rng(0).uniform(-0.15, 0.15, size=len(arrays["rank"]))
-    middle.scatter(arrays["rank"] + jitter, arrays["cyclic"], s=22, color=drawing.GLOBAL, label="on S_cyc")
+    middle.scatter(arrays["rank"] + jitter, arrays["cyclic"], s=22, color=plotting.GLOBAL, label="on S_cyc")
     middle.scatter(
         arrays["rank"] + jitter,
         np.maximum(np.abs(arrays["whole"]), 1e-18),
         s=22,
-        color=drawing.NEITHER,
+        color=plotting.NEITHER,
         label="on all W (modulus)",
     )
     middle.set(
@@ -189,7 +189,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
     middle.set_title("Strictly convex on S_cyc")
     middle.legend(loc="center right")
     for line in arrays["norms"]:
-        right.plot(arrays["steps"], line, color=drawing.PATH, lw=1.2, alpha=0.8)
+        right.plot(arrays["steps"], line, color=plotting.PATH, lw=1.2, alpha=0.8)
     right.set(xscale="log", xlabel="steps of plain descent, η = 1/L", ylabel="‖W‖")
     right.set_title("Theorem 4: W diverges")
     return {"convexity": fig}

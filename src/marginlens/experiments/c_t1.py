@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import acyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
-from marginlens.experiments import drawing
 from marginlens.experiments.c_l1 import SETTINGS, Setting, feasible_data
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.next_token import LabelLoss
@@ -153,20 +153,20 @@ def log_risk_bound(ds: SequenceDataset, head: Head, loss: LabelLoss) -> float:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The distance to the max-margin direction over the radius: the log-loss at the left, other losses and heads at the right."""
-    fig, axes = drawing.figure(2, width=5.2, height=4.5)
+    fig, axes = plotting.figure(2, width=5.2, height=4.5)
     distance, convex = finding.arrays["distance"], finding.arrays["is_convex"]
     titles = ("Log-loss, C Eᵀ = I", "ℓ(u) = −u and e⁻ᵘ, C = E")
     for ax, own, title in zip(axes, (convex, ~convex), titles, strict=True):
-        for colour, shape in zip(drawing.ACCENTS, SHAPES, strict=False):
+        for colour, shape in zip(plotting.ACCENTS, SHAPES, strict=False):
             chosen = np.array([one == shape for one in finding.arrays["shape"]]) & own
             for line in distance[chosen]:
                 ax.loglog(SCALES, line, color=colour, lw=1.0, alpha=0.7)
             if chosen.any():
                 ax.plot([], [], color=colour, label=f"K = {shape[0]}, d = {shape[1]}")
-        ax.loglog(SCALES, finding.arrays["certified"][own].max(axis=0), color=drawing.NEITHER, lw=1.8)
-        ax.plot([], [], color=drawing.NEITHER, label="no true minimiser lies above")
+        ax.loglog(SCALES, finding.arrays["certified"][own].max(axis=0), color=plotting.NEITHER, lw=1.8)
+        ax.plot([], [], color=plotting.NEITHER, label="no true minimiser lies above")
         guide = 10.0 / SCALES[2:]
-        ax.loglog(SCALES[2:], guide, color=drawing.INK, ls="--", lw=1.3)
+        ax.loglog(SCALES[2:], guide, color=plotting.INK, ls="--", lw=1.3)
         ax.text(SCALES[3], 2.0 * guide[1], "slope −1", ha="left", va="bottom")
         ax.set(xlabel="R · margin", ylabel="‖W$_R$/R − W$^{mm}$/‖W$^{mm}$‖‖", title=f"{title}: {int(own.sum())} paths")
         ax.legend(loc="lower left")

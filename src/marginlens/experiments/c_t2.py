@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.experiments import drawing
 from marginlens.experiments.c_l1 import feasible_data
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.next_token import LabelLoss
@@ -186,27 +186,27 @@ def _summary(arrays: dict[str, Any], missed: int) -> tuple[str, dict[str, float]
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The two limits, and the remainder beside its prediction."""
-    fig, (left, middle, right) = drawing.figure(3, width=4.9, height=4.5)
+    fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.5)
     near = SCALES <= 40.0
-    for colour, shape in zip(drawing.ACCENTS, SHAPES, strict=False):
+    for colour, shape in zip(plotting.ACCENTS, SHAPES, strict=False):
         own = [k for k, one in enumerate(finding.arrays["shape"]) if one == shape]
         for k in own:
             left.loglog(SCALES, finding.arrays["distance"][k], color=colour, lw=1.0, alpha=0.7)
             middle.semilogy(SCALES[near], finding.arrays["gap"][k][near], color=colour, lw=1.0, alpha=0.7)
             if np.isfinite(finding.arrays["offset"][k]):
                 right.loglog(SCALES, finding.arrays["offset_error"][k], color=colour, lw=1.0, alpha=0.7)
-            right.loglog(SCALES, finding.arrays["remainder"][k], color=drawing.NEITHER, lw=1.0, alpha=0.8, zorder=1)
+            right.loglog(SCALES, finding.arrays["remainder"][k], color=plotting.NEITHER, lw=1.0, alpha=0.8, zorder=1)
         left.plot([], [], color=colour, label=f"K = {shape[0]}, d = {shape[1]}, n = {shape[2]}")
     far = SCALES >= 1e2
-    left.loglog(SCALES[far], 30.0 / SCALES[far], color=drawing.INK, ls="--", lw=1.3)
+    left.loglog(SCALES[far], 30.0 / SCALES[far], color=plotting.INK, ls="--", lw=1.3)
     left.text(1.2e3, 40.0 / 1e3, "slope −1", ha="left", va="bottom")
     left.set(xlabel="R · margin", ylabel="‖W$_R$/R − W$^{mm}$/‖W$^{mm}$‖‖", title="Direction → W$^{mm}$, like 1/R")
     left.legend(loc="lower left", fontsize=9)
-    middle.semilogy(SCALES[near], 10.0 * np.exp(-SCALES[near]), color=drawing.INK, ls="--", lw=1.3)
+    middle.semilogy(SCALES[near], 10.0 * np.exp(-SCALES[near]), color=plotting.INK, ls="--", lw=1.3)
     middle.text(16.5, 12.0 * np.exp(-15.0), "e$^{-R·margin}$", ha="left", va="bottom")
     middle.set(xlabel="R · margin", ylabel="‖Π(W$_R$) − W$^{cyc}$‖", title="Cyclic part → W$^{cyc}$, exponentially")
-    right.plot([], [], color=drawing.NEITHER, label="norm of the remainder")
-    right.plot([], [], color=drawing.ACCENTS[0], label="in colour: distance to its prediction")
+    right.plot([], [], color=plotting.NEITHER, label="norm of the remainder")
+    right.plot([], [], color=plotting.ACCENTS[0], label="in colour: distance to its prediction")
     right.set(
         xlabel="R · margin", ylabel="‖W$_R$ − C$_R$W$^{mm}$ − Π(W$_R$)‖", title="The remainder is the dual's offset"
     )

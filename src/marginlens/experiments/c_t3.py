@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.steps import ConstantStep, Record
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs.priority import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
@@ -255,8 +255,8 @@ def _range(found: dict[str, list[Curves]], name: str) -> str:
 
 def draw(finding: Finding) -> dict[str, Figure]:
     """The distance within S_cyc, the attention's distance to its limit, and the correlations, over the steps."""
-    fig, (left, middle, right) = drawing.figure(3, width=4.9, height=4.8)
-    for series, colour in zip(SERIES, drawing.ACCENTS, strict=False):
+    fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.8)
+    for series, colour in zip(SERIES, plotting.ACCENTS, strict=False):
         line = "--" if series.papers_constant else "-"
         if series.name not in finding.arrays:
             continue
@@ -267,15 +267,15 @@ def draw(finding: Finding) -> dict[str, Figure]:
             right.semilogx(one["steps"], one["corr"], **look)
         left.plot([], [], color=colour, ls=line, label=series.name)
     for one in finding.arrays[SERIES[0].name]:
-        left.loglog(one["steps"], one["wrong_distance"], color=drawing.NEITHER, lw=1.1, zorder=1)
-    left.plot([], [], color=drawing.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
+        left.loglog(one["steps"], one["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
+    left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
     for one in finding.arrays[SERIES[2].name]:
-        right.semilogx(one["steps"], one["growth"], color=drawing.INK, lw=1.1, ls=":", alpha=0.8)
-    right.plot([], [], color=drawing.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
+        right.semilogx(one["steps"], one["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
+    right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
     last = max(float(one["steps"][-1]) for runs in finding.arrays.values() for one in runs)
     guide = np.array([last / 1e3, last])
     for ax in (left, middle):
-        ax.loglog(guide, 1e4 / guide, color=drawing.INK, lw=1.6, ls=(0, (6, 2)))
+        ax.loglog(guide, 1e4 / guide, color=plotting.INK, lw=1.6, ls=(0, (6, 2)))
         ax.text(0.09 * last, 1.4e5 / last, "slope −1", ha="left", va="bottom")
     left.set(ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in S$_{cyc}$ → W$^{cyc}$, like 1/τ")
     middle.set(ylabel="largest total variation to the limit", title="Attention → its limit, like 1/τ")

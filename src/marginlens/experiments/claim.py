@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from marginlens.experiments.drawing import in_style
+from marginlens.plotting import in_style
 from marginlens.progress import Progress, Silence
 
 

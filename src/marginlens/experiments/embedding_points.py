@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm, rankdata
 
+from marginlens import plotting
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.keeping import KeptRun, kept_runs
-from marginlens.embeddings.picture import TokenPoints, draw_tokens
 from marginlens.embeddings.results import FREQUENT
 from marginlens.embeddings.settings import TrainingSettings
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Finding, Progress
+from marginlens.plotting.tokens import TokenPoints, draw_tokens
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind
@@ -362,8 +362,8 @@ def panels(run: Any, title: str) -> Figure:
 
 def training_curves(groups: Sequence[Seeds]) -> Figure:
     """Losses and both rank correlations over the epochs: a colour for each setting, a line for each seed."""
-    fig, (left, middle, right) = drawing.figure(3, width=4.6, height=4.8)
-    styles = [(colour, width) for width in (1.6, 3.0) for colour in drawing.ACCENTS]
+    fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.8)
+    styles = [(colour, width) for width in (1.6, 3.0) for colour in plotting.ACCENTS]
     for (colour, width), group in zip(cycle(styles), groups, strict=False):
         line: Any = {"color": colour, "linewidth": width, "alpha": 0.8}
         for k, run in enumerate(group.runs):
@@ -385,4 +385,4 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
 def _epochs(ax: Axes, runs: Sequence[KeptRun]) -> None:
     ax.set(xscale="log", xlabel="epoch (dotted: the rate falls to a tenth)")
     for epoch in sorted({one for run in runs for one in run.settings.milestones if one < run.epochs[-1]}):
-        ax.axvline(epoch, color=drawing.PATH, linestyle=":", linewidth=1.0)
+        ax.axvline(epoch, color=plotting.PATH, linestyle=":", linewidth=1.0)

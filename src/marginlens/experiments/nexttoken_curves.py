@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from marginlens import plotting
 from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.steps import NormalizedStep, Record
-from marginlens.experiments import drawing
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.pseudo import LocalRule, local_subset, local_subspace, pseudo_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
@@ -25,7 +25,7 @@ from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 
 Graphs = Mapping[int, PriorityGraph]
-GLOBAL, LOCAL = drawing.ACCENTS[1], drawing.ACCENTS[0]  # blue and orange, as in paper C's own figures
+GLOBAL, LOCAL = plotting.ACCENTS[1], plotting.ACCENTS[0]  # blue and orange, as in paper C's own figures
 DISTANCE_TITLES = {"label's component": "labels' components", "selected component": "selected components"}
 KINDS = ("global", "local")
 RULES = {"label's component": LocalRule.LABELS_COMPONENT, "selected component": LocalRule.SELECTED_COMPONENT}

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
-from marginlens.colours import ACCENTS, INK, PATH
-from marginlens.experiments.drawing import figure, shades
+from marginlens.plotting import figure, shades
+from marginlens.plotting.style import ACCENTS, INK, PATH
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.vision.results import VisionCurves
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from marginlens import plotting
 from marginlens.data import sphere_tokens
 from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend
 from marginlens.dynamics.steps import StepRule
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.theory import ResidualLaw, residual_law
@@ -102,9 +102,9 @@ def _held_against_the_law(problems: Any, loss: Loss, step: StepRule, steps: list
         "read_off": read_off,  # (batch, n_looked_at, n_pairs)
         "error": _largest_error(law, run.final),
         "smallest": np.min(np.where(law.carrying, share, np.inf), axis=-1),
-        "plain": drawing.misalignment(points, law.solution.x[:, None]),
-        "with_offset": drawing.misalignment(points, placed),
-        "in_span": drawing.misalignment(law.within(points), placed),
+        "plain": plotting.misalignment(points, law.solution.x[:, None]),
+        "with_offset": plotting.misalignment(points, placed),
+        "in_span": plotting.misalignment(law.within(points), placed),
     }
 
 
@@ -183,13 +183,13 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 def _draw_collapse(finding: Finding) -> Figure:
     run = finding.arrays["runs"][0]
-    fig, axes = drawing.figure(4, width=3.5, height=4.3)
+    fig, axes = plotting.figure(4, width=3.5, height=4.3)
     places = [k for k, count in enumerate(run["steps"]) if count in LOOKED_AT]
     low = 0.5 * float(np.nanmin(run["smallest"][run["holds"]]))
     for column, (ax, place) in enumerate(zip(axes, places, strict=True)):
         for settled, colour, name in (
-            (False, drawing.NEITHER, "run not settled yet by the law's clock"),
-            (True, drawing.ACCENTS[2], "run settled"),
+            (False, plotting.NEITHER, "run not settled yet by the law's clock"),
+            (True, plotting.ACCENTS[2], "run settled"),
         ):
             mine = (run["settled"][:, place] == settled) & run["holds"]
             chosen = run["carrying"] & mine[:, None]
@@ -204,7 +204,7 @@ def _draw_collapse(finding: Finding) -> Figure:
                 label=name,
                 rasterized=True,
             )
-        ax.plot([low, 1.0], [low, 1.0], color=drawing.INK, lw=1.0, ls="--", zorder=3)
+        ax.plot([low, 1.0], [low, 1.0], color=plotting.INK, lw=1.0, ls="--", zorder=3)
         middle = np.median(run["deviation"][:, place])
         ax.set(xlim=(low, 1.6), ylim=(0.1 * low, 1.6), xlabel="multiplier of ATT-SVM (share)")
         ax.set_title(f"{run['steps'][place]:,} steps\nmedian deviation {_short(middle)}")
@@ -223,11 +223,11 @@ def _short(number: float) -> str:
 
 def _draw_deviation(finding: Finding) -> Figure:
     runs, plain = finding.arrays["runs"], finding.arrays["plain"]
-    fig, (left, right) = drawing.figure(2, width=5.6, height=4.4)
+    fig, (left, right) = plotting.figure(2, width=5.6, height=4.4)
     for k, (run, name) in enumerate(zip(runs, finding.arrays["losses"], strict=True)):
-        look = {"color": drawing.ACCENTS[k], "ls": ("-", "--", ":")[k], "lw": 1.6 + k}
+        look = {"color": plotting.ACCENTS[k], "ls": ("-", "--", ":")[k], "lw": 1.6 + k}
         _banded(left, run["steps"], run["deviation"], f"{name} loss", look, band=k == 0)
-    left.axhline(1e-3, color=drawing.INK, lw=1.0, ls=":")
+    left.axhline(1e-3, color=plotting.INK, lw=1.0, ls=":")
     left.text(0.02, 1.4e-3, "aim for the median", transform=left.get_yaxis_transform(), va="bottom")
     left.set(xscale="log", yscale="log", xlabel="step of NGD", ylabel="largest deviation |log(λ read off / λ solved)|")
     left.set_title("Deviation: median, 5% to 95% of problems")
@@ -235,15 +235,15 @@ def _draw_deviation(finding: Finding) -> Figure:
     run = runs[0]
     late = run["steps"] >= 100
     for which, colour, name in (
-        (run["stable"], drawing.ACCENTS[2], "NGD, step 1"),
-        (run["holds"] & ~run["stable"], drawing.ACCENTS[4], "NGD, step longer than 2/stiffness"),
+        (run["stable"], plotting.ACCENTS[2], "NGD, step 1"),
+        (run["holds"] & ~run["stable"], plotting.ACCENTS[4], "NGD, step longer than 2/stiffness"),
     ):
         x, y = run["clock"][which][:, late], run["deviation"][which][:, late]
         right.loglog(x.ravel(), y.ravel(), "o", ms=2.4, mew=0, alpha=0.6, color=colour, label=name, rasterized=True)
     x, y = plain["clock"][plain["stable"]], plain["deviation"][plain["stable"]]
-    right.loglog(x.ravel(), y.ravel(), "^", ms=3.6, mew=0, alpha=0.8, color=drawing.ACCENTS[3], label="plain GD")
+    right.loglog(x.ravel(), y.ravel(), "^", ms=3.6, mew=0, alpha=0.8, color=plotting.ACCENTS[3], label="plain GD")
     clock = np.geomspace(0.02, 24.0, 200)
-    right.plot(clock, np.exp(-clock), color=drawing.INK, lw=1.6, label="e^(−rate · R)", zorder=4)
+    right.plot(clock, np.exp(-clock), color=plotting.INK, lw=1.6, label="e^(−rate · R)", zorder=4)
     right.set(xlim=(0.02, 300), ylim=(1e-10, 30), xlabel="the law's clock, rate · R", ylabel="largest deviation")
     right.set_title("The same, by the clock that the law predicts")
     right.legend(loc="lower left", markerscale=2.5)
@@ -252,11 +252,11 @@ def _draw_deviation(finding: Finding) -> Figure:
 
 def _draw_offset(finding: Finding) -> Figure:
     run = finding.arrays["runs"][0]
-    fig, (ax,) = drawing.figure(1, width=6.4, height=4.4)
+    fig, (ax,) = plotting.figure(1, width=6.4, height=4.4)
     for name, colour, label in (
-        ("plain", drawing.PATH, "p against R pᵐᵐ/‖pᵐᵐ‖"),
-        ("with_offset", drawing.ACCENTS[3], "p against R pᵐᵐ/‖pᵐᵐ‖ + offset"),
-        ("in_span", drawing.ACCENTS[2], "the same, within the span of the active rows"),
+        ("plain", plotting.PATH, "p against R pᵐᵐ/‖pᵐᵐ‖"),
+        ("with_offset", plotting.ACCENTS[3], "p against R pᵐᵐ/‖pᵐᵐ‖ + offset"),
+        ("in_span", plotting.ACCENTS[2], "the same, within the span of the active rows"),
     ):
         values = run[name][run["holds"]]
         _banded(ax, run["steps"], np.maximum(values, 1e-30), label, {"color": colour}, band=True)

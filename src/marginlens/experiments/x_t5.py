@@ -11,13 +11,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
-from marginlens.experiments import drawing
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.theory.embedding_conditions import check_class_window, decisive_tokens
 from marginlens.theory.embedding_limits import predict_embedding_limit
@@ -256,7 +256,7 @@ def draw(finding: Finding) -> dict[str, Figure]:
 
 
 def _draw_map(finding: Finding) -> Figure:
-    fig, axes = drawing.figure(2, width=6.6, height=4.8)
+    fig, axes = plotting.figure(2, width=6.6, height=4.8)
     rows = [(f"T = {T}", (T, WIDTH, 1)) for T in LENGTHS]
     others = [(f"d = {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
     others += [(f"{k} a class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
@@ -285,12 +285,12 @@ def _draw_table(
             ax.add_patch(
                 Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=_SHARE(count / n), edgecolor="white", lw=1.2)
             )
-            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in drawing.proportion_interval(count, n))
+            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in plotting.proportion_interval(count, n))
             star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
             ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
             ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)
             if inside[of_cell].any():
-                ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=drawing.INK, lw=2.0, solid_capstyle="butt")
+                ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=plotting.INK, lw=2.0, solid_capstyle="butt")
     ax.set_xticks(range(len(moves)), [f"{moved:.2g}" if moved < 100.0 else f"{moved:.0f}" for moved in moves])
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.set(xlim=(-0.5, len(moves) - 0.5), ylim=(len(rows) - 0.5, -0.5))
@@ -299,8 +299,8 @@ def _draw_table(
 
 
 def _draw_flows(traces: list[dict[str, Any]]) -> Figure:
-    fig, (left, right) = drawing.figure(2, width=5.2, height=4.2)
-    for one, colour, style in zip(traces, drawing.ACCENTS, ("-", "--", ":"), strict=False):
+    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+    for one, colour, style in zip(traces, plotting.ACCENTS, ("-", "--", ":"), strict=False):
         label = f"η₀ = {one['rate']:,.0f}"
         left.plot(one["norm"], one["along"] / one["norm"], color=colour, ls=style, lw=2.0, label=label)
         for k, sign in enumerate("+−"):

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.path import Path
 
-from marginlens.colours import ACCENTS, INK, LOCAL, NEITHER, PATH, STYLE, TINTS
 from marginlens.errors import reject
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.plotting.graph_layout import CHAIN_SIGN, PADDING, Box, Kind, Lettering, inner_edges, layered_layout
+from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, STYLE, TINTS
 
 _LETTERING = Lettering(letter=0.125, room=0.09, least=0.34, max_letters=12, max_ring_letters=4, widest=6.0)
 _ACROSS = 15.5  # inches at which panels go to a second row

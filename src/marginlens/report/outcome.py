@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marginlens.experiments.claim import Claim, Effort, Progress, Verdict
-from marginlens.report.figures import png, svg
+from marginlens.plotting.files import png, svg
 
 
 @dataclass(frozen=True)

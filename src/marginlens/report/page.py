@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from marginlens.experiments.claim import Bound, Effort, Verdict
 from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
+from marginlens.plotting.files import DOTS_PER_INCH
 from marginlens.report.entry import Check, Entry, Picture, Result
-from marginlens.report.figures import DOTS_PER_INCH
 from marginlens.report.minilm import ModelSection
 from marginlens.report.wording import MARKS, duration, number, resume_command, sizes, tally
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.colours import GLOBAL, LOCAL
 from marginlens.data.tokens import FloatArray
 from marginlens.text.vectorize import Span
 
@@ -200,6 +199,8 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
 
 def _background(strength: float) -> str:
     """The background of a word: red-brown for the second class, blue for the first, deeper for a larger part."""
+    from marginlens.plotting.style import GLOBAL, LOCAL
+
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
     return f"background:rgba({red},{green},{blue},{0.75 * depth:.2f});border-radius:3px;padding:.1em .15em"

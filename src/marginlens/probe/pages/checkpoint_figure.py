@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from marginlens.colours import ACCENTS, PATH, SEQUENCE, STYLE
+from marginlens.plotting.style import ACCENTS, PATH, SEQUENCE, STYLE
 from marginlens.probe.measures import MEASURES, QUANTITIES, SETTINGS
 from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS
 

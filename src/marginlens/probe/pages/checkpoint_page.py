@@ -58,7 +58,7 @@ class _Panels(NamedTuple):
 
 def _panels(curves: CheckpointCurves, names: list[str], columns: int) -> _Panels:
     """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
-    from marginlens.report.figures import svg
+    from marginlens.plotting.files import svg
 
     words = f"Curves over {len(curves.names)} checkpoints, one panel for each of {len(names)} measures"
     return _Panels(data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), words)

@@ -12,20 +12,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from marginlens import plotting
 from marginlens.data import TokenDataset
-from marginlens.data.files import check_place, write_whole
+from marginlens.data.files import check_place
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics import NormalizedStep, descend
 from marginlens.errors import InputError, reject
-from marginlens.experiments import drawing
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.report import figures
+from marginlens.plotting.files import write_figure
 from marginlens.theory import LocalOptima, locally_optimal_directions
 
 _PANELS = 4  # problems that one figure holds side by side
 _RAYS = 12  # directions that one panel shows
-_FORMS = {".png": figures.png, ".svg": figures.svg}
 _MAX_SCORES, _MAX_LABELS = 16, 48  # tokens of a problem up to which each shows its score, and its index
 _MAX_ENUMERATED = 2_000  # hard-margin problems solved to know all limits; a larger problem is drawn without basins
 _N_ANGLES, _N_NORMS = 96, 28  # starts whose limits are painted
@@ -40,7 +39,7 @@ def check_plot(data: TokenDataset, place: Path) -> None:
         raise reject("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
     if len(data) > _PANELS:
         raise reject("plot", f"left out for files with more than {_PANELS} problems", f"{len(data)} problems")
-    if place.suffix.lower() not in _FORMS:
+    if place.suffix.lower() not in (".png", ".svg"):
         raise reject("plot", "a name that ends in .png or .svg", repr(str(place)))
     check_place(place, "plot")
 
@@ -55,7 +54,7 @@ def draw_problems(
 ) -> None:
     """Write `problem_figure` of the same arguments."""
     fig = problem_figure(data, v, solutions, paths, loss)
-    write_whole(place, _FORMS[place.suffix.lower()](fig), "plot")
+    write_figure(place, fig)
 
 
 def problem_figure(
@@ -72,7 +71,7 @@ def problem_figure(
     """
     n_problems = len(data)
     wide = n_problems == 1
-    with mpl.rc_context(drawing.STYLE):
+    with mpl.rc_context(plotting.STYLE):
         size = (11.4, 7.4) if wide else (4.9 * n_problems, 10.8)
         fig = Figure(figsize=size, layout="constrained")
         panels = fig.subplots(1, 2) if wide else fig.subplots(2, n_problems)
@@ -87,7 +86,7 @@ def problem_figure(
         _draw_tokens(tokens, batch[j], scores[j], solutions[j], f"{title}tokens" if title else "Tokens")
         handles |= _draw_disc(disc, batch[j], _Limits.of(batch[j], head[j], path, loss), path, title)
         handles = dict(zip(*reversed(tokens.get_legend_handles_labels()), strict=True)) | handles
-    with mpl.rc_context(drawing.STYLE):
+    with mpl.rc_context(plotting.STYLE):
         columns = 4 if wide else max(2, 2 * n_problems - 1)
         fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return fig
@@ -96,7 +95,7 @@ def problem_figure(
 # ---- tokens
 
 
-@drawing.in_style
+@plotting.in_style
 def _draw_tokens(
     ax: Axes, data: TokenDataset, scores: FloatArray, rows: Sequence[Mapping[str, Any]], title: str
 ) -> None:
@@ -107,21 +106,21 @@ def _draw_tokens(
     reach = 4.0 * float(np.max(np.abs(window)))
     known = [row for row in rows if np.all(np.isfinite(row["direction"])) and np.any(row["direction"])]
     for row in known[:_RAYS]:
-        drawing.ray(ax, row["direction"], reach, color=_colour(row["kind"]), label=_ray_name(row["kind"]))
-    few = data.n_inputs <= len(drawing.INPUTS)
-    colours = list(drawing.INPUTS) if few else drawing.shades(data.n_inputs)
+        plotting.ray(ax, row["direction"], reach, color=_colour(row["kind"]), label=_ray_name(row["kind"]))
+    few = data.n_inputs <= len(plotting.INPUTS)
+    colours = list(plotting.INPUTS) if few else plotting.shades(data.n_inputs)
     if known and few:
         _separating_lines(ax, keys, known[-1], colours, reach)
     for i, key in enumerate(keys):
-        _draw_input(ax, key, scores[i, : len(key)], colours[i])
+        plotting.scatter_input_tokens(ax, key, scores[i, : len(key)], colours[i], 60.0)
         for at, text in zip(
             key, _labels(data, i, scores), strict=False
         ):  # inputs take turns, so that close tokens keep their labels
             offset, side = ((9.0, 7.0), "left") if i % 2 == 0 else ((-9.0, -7.0), "right")
-            drawing.note_at(ax, text, at, offset, fontsize=9, color=colours[i], ha=side)
+            plotting.note_at(ax, text, at, offset, fontsize=9, color=colours[i], ha=side)
     marks: list[tuple[str, float, Any, str]] = [
-        ("*", 160.0, drawing.PATH, "highest score"),
-        ("o", 50.0, drawing.PATH, "other token"),
+        ("*", 160.0, plotting.PATH, "highest score"),
+        ("o", 50.0, plotting.PATH, "other token"),
     ]
     if few and data.n_inputs > 1:
         marks += [("s", 50.0, colours[i], f"tokens of input {i}") for i in range(data.n_inputs)]
@@ -149,14 +148,6 @@ def _labels(data: TokenDataset, i: int, scores: FloatArray) -> list[str]:
     return [f"{t}: {scores[i, t]:.3g}".replace("-", "−") if ":" in shown else f"{t}" for t in range(data.lengths[i])]
 
 
-def _draw_input(ax: Axes, keys: FloatArray, scores: FloatArray, colour: Any) -> None:
-    """The tokens of one input: a star for the highest score, discs for the others."""
-    best = scores == scores.max()
-    look: dict[str, Any] = {"color": [colour], "edgecolor": "white", "linewidth": 0.8, "zorder": 7}
-    ax.scatter(keys[~best, 0], keys[~best, 1], s=60.0, marker="o", **look)
-    ax.scatter(keys[best, 0], keys[best, 1], s=240.0, marker="*", **look)
-
-
 def _separating_lines(
     ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[Any], reach: float
 ) -> None:
@@ -166,11 +157,11 @@ def _separating_lines(
         if len(key) > 1:
             heights = key @ direction
             halfway = 0.5 * (heights[token] + np.max(np.delete(heights, token)))
-            drawing.separating_line(ax, direction, halfway * direction, reach, color=colour)
-    ax.plot([], [], color=drawing.PATH, linestyle=":", label=f"separating lines of the {_ray_name(row['kind'])}")
+            plotting.separating_line(ax, direction, halfway * direction, reach, color=colour)
+    ax.plot([], [], color=plotting.PATH, linestyle=":", label=f"separating lines of the {_ray_name(row['kind'])}")
 
 
-def _window(keys: FloatArray) -> drawing.Window:
+def _window(keys: FloatArray) -> plotting.Window:
     """A square around the origin and all keys, with room at the sides for their labels."""
     points = np.concatenate([keys, np.zeros((1, 2))])
     low, high = points.min(axis=0), points.max(axis=0)
@@ -180,7 +171,7 @@ def _window(keys: FloatArray) -> drawing.Window:
 
 
 def _colour(kind: str) -> Any:
-    return {"GMM": drawing.GLOBAL, "LMM": drawing.LOCAL}.get(kind, drawing.INK)
+    return {"GMM": plotting.GLOBAL, "LMM": plotting.LOCAL}.get(kind, plotting.INK)
 
 
 def _ray_name(kind: str) -> str:
@@ -232,36 +223,35 @@ def _reached(
     return np.where(near.any(axis=-1), np.argmax(near, axis=-1), -1)
 
 
-@drawing.in_style
+@plotting.in_style
 def _draw_disc(ax: Axes, data: TokenDataset, limits: _Limits, path: FloatArray | None, title: str) -> dict[str, Any]:
     """The plane of p squeezed to a disc: basins, limits at the rim, rings of equal norm and the path; its entries of the legend."""
     rim = float(np.log10(1.0 + limits.far / limits.unit))
     handles: dict[str, Any] = {}
     if limits.optima is not None and limits.starts is not None and limits.ends is not None:
         names, colours = _names(limits.optima)
+        looks = [
+            plotting.BasinLook(plotting.TINTS[colour], colour, _HATCHES[k % 10]) for k, colour in enumerate(colours)
+        ]
+        plotting.log_radius_disc(ax, limits.starts, limits.ends, looks, far=limits.far, unit=limits.unit)
         for k in np.unique(limits.ends[limits.ends >= 0]).tolist():
-            tint = drawing.TINTS[colours[k]]
-            drawing.log_radius_basin(
-                ax, limits.starts, limits.ends == k, limits.unit, (tint, colours[k]), _HATCHES[k % 10]
-            )
-            handles[f"starts that go to {names[k]}"] = Patch(
-                facecolor=tint, edgecolor=colours[k], hatch=_HATCHES[k % 10]
-            )
+            ground, colour, hatch = looks[k]
+            handles[f"starts that go to {names[k]}"] = Patch(facecolor=ground, edgecolor=colour, hatch=hatch)
         if np.mean(limits.ends < 0) > _VISIBLE_SHARE:
-            handles["starts that go to none of these"] = Patch(facecolor="white", edgecolor=drawing.PATH)
+            handles["starts that go to none of these"] = Patch(facecolor="white", edgecolor=plotting.PATH)
         for direction, name, colour in zip(limits.optima.directions, names, colours, strict=True):
             ax.plot(*np.outer(direction, [0.0, rim]), color=colour, linestyle=(0, (5, 3)), linewidth=1.8, zorder=4)
-            x, y = 1.06 * rim * direction
-            ax.text(x, y, name, color=colour, weight="bold", ha=drawing.side_of(direction[0]), va="center", zorder=7)
-    drawing.log_radius_rings(ax, limits.far, limits.unit)
+            plotting.rim_label(ax, direction, name, rim, colour)
+    else:
+        plotting.log_radius_rings(ax, limits.far, limits.unit)
     if path is not None:
-        squeezed = drawing.log_radius(path, limits.unit)
-        drawing.arrowed_path(ax, squeezed, color=drawing.INK, linewidth=1.8, zorder=5)
-        drawing.starts(ax, squeezed[0])
-        ax.plot(*squeezed[-1], marker="D", markersize=7, color=drawing.INK, markeredgecolor="white", zorder=7)
-        handles["training"] = ax.plot([], [], color=drawing.INK, linewidth=1.8)[0]
-        handles["start"] = ax.plot([], [], "o", markerfacecolor="white", markeredgecolor=drawing.INK)[0]
-        handles["end of training"] = ax.plot([], [], "D", color=drawing.INK, markeredgecolor="white")[0]
+        squeezed = plotting.log_radius(path, limits.unit)
+        plotting.arrowed_path(ax, squeezed, color=plotting.INK, linewidth=1.8, zorder=5)
+        plotting.starts(ax, squeezed[0])
+        ax.plot(*squeezed[-1], marker="D", markersize=7, color=plotting.INK, markeredgecolor="white", zorder=7)
+        handles["training"] = ax.plot([], [], color=plotting.INK, linewidth=1.8)[0]
+        handles["start"] = ax.plot([], [], "o", markerfacecolor="white", markeredgecolor=plotting.INK)[0]
+        handles["end of training"] = ax.plot([], [], "D", color=plotting.INK, markeredgecolor="white")[0]
     ax.set_title(f"{title}where descent leads" if title else "Where descent leads")
     return handles
 
@@ -273,4 +263,4 @@ def _names(optima: LocalOptima) -> tuple[list[str], list[Any]]:
     for is_global in optima.is_global.tolist():
         number = sum(name.startswith("LMM") for name in names) + 1
         names.append("GMM" if is_global else "LMM" if n_local == 1 else f"LMM {number}")
-    return names, [drawing.GLOBAL if is_global else drawing.LOCAL for is_global in optima.is_global.tolist()]
+    return names, [plotting.GLOBAL if is_global else plotting.LOCAL for is_global in optima.is_global.tolist()]

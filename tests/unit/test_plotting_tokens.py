@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from marginlens.embeddings.picture import TokenPoints, draw_tokens, telling
 from marginlens.errors import InputError
+from marginlens.plotting.tokens import TokenPoints, draw_tokens, telling
 
 
 def points(n=400, seed=0):

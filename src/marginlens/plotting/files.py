@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from io import BytesIO
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+
+from marginlens.data.files import write_whole
 
 DOTS_PER_INCH = 150
 WIDEST_PIXELS = 2000
@@ -32,6 +35,11 @@ def svg(figure: Figure) -> bytes:
     finally:
         for artist in heavy:
             artist.set_rasterized(False)
+
+
+def write_figure(place: Path, figure: Figure, argument: str = "plot") -> None:
+    """Write the figure to a file that appears whole or not at all: an SVG where its name says so, a PNG otherwise."""
+    write_whole(place, (svg if place.suffix.lower() == ".svg" else png)(figure), argument)
 
 
 def _marks(axes: mpl.axes.Axes) -> list[Artist]:
