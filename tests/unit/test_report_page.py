@@ -1,9 +1,7 @@
 """The page: every claim in it, well-formed, self-contained; and figures of a reasonable size."""
 
-import base64
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -16,36 +14,7 @@ from marginlens.report import reproduce
 from marginlens.report.ledger_file import read_ledger
 from marginlens.report.page import page
 from marginlens.report.wording import duration, number, sizes, tally
-
-EVIL = '</p><script>alert("1")</script>&amp;<b>'
-_VOID = {"meta", "img", "br", "link", "hr", "wbr"}
-
-
-class Outline(HTMLParser):
-    """Reads a page and refuses one whose elements are not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-    def attributes(self, tag: str, name: str) -> list[str | None]:
-        return [attributes[name] for one, attributes in self.elements if one == tag and name in attributes]
+from outline import Outline
 
 
 @pytest.fixture
@@ -91,26 +60,6 @@ def test_the_summary_links_to_the_real_model_where_there_is_its_page(report):
     assert links == ["#A-1", "#A-2", "#A-3", "#A-4", "#real-model", "minilm.html"]
     assert "real-model" in outline.attributes("section", "id")
     assert "Heads are sparse." in outline.text
-
-
-def test_the_page_needs_nothing_else(report):
-    text = report.page.read_text(encoding="utf-8")
-    outline = Outline(text)
-    sources = outline.attributes("img", "src")
-    assert len(sources) == 3
-    for source in sources:
-        assert base64.b64decode(source.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
-    assert not {"script", "link", "iframe"} & {tag for tag, _ in outline.elements}
-    assert not re.search(r"https?://|@import|url\(", text)
-    assert all(alternative for alternative in outline.attributes("img", "alt"))
-    assert len(text) < 1_000_000
-
-
-def test_no_text_of_a_claim_becomes_markup(tmp_path):
-    odd = replace(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL, paper_value=EVIL)
-    text = reproduce((odd,), tmp_path / "report").page.read_text(encoding="utf-8")
-    assert "<script" not in text
-    assert Outline(text).text.count(EVIL) == 5  # the title stands in the ledger too
 
 
 def test_a_figure_file_that_vanished_is_said_to_be_missing(report):

@@ -145,7 +145,9 @@ def _labels(data: TokenDataset, i: int, scores: FloatArray) -> list[str]:
     shown = _shown(data)
     if not shown:
         return []
-    return [f"{t}: {scores[i, t]:.3g}".replace("-", "−") if ":" in shown else f"{t}" for t in range(data.lengths[i])]
+    return [
+        f"{t}: {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else f"{t}" for t in range(data.lengths[i])
+    ]
 
 
 def _separating_lines(
