@@ -31,7 +31,7 @@ from marginlens.text.classifier import (
     learn_products,
     outputs,
 )
-from marginlens.text.explanation import Explanation, TokenRow
+from marginlens.text.explanation import TextExplanation, TokenRow
 from marginlens.text.vectorize import PlainIds, WordsAndPairs
 from tolerances import ROUNDING
 
@@ -295,9 +295,9 @@ def row(token, contribution, a=0.0, attention=0.1):
 
 def test_the_selected_token_has_the_highest_score_and_the_table_the_largest_contributions():
     rows = [row("film", 0.1, a=1.0, attention=0.6), row("superb", 0.3, a=1.2, attention=0.4)]
-    assert Explanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ()).selected == "superb"
+    assert TextExplanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ()).selected == "superb"
     rows = [row(f"t{k}", 0.01 * k * (-1) ** k) for k in range(20)]
-    shown = Explanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ())
+    shown = TextExplanation("", "good", ("bad", "good"), 1.0, 0.5, tuple(rows), ())
     assert [cells["token"] for cells in shown.table()] == [f"t{k}" for k in range(19, 4, -1)]
     assert str(shown).endswith("and 5 tokens that contribute less")
 

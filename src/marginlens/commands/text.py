@@ -87,12 +87,12 @@ def train(
     """
     with one_sentence("Nothing was written."):
         from marginlens.report.terminal import Bars, console
-        from marginlens.text.classifier import check_folder
+        from marginlens.text.classifier import check_model_folder
 
-        request = Request(file, (text, label, split), part, test, drop, seed)
+        request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
         whole_number(seed, "seed", at_least=0)
         if out is not None:
-            check_folder(out, "out")
+            check_model_folder(out, "out")
         request.source()
         with Bars(console(stderr=True)) as bars:
             model, answer = _train(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
@@ -246,7 +246,7 @@ def encode(
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainingRequest:
     """What was asked for on the command line."""
 
     file: Path
@@ -284,7 +284,7 @@ class Parts(NamedTuple):
     reviews: Reviews
 
 
-def read_parts(request: Request) -> Parts:
+def read_parts(request: TrainingRequest) -> Parts:
     """Read the texts and split them into those to train on and those to test on."""
     share = _test_share(request.test)
     reviews = request.source().read()
@@ -313,7 +313,7 @@ def _test_share(test: str | None) -> float | None:
 
 
 def _train_test_masks(
-    request: Request, reviews: Reviews, share: float | None
+    request: TrainingRequest, reviews: Reviews, share: float | None
 ) -> tuple[BoolArray, BoolArray, str | None]:
     """(n_reviews,) which texts to train on, which to test on, and what the latter are called."""
     n = len(reviews)
@@ -340,7 +340,7 @@ def _train_test_masks(
 
 
 def _train(
-    request: Request, training: Progress, comparing: Progress | None
+    request: TrainingRequest, training: Progress, comparing: Progress | None
 ) -> tuple[AttentionTextClassifier, dict[str, Any]]:
     """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
     from marginlens.text.classifier import MIN_COUNT, AttentionTextClassifier, default_pipeline

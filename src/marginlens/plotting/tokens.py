@@ -1,4 +1,4 @@
-"""The papers' two panels: each token's products with p and v against what its occurrences say, with the telling tokens named."""
+"""Scatter plots of tokens: products with p and with v against the posterior difference, with informative tokens named."""
 
 from __future__ import annotations
 
@@ -19,25 +19,16 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import real_array, reject
 from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, STYLE
 
-FREQUENT = 200  # occurrences from which a token may be named by default, or
-CLEAR_LEAN = 4.0  # standard deviations by which it leans to one class, in however few occurrences
+FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or
+LEAN_DEVIATIONS = 4.0  # standard deviations by which it leans to one class, in however few occurrences
 _SIGNS = {
     1: ("more in {}", ("#F4BFA6", "#D95A26", "#8E2A04")),
     -1: ("more in {}", ("#B5D3EC", "#3587C4", "#0A4470")),
     0: ("as much in both", ("#D9DCDF", NEITHER, "#5B6168")),
 }
-_SIDES = (
-    (1, 0),
-    (-1, 0),
-    (0, 1),
-    (0, -1),
-    (1, 1),
-    (-1, 1),
-    (1, -1),
-    (-1, -1),
-)  # where a name may stand beside its point
-_REACH = (5.0, 12.0, 22.0, 34.0)  # points between a token and its name
-_ROOM = 1.5  # pixels that stay free around a name
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point where its name may stand
+_LABEL_DISTANCES = (5.0, 12.0, 22.0, 34.0)  # points between a token and its name
+_LABEL_PADDING = 1.5  # pixels that stay free around a name
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -97,13 +88,13 @@ def draw_tokens(
         points: the tokens, e.g. `TokenPoints.of(run.statistics.posterior_difference, run.a, run.b, run.statistics.count, names)`.
         axes: two axes of one figure to draw on; a new figure by default.
         title: above the panels. legend: explain the colours, below the panels of a new figure, in the left panel of given axes.
-        n_names: how many telling tokens to name in each panel.
+        n_names: how many informative tokens to name in each panel.
         at_least: name only tokens that occur so often; by default frequent ones and those whose lean to one class is no accident.
     Returns:
         The figure.
     """
     with mpl.rc_context(STYLE):
-        fresh = axes is None
+        is_new = axes is None
         if axes is None:
             fig = Figure(figsize=(11.5, 5.4), layout="constrained")
             left, right = (fig.add_subplot(1, 2, k + 1) for k in range(2))
@@ -112,14 +103,14 @@ def draw_tokens(
             fig = left.get_figure()  # type: ignore[assignment]
         order = np.argsort(points.count, kind="stable")  # frequent tokens on top
         for ax, values, label in ((left, points.a, "⟨E_s, p⟩: selection"), (right, points.b, "⟨E_s, v⟩: prediction")):
-            _cloud(ax, points, values, order)
+            _scatter(ax, points, values, order)
             ax.set(xlabel="posterior difference", ylabel=label, xlim=(-1.08, 1.08))
             ax.margins(y=0.09)
         if title:
-            fig.suptitle(title) if fresh else left.set_title(title, loc="left")
+            fig.suptitle(title) if is_new else left.set_title(title, loc="left")
         if legend:
             handles = _handles(points)
-            if fresh:
+            if is_new:
                 fig.legend(
                     handles=handles,
                     loc="outside lower center",
@@ -130,20 +121,20 @@ def draw_tokens(
             else:
                 left.legend(handles=handles[:3], loc="best", handletextpad=0.2)
         if points.names is not None and n_names > 0:
-            _name(fig, left, points, points.a, telling(points, points.a, n_names, at_least))
-            _name(fig, right, points, points.b, telling(points, points.b, n_names, at_least))
+            _annotate(fig, left, points, points.a, informative_tokens(points, points.a, n_names, at_least))
+            _annotate(fig, right, points, points.b, informative_tokens(points, points.b, n_names, at_least))
     return fig
 
 
-def telling(points: TokenPoints, values: FloatArray, n_names: int, at_least: int | None = None) -> IntArray:
+def informative_tokens(points: TokenPoints, values: FloatArray, n_names: int, at_least: int | None = None) -> IntArray:
     """The tokens worth a name: a third of the most one-sided, a third with the largest values, the most frequent ones; both signs alike.
 
     They are chosen among tokens that occur `at_least` times; by default among those that are frequent or lean to one class by
-    `CLEAR_LEAN` standard deviations, 1/sqrt(count) each, so that deciding tokens are named in small data too.
+    `LEAN_DEVIATIONS` standard deviations, 1/sqrt(count) each, so that deciding tokens are named in small data too.
     """
-    lean = np.abs(points.posterior_difference) * np.sqrt(points.count)
-    frequent = points.count >= (FREQUENT if at_least is None else at_least)
-    known = np.flatnonzero(frequent | (lean >= CLEAR_LEAN) if at_least is None else frequent)
+    deviations = np.abs(points.posterior_difference) * np.sqrt(points.count)
+    frequent = points.count >= (FREQUENT_COUNT if at_least is None else at_least)
+    known = np.flatnonzero(frequent | (deviations >= LEAN_DEVIATIONS) if at_least is None else frequent)
     if len(known) < n_names:
         known = np.argsort(-points.count, kind="stable")[: 4 * n_names]
     names = points.names or [""] * len(points)
@@ -175,11 +166,11 @@ def _is_word(name: str) -> bool:
 # ---- parts of the picture
 
 
-def _cloud(ax: Axes, points: TokenPoints, values: FloatArray, order: IntArray) -> None:
+def _scatter(ax: Axes, points: TokenPoints, values: FloatArray, order: IntArray) -> None:
     norm, colours = _norm(points), np.empty((len(points), 4))
     sign = np.sign(points.posterior_difference).astype(int)
-    for one, (_, shades) in _SIGNS.items():
-        of_sign = sign == one
+    for value, (_, shades) in _SIGNS.items():
+        of_sign = sign == value
         colours[of_sign] = _shades(shades)(norm(points.count[of_sign].astype(float)))
     sizes = 5.0 + 19.0 * np.clip(np.asarray(norm(points.count.astype(float))), 0.0, 1.0)
     x = points.posterior_difference[order]
@@ -206,9 +197,9 @@ def _handles(points: TokenPoints) -> list[Line2D]:
         return Line2D([], [], marker="o", linestyle="", color=colour, markersize=size, markeredgewidth=0, label=label)
 
     signs = [
-        dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[one], 6.0, _SIGNS[one][0].format(points.classes[one > 0]))
-        for one in _SIGNS
-        if one in signs_seen
+        dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[sign], 6.0, _SIGNS[sign][0].format(points.classes[sign > 0]))
+        for sign in _SIGNS
+        if sign in signs_seen
     ]
     norm, greys = _norm(points), _shades(_SIGNS[0][1])
     counts = np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int))
@@ -224,7 +215,7 @@ def _rounded(n: int) -> int:
     return round(n / step) * step
 
 
-def _name(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, chosen: IntArray) -> None:
+def _annotate(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, chosen: IntArray) -> None:
     """Write the names where they touch neither one another nor the panel's edge, and cover as few points as possible."""
     if fig.canvas is None or not hasattr(fig.canvas, "get_renderer"):
         FigureCanvasAgg(fig)
@@ -237,13 +228,13 @@ def _name(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, chosen
     unit = fig.dpi / 72.0
     names = points.names or []
     for s in chosen:
-        place = _free_place(ax, names[s], cloud[s], (inside, cloud, taken, unit), renderer)
-        if place is None:
+        position = _label_position(ax, names[s], cloud[s], (inside, cloud, taken, unit), renderer)
+        if position is None:
             continue
-        offset, box, (horizontal, vertical) = place
+        offset, box, (horizontal, vertical) = position
         taken.append(box)
         colour = _SIGNS[int(np.sign(points.posterior_difference[s]))][1][2]
-        near = max(abs(offset[0]), abs(offset[1])) <= _REACH[0]
+        near = max(abs(offset[0]), abs(offset[1])) <= _LABEL_DISTANCES[0]
         ax.annotate(
             names[s],
             (points.posterior_difference[s], values[s]),
@@ -271,17 +262,17 @@ def _name(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, chosen
         )
 
 
-def _free_place(ax: Axes, name: str, point: Any, around: Any, renderer: Any) -> Any:
+def _label_position(ax: Axes, name: str, point: Any, around: Any, renderer: Any) -> Any:
     """The offset, box and alignment of a name that covers fewest points, nearest first; None where every place is taken."""
     inside, cloud, taken, unit = around
     probe = ax.text(0.0, 0.0, name, fontsize=9)
     size = probe.get_window_extent(renderer)
     probe.remove()
-    width, height = size.width + 2.0 * _ROOM, size.height + 2.0 * _ROOM
+    width, height = size.width + 2.0 * _LABEL_PADDING, size.height + 2.0 * _LABEL_PADDING
     best, found = np.inf, None
-    for reach in _REACH:
+    for distance in _LABEL_DISTANCES:
         for dx, dy in _SIDES:
-            x, y = point[0] + dx * reach * unit, point[1] + dy * reach * unit
+            x, y = point[0] + dx * distance * unit, point[1] + dy * distance * unit
             left = x if dx > 0 else x - width if dx < 0 else x - width / 2
             low = y if dy > 0 else y - height if dy < 0 else y - height / 2
             box = Bbox.from_bounds(left, low, width, height)
@@ -292,9 +283,9 @@ def _free_place(ax: Axes, name: str, point: Any, around: Any, renderer: Any) -> 
             covered = np.sum(
                 (cloud[:, 0] > left) & (cloud[:, 0] < box.x1) & (cloud[:, 1] > low) & (cloud[:, 1] < box.y1)
             )
-            cost = float(covered) + 0.25 * reach
+            cost = float(covered) + 0.25 * distance
             if cost < best:
                 horizontal = {1: "left", -1: "right", 0: "center"}[dx]
                 vertical = {1: "bottom", -1: "top", 0: "center"}[dy]
-                best, found = cost, ((dx * reach, dy * reach), box, (horizontal, vertical))
+                best, found = cost, ((dx * distance, dy * distance), box, (horizontal, vertical))
     return found

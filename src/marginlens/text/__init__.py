@@ -17,7 +17,7 @@ from marginlens.text.vectorize import (
     StopWords,
     SubwordTokenizer,
     TextPipeline,
-    Vocabulary,
+    TextVocabulary,
     encode_reviews,
     paper_pipeline,
 )
@@ -34,7 +34,7 @@ __all__ = [
     "StopWords",
     "SubwordTokenizer",
     "TextPipeline",
-    "Vocabulary",
+    "TextVocabulary",
     "YelpLines",
     "encode_reviews",
     "paper_pipeline",

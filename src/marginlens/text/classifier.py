@@ -29,8 +29,8 @@ from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
 from marginlens.progress import Progress, Silence
-from marginlens.text.explanation import Explanation, explain_sample, top_two
-from marginlens.text.vectorize import PlainIds, TextPipeline, Vocabulary, WordsAndPairs
+from marginlens.text.explanation import TextExplanation, explain_sample, top_two
+from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline
 INITIAL_NORM = 0.3  # of an embedding: small, so that what is learned outweighs the initial values
@@ -152,7 +152,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         f = self.decision_function(X)
         return np.exp(-np.logaddexp(0.0, np.column_stack([f, -f])))
 
-    def explain(self, text: Any) -> Explanation:
+    def explain(self, text: Any) -> TextExplanation:
         """Why this text is classified as it is: prints as a table; `to_html()` highlights its words."""
         self._check_fitted()
         return explain_sample(self, self._check_sample(text))
@@ -427,7 +427,7 @@ def _selection_counts(data: LabelledSequences, a: FloatArray) -> IntArray:
 # ---- files
 
 
-def check_folder(folder: str | os.PathLike[str], argument: str = "folder") -> Path:
+def check_model_folder(folder: str | os.PathLike[str], argument: str = "folder") -> Path:
     """A path where a model can be written: nothing there yet, an empty folder, or an earlier model and nothing else."""
     path = as_path(folder, argument, "a folder")
     if path.exists() and not _may_be_replaced(path):
@@ -450,7 +450,7 @@ def _may_be_replaced(path: Path) -> bool:
 
 def _save(model: AttentionTextClassifier, folder: str | os.PathLike[str], facts: dict[str, Any]) -> None:
     """Write a fitted classifier beside its place, then rename it into it."""
-    path = check_folder(folder).resolve()
+    path = check_model_folder(folder).resolve()
     arrays, settings = _packed(model)
     settings |= {"arrays_sha256": hashlib.sha256(arrays).hexdigest(), "facts": facts}
     try:
@@ -529,7 +529,7 @@ def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any]) -> Any
     if "n_ids" in vocabulary:
         tokens: WordsAndPairs | PlainIds = PlainIds(int(vocabulary["n_ids"]))
     else:
-        words = Vocabulary(
+        words = TextVocabulary(
             TextPipeline.from_dict(vocabulary["pipeline"]), tuple(vocabulary["names"]), arrays["word_counts"]
         )
         pairs = arrays["pairs"]

@@ -34,7 +34,7 @@ class TokenRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class TextExplanation:
     """Which tokens of a text decide, the most attended first.
 
     `f` are the log-odds of `classes[1]`, `margin` is by how much the selected token beats every other, `words` are the stretches of the
@@ -110,7 +110,7 @@ class Explanation:
         return "\n".join([self.verdict, line({name: name for name in widths}), *map(line, cells), *rest])
 
     def __repr__(self) -> str:
-        return f"Explanation({self.verdict})"
+        return f"TextExplanation({self.verdict})"
 
     def to_html(self) -> str:
         """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
@@ -154,7 +154,7 @@ class Explanation:
         return f'<table style="border-collapse:collapse;font-size:.9em"><tr>{line("th", cells[0])}</tr>{rows}</table>'
 
 
-def html_page(explanations: list[Explanation]) -> str:
+def html_page(explanations: list[TextExplanation]) -> str:
     """A whole page of explanations."""
     body = "\n".join(explanation.to_html() for explanation in explanations)
     return (
@@ -163,7 +163,7 @@ def html_page(explanations: list[Explanation]) -> str:
     )
 
 
-def explain_sample(model: Any, sample: Any) -> Explanation:
+def explain_sample(model: Any, sample: Any) -> TextExplanation:
     """The explanation of one text, or one list of token ids, by a fitted classifier."""
     ids, count = np.unique(model.tokens_.positions([sample])[0], return_counts=True)
     a, b = model.a_[ids], model.b_[ids]
@@ -186,7 +186,7 @@ def explain_sample(model: Any, sample: Any) -> Explanation:
     classes = model.classes_.tolist()
     first, second = top_two(a)
     margin = (first - second) / model.norm_p_
-    return Explanation(sample, classes[int(f > 0.0)], (classes[0], classes[1]), f, margin, tuple(rows), words)
+    return TextExplanation(sample, classes[int(f > 0.0)], (classes[0], classes[1]), f, margin, tuple(rows), words)
 
 
 def top_two(scores: FloatArray) -> tuple[float, float]:

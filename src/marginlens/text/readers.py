@@ -24,7 +24,7 @@ TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
 LABEL_COLUMNS = ("label", "sentiment", "class", "y")
 SHORTEST, LONGEST = 1_000, 1_500  # characters of a Yelp review, paper B
-_TABLE = "a CSV or parquet file with a column of texts and a column of labels"
+_TABLE_FILE = "a CSV or parquet file with a column of texts and a column of labels"
 _IMDB = "the folder aclImdb, with train/pos, train/neg, test/pos and test/neg in it"
 _YELP = "Yelp's reviews as JSON lines, each with 'text' and 'stars'"
 _JSON_LINES = (".json", ".jsonl", ".ndjson")
@@ -126,7 +126,7 @@ class ReviewTable:
 
     def read(self) -> Reviews:
         """The texts, labels as -1 and +1, and the parts where the table names them."""
-        path = _nonempty_file(self.path, _TABLE)
+        path = _nonempty_file(self.path, _TABLE_FILE)
         try:
             pyarrow = import_module("pyarrow")
         except ImportError as problem:
@@ -135,19 +135,19 @@ class ReviewTable:
             texts, labels, split = self._parquet(path) if _is_parquet(path) else self._csv(path, pyarrow)
         except (OSError, pyarrow.ArrowException) as problem:
             reason = shorten(str(problem), 120, placeholder="…")
-            raise reject("path", _TABLE, f"{str(self.path)!r}, which cannot be read ({reason})") from problem
+            raise reject("path", _TABLE_FILE, f"{str(self.path)!r}, which cannot be read ({reason})") from problem
         if not texts:
-            raise reject("path", _TABLE, f"{str(self.path)!r}, which has no rows")
+            raise reject("path", _TABLE_FILE, f"{str(self.path)!r}, which has no rows")
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 kind = "nothing" if text is None else f"a {type(text).__name__}"
-                raise reject("path", _TABLE, f"{str(self.path)!r} with {kind} for a text in row {i}")
+                raise reject("path", _TABLE_FILE, f"{str(self.path)!r} with {kind} for a text in row {i}")
         y, classes = two_classes(labels, "label")
         return Reviews(texts, y, classes, None if split is None else np.array([str(part) for part in split]))
 
     def digest(self) -> str:
         """SHA-256 of the file."""
-        return _file_digest(_nonempty_file(self.path, _TABLE))
+        return _file_digest(_nonempty_file(self.path, _TABLE_FILE))
 
     def _csv(self, path: Path, pyarrow: Any) -> tuple[list[Any], list[Any], list[Any] | None]:
         csv = import_module("pyarrow.csv")

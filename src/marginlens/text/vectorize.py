@@ -323,7 +323,7 @@ class TextPipeline:
         if not isinstance(self.empty, str) or self.empty not in ("refuse", "drop"):
             raise reject("empty", '"refuse" or "drop"', repr(self.empty))
 
-    def fit(self, texts: Sequence[str], progress: Progress | None = None) -> Vocabulary:
+    def fit(self, texts: Sequence[str], progress: Progress | None = None) -> TextVocabulary:
         """The tokens that occur at least `min_count` times in the texts."""
         return self._vocabulary(self.tokenize(texts, progress), None)
 
@@ -417,7 +417,7 @@ class TextPipeline:
             return tuple(filter(None, form.split("'")))
         return self.stop_words.remaining(form)
 
-    def _vocabulary(self, tokenized: TokenizedTexts, counted: BoolArray | None) -> Vocabulary:
+    def _vocabulary(self, tokenized: TokenizedTexts, counted: BoolArray | None) -> TextVocabulary:
         names, ids, offsets = tokenized
         counts = np.bincount(
             ids if counted is None else ids[np.repeat(counted, np.diff(offsets))], minlength=len(names)
@@ -428,7 +428,7 @@ class TextPipeline:
             got = f"{n_texts} whose most frequent token occurs {int(counts.max(initial=0))} times"
             remedy = "Give more texts, or a pipeline with a smaller min_count."
             raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
-        return Vocabulary(self, tuple(names[k] for k in kept), counts[kept])
+        return TextVocabulary(self, tuple(names[k] for k in kept), counts[kept])
 
 
 def paper_pipeline(pieces: SubwordTokenizer, *, empty: str = "refuse") -> TextPipeline:
@@ -437,7 +437,7 @@ def paper_pipeline(pieces: SubwordTokenizer, *, empty: str = "refuse") -> TextPi
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Vocabulary:
+class TextVocabulary:
     """The tokens that a pipeline keeps, most frequent first: `names[s]` is token s and `counts[s]` how often it occurred."""
 
     pipeline: TextPipeline
@@ -467,7 +467,7 @@ class Vocabulary:
         return len(self.names)
 
     def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} tokens, {int(self.counts.sum())} occurrences)"
+        return f"TextVocabulary({len(self)} tokens, {int(self.counts.sum())} occurrences)"
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -501,7 +501,7 @@ class EncodedTexts:
     """
 
     data: LabelledSequences
-    vocabulary: Vocabulary
+    vocabulary: TextVocabulary
     kept: IntArray
     classes: tuple[str, str] = ("-1", "+1")
     split: npt.NDArray[np.str_] | None = None
@@ -565,7 +565,7 @@ class WordsAndPairs:
     each other once words outside the vocabulary are left out.
     """
 
-    vocabulary: Vocabulary
+    vocabulary: TextVocabulary
     pairs: IntArray
 
     @classmethod
