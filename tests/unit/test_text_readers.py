@@ -306,7 +306,15 @@ def test_a_part_and_a_sample_are_taken_in_the_sources_order_and_proportion(sourc
 
 @pytest.mark.parametrize(
     "choice",
-    [{"part": "c"}, {"sample": 101}, {"sample": 1}, {"hold_out": 1.0}, {"hold_out": 0.001}, {"seed": -1}],
+    [
+        {"part": "c"},
+        {"sample": 101},
+        {"sample": 1},
+        {"hold_out": 1.0},
+        {"hold_out": 0.001},
+        {"hold_out": []},
+        {"seed": -1},
+    ],
 )
 def test_parts_that_cannot_be_taken_are_refused(source: ReviewTable, choice: dict[str, object]) -> None:
     with pytest.raises(InputError, match=f"'{next(iter(choice))}' argument"):

@@ -295,6 +295,8 @@ def test_texts_that_cannot_be_encoded_are_refused(texts, y, says):
         lambda: SubwordTokenizer.word_piece("abc"),
         lambda: SubwordTokenizer.word_piece([]),
         lambda: SubwordTokenizer("{").cut(["a"]),
+        lambda: SubwordTokenizer.word_piece(["a"]).cut(3),
+        lambda: Snowball(np.ones(2)).stems(["a"]),
         lambda: Cleaning().words(None),
         lambda: encode_reviews(None, TextPipeline()),
         lambda: encode_reviews(ReviewTable("x"), None),

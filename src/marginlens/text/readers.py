@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from marginlens.data.files import as_path
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.errors import missing_extra, real_number, reject, whole_number
 
 TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...)` makes
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
@@ -342,8 +342,11 @@ class ReviewPart:
     def __post_init__(self) -> None:
         if self.sample is not None:
             whole_number(self.sample, "sample", at_least=2)
-        if self.hold_out is not None and not 0.0 < self.hold_out < 1.0:
-            raise reject("hold_out", "a share between 0 and 1", repr(self.hold_out))
+        if self.hold_out is not None:
+            expected = "a share between 0 and 1"
+            object.__setattr__(self, "hold_out", real_number(self.hold_out, "hold_out", expected))
+            if not 0.0 < self.hold_out < 1.0:
+                raise reject("hold_out", expected, repr(self.hold_out))
         whole_number(self.seed, "seed", at_least=0)
 
     def read(self) -> Reviews:

@@ -180,7 +180,7 @@ class Snowball:
         except ImportError as problem:
             raise missing_extra("snowballstemmer", "text", "Stemming") from problem
         languages = snowballstemmer.algorithms()
-        if self.language not in languages:
+        if not isinstance(self.language, str) or self.language not in languages:
             expected = f"a language with a Snowball stemmer ({', '.join(sorted(languages))})"
             raise reject("language", expected, repr(self.language))
         listed = _strings(words, "words")
@@ -240,7 +240,7 @@ class SubwordTokenizer:
 
     def cut(self, words: Sequence[str]) -> list[tuple[str, ...]]:
         """The pieces of each word."""
-        encodings = self.tokenizer.encode_batch(list(words), add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch(list(_strings(words, "words")), add_special_tokens=False)
         return [tuple(encoding.tokens) for encoding in encodings]
 
     @cached_property
