@@ -8,8 +8,8 @@ import pytest
 from made_up_probe import N_CHECKPOINTS, STEPS, made_up_curves
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import MEASURES
-from marginlens.probe.pages.checkpoint_page import checkpoint_page
-from marginlens.probe.pages.checkpoint_words import change, falls, grows, training_findings
+from marginlens.probe.pages.checkpoint_findings import change, falls, grows, training_findings
+from marginlens.probe.pages.checkpoints import checkpoint_page
 
 DOWN, UP, FLAT = 0.9 - 0.1 * STEPS, 1.0 + STEPS, np.array([1.0, 3.0, 2.0, 3.0, 1.0, 2.0, 1.1])
 

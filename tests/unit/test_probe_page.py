@@ -12,8 +12,8 @@ from PIL import Image
 
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_result
 from marginlens.probe.measures import MEASURES, MaxMarginMeasures
+from marginlens.probe.pages.findings import _share, findings
 from marginlens.probe.pages.page import page_data, probe_page
-from marginlens.probe.pages.page_words import _share, findings
 from marginlens.probe.result import Example
 
 

@@ -15,8 +15,8 @@ from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, sa
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.reading import read_attention
+from marginlens.probe.pages.findings import findings
 from marginlens.probe.pages.page import page_data
-from marginlens.probe.pages.page_words import findings
 from marginlens.probe.run import probe_model
 from marginlens.probe.run_margins import agreement, model_selections
 from marginlens.probe.settings import ProbeSettings

@@ -18,8 +18,8 @@ from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.loading import LoadedModel, load_model
-from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS
-from marginlens.probe.pages.page_words import head_name
+from marginlens.probe.pages.checkpoint_findings import MIN_CHECKPOINTS
+from marginlens.probe.pages.findings import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
 from marginlens.progress import Progress
@@ -139,7 +139,7 @@ def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
 
         return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
-    from marginlens.probe.pages.checkpoint_page import checkpoint_page
+    from marginlens.probe.pages.checkpoints import checkpoint_page
 
     figure = found.draw()
     return {

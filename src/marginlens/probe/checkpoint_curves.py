@@ -99,7 +99,7 @@ class CheckpointCurves:
 
     def draw(self) -> Figure:
         """Sparsity, norms and margins over training, and correlation beside its baselines: a line for the mean of each layer's heads."""
-        from marginlens.probe.pages.checkpoint_figure import MAIN, draw_curves
+        from marginlens.probe.pages.checkpoints import MAIN, draw_curves
 
         return draw_curves(self, [one.name for one in self.shown if one.name in MAIN])
 

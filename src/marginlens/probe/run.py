@@ -15,7 +15,7 @@ from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded, check_length
 from marginlens.probe.models.reading import InputBatch, LayerReading, finite_heads, read_attention
 from marginlens.probe.models.text_inputs import TextInputs
-from marginlens.probe.pages.page_words import head_name
+from marginlens.probe.pages.findings import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.run_margins import probe_margins, selections
 from marginlens.probe.run_preferences import KeptSelections

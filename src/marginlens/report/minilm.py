@@ -72,8 +72,8 @@ def _left_out(missing: list[str]) -> str:
 
 def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
     from marginlens.probe.models.loading import load_model
+    from marginlens.probe.pages.findings import findings
     from marginlens.probe.pages.page import probe_page
-    from marginlens.probe.pages.page_words import findings
     from marginlens.probe.run import probe_model
     from marginlens.probe.sentences import own_sentences
     from marginlens.probe.settings import ProbeSettings

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from marginlens.data.tokens import FloatArray
 from marginlens.pages import data_address, render
 from marginlens.probe.measures import QUANTITIES, Measure
+from marginlens.probe.pages.findings import findings
 from marginlens.probe.pages.graph_drawing import graph_drawing
-from marginlens.probe.pages.page_words import findings
 from marginlens.probe.result import Example, ProbeResult, plain
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours

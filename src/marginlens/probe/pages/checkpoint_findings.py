@@ -7,7 +7,7 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS
-from marginlens.probe.pages.page_words import above
+from marginlens.probe.pages.findings import above
 
 MIN_CHECKPOINTS = (
     6  # fewer cannot tell a trend from chance: with five, one order in 60 is perfect, and there are several layers

@@ -1,24 +1,36 @@
-"""Curves over the checkpoints of a training run: one panel for each measure, one line for each layer, baselines dashed."""
+"""Curves over the checkpoints of a training run: their figure, and an HTML page with what they say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from marginlens.pages import data_address, render
+from marginlens.papers import BIBLIOGRAPHY
+from marginlens.plotting.files import svg
 from marginlens.plotting.style import ACCENTS, PATH, SEQUENCE, STYLE
+from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import MEASURES, QUANTITIES, SETTINGS
-from marginlens.probe.pages.checkpoint_words import MIN_CHECKPOINTS
+from marginlens.probe.pages.checkpoint_findings import MIN_CHECKPOINTS, change, training_findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from marginlens.probe.checkpoint_curves import CheckpointCurves
-
+_MEANS = (
+    "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
+    "ones: 1 is even attention, 1/T is one token. W is the combined key-query matrix of a head."
+)
+_BASELINES = (
+    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed are the "
+    "baselines, means over all heads: the same W at selections drawn at random, random weights at the head's selections (random W), and "
+    "random weights at the selections that they make themselves (random head). Of margins only the last is drawn: the others miss some "
+    "selections, which makes their smallest margin negative."
+)
 MAIN = {  # what is drawn first, and the words above it
     "relative_nnz": "nnz/T, all queries",
     "first_relative_nnz": "nnz/T, query of the first token",
@@ -35,12 +47,58 @@ _WORDS = {
 _WIDE, _HIGH = 5.2, 3.4  # inches of a panel with what stands around it
 _LEFT, _TOP, _BELOW = 0.75, 0.4, 0.6  # inches beside, above and below its axes
 _HEADROOM = 1.08  # the upper end of an axis over the largest number on it, so that no curve lies on the frame
-_BASELINES = tuple(
+_BASELINE_CURVES = tuple(
     (ending, f"baseline: {title}", colour, dashes)
     for (ending, (title, _)), colour, dashes in zip(
         list(SETTINGS.items())[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
     )
 )
+
+
+def checkpoint_page(curves: CheckpointCurves) -> str:
+    """The page's text."""
+    main = [measure.name for measure in curves.shown if measure.name in MAIN]
+    others = [m.name for m in curves.shown if m.name not in MAIN and not _is_baseline(m.name)]
+    paper = BIBLIOGRAPHY["A"]
+    baselines = [_BASELINES] if "correlation" in main else []
+    return render(
+        "marginlens.probe.pages",
+        "checkpoints.html",
+        title="What attention heads select over training",
+        facts=[
+            curves.model,
+            f"{len(curves.names)} checkpoints, {curves.names[0]} to {curves.names[-1]}",
+            f"{curves.n_inputs:,} inputs",
+        ],
+        back="",
+        introduction=(),
+        findings=training_findings(curves),
+        notes=curves.notes,
+        about=[_MEANS, *baselines, f"Paper A is {paper.authors}: {paper.title} ({paper.year})."],
+        main=_panels(curves, main, 2),
+        has_trend=len(curves.names) >= MIN_CHECKPOINTS,
+        columns=[MAIN[name] for name in main],
+        rows=[[change(curves, name, layer) for name in main] for layer in range(curves.n_layers)],
+        others=_panels(curves, others, 3),
+    )
+
+
+class _Panels(NamedTuple):
+    address: str
+    words: str
+
+
+def _panels(curves: CheckpointCurves, names: list[str], columns: int) -> _Panels:
+    """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
+    words = f"Curves over {len(curves.names)} checkpoints, one panel for each of {len(names)} measures"
+    return _Panels(data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), words)
+
+
+def _is_baseline(name: str) -> bool:
+    return any(name == quantity + ending for quantity in QUANTITIES for ending in SETTINGS if ending)
+
+
+# ---- the figure
 
 
 def draw_curves(curves: CheckpointCurves, names: Sequence[str], columns: int = 2) -> Figure:
@@ -76,7 +134,7 @@ def _panel(axes: Axes, curves: CheckpointCurves, name: str) -> None:
         look: dict[str, Any] = {"color": colours[layer], "marker": "o", "markersize": 3.5}
         axes.plot(curves.steps, curve, label=f"layer {layer}", **look)
     if name in QUANTITIES:
-        for ending, label, colour, dashes in _BASELINES if name == "correlation" else _BASELINES[-1:]:
+        for ending, label, colour, dashes in _BASELINE_CURVES if name == "correlation" else _BASELINE_CURVES[-1:]:
             means = _mean_over_layers(curves, name + ending)
             axes.plot(curves.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
     rank = curves.trend(name)[-1]
