@@ -1,5 +1,7 @@
 """Figures: the style they share, curves and planes, priority graphs, token clouds, problems in the plane, and files."""
 
+# ruff: noqa: F401  the names that figures use, under one roof: `plotting.figure`, `plotting.INK`, `plotting.ray`
+
 from marginlens.plotting.curves import misalignment, proportion_interval, steps_to_keep
 from marginlens.plotting.plane import (
     BasinLook,
@@ -38,42 +40,3 @@ from marginlens.plotting.style import (
     plane_and_curves,
     shades,
 )
-
-__all__ = [
-    "ACCENTS",
-    "FAINT",
-    "GLOBAL",
-    "INK",
-    "INPUTS",
-    "LOCAL",
-    "NEITHER",
-    "PATH",
-    "SEQUENCE",
-    "STYLE",
-    "TINTS",
-    "BasinLook",
-    "Window",
-    "arrowed_path",
-    "basins",
-    "common_separating_line",
-    "figure",
-    "finish_plane",
-    "in_style",
-    "log_radius",
-    "log_radius_disc",
-    "log_radius_rings",
-    "misalignment",
-    "note_at",
-    "plane_and_curves",
-    "point",
-    "proportion_interval",
-    "ray",
-    "rim_label",
-    "scatter_input_tokens",
-    "scatter_tokens",
-    "separating_line",
-    "shades",
-    "starts",
-    "steps_to_keep",
-    "until_it_leaves",
-]
