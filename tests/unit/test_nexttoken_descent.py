@@ -6,8 +6,8 @@ import pytest
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, descend
-from marginlens.dynamics.sums import norm
 from marginlens.errors import InputError
+from marginlens.kernels.linalg import norm
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken.descent import descend_nexttoken, random_start
 from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk

@@ -19,9 +19,9 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.steps import NormalizedStep, Record, StepRule, as_step, steps_to_save
-from marginlens.dynamics.sums import COMPILED, centred, finite, norm, times
 from marginlens.dynamics.trajectory import ENDINGS, DescentOutcome, DescentStatus, Saved
 from marginlens.errors import n_axes, reject, whole_number
+from marginlens.kernels.linalg import COMPILED, all_finite, centred, matvec, norm
 from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code, slope_of
 from marginlens.papers import implements
 from marginlens.risk.attention import ExcessRisk, excess_risk, risk
@@ -378,21 +378,21 @@ def _take_steps(problem: Any, v: Any, p: Any, rule: Any, save: Any, taken: int, 
             _copy(v, heads[saved])
             _copy(p, points[saved])
             saved += 1
-        times(rows, p, a)
-        times(flat, v, scores.reshape(n * T))
+        matvec(rows, p, a)
+        matvec(flat, v, scores.reshape(n * T))
         for i in range(n):
             for t in range(T):
                 scores[i, t] *= labels[i]
-        if not (finite(a) and finite(scores.reshape(n * T))):
+        if not (all_finite(a) and all_finite(scores.reshape(n * T))):
             return NON_FINITE, step
         log_v = _head_gradient(tokens, labels, lengths, (a, scores), code, log_weights, slope_v)
         log_p = pair_weights(a, scores, lengths, code, w)
-        times(columns, w, slope_p)
+        matvec(columns, w, slope_p)
         moved_v = _move(v, slope_v, normalized, eta, log_v - math.log(n), v_next)
         moved_p = _move(p, slope_p, normalized, eta, log_p - math.log(n), p_next)
         if not (moved_v or moved_p):
             return STATIONARY, step
-        if not (finite(v_next) and finite(p_next)):
+        if not (all_finite(v_next) and all_finite(p_next)):
             return NON_FINITE, step
         _copy(v_next, v)
         _copy(p_next, p)

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.compilation import njit
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import IntArray
-from marginlens.dynamics.sums import COMPILED
+from marginlens.kernels.linalg import COMPILED
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,6 @@ import numpy as np
 from marginlens.compilation import njit
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import IntArray
-from marginlens.dynamics.sums import COMPILED
 from marginlens.embeddings.minibatches import DistinctTokens, distinct_tokens
 from marginlens.embeddings.optimiser import (
     adamw_constants,
@@ -23,6 +22,7 @@ from marginlens.embeddings.optimiser import (
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import real_array, reject
+from marginlens.kernels.linalg import COMPILED
 from marginlens.papers import implements, uses
 
 

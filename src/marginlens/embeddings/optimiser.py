@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.compilation import njit
-from marginlens.dynamics.sums import SUMMING
 from marginlens.embeddings.settings import BETAS, EPSILON
+from marginlens.kernels.linalg import SUMMING
 from marginlens.threads import in_equal_parts
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.kernels.linalg import dot, matvec, vecmat
 from marginlens.svm.cholesky import solve_lower, solve_upper
-from marginlens.svm.products import apply_rows, combine_rows, square_sum
 
 SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2
 IMPOSSIBLE_BELOW = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
@@ -121,8 +121,8 @@ def dual_active_set(A: FloatArray, b: FloatArray, x: FloatArray, weights: FloatA
 def _most_violated(A: FloatArray, b: FloatArray, x: FloatArray, marked: BoolArray, slack: FloatArray) -> int:
     """The row outside that x misses by the largest distance, or -1; fills `slack`."""
     m, d = A.shape
-    apply_rows(A, m, x, slack)
-    worst, which = -_EPS * (8.0 + np.sqrt(d)) * np.sqrt(square_sum(x)), -1
+    matvec(A[:m], x, slack)
+    worst, which = -_EPS * (8.0 + np.sqrt(d)) * np.sqrt(dot(x, x)), -1
     for r in range(m):
         slack[r] -= b[r]
         if slack[r] < worst and not marked[r]:
@@ -140,8 +140,8 @@ def _divide(a: FloatArray, Q: FloatArray, k: int, split: Split) -> float:
         shift[j] = 0.0
     length = 1.0
     for _ in range(3 if k > 0 else 0):
-        apply_rows(Q, k, step, more)
-        combine_rows(Q, k, more, part)
+        matvec(Q[:k], step, more)
+        vecmat(more, Q[:k], part)
         square = 0.0
         for i in range(len(a)):
             step[i] -= part[i]
@@ -206,7 +206,7 @@ def _restore(b: FloatArray, inside: Inside, k: int, shift: FloatArray, x: FloatA
         for j in range(k):
             shift[j] = b[inside.entered[j]]
         solve_lower(inside.L, k, shift)
-        combine_rows(inside.Q, k, shift, x)
+        vecmat(shift, inside.Q[:k], x)
         lowest: Any = np.int64(-1)
         for j in range(k):
             inside.held[j] = shift[j]

@@ -12,10 +12,10 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.kernels.linalg import dot, gram
 from marginlens.svm.certify import Answer, Problem, measure
 from marginlens.svm.cholesky import solve_lower, solve_upper
 from marginlens.svm.gram_set import TIGHT, settle
-from marginlens.svm.products import gram, row_dot
 
 _ROUNDS = 12
 
@@ -36,7 +36,7 @@ def coordinate_guess(problem: Problem, n_sweeps: int, chosen: BoolArray) -> None
         for r in range(m):
             if size[r] == 0.0 or (idle[r] and not everyone):
                 continue
-            missing = floor[r] - row_dot(A, r, x) / size[r]
+            missing = floor[r] - dot(A[r], x) / size[r]
             change = max(-weights[r], missing)
             idle[r] = change == 0.0
             if change != 0.0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
-from marginlens.svm.products import apply_rows, combine_rows, square_sum
+from marginlens.kernels.linalg import dot, matvec, vecmat
 
 EPS = 2.0**-52
 
@@ -37,7 +37,7 @@ def measure(problem: Problem, answer: Answer) -> None:
     m = len(size)
     for r in range(m):
         slack[r] = weights[r] / size[r] if weights[r] != 0.0 else 0.0
-    combine_rows(A, m, slack, x)
+    vecmat(slack, A[:m], x)
     measure_slack(problem, answer)
 
 
@@ -46,7 +46,7 @@ def measure_slack(problem: Problem, answer: Answer) -> None:
     """Fill in slack from x and the original rows."""
     A, size, floor = problem
     slack = answer.slack
-    apply_rows(A, len(size), answer.x, slack)
+    matvec(A[: len(size)], answer.x, slack)
     for r in range(len(size)):
         slack[r] = slack[r] / size[r] - floor[r] if size[r] > 0.0 else 0.0
 
@@ -59,7 +59,7 @@ def optimality(floor: FloatArray, answer: Answer) -> tuple[float, float]:
     roundoff, so no solver can promise a smaller residual than that.
     """
     x, weights, slack = answer
-    square = square_sum(x)
+    square = dot(x, x)
     if not square > 0.0:
         return np.inf, np.inf
     length, worst, total, value = np.sqrt(square), 0.0, 0.0, 0.0
@@ -82,5 +82,5 @@ def impossibility(problem: Problem, weights: FloatArray) -> float:
         scaled[r] = weights[r] / size[r] if size[r] > 0.0 else 0.0
         if floor[r] > 0.0:
             counted += weights[r]
-    combine_rows(A, m, scaled, rest)
-    return np.sqrt(square_sum(rest)) / counted if counted > 0.0 else np.inf
+    vecmat(scaled, A[:m], rest)
+    return np.sqrt(dot(rest, rest)) / counted if counted > 0.0 else np.inf

@@ -6,7 +6,7 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
-from marginlens.svm.products import LANES, dots_4x1
+from marginlens.kernels.linalg import dot_4
 
 
 @njit(cache=True, nogil=True)
@@ -16,16 +16,9 @@ def cholesky(L: FloatArray, n: int, smallest: float) -> int:
     Returns -1, or the first index whose pivot is not above `smallest`, where the factorisation stopped.
     """
     for j in range(n):
-        whole = j - j % LANES
         for i in range(j, n, 4):
             i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
-            s0, s1, s2, s3 = dots_4x1(L, (i, i1, i2, i3), L, (j,), whole)
-            for k in range(whole, j):
-                entry = L[j, k]
-                s0 += L[i, k] * entry
-                s1 += L[i1, k] * entry
-                s2 += L[i2, k] * entry
-                s3 += L[i3, k] * entry
+            s0, s1, s2, s3 = dot_4(L, (i, i1, i2, i3), L[j], j)
             t0, t1, t2, t3 = L[i, j] - s0, L[i1, j] - s1, L[i2, j] - s2, L[i3, j] - s3
             if i == j:
                 if not t0 > smallest:

@@ -12,9 +12,9 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.kernels.linalg import vecmat_rows
 from marginlens.svm.certify import EPS, Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
-from marginlens.svm.products import combine_chosen
 
 SMALLEST_PIVOT = 1e-7  # below it a unit row counts as dependent on others
 TIGHT = 16 * EPS  # a distance that counts as none, relative to the sum of the multipliers, which is at least ‖x‖
@@ -45,7 +45,7 @@ def gram_active_set(problem: Problem, G: FloatArray, all_tight: bool, answer: An
             for i in range(k):
                 answer.weights[members[i]] = held[i]
                 held[i] /= size[members[i]]
-            combine_chosen(A, members[:k], held, answer.x)
+            vecmat_rows(held, A, members[:k], answer.x)
             return True
         gained = 0.0
         while True:
@@ -135,7 +135,7 @@ def _most_violated(
     total = 0.0
     for i in range(len(members)):
         total += held[i]
-    combine_chosen(G, members, held, slack)
+    vecmat_rows(held, G, members, slack)
     worst, which = -TIGHT * total, -1
     for r in range(len(floor)):
         slack[r] -= floor[r]

@@ -8,11 +8,11 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.kernels.linalg import dot, gram, squared_row_norms
 from marginlens.svm.active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
 from marginlens.svm.block_pivot import coordinate_guess, pivot_some
 from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, measure_slack, optimality
 from marginlens.svm.gram_set import gram_active_set
-from marginlens.svm.products import gram, row_squares, square_sum
 from marginlens.svm.solution import MOST_AMPLIFIED
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED, SHAKY = 0, 1, 2, 3, 4, 5
@@ -75,7 +75,7 @@ def block_slice(first: int, last: int, batch: Batch, found: Found) -> None:
     for j in range(first, last):
         problem = Problem(batch.rows[j], size, floor)
         answer = Answer(found.x[j], found.weights[j], slack)
-        row_squares(problem.A, size)
+        squared_row_norms(problem.A, size)
         scale, outcome = _prepare(problem, batch.floor[j], answer)
         if outcome == UNPROVED:
             coordinate_guess(problem, SWEEPS, chosen)
@@ -94,7 +94,7 @@ def careful_slice(first: int, last: int, doubtful: IntArray, batch: Batch, found
         j = doubtful[place]
         problem = Problem(batch.rows[j], size, floor)
         answer = Answer(found.x[j], found.weights[j], slack)
-        row_squares(problem.A, size)
+        squared_row_norms(problem.A, size)
         scale, outcome = _prepare(problem, batch.floor[j], answer)
         for r in range(m):
             factor = 1.0 / size[r] if size[r] > 0.0 else 0.0
@@ -164,7 +164,7 @@ def _proved(problem: Problem, answer: Answer) -> int:
             answer.x[i] = accurate[i]
         measure_slack(problem, answer)
         residual, amplified = optimality(problem.floor, answer)
-        residual = max(residual, np.sqrt(distance / square_sum(accurate)))
+        residual = max(residual, np.sqrt(distance / dot(accurate, accurate)))
     if residual > max(PROVED, ROUNDING * amplified):
         return UNPROVED
     return (
@@ -181,7 +181,7 @@ def _finish(problem: Problem, answer: Answer, scale: float, outcome: int, found:
     found.outcome[j] = outcome
     if outcome == UNSCALED:
         return
-    length = np.sqrt(square_sum(answer.x))
+    length = np.sqrt(dot(answer.x, answer.x))
     for r in range(len(problem.size)):
         near = answer.slack[r] <= TIGHT * problem.floor[r] + NOTHING * length
         tight = problem.size[r] > 0.0 and (near or answer.weights[r] > 0.0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.compilation import njit
-from marginlens.dynamics.sums import COMPILED, centred, dot, dot_and_size, finite, largest, norm, times
+from marginlens.kernels.linalg import COMPILED, all_finite, centred, dot, dot_and_size, matvec, max_abs, norm
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3
@@ -65,10 +65,10 @@ def descend_problems(
                 columns[k, i] = rows[i, k]
         state, a = states[b], logits[b]
         if ends[b, 1] == 0:
-            times(rows, origin, a)
+            matvec(rows, origin, a)
             for k in range(state.shape[0]):
                 state[k] = origin[k] if state.shape[0] == d and 2 * d <= m else 0.0
-            ends[b, 0] = RAN_ALL if finite(a) else NON_FINITE
+            ends[b, 0] = RAN_ALL if all_finite(a) else NON_FINITE
         if ends[b, 0] == RAN_ALL:
             if 2 * d <= m:
                 spread = rows
@@ -114,7 +114,7 @@ def _take_steps(
     in_keys = 2 * d <= m
     first = np.zeros(m)  # logits = first + spread state
     if not in_keys:
-        times(rows, start, first)
+        matvec(rows, start, first)
     w, h, gradient = np.zeros(m), np.zeros(m), np.zeros(d)
     a_next, state_next = np.empty(m), np.empty(state.shape[0])
     saved = 0
@@ -126,18 +126,18 @@ def _take_steps(
             saved += 1
         log_scale = pair_weights(a, scores, lengths, code, w)
         if in_keys:
-            times(columns, w, gradient)
-            times(rows, gradient, h)
+            matvec(columns, w, gradient)
+            matvec(rows, gradient, h)
             direction, square, size = gradient, dot(gradient, gradient), 0.0
         else:
-            times(spread, w, h)
+            matvec(spread, w, h)
             direction = w
             square, size = dot_and_size(w, h)
         if normalized:
             if square > 1e-6 * size and 1e-280 < square < 1e280:
                 reach = math.sqrt(square)
             else:  # the Gram matrix has cancelled
-                times(columns, w, gradient)
+                matvec(columns, w, gradient)
                 reach = norm(gradient)
             if reach == 0.0:
                 return STATIONARY, step
@@ -147,13 +147,13 @@ def _take_steps(
         for k in range(state.shape[0]):
             state_next[k] = state[k] - move * direction[k]
         if (step + 1) % _RESYNC == 0:
-            times(spread, state_next, a_next)
+            matvec(spread, state_next, a_next)
             for k in range(m):
                 a_next[k] += first[k]
         else:
             for k in range(m):
                 a_next[k] = a[k] - move * h[k]
-        if not (finite(a_next) and finite(state_next)):
+        if not (all_finite(a_next) and all_finite(state_next)):
             return NON_FINITE, step
         for k in range(m):
             a[k] = a_next[k]
@@ -170,7 +170,7 @@ def _write(columns: Any, start: Any, state: Any, unit: float, out: Any) -> None:
         for k in range(d):
             out[k] = state[k] / unit
         return
-    times(columns, state, out)
+    matvec(columns, state, out)
     for k in range(d):
         out[k] = (out[k] + start[k]) / unit
 
@@ -178,7 +178,7 @@ def _write(columns: Any, start: Any, state: Any, unit: float, out: Any) -> None:
 @njit(**COMPILED)
 def _key_unit(rows: Any, start: Any, eta: float) -> float:
     """The power of two next to the largest entry of extreme keys; 1 for others, and where scaling would round start or step."""
-    size = largest(rows)
+    size = max_abs(rows)
     if size == 0.0 or not math.isfinite(size) or 1.0 / _EXTREME < size < _EXTREME:
         return 1.0
     unit = 2.0 ** min(max(math.floor(math.log2(size)), -1022), 1022)

@@ -14,7 +14,7 @@ import numpy as np
 
 from marginlens.compilation import njit
 from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
-from marginlens.dynamics.sums import COMPILED, dot, dot_and_size, finite, norm, times
+from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
@@ -63,7 +63,7 @@ def descend_problems(
                 a[k] = origin[k]
             for k in range(state.shape[0]):
                 state[k] = start[b, k // d, k % d] if in_weights else 0.0
-            ends[b, 0], scales[b] = RAN_ALL if finite(a) else NON_FINITE, 0.0
+            ends[b, 0], scales[b] = RAN_ALL if all_finite(a) else NON_FINITE, 0.0
         if ends[b, 0] == RAN_ALL:
             spread = gram
             if not in_weights and gram.shape[0] == 0:
@@ -140,7 +140,7 @@ def _take_steps(
             _apply(pairs, gradient, turned, h)
             reach = norm(flat) if normalized else 1.0
         else:
-            times(gram, w, h)
+            matvec(gram, w, h)
             square, size = dot_and_size(w, h)
             if square > 1e-6 * size and 1e-280 < square < 1e280:
                 reach = math.sqrt(square)
@@ -166,7 +166,7 @@ def _take_steps(
             if in_weights:
                 _apply(pairs, state_next.reshape(d, d), turned, a_next)
             else:
-                times(gram, state_next, a_next)
+                matvec(gram, state_next, a_next)
                 for k in range(m):
                     a_next[k] += origin[k]
         for k in range(m):
@@ -184,7 +184,7 @@ def _gram(pairs: Any, gram: Any) -> None:
     n_queries = asking.shape[0]
     between = np.empty((n_queries, n_queries))
     for q in range(n_queries):
-        times(asking, asking[q], between[q])
+        matvec(asking, asking[q], between[q])
     for k in range(m):
         for j in range(k + 1):
             gram[k, j] = dot(keys[k], keys[j]) * between[query[k], query[j]]
@@ -196,7 +196,7 @@ def _apply(pairs: Any, W: Any, turned: Any, out: Any) -> None:
     """out = e_xᵀ W e_k for every pair; `turned` (n_queries, d) is room for W e_k."""
     keys, query, asking = pairs
     for q in range(asking.shape[0]):
-        times(W, asking[q], turned[q])
+        matvec(W, asking[q], turned[q])
     for k in range(keys.shape[0]):
         out[k] = dot(keys[k], turned[query[k]])
 

@@ -1,0 +1,1 @@
+"""Compiled loops that every part of the library is made of."""

@@ -1,0 +1,197 @@
+"""Compiled linear algebra for small dense problems: products, norms, Gram matrices, centred keys.
+
+Sums may be added up in any order ("reassoc"), so that the compiler vectorises them; rows are taken four at a time so that each load of a
+shared vector serves four sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from marginlens.compilation import njit
+
+COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}
+
+
+@njit(**SUMMING)
+def dot(x: Any, y: Any) -> float:
+    """x · y."""
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += x[k] * y[k]
+    return total
+
+
+@njit(**SUMMING)
+def dot_and_size(x: Any, y: Any) -> tuple[float, float]:
+    """Σ x y and Σ |x y|; their ratio shows how much cancelled."""
+    total, size = 0.0, 0.0
+    for k in range(x.shape[0]):
+        total += x[k] * y[k]
+        size += abs(x[k] * y[k])
+    return total, size
+
+
+@njit(**SUMMING)
+def dot_4(A: Any, rows: tuple[int, int, int, int], x: Any, length: int) -> tuple[float, float, float, float]:
+    """The inner products of four rows of A with x, over their first `length` entries."""
+    r0, r1, r2, r3 = rows
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for k in range(length):
+        y = x[k]
+        s0 += A[r0, k] * y
+        s1 += A[r1, k] * y
+        s2 += A[r2, k] * y
+        s3 += A[r3, k] * y
+    return s0, s1, s2, s3
+
+
+@njit(**SUMMING)
+def matvec(A: Any, x: Any, out: Any) -> None:
+    """out = A x."""
+    n, d = A.shape
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        out[i], out[i + 1], out[i + 2], out[i + 3] = dot_4(A, (i, i + 1, i + 2, i + 3), x, d)
+    for i in range(whole, n):
+        out[i] = dot(A[i], x)
+
+
+@njit(**SUMMING)
+def vecmat(weights: Any, A: Any, out: Any) -> None:
+    """out = Aᵀ weights."""
+    out[:] = 0.0
+    n = A.shape[0]
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        if w0 != 0.0 or w1 != 0.0 or w2 != 0.0 or w3 != 0.0:
+            for k in range(A.shape[1]):
+                out[k] += (w0 * A[i, k] + w1 * A[i + 1, k]) + (w2 * A[i + 2, k] + w3 * A[i + 3, k])
+    for i in range(whole, n):
+        for k in range(A.shape[1]):
+            out[k] += weights[i] * A[i, k]
+
+
+@njit(**SUMMING)
+def vecmat_rows(weights: Any, A: Any, rows: Any, out: Any) -> None:
+    """out = A[rows]ᵀ weights, without forming A[rows]."""
+    out[:] = 0.0
+    n = len(rows)
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        r0, r1, r2, r3 = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        for k in range(A.shape[1]):
+            out[k] += (w0 * A[r0, k] + w1 * A[r1, k]) + (w2 * A[r2, k] + w3 * A[r3, k])
+    for i in range(whole, n):
+        for k in range(A.shape[1]):
+            out[k] += weights[i] * A[rows[i], k]
+
+
+@njit(**SUMMING)
+def squared_row_norms(A: Any, out: Any) -> None:
+    """out[r] = ‖A[r]‖²."""
+    for i in range(A.shape[0]):
+        out[i] = dot(A[i], A[i])
+
+
+@njit(**SUMMING)
+def gram(A: Any, rows: Any, known: int, G: Any) -> None:
+    """Lower triangle of the Gram matrix of A[rows], from row `known` on, written into the leading block of G, in blocks of 4 × 4."""
+    n, d = len(rows), A.shape[1]
+    for i in range(known, n, 4):
+        i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+        r0, r1, r2, r3 = rows[i], rows[i1], rows[i2], rows[i3]
+        for j in range(0, i, 4):
+            j1, j2, j3 = min(j + 1, i - 1), min(j + 2, i - 1), min(j + 3, i - 1)
+            c0, c1, c2, c3 = rows[j], rows[j1], rows[j2], rows[j3]
+            s00, s01, s02, s03, s10, s11, s12, s13 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+            s20, s21, s22, s23, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+            for k in range(d):
+                a, b, c, e = A[c0, k], A[c1, k], A[c2, k], A[c3, k]
+                x, y, z, w = A[r0, k], A[r1, k], A[r2, k], A[r3, k]
+                s00 += x * a
+                s01 += x * b
+                s02 += x * c
+                s03 += x * e
+                s10 += y * a
+                s11 += y * b
+                s12 += y * c
+                s13 += y * e
+                s20 += z * a
+                s21 += z * b
+                s22 += z * c
+                s23 += z * e
+                s30 += w * a
+                s31 += w * b
+                s32 += w * c
+                s33 += w * e
+            G[i, j], G[i, j1], G[i, j2], G[i, j3] = s00, s01, s02, s03
+            G[i1, j], G[i1, j1], G[i1, j2], G[i1, j3] = s10, s11, s12, s13
+            G[i2, j], G[i2, j1], G[i2, j2], G[i2, j3] = s20, s21, s22, s23
+            G[i3, j], G[i3, j1], G[i3, j2], G[i3, j3] = s30, s31, s32, s33
+        s00, s10, s11, s20, s21, s22, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for k in range(d):
+            x, y, z, w = A[r0, k], A[r1, k], A[r2, k], A[r3, k]
+            s00 += x * x
+            s10 += y * x
+            s11 += y * y
+            s20 += z * x
+            s21 += z * y
+            s22 += z * z
+            s30 += w * x
+            s31 += w * y
+            s32 += w * z
+            s33 += w * w
+        G[i3, i], G[i3, i1], G[i3, i2], G[i3, i3] = s30, s31, s32, s33
+        G[i2, i], G[i2, i1], G[i2, i2] = s20, s21, s22
+        G[i1, i], G[i1, i1] = s10, s11
+        G[i, i] = s00
+
+
+@njit(**COMPILED)
+def max_abs(x: Any) -> float:
+    """The largest modulus among the entries of an array."""
+    largest = 0.0
+    for entry in x.flat:
+        largest = max(largest, abs(entry))
+    return largest
+
+
+@njit(**COMPILED)
+def norm(x: Any) -> float:
+    """‖x‖ without overflow or underflow."""
+    scale = max_abs(x)
+    if scale == 0.0 or not math.isfinite(scale):
+        return scale
+    return scale * math.sqrt(dot(x / scale, x / scale))
+
+
+@njit(**SUMMING)
+def all_finite(x: Any) -> bool:
+    """Whether no entry is nan or infinite."""
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += x[k] * 0.0  # nan as soon as one entry is not finite
+    return total == 0.0
+
+
+@njit(**COMPILED)
+def centred(keys: Any, lengths: Any) -> Any:
+    """Keys (m, d) less the mean key of their input, which changes no softmax and no gradient but keeps the Gram matrix accurate."""
+    n, T, d = keys.shape
+    rows = np.zeros((n * T, d))
+    for i in range(n):
+        mean = np.zeros(d)
+        for t in range(lengths[i]):
+            for k in range(d):
+                mean[k] += keys[i, t, k] / lengths[i]
+        for t in range(lengths[i]):
+            for k in range(d):
+                rows[i * T + t, k] = keys[i, t, k] - mean[k]
+    return rows
