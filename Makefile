@@ -50,6 +50,7 @@ lint: $(READY)
 	@$(BIN)/ruff check src benchmarks tests examples
 	@$(BIN)/ruff format --quiet --check src benchmarks tests examples
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 docs: $(READY)
 	@$(BIN)/python -m marginlens.documentation
