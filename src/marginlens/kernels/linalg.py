@@ -65,32 +65,34 @@ def matvec(A: Any, x: Any, out: Any) -> None:
 def vecmat(weights: Any, A: Any, out: Any) -> None:
     """out = Aᵀ weights."""
     out[:] = 0.0
-    n = A.shape[0]
-    whole = n - n % 4
-    for i in range(0, whole, 4):
-        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+    last = A.shape[0] - 1
+    for i in range(0, last + 1, 4):
+        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+        w0, w1, w2, w3 = _four_weights(weights, i, last)
         if w0 != 0.0 or w1 != 0.0 or w2 != 0.0 or w3 != 0.0:
             for k in range(A.shape[1]):
-                out[k] += (w0 * A[i, k] + w1 * A[i + 1, k]) + (w2 * A[i + 2, k] + w3 * A[i + 3, k])
-    for i in range(whole, n):
-        for k in range(A.shape[1]):
-            out[k] += weights[i] * A[i, k]
+                out[k] += (w0 * A[i, k] + w1 * A[i1, k]) + (w2 * A[i2, k] + w3 * A[i3, k])
 
 
 @njit(**SUMMING)
 def vecmat_rows(weights: Any, A: Any, rows: Any, out: Any) -> None:
     """out = A[rows]ᵀ weights, without forming A[rows]."""
     out[:] = 0.0
-    n = len(rows)
-    whole = n - n % 4
-    for i in range(0, whole, 4):
-        r0, r1, r2, r3 = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
-        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+    last = len(rows) - 1
+    for i in range(0, last + 1, 4):
+        r0, r1, r2, r3 = rows[i], rows[min(i + 1, last)], rows[min(i + 2, last)], rows[min(i + 3, last)]
+        w0, w1, w2, w3 = _four_weights(weights, i, last)
         for k in range(A.shape[1]):
             out[k] += (w0 * A[r0, k] + w1 * A[r1, k]) + (w2 * A[r2, k] + w3 * A[r3, k])
-    for i in range(whole, n):
-        for k in range(A.shape[1]):
-            out[k] += weights[i] * A[rows[i], k]
+
+
+@njit(**COMPILED)
+def _four_weights(weights: Any, i: int, last: int) -> tuple[float, float, float, float]:
+    """Four weights from i on; zero past the last row."""
+    w1 = weights[i + 1] if i + 1 <= last else 0.0
+    w2 = weights[i + 2] if i + 2 <= last else 0.0
+    w3 = weights[i + 3] if i + 3 <= last else 0.0
+    return weights[i], w1, w2, w3
 
 
 @njit(**SUMMING)
