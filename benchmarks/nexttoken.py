@@ -14,9 +14,9 @@ from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep
+from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import NormalizedGD
 from marginlens.progress import Progress, Silence
 from marginlens.svm.graph import graph_svm
 from marginlens.threads import n_threads
@@ -61,15 +61,15 @@ def bench_nexttoken(progress: Progress | None = None, *, seed: int = 0) -> list[
     rows: list[dict[str, Any]] = []
     for number, size in enumerate(SIZES):
         data = [size.draw(*size.shape, np.random.default_rng([seed, number, j])) for j in range(size.trials)]
-        descend_nexttoken(data, n_steps=1)  # compile, or load what was compiled before
+        descend(data, n_steps=1)  # compile, or load what was compiled before
         seconds, final = float("inf"), np.empty(0)
         for _ in range(REPEATS):
             began = time.perf_counter()
-            final = descend_nexttoken(data, step=NormalizedStep(STEP), n_steps=size.steps).final
+            final = descend(data, optimizer=NormalizedGD(STEP), n_steps=size.steps).final
             seconds = min(seconds, time.perf_counter() - began)
             progress.advance()
         few = data[: size.baseline_trials]
-        early = descend_nexttoken(few, step=NormalizedStep(STEP), n_steps=COMPARED).final
+        early = descend(few, optimizer=NormalizedGD(STEP), n_steps=COMPARED).final
         theirs = np.stack([autograd_nexttoken(one, COMPARED, STEP) for one in few])  # and torch is warm
         difference = float(np.max(np.abs(early - theirs)) / np.linalg.norm(theirs, axis=(1, 2)).min())
         progress.advance()

@@ -10,7 +10,8 @@ import numpy as np
 from benchmarks.baselines import autograd_descent
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, descend
+from marginlens.dynamics import descend
+from marginlens.optimizers import NormalizedGD
 from marginlens.progress import Progress, Silence
 from marginlens.svm import att_svm
 from marginlens.threads import n_threads
@@ -40,7 +41,7 @@ def bench_selection(progress: Progress | None = None, *, seed: int = 0) -> list[
     for _ in range(REPEATS):  # widths take turns, so that a slow moment of the machine hits them alike
         for d in WIDTHS:
             began = time.perf_counter()
-            runs[d] = descend(*batches[d], step=NormalizedStep(1.0), n_steps=STEPS)
+            runs[d] = descend(*batches[d], optimizer=NormalizedGD(1.0), n_steps=STEPS)
             seconds[d] = min(seconds[d], time.perf_counter() - began)
             progress.advance()
     autograd_descent(*_first(*batches[WIDTHS[0]]), 20, 1.0)  # torch's own warm-up is not counted either

@@ -14,7 +14,7 @@ data, v = ml.data.sphere_tokens(1000, 4, 6, 10, 0)
 
 # Solve: train all of them, then solve the hard-margin problem of what each one selected.
 began = time.perf_counter()
-run = ml.descend(data, v, step=ml.NormalizedStep(1.0), n_steps=1000)
+run = ml.descend(data, v, optimizer=ml.NormalizedGD(1.0), n_steps=1000)
 svm = ml.att_svm(data, run.selected)
 seconds = time.perf_counter() - began
 

@@ -26,7 +26,7 @@ print(prediction.verdicts[2])
 print(prediction.why)
 
 # Look: so far out a plain step has the length e^(-margin × norm), so normalised steps show the same descent at a visible speed.
-run = ml.descend(data, v, step=ml.NormalizedStep(1.0), n_steps=200_000, start=start)
+run = ml.descend(data, v, optimizer=ml.NormalizedGD(1.0), n_steps=200_000, start=start)
 print(f"selected tokens {run.selected}, norm {np.linalg.norm(start):.0f} -> {run.norm:.0f}")
 before, after = (ml.angle(p, prediction.direction) for p in (start, run.final))
 print(

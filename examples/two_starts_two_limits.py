@@ -19,7 +19,7 @@ data, v = ml.data.figure_1b()
 optima = ml.locally_optimal_directions(data, v)
 starts = np.array([(0.0, y) for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
 run = ml.descend(
-    data.repeat(len(starts)), v, step=ml.NormalizedStep(0.1), n_steps=10_000, start=starts, record=ml.Record(1)
+    data.repeat(len(starts)), v, optimizer=ml.NormalizedGD(0.1), n_steps=10_000, start=starts, record=ml.Record(1)
 )
 
 # Look: which direction each run ends at.
@@ -31,7 +31,7 @@ for start, selected, final in zip(starts, run.selected, run.final, strict=True):
 
 figure = Figure(figsize=(5, 5), layout="constrained")
 axes = figure.add_subplot()
-for path, selected in zip(run.saved["p"], run.selected, strict=True):
+for path, selected in zip(run.saved["x"], run.selected, strict=True):
     axes.plot(*path[:40].T, color="#C4420F" if selected == 0 else "#0F6FB4")
 for direction, is_global in zip(optima.directions, optima.is_global, strict=True):
     name = "GMM direction" if is_global else "LMM direction"

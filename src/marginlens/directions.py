@@ -53,7 +53,7 @@ def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
     """
     # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
     gap = np.subtract(*_units(*_flattened(a, b, axes)))
-    return _scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
+    return as_scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
 
 
 def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
@@ -78,7 +78,7 @@ def angle(a: Any, b: Any, *, axes: int = 1) -> Any:
     with the default it is that between their rows, one number for each.
     """
     first, second = _units(*_flattened(a, b, axes))
-    return _scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))
+    return as_scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))
 
 
 def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
@@ -97,5 +97,6 @@ def _weights(x: Any, argument: str) -> FloatArray:
     return array
 
 
-def _scalar(values: Any) -> Any:
-    return float(values) if np.ndim(values) == 0 else values
+def as_scalar(values: Any) -> Any:
+    """A zero-dimensional array as the Python number it holds; other arrays as they are."""
+    return np.asarray(values).item() if np.ndim(values) == 0 else np.asarray(values)

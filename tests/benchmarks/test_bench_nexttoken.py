@@ -6,8 +6,8 @@ import pytest
 from benchmarks import nexttoken
 from benchmarks.baselines import autograd_nexttoken
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import NormalizedStep
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.dynamics.descend import descend
+from marginlens.optimizers import NormalizedGD
 from tolerances import LOOP_AGREEMENT
 
 
@@ -29,7 +29,7 @@ def test_the_autograd_loop_takes_the_same_steps_while_it_is_accurate(draw):
     pytest.importorskip("torch")
     ds = draw(6, 5, 4, 4, 2)
     theirs = autograd_nexttoken(ds, 100, 0.02)
-    ours = descend_nexttoken(ds, step=NormalizedStep(0.02), n_steps=100).final
+    ours = descend(ds, optimizer=NormalizedGD(0.02), n_steps=100).final
     assert np.abs(ours - theirs).max() < LOOP_AGREEMENT
 
 

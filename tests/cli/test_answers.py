@@ -6,7 +6,8 @@ from marginlens import plotting
 from marginlens.commands import answers, probe_work
 from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
 from marginlens.directions import angle, correlation
-from marginlens.dynamics import NormalizedStep, Record, descend
+from marginlens.dynamics import Record, descend
+from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import problems
 from marginlens.theory import globally_optimal_direction, token_optimality
 
@@ -61,7 +62,7 @@ def points_of(ax, marker_size):
 def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names():
     data, v = figure_1b()
     run = descend(data, v, n_steps=1000, record=Record(1))
-    fig = problems.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["p"][None])
+    fig = problems.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["x"][None])
     _, disc = fig.axes
     path = max((line.get_xydata() for line in disc.lines if line.get_color() == plotting.INK and line.get_linestyle() == "-"
                 and line.get_linewidth() == 1.8), key=len)  # fmt: skip
@@ -85,7 +86,7 @@ def test_basins_of_the_picture_are_where_descent_goes():
             v,
             n_steps=60_000,
             start=limits.starts[k, j],
-            step=NormalizedStep(0.05 + 1e-3 * np.hypot(*limits.starts[k, j])),
+            optimizer=NormalizedGD(0.05 + 1e-3 * np.hypot(*limits.starts[k, j])),
         )
         reached = np.argmax(correlation(run.final, limits.optima.directions))
         if limits.ends[k, j] >= 0:

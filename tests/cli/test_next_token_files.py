@@ -49,9 +49,9 @@ def test_solve_tells_what_the_library_predicts(files, name):
 
 
 CHOICES = {
-    "by default": ((), {}),
-    "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "step": ml.NormalizedStep(0.1)}),
-    "constant": (("--constant",), {"step": ml.ConstantStep(1.0 / ml.nexttoken_smoothness(figure_2()))}),
+    "by default": ((), {"n_steps": 4000}),
+    "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "optimizer": ml.NormalizedGD(0.1)}),
+    "constant": (("--constant",), {"optimizer": ml.GD(1.0 / ml.nexttoken_smoothness(figure_2())), "n_steps": 4000}),
     "squared": (("--loss", "squared", "--steps", "20"), {"loss": ml.SquaredLoss(), "n_steps": 20}),
     "start": (("--start", ",".join(map(str, range(16))), "--steps", "9"), {"start": np.arange(16.0).reshape(4, 4), "n_steps": 9}),
 }  # fmt: skip
@@ -62,7 +62,7 @@ def test_train_is_the_run_that_the_library_makes(files, case):
     words, options = CHOICES[case]
     told = trained("f.json", *words)["trained"]
     ds = figure_2()
-    run, prediction = ml.descend_nexttoken(ds, **options), ml.predict_limit(ds, loss=options.get("loss"))
+    run, prediction = ml.descend(ds, **options), ml.predict_limit(ds, loss=options.get("loss"))
     np.testing.assert_allclose(told["W"], run.final, atol=LOOP_AGREEMENT)
     assert (told["status"], told["steps_taken"]) == (run.status.name, run.steps_taken)
     loss = options.get("loss", ml.LogLoss())
@@ -105,7 +105,7 @@ def test_samples_without_their_label_are_kept_with_a_head(files):
     assert told["unrealizable"] == [{"sample": 1, "separated": "2"}, {"sample": 2, "separated": "2"}]
     problem = read_sequence_problem("headed.json", unrealizable="keep")
     np.testing.assert_array_equal(problem.head, HEAD)
-    run = ml.descend_nexttoken(problem.named.data, head=HEAD, loss=ml.SquaredLoss(), n_steps=40)
+    run = ml.descend(problem.named.data, head=HEAD, loss=ml.SquaredLoss(), n_steps=40)
     found = trained("headed.json", "--loss", "squared", "--steps", "40")["trained"]
     np.testing.assert_allclose(found["W"], run.final, atol=LOOP_AGREEMENT)
     assert "2 sequences lack their label and are kept" in solve("headed.json").stdout

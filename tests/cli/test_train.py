@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.commands import plane
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
+from marginlens.plotting import problems as drawn_problems
 from marginlens.report.terminal import Bars
 from one_command import command
 from random_problems import ragged_problem
@@ -19,8 +19,8 @@ train, numbers = command("train")
 
 CHOICES = {
     "by default": ((), {}),
-    "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "step": ml.NormalizedStep(0.1)}),
-    "constant": (("--constant", "--step-size", "0.2"), {"step": ml.ConstantStep(0.2)}),
+    "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "optimizer": ml.NormalizedGD(0.1)}),
+    "constant": (("--constant", "--step-size", "0.2"), {"optimizer": ml.GD(0.2)}),
     "exponential": (("--loss", "exponential"), {"loss": ml.Exponential()}),
     "correlation": (("--loss", "Correlation"), {"loss": ml.Correlation()}),
     "start": (("--start", "0.5,-1, 2"), {"start": [0.5, -1.0, 2.0]}),
@@ -233,12 +233,12 @@ def test_plot_draws_the_path(here, name, steps):
 def test_the_path_that_is_drawn_is_that_of_the_run(here, monkeypatch):
     seen = {}
     monkeypatch.setattr(
-        plane, "draw_problems", lambda place, data, v, rows, paths, loss: seen.update(rows=rows, paths=paths)
+        drawn_problems, "draw_problems", lambda place, data, v, rows, paths, loss: seen.update(rows=rows, paths=paths)
     )
     data, v = figure_8()
     write_problem("f.json", data, v)
     train("f.json", "--plot", "t.png", "--start", "0,-1", "--steps", "3000")
-    kept = ml.descend(data, v, n_steps=3000, start=[0.0, -1.0], record=ml.Record(1)).saved["p"]
+    kept = ml.descend(data, v, n_steps=3000, start=[0.0, -1.0], record=ml.Record(1)).saved["x"]
     np.testing.assert_allclose(seen["paths"][0, :401], kept[:401], atol=LOOP_AGREEMENT)
     np.testing.assert_allclose(seen["paths"][0, -1], kept[-1], rtol=LOOP_AGREEMENT)
     assert ml.correlation(seen["paths"][0, -1], [1.0, 2.0]) > ALIGNED

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.losses.margin import LossConstants
 from tolerances import ROUNDING
 
 
@@ -97,7 +98,7 @@ def test_constants_of_slopes_beyond_the_range_are_exact_logarithms(low, high):
     )
     if high > max(low, 0.0):  # below, slopes of one differ by less than rounding
         assert sampled.log_lipschitz == pytest.approx(curvature, abs=0.3)
-    assert ml.Exponential().constants(-2000.0, -1000.0) == ml.losses.LossConstants(2000.0, 2000.0, 1000.0, True)
+    assert ml.Exponential().constants(-2000.0, -1000.0) == LossConstants(2000.0, 2000.0, 1000.0, True)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)

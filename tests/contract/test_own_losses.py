@@ -6,6 +6,7 @@ import pytest
 import marginlens as ml
 from marginlens.directions import unit
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
+from marginlens.risk import joint_gradient, logits
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
@@ -92,10 +93,10 @@ def problem(seed):
 @pytest.mark.statement("A Eq. (15a)")
 def test_the_squared_loss_pulls_a_margin_of_three_back_to_one():
     data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[3.0, 0.0]])
-    assert ml.risk_gradient(data, v, [2.0, 0.0], Squared()).value() == pytest.approx([1.03464327, 0.0])
+    assert ml.AttentionRisk(data, v, Squared()).gradient([2.0, 0.0]).value() == pytest.approx([1.03464327, 0.0])
     record = ml.Record(steps=10, keep=("risk",))
-    step = ml.NormalizedStep(0.01)
-    run = ml.descend(data, v, loss=Squared(), start=[2.0, 0.0], step=step, n_steps=400, record=record)
+    step = ml.NormalizedGD(0.01)
+    run = ml.descend(data, v, loss=Squared(), start=[2.0, 0.0], optimizer=step, n_steps=400, record=record)
     risk = run.saved["risk"]
     assert np.all(np.diff(risk[risk > 1e-3]) < 0.0)
     assert risk[-1] < 1e-4  # the output is one, where the loss is smallest
@@ -106,36 +107,39 @@ def test_the_squared_loss_pulls_a_margin_of_three_back_to_one():
 def test_gradients_agree_with_differences_of_the_risk(loss, seed):
     data, v, p = problem(seed)
     assert agrees(
-        ml.risk_gradient(data, v, p, loss).value(), differences(lambda x: float(ml.risk(data, v, x, loss)), p)
+        ml.AttentionRisk(data, v, loss).gradient(p).value(),
+        differences(lambda x: float(ml.AttentionRisk(data, v, loss).value(x)), p),
     )
-    by_v, by_p = ml.dynamics.joint_gradient(data, v, p, loss)
-    assert agrees(by_v.value(), differences(lambda x: float(ml.risk(data, x, p, loss)), v))
-    assert agrees(by_p.value(), ml.risk_gradient(data, v, p, loss).value())
+    by_v, by_p = joint_gradient(data, v, p, loss)
+    assert agrees(by_v.value(), differences(lambda x: float(ml.AttentionRisk(data, x, loss).value(p)), v))
+    assert agrees(by_p.value(), ml.AttentionRisk(data, v, loss).gradient(p).value())
 
 
 @pytest.mark.parametrize("loss", OWN[:8], ids=names)
 def test_every_descent_takes_its_first_step_down_the_slope(loss):
     data, v, p = problem(3)
-    rate = ml.ConstantStep(1e-3)
-    slope = differences(lambda x: float(ml.risk(data, v, x, loss)), p)
-    run = ml.descend(data, v, loss=loss, step=rate, n_steps=1, start=p)
+    rate = ml.GD(1e-3)
+    slope = differences(lambda x: float(ml.AttentionRisk(data, v, loss).value(x)), p)
+    run = ml.descend(data, v, loss=loss, optimizer=rate, n_steps=1, start=p)
     assert agrees((p - run.final) / rate.size, slope)
     tokens = ml.TokenDataset(data.X, data.y)  # their own keys
-    slope = differences(lambda x: float(ml.risk(tokens, v, x, loss)), p)
+    slope = differences(lambda x: float(ml.AttentionRisk(tokens, v, loss).value(x)), p)
     u = np.array([0.6, 0.8])
     W = ml.matrix_from_vector(p, u)
-    run = ml.descend_matrix(tokens, v, u, loss=loss, step=rate, n_steps=1, start=W)
+    run = ml.descend(ml.AttentionRisk(tokens, v, loss).as_matrix(u), optimizer=rate, n_steps=1, start=W)
     assert agrees((W - run.final) / rate.size, np.outer(u, slope))
-    joint = ml.descend_joint(tokens, loss=loss, step=rate, n_steps=1, start=(v, p))
+    joint = ml.descend(ml.JointRisk(tokens, loss), optimizer=rate, n_steps=1, start=(v, p)).split()
     assert agrees((p - joint.p) / rate.size, slope)
-    assert agrees((v - joint.v) / rate.size, differences(lambda x: float(ml.risk(tokens, x, p, loss)), v))
+    assert agrees(
+        (v - joint.v) / rate.size, differences(lambda x: float(ml.AttentionRisk(tokens, x, loss).value(p)), v)
+    )
 
 
 @pytest.mark.parametrize("loss", OWN[:6], ids=names)
 def test_small_steps_and_the_flow_never_raise_the_risk(loss):
     data, v, p = problem(4)
     record = ml.Record(steps=20, keep=("risk",))
-    run = ml.descend(data, v, loss=loss, step=ml.ConstantStep(2e-3), n_steps=200, start=p, record=record)
+    run = ml.descend(data, v, loss=loss, optimizer=ml.GD(2e-3), n_steps=200, start=p, record=record)
     assert np.all(np.diff(run.saved["risk"]) <= 1e-14)
     assert run.saved["risk"][-1] < run.saved["risk"][0]
     flow = ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0), start=p, record=ml.Record(keep=("risk",)))
@@ -148,10 +152,10 @@ def test_small_steps_and_the_flow_never_raise_the_risk(loss):
 def test_excess_risks_have_their_own_sign(loss):
     data, v, p = problem(5)
     for size in (0.5, 5.0):
-        found = ml.excess_risk(data, v, size * p, loss)
-        alpha = np.argmax(ml.dynamics.logits(data, size * p), axis=-1)
+        found = ml.AttentionRisk(data, v, loss).excess(size * p)
+        alpha = np.argmax(logits(data, size * p), axis=-1)
         base = np.mean(loss.value(data.scores(v)[np.arange(3), alpha]))
-        expected = float(ml.risk(data, v, size * p, loss)) - base
+        expected = float(ml.AttentionRisk(data, v, loss).value(size * p)) - base
         assert found.sign * np.exp(found.log) == pytest.approx(expected, rel=1e-9, abs=1e-14)
 
 
@@ -159,7 +163,7 @@ def test_an_excess_over_the_minimum_of_a_loss_is_of_second_order():
     """Scores 1 and 0: at distance R the output is 1 - e^-R, so (1 - u)² is e^-2R, which first order does not see."""
     data, v = ml.data.scored_tokens([[(1.0,), (0.0,)]], [[1.0, 0.0]])
     for R in (20.0, 100.0, 1e4):
-        found = ml.excess_risk(data, v, [R], Squared())
+        found = ml.AttentionRisk(data, v, Squared()).excess([R])
         assert found.sign == 1.0
         assert found.log == pytest.approx(-2.0 * R, rel=1e-7)
 
@@ -175,8 +179,8 @@ def test_paths_find_the_smallest_risk_of_any_loss(loss):
         -1, 2
     )
     for radius, point in zip(radii, path.points, strict=True):
-        best = np.min(ml.risk(data.repeat(len(disc)), v, radius * disc, loss))
-        assert ml.risk(data, v, point, loss) <= best + 1e-12 * (1.0 + abs(best))
+        best = np.min(ml.AttentionRisk(data.repeat(len(disc)), v, loss).value(radius * disc))
+        assert ml.AttentionRisk(data, v, loss).value(point) <= best + 1e-12 * (1.0 + abs(best))
         assert np.linalg.norm(point) <= radius * (1.0 + 1e-12)
 
 
@@ -187,8 +191,8 @@ def test_a_risk_of_zero_is_no_minimum_where_risks_may_be_negative():
     wave.a, wave.c, wave.linear, wave.bowl = np.array([1.0, 0.0]), np.array([2.0, 1.0]), 0.1, 0.0
     path = ml.regularization_path(data[0], 2.0 * v[0], [8.0], loss=wave)
     line = np.linspace(-8.0, 8.0, 401)[:, None] * unit(path.points[0])
-    assert ml.risk(data[0], 2.0 * v[0], path.points[0], wave) <= np.min(
-        ml.risk(data[0].repeat(401), 2.0 * v[0], line, wave)
+    assert ml.AttentionRisk(data[0], 2.0 * v[0], wave).value(path.points[0]) <= np.min(
+        ml.AttentionRisk(data[0].repeat(401), 2.0 * v[0], wave).value(line)
     )
 
 
@@ -236,12 +240,12 @@ def test_a_derivative_of_ones_own_is_honoured():
             return super().log_abs_derivative(u) + np.log(2.0)
 
     data, v, p = problem(0)
-    step = ml.ConstantStep(0.1)
-    doubled = ml.descend(data, v, loss=Doubled(), step=step, n_steps=20, start=p)
-    plain = ml.descend(data, v, step=ml.ConstantStep(0.2), n_steps=20, start=p)
+    step = ml.GD(0.1)
+    doubled = ml.descend(data, v, loss=Doubled(), optimizer=step, n_steps=20, start=p)
+    plain = ml.descend(data, v, optimizer=ml.GD(0.2), n_steps=20, start=p)
     assert np.allclose(doubled.final, plain.final, rtol=1e-12)
-    head = ml.descend_joint(data, loss=Doubled(), step=step, n_steps=20, start=(v, p))
-    other = ml.descend_joint(data, step=ml.ConstantStep(0.2), n_steps=20, start=(v, p))
+    head = ml.descend(ml.JointRisk(data, Doubled()), optimizer=step, n_steps=20, start=(v, p)).split()
+    other = ml.descend(ml.JointRisk(data), optimizer=ml.GD(0.2), n_steps=20, start=(v, p)).split()
     assert np.allclose(head.p, other.p, rtol=1e-12)
 
 
@@ -292,11 +296,11 @@ def test_what_is_no_array_of_numbers_is_refused(given, said):
     data, v, p = problem(0)
     loss = Broken(given)
     for question in (
-        lambda: ml.risk(data, v, p, loss),
-        lambda: ml.risk_gradient(data, v, p, loss),
-        lambda: ml.excess_risk(data, v, p, loss),
+        lambda: ml.AttentionRisk(data, v, loss).value(p),
+        lambda: ml.AttentionRisk(data, v, loss).gradient(p),
+        lambda: ml.AttentionRisk(data, v, loss).excess(p),
         lambda: ml.descend(data, v, loss=loss, n_steps=2),
-        lambda: ml.descend_joint(data, loss=loss, n_steps=2),
+        lambda: ml.descend(ml.JointRisk(data, loss), n_steps=2),
         lambda: ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0)),
         lambda: ml.regularization_path(data, v, [1.0], loss=loss),
     ):
@@ -319,7 +323,7 @@ def test_losses_that_lack_a_method_are_refused():
         (OnlySlope(), "value"),
     ):
         for question in (
-            lambda loss=loss: ml.risk_gradient(data, v, p, loss),
+            lambda loss=loss: ml.AttentionRisk(data, v, loss).gradient(p),
             lambda loss=loss: ml.descend(data, v, loss=loss),
         ):
             with pytest.raises(ml.InputError, match=said):
@@ -358,7 +362,7 @@ def test_next_token_gradients_agree_with_differences(loss, general):
     W, C = rng.normal(size=(4, 4)), rng.normal(size=(5, 4)) if general else None
     slope = differences(lambda x: ml.nexttoken_risk(ds, x, head=C, loss=loss), W)
     assert agrees(ml.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
-    run = ml.descend_nexttoken(ds, head=C, loss=loss, step=ml.ConstantStep(1e-3), n_steps=1, start=W)
+    run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GD(1e-3), n_steps=1, start=W)
     assert agrees((W - run.final) / 1e-3, slope)
 
 
@@ -397,7 +401,7 @@ def test_next_token_losses_that_are_none_are_refused():
         for question in (
             lambda loss=loss: ml.nexttoken_risk(ds, np.eye(3), loss=loss),
             lambda loss=loss: ml.nexttoken_gradient(ds, np.eye(3), loss=loss),
-            lambda loss=loss: ml.descend_nexttoken(ds, loss=loss, n_steps=2),
+            lambda loss=loss: ml.descend(ds, loss=loss, n_steps=2),
         ):
             with pytest.raises(ml.InputError, match=said):
                 question()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import data, directions, dynamics, svm, theory
+from marginlens import data, directions, svm, theory
+from marginlens.risk import softmax
 
 FIGURE, V = data.figure_1c()
 ALONE, HEAD = data.figure_1b()
@@ -77,15 +78,15 @@ HELPERS = {
     "bilinear_svm triples": (lambda x: svm.bilinear_svm(E, E, x), INDICES),
     "bilinear_svm formed": (lambda x: svm.bilinear_svm(E, E, [[0, 0, 1]], formed=x), WHOLE),
     "matrix_from_vector p": (lambda x: ml.matrix_from_vector(x, P), WEIGHTS),
-    "descend_matrix data": (lambda x: ml.descend_matrix(x, V, P), NEVER),
-    "descend_matrix start": (lambda x: ml.descend_matrix(TOKENS, np.ones(4), P, start=x), WEIGHTS[1:]),
+    "as_matrix data": (lambda x: ml.AttentionRisk(x, V).as_matrix(P), NEVER),
+    "as_matrix start": (lambda x: ml.descend(ml.AttentionRisk(TOKENS, np.ones(4)).as_matrix(P), start=x), WEIGHTS[1:]),
     "descend v": (lambda x: ml.descend(FIGURE, x, n_steps=1), WEIGHTS),
     "gradient_flow record": (
         lambda x: ml.gradient_flow(ALONE, HEAD, record=ml.Record(x)),
         [*NEVER, 3.7, [[1], [1, 2]]],
     ),
     "Record keep": (lambda x: ml.Record(keep=x), [None, 3.7, np.ones((1, 1)), np.array(1.0), [None]]),
-    "excess_risk data": (lambda x: ml.excess_risk(x, V, P, selected=SELECTED), NEVER),
+    "excess_risk data": (lambda x: ml.AttentionRisk(x, V).excess(P, SELECTED), NEVER),
     "deviation_from law": (RUN.deviation_from, NEVER),
     "Cone axis": (lambda x: ml.Cone(x, 0.1, 1.0), [*WEIGHTS, []]),
     "radius_for C_0": (lambda x: CONE.radius_for(x, 0.5), [*NUMBER, 0.0]),
@@ -120,7 +121,7 @@ HELPERS = {
     "log_nonoptimality p": (lambda x: theory.log_nonoptimality(TOKENS, x, [[0], [0]]), WEIGHTS),
     "predict_limit limit": (lambda x: theory.predict_limit(ALONE, HEAD, limit=x), [*WHOLE, 0]),
     "predict_joint_limit loss": (lambda x: theory.predict_joint_limit(FIGURE, loss=x), NEVER),
-    "softmax p": (lambda x: dynamics.softmax(FIGURE, x), WEIGHTS),
+    "softmax p": (lambda x: softmax(FIGURE, x), WEIGHTS),
 }
 
 

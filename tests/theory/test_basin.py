@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, risk_gradient
+from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.directions import unit
+from marginlens.risk import risk_gradient
 from marginlens.theory import (
     basin_cone,
     gradient_ratio,
@@ -33,7 +34,7 @@ def cones(seed, n_problems=25, loss=None):
 
 def inward(data, v, cone, points, loss=None):
     """How the correlation with p^mm changes along -∇L at each point, in units of the gradient; positive is inward."""
-    descent = -unit(risk_gradient(data.repeat(len(points)), v, points, loss or Logistic()).vector)
+    descent = -unit(risk_gradient(data.repeat(len(points)), v, points, loss or Logistic()).array)
     axis, directions = unit(cone.p), unit(points)
     cosine = np.sum(axis * directions, axis=-1)
     return descent @ axis - cosine * np.sum(descent * directions, axis=-1)
@@ -170,7 +171,7 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
     cone = basin_cone(data, v, [0, 0], loss=loss)
     assert not cone.every_input_has_neighbours
     norms = np.linspace(cone.no_stationary_radius, cone.proven_radius, 2001)
-    slope = risk_gradient(data.repeat(2001), v, norms[:, None], loss).vector[:, 0]
+    slope = risk_gradient(data.repeat(2001), v, norms[:, None], loss).array[:, 0]
     turn = norms[np.flatnonzero(np.diff(np.sign(slope)))]
     assert turn == pytest.approx([100.0], abs=5.0)  # where e^(-10 - R) meets e^(10 - 1.2 R)
     assert turn > 1.5 * cone.no_stationary_radius
@@ -178,7 +179,7 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
     closer, v = scored_tokens([[[1.0], [0.0]], [[1.02], [0.0]]], scores)  # now they meet at 1000
     cone = basin_cone(closer, v, [0, 0], loss=loss)
     R = cone.explicit_radius(1.0, 1.0 / (64.0 * cone.A**2))
-    far = risk_gradient(closer.repeat(100), v, np.geomspace(R, 100 * R, 100)[:, None], loss).vector[:, 0]
+    far = risk_gradient(closer.repeat(100), v, np.geomspace(R, 100 * R, 100)[:, None], loss).array[:, 0]
     assert (far < 0).all()
 
 

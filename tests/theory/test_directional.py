@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, excess_risk
+from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset
 from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.directions import unit
+from marginlens.risk import excess_risk
 from marginlens.theory import directional_margin, dominance, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, ROUNDING

@@ -7,7 +7,7 @@ from scipy.special import log_softmax
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, correlation
 from marginlens.data import figure_1a, figure_1b, scored_tokens
-from marginlens.dynamics import risk_gradient, softmax
+from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import (
     basin_cone,
     descent_correlation,

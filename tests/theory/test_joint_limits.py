@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from marginlens import Exponential, InputError, NormalizedStep, TokenDataset, correlation
+from marginlens import Exponential, InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import descend_joint, joint_path, softmax
+from marginlens.dynamics import descend, joint_path
+from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, label_svm
 from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
 from random_problems import problem, ragged_problem
@@ -211,7 +212,7 @@ def test_the_figures_are_predicted(data, applying, support, goal, growth):
     assert found.growth == pytest.approx(growth, abs=ROUNDING)
     assert "Certain" in str(found)
     assert f"support {support}" in repr(found)
-    run = descend_joint(data, step=NormalizedStep(0.1), n_steps=10_000, start=([-1.0, 0.0], [0.0, -1.0]))
+    run = descend(JointRisk(data), n_steps=10_000, start=([-1.0, 0.0], [0.0, -1.0])).split()
     assert correlation(run.p, found.p_direction) > ALIGNED
     assert correlation(run.v, found.v_direction) > ALIGNED
 

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from marginlens import (
-    ConstantStep,
+    GD,
     Correlation,
     Exponential,
     InputError,
     Logistic,
     Loss,
-    NormalizedStep,
+    NormalizedGD,
     TokenDataset,
     correlation,
     descend,
-    excess_risk,
 )
 from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import regularization_path
 from marginlens.experiments import catalogue
+from marginlens.risk import excess_risk
 from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
@@ -118,7 +118,7 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     path = regularization_path(data, v, [1e2, 1e4])
     assert correlation(path.points[-1], limit) > ALIGNED
     run = descend(
-        data.repeat(4), v, step=NormalizedStep(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
+        data.repeat(4), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
     )
     assert correlation(run.final, limit).min() > ALIGNED
 
@@ -205,7 +205,7 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
     np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, atol=ROUNDING)
     assert prediction.selections[:, -1].tolist() == [0]
     assert "The theorems leave out what cannot depend on p" in str(prediction)
-    run = descend(data, v, step=NormalizedStep(0.1), n_steps=20_000, start=[0.0, -1.0])
+    run = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[0.0, -1.0])
     assert correlation(run.final, prediction.direction) > ALIGNED
     selected = [0] * len(X)
     cone, reference = basin_cone(data, v, selected), basin_cone(plain, v, [0])
@@ -241,7 +241,7 @@ def test_with_one_input_every_start_reaches_the_predicted_direction(loss):
             continue
         n_checked += 1
         starts = 5 * rng.standard_normal((12, 3))
-        run = descend(data.repeat(12), v, loss=loss, step=NormalizedStep(0.2), n_steps=20_000, start=starts)
+        run = descend(data.repeat(12), v, loss=loss, optimizer=NormalizedGD(0.2), n_steps=20_000, start=starts)
         assert correlation(run.final, prediction.direction).min() > ALIGNED
         assert run.norm.min() > 500
     assert n_checked >= 4
@@ -253,10 +253,10 @@ def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
     for _ in range(3):
         data, v = scored_tokens(*two_level_scores(rng, 1, 3, 4))
         margin = globally_optimal_direction(data, v).margin
-        step = ConstantStep(smoothness(data, v).largest_step)
-        prediction = predict_limit(data, v, step=step)
+        step = GD(smoothness(data, v).largest_step)
+        prediction = predict_limit(data, v, optimizer=step)
         assert prediction.verdicts[1].applies
-        early, late = (descend(data, v, step=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
+        early, late = (descend(data, v, optimizer=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
         assert (late - early) @ prediction.direction == pytest.approx(np.log(10.0) / margin, rel=LOG_RATE)
         assert correlation(late, prediction.direction) > max(0.85, correlation(early, prediction.direction))
 
@@ -270,7 +270,9 @@ def test_with_several_inputs_the_norm_diverges_and_the_direction_is_left_open():
         assert prediction.verdicts[1].applies
         assert "n = 3 leaves its direction open" in prediction.verdicts[1].conclusion
         assert prediction.direction is None
-        run = descend(data.repeat(6), v, step=NormalizedStep(0.1), n_steps=5_000, start=3 * rng.standard_normal((6, 6)))
+        run = descend(
+            data.repeat(6), v, optimizer=NormalizedGD(0.1), n_steps=5_000, start=3 * rng.standard_normal((6, 6))
+        )
         assert run.norm.min() > 100
 
 
@@ -283,7 +285,7 @@ def test_with_several_inputs_two_starts_can_have_two_limits():
         prediction = predict_limit(data, v)
         if prediction.verdicts[1].applies and len(prediction.labels) > 1:
             starts = 30.0 * prediction.directions
-            run = descend(data.repeat(len(starts)), v, step=NormalizedStep(0.1), n_steps=20_000, start=starts)
+            run = descend(data.repeat(len(starts)), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
             reached = correlation(run.final, prediction.directions)
             found = bool((reached > ALIGNED).all())
             break
@@ -297,7 +299,7 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     assert not prediction.verdicts[1].applies
     assert prediction.direction is None
     starts = np.array([[0.0, y] for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
-    run = descend(data.repeat(6), v, step=NormalizedStep(0.1), n_steps=20_000, start=starts)
+    run = descend(data.repeat(6), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
     reached = np.array([[correlation(p, one) > ALIGNED for one in prediction.directions] for p in run.final])
     assert reached.sum(axis=0).tolist() == [4, 2]
     # a second input whose near token scores low: descent on the line stays at a finite norm although the optimum is separable
@@ -308,8 +310,8 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     stuck = predict_limit(line, head)
     assert stuck.verdicts[0].applies
     assert not stuck.verdicts[1].applies
-    step = ConstantStep(1.0 / smoothness(line, head).from_keys)
-    early, late = (descend(line, head, step=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
+    step = GD(1.0 / smoothness(line, head).from_keys)
+    early, late = (descend(line, head, optimizer=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
     assert late.norm == pytest.approx(float(early.norm), rel=FIXED_POINT)
     assert late.norm < 10
 
@@ -319,7 +321,7 @@ def test_without_a_separable_optimum_the_norm_stays_finite_although_both_assumpt
     data, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
     prediction = predict_limit(data, v)
     assert [check.holds for check in prediction.verdicts[1].conditions] == [True, True, False]
-    run = descend(data, v, step=ConstantStep(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
+    run = descend(data, v, optimizer=GD(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
     assert run.norm < 5
 
 
@@ -330,8 +332,8 @@ def within_the_cone(data, v, cone, starts):
     """Where runs end whose steps are always a quarter as long as the cone is wide, at many times the starting norm."""
     width, many = np.sqrt(2 * cone.mu), data.repeat(len(starts))
     for _ in range(3):
-        step = NormalizedStep(0.25 * width * np.linalg.norm(starts, axis=-1).min())
-        starts = descend(many, v, step=step, n_steps=int(16 / width), start=starts).final
+        step = NormalizedGD(0.25 * width * np.linalg.norm(starts, axis=-1).min())
+        starts = descend(many, v, optimizer=step, n_steps=int(16 / width), start=starts).final
     return starts
 
 
@@ -359,7 +361,7 @@ def test_an_axis_whose_tokens_are_not_locally_optimal_is_left():
         for selection in np.ndindex(3, 3):
             found = token_optimality(data, v, np.array(selection))
             if found.is_feasible and not found.is_locally_optimal:
-                run = descend(data, v, step=NormalizedStep(0.1), n_steps=20_000, start=20 * found.solution.x)
+                run = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=20 * found.solution.x)
                 n_left += correlation(run.final, found.direction) < ALIGNED
                 n_tried += 1
     assert n_tried > 20
@@ -371,7 +373,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     data, v = figure_1b()
     cone = basin_cone(data, v, [1])
     off = unit(cone.sample(1, 0)[0])
-    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, step=ConstantStep(0.01))
+    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=GD(0.01))
     assert certain.verdicts[2].applies
     assert certain.basin == 1
     np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
@@ -387,8 +389,8 @@ def test_the_start_decides_and_how_far_out_it_is():
     assert "1 - correlation with p^mm" in wide.why
     low = predict_limit(data, v, start=[-1.0, -1.0])  # selects (0, 0), whose neighbours score higher
     assert "are not locally optimal" in low.why
-    for step in (ConstantStep(10.0), NormalizedStep(0.1)):
-        refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, step=step)
+    for step in (GD(10.0), NormalizedGD(0.1)):
+        refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=step)
         assert refused.direction is None
         assert not refused.verdicts[2].applies
     assert refused.why.startswith(
@@ -420,8 +422,8 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
     largest = smoothness(data, v).largest_step
     for start in (None, [0.0, 0.0], [3.0, -1.0]):  # with n = 1 every start will do
         unasked, plain, long, normalised = (
-            predict_limit(data, v, start=start, step=step)
-            for step in (None, ConstantStep(largest), ConstantStep(2.0 * largest), NormalizedStep(1.0))
+            predict_limit(data, v, start=start, optimizer=step)
+            for step in (None, GD(largest), GD(2.0 * largest), NormalizedGD(1.0))
         )
         assert unasked.why.startswith("Certain for constant steps up to 1/L_p: the GMM direction, from every start")
         assert plain.why.startswith("Certain: the GMM direction, from every start, by A Thm 2 with n = 1.")
@@ -450,7 +452,7 @@ def test_what_is_called_observed_is_shown_by_claims_that_take_normalised_steps()
 @pytest.mark.statement("A Thm 1", "A Thm 2", "A Thm 3")
 def test_the_account_names_theorems_assumptions_and_candidates():
     data, v = figure_1b()
-    text = str(predict_limit(data, v, start=[3.0, -1.0], step=ConstantStep(0.01)))
+    text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=GD(0.01)))
     for line in (
         "A Thm 1 applies: the regularisation path converges to the GMM direction.",
         "A Thm 2 does not apply.",
@@ -524,7 +526,7 @@ def test_edge_cases_are_accounts_too():
     alone = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3))
     assert not any(verdict.applies for verdict in alone.verdicts)
     assert alone.direction is None
-    too_long = predict_limit(*figure_1a(), step=ConstantStep(1e3))
+    too_long = predict_limit(*figure_1a(), optimizer=GD(1e3))
     assert [check.name for check in too_long.verdicts[1].conditions if not check.holds] == ["step size"]
     assert too_long.direction is None
     zero = predict_limit(*figure_1c(), start=[0.0, 0.0])

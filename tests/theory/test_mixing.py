@@ -9,9 +9,10 @@ import pytest
 
 import tolerances
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
-from marginlens.dynamics import excess_risk, regularization_path, risk, softmax
+from marginlens.dynamics import regularization_path
 from marginlens.errors import InputError
 from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.risk import excess_risk, risk, softmax
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from marginlens import (
-    ConstantStep,
+    GD,
     CrossEntropy,
     InputError,
-    NormalizedStep,
+    NormalizedGD,
     SequenceDataset,
     SquaredLoss,
     correlation,
     predict_limit,
 )
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.nexttoken import LabelLoss, check_head, check_loss, descend_nexttoken, nexttoken_path
+from marginlens.dynamics import descend
+from marginlens.nexttoken import LabelLoss, check_head, check_loss, nexttoken_path
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
 from tolerances import ROUNDING
@@ -35,7 +36,7 @@ def test_acyclic_data_satisfy_every_theorem_and_descent_goes_there():
     assert applying(found) == {"C Thm 1", "C Thm 2", "C Thm 3"}
     assert np.linalg.norm(found.direction) == pytest.approx(1.0, abs=ROUNDING)
     assert not np.any(found.correction)
-    run = descend_nexttoken(ds, n_steps=20_000)
+    run = descend(ds, n_steps=20_000)
     assert correlation(run.final, found.direction, axes=2) > 0.995
     assert correlation(run.final, found.direction.T, axes=2) < 0.9
     assert "Certain" in str(found)
@@ -47,7 +48,7 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
     found = predict_nexttoken_limit(ds)
     assert applying(found) == {"C Thm 2", "C Thm 3"}
     assert "in one component" in str(found.verdicts[0])
-    run = descend_nexttoken(ds, n_steps=4000)
+    run = descend(ds, n_steps=4000)
     inside = found.mix.subspace.project(run.final)
     assert np.linalg.norm(inside - found.correction) < 0.02  # normalised steps of .01 circle W^cyc
     assert np.linalg.norm(found.correction) > 0.02
@@ -56,12 +57,12 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
 def test_the_step_is_held_against_the_smoothness():
     ds = acyclic_sequences(6, 8, 5, 4, 2)
     limit = 1.0 / nexttoken_smoothness(ds)
-    assert predict_nexttoken_limit(ds, step=ConstantStep(0.99 * limit)).direction is not None
-    refused = predict_nexttoken_limit(ds, step=ConstantStep(1.01 * limit))
+    assert predict_nexttoken_limit(ds, optimizer=GD(0.99 * limit)).direction is not None
+    refused = predict_nexttoken_limit(ds, optimizer=GD(1.01 * limit))
     assert refused.direction is None
     assert refused.path_direction is not None
     assert "open for gradient descent" in refused.why
-    assert predict_nexttoken_limit(ds, step=NormalizedStep(0.01)).direction is None
+    assert predict_nexttoken_limit(ds, optimizer=NormalizedGD(0.01)).direction is None
 
 
 def test_other_heads_and_losses_fail_where_the_proofs_need_them():
@@ -210,13 +211,13 @@ def test_the_one_question_takes_sequences_too():
 @pytest.mark.parametrize("size", [0.0, 3.0])
 def test_constant_steps_from_a_start_have_both_limits(size):
     ds = SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
-    found = predict_nexttoken_limit(ds, step=ConstantStep(1.0 / nexttoken_smoothness(ds)))
+    found = predict_nexttoken_limit(ds, optimizer=GD(1.0 / nexttoken_smoothness(ds)))
     assert "C Thm 3" in applying(found)
     start = size * np.random.default_rng(0).standard_normal((3, 3))
     gaps, turns = [], []
     for n_steps in (2_000, 20_000):
-        step = ConstantStep(1.0 / nexttoken_smoothness(ds))
-        W = descend_nexttoken(ds, start=start, step=step, n_steps=n_steps).final
+        step = GD(1.0 / nexttoken_smoothness(ds))
+        W = descend(ds, start=start, optimizer=step, n_steps=n_steps).final
         gaps.append(np.linalg.norm(found.mix.subspace.project(W) - found.correction))
         turns.append(1.0 - correlation(W, found.direction, axes=2))
     assert gaps[1] < 0.2 * gaps[0]  # like 1/τ

@@ -5,12 +5,13 @@ import pytest
 
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import ConstantStep, Record
+from marginlens.dynamics import Record
+from marginlens.dynamics.descend import descend
 from marginlens.experiments.c_l import matrix_form, random_sequences
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import SquaredLoss
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import GD
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
@@ -81,8 +82,8 @@ def test_steps_up_to_one_over_l_keep_their_promise_and_long_ones_break_it():
 def _promise_kept(ds, eta):
     """Decrease of the risk over η/2 ‖∇L‖² along forty steps, where it can be told from rounding."""
     start = 0.5 * np.random.default_rng(1).normal(size=(ds.d_model, ds.d_model))
-    run = descend_nexttoken(ds, step=ConstantStep(eta), n_steps=40, start=start, record=Record(keep=("W", "risk")))
-    promised = np.array([0.5 * eta * np.sum(nexttoken_gradient(ds, W).value() ** 2) for W in run.saved["W"][:-1]])
+    run = descend(ds, optimizer=GD(eta), n_steps=40, start=start, record=Record(keep=("x", "risk")))
+    promised = np.array([0.5 * eta * np.sum(nexttoken_gradient(ds, W).value() ** 2) for W in run.saved["x"][:-1]])
     clear = promised > 1e-9
     return (-np.diff(run.saved["risk"]) / np.where(clear, promised, 1.0))[clear]
 
@@ -129,7 +130,7 @@ def test_w_mm_is_a_direction_of_descent_everywhere_so_nothing_is_critical():
         solution = graph_svm(ds.E, priority_graphs(ds)).x
         for size in (0.0, 1.0, 8.0) if seed % 2 == 0 else (0.0, 1.0, 1e2, 1e5):
             found = nexttoken_gradient(ds, size * rng.normal(size=(8, 8)) / 8)
-            assert np.sum(found.matrix * solution) < 0.0
+            assert np.sum(found.array * solution) < 0.0
             assert np.isfinite(found.log_norm)
 
 
@@ -138,10 +139,10 @@ def test_plain_descent_diverges_like_the_logarithm_and_its_gradient_vanishes():
     ds = acyclic_sequences(6, 8, 4, 4, 1)
     margin = float(graph_svm(ds.E, priority_graphs(ds)).margin)
     steps = [10**3, 10**4, 10**5]
-    step = ConstantStep(1.0 / sharp_smoothness(ds))
-    run = descend_nexttoken(ds, step=step, n_steps=10**5, record=Record(steps=steps, keep=("W", "norm")))
+    step = GD(1.0 / sharp_smoothness(ds))
+    run = descend(ds, optimizer=step, n_steps=10**5, record=Record(steps=steps, keep=("x", "norm")))
     growth = np.diff(run.saved["norm"])
     assert np.all(growth > 0.0)
     assert growth[-1] == pytest.approx(np.log(10.0) / margin, rel=0.1)
-    logs = [nexttoken_gradient(ds, W).log_norm for W in run.saved["W"]]
+    logs = [nexttoken_gradient(ds, W).log_norm for W in run.saved["x"]]
     assert np.diff(logs) == pytest.approx([-np.log(10.0)] * 2, abs=0.1)  # ‖∇L‖ falls like 1/τ

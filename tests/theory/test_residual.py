@@ -7,11 +7,13 @@ from scipy.optimize import minimize
 from marginlens.data import TokenDataset, figure_1b, figure_5, sphere_tokens
 from marginlens.data.generators import scored_tokens
 from marginlens.directions import correlation
-from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, risk_gradient, softmax
+from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.experiments.a_f5 import predicted_height
 from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.optimizers import GD, NormalizedGD
 from marginlens.plotting import misalignment
+from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
@@ -62,12 +64,12 @@ def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_dire
         data, v, selected = a_local_optimum(rng)
         law = residual_law(data, v, selected, loss=loss)
         R = 60.0 / law.solution.margin
-        offset_free = risk_gradient(data, v, R * law.solution.direction, loss).vector
+        offset_free = risk_gradient(data, v, R * law.solution.direction, loss).array
         if np.linalg.norm(law.offset) > 0.1:
             assert misalignment(-offset_free, law.solution.x) > 1e-5
         slack = (law.solution.rows @ law.solution.x - 1.0)[~law.carrying]
         if np.min(slack, initial=1.0) > 0.5:
-            predicted = risk_gradient(data, v, law.position(R), loss).vector
+            predicted = risk_gradient(data, v, law.position(R), loss).array
             assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
 
 
@@ -112,7 +114,7 @@ def test_descent_reaches_the_law_on_random_problems():
     data, v = sphere_tokens(40, 4, 6, 30, 5)
     run = descend(data, v, n_steps=2000, record=Record([100, 300, 1000, 2000]))
     law = residual_law(data, v, run.selected)
-    points = run.saved["p"]
+    points = run.saved["x"]
     assert law.holds.mean() > 0.95
     median = np.median(law.deviation(points), axis=0)
     assert np.all(np.diff(median) < 0.0)
@@ -128,19 +130,19 @@ def test_descent_reaches_the_law_on_random_problems():
 @pytest.mark.parametrize(
     ("step", "slack", "spread"),
     [
-        pytest.param(NormalizedStep(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
-        pytest.param(NormalizedStep(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
-        pytest.param(NormalizedStep(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
-        pytest.param(ConstantStep(1.0), 9.0, 1.0, id="constant, the active rows decide"),
+        pytest.param(NormalizedGD(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
+        pytest.param(NormalizedGD(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
+        pytest.param(NormalizedGD(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
+        pytest.param(GD(1.0), 9.0, 1.0, id="constant, the active rows decide"),
     ],
 )
 def test_deviations_fall_at_the_predicted_rate(step, slack, spread):
     data, v = with_rows([[1.0, 0.9 * spread], [1.0, -0.7 * spread], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
     law = residual_law(data, v, [0], loss=Correlation())
     assert law.carrying.tolist() == [True, True, False]
-    n_steps = 4000 if isinstance(step, NormalizedStep) else 400_000
-    run = descend(data, v, loss=Correlation(), step=step, n_steps=n_steps, record=Record(10))
-    deviation, norm = law.deviation(run.saved["p"]), np.linalg.norm(run.saved["p"], axis=-1)
+    n_steps = 4000 if isinstance(step, NormalizedGD) else 400_000
+    run = descend(data, v, loss=Correlation(), optimizer=step, n_steps=n_steps, record=Record(10))
+    deviation, norm = law.deviation(run.saved["x"]), np.linalg.norm(run.saved["x"], axis=-1)
     late = (deviation > 1e-9) & (norm > min(0.6 * norm[-1], 12.0))
     assert late.sum() > 20
     slope = np.polyfit(norm[late], np.log(deviation[late]), 1)[0]
@@ -151,7 +153,7 @@ def test_steps_up_to_the_largest_settle_and_longer_ones_do_not():
     data, v = with_rows([[1.0, 1.0], [1.0, -0.4]], [0.5, 2.0])
     law = residual_law(data, v, [0])
     ends = [
-        law.deviation(descend(data, v, step=NormalizedStep(share * law.largest_step), n_steps=5000).final)
+        law.deviation(descend(data, v, optimizer=NormalizedGD(share * law.largest_step), n_steps=5000).final)
         for share in (0.97, 1.03)
     ]
     assert ends[0] < CONDITIONED < 1e-2 < ends[1]
@@ -195,7 +197,7 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
         options={"ftol": 1e-14},
     )
     np.testing.assert_allclose(law.multipliers, entropy.x, atol=1e-6)
-    run = descend(data, v, loss=Correlation(), step=NormalizedStep(0.2), n_steps=2000)
+    run = descend(data, v, loss=Correlation(), optimizer=NormalizedGD(0.2), n_steps=2000)
     assert law.deviation(run.final) < CONDITIONED
     np.testing.assert_allclose(law.multipliers_from(run.final), law.multipliers, rtol=CONDITIONED)
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
@@ -219,11 +221,13 @@ def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_t
     assert law.carrying.tolist() == [True, True, True, False]
     assert law.weak.tolist() == [False, False, False, True]
     assert law.rate == 0.0
-    run = descend(data, v, step=NormalizedStep(0.2), n_steps=100_000, record=Record([10_000, 100_000], ("p", "norm")))
-    share = law.multipliers_from(run.saved["p"])[:, 3]
+    run = descend(
+        data, v, optimizer=NormalizedGD(0.2), n_steps=100_000, record=Record([10_000, 100_000], ("x", "norm"))
+    )
+    share = law.multipliers_from(run.saved["x"])[:, 3]
     growth = run.saved["norm"][1] / run.saved["norm"][0]
     assert share[0] / share[1] == pytest.approx(growth, rel=0.05)
-    deviation = law.deviation(run.saved["p"])
+    deviation = law.deviation(run.saved["x"])
     assert deviation[1] < 0.15 * deviation[0] < 0.015
 
 
@@ -327,7 +331,7 @@ def test_unusable_arguments_are_named():
 def test_the_directions_agree_where_the_law_is_reached():
     data, v = with_rows([[1.0, 1.0], [1.0, -0.4]], [0.5, 2.0])
     law = residual_law(data, v, [0])
-    run = descend(data, v, step=NormalizedStep(0.5), n_steps=4000)
+    run = descend(data, v, optimizer=NormalizedGD(0.5), n_steps=4000)
     predicted = law.position(float(run.final @ law.solution.direction))
     np.testing.assert_allclose(run.final, predicted, rtol=CONDITIONED)
     assert 1.0 - correlation(run.final, predicted) < 1e-6 * (1.0 - correlation(run.final, law.solution.x))

@@ -119,7 +119,7 @@ def flow_after_one_step(seed, until):
     data = balanced_sequences(8, 4, 2, 4, seed)
     start = initial_parameters(data.n_vocabulary, 256, np.random.default_rng(seed), np.float64)
     after = first_step(start, 60.0, data).after
-    record = Record(steps=list(range(0, int(until), 2)), keep=("p",))
+    record = Record(steps=list(range(0, int(until), 2)), keep=("x",))
     run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(until), record=record)
     return data, after, run
 
@@ -129,7 +129,7 @@ def flow_after_one_step(seed, until):
 def test_comparing_slopes_bounds_the_cosine_along_a_flow(seed):
     data, after, run = flow_after_one_step(seed, 200.0)
     direction = vocabulary_svm(after.E, data, selected_tokens(after.E, run.final, data)).x
-    points = run.saved["p"][5:]
+    points = run.saved["x"][5:]
     deficits = np.array([slope_deficit(Parameters(after.E, p, after.v), direction, data) for p in points])
     cosine = points @ direction / np.linalg.norm(direction) / np.linalg.norm(points, axis=1)
     bound = convergence_bound(points, direction, deficits)

@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens import (
-    ConstantStep,
+    GD,
     CrossEntropy,
     InputError,
     LogLoss,
@@ -13,7 +13,7 @@ from marginlens import (
     SquaredLoss,
     SquaredProbability,
     correlation,
-    descend_nexttoken,
+    descend,
     graph_svm,
     nexttoken_gradient,
     nexttoken_path,
@@ -88,7 +88,7 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
     risk, gradient = by_torch(ds, C, W, loss)
     assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(risk, abs=ROUNDING)
     np.testing.assert_allclose(nexttoken_gradient(ds, W, head=C, loss=loss).value(), gradient, atol=ROUNDING)
-    run = descend_nexttoken(ds, head=C, loss=loss, step=ConstantStep(0.5), n_steps=20, start=W)
+    run = descend(ds, head=C, loss=loss, optimizer=GD(0.5), n_steps=20, start=W)
     for _ in range(20):
         W = W - 0.5 * by_torch(ds, C, W, loss)[1]
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
@@ -114,8 +114,8 @@ def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
     part = ds.realizable()
     together, others = (nexttoken_gradient(data, W, loss=loss).value() for data in (ds, part))
     np.testing.assert_allclose(together, others * len(part) / len(ds), atol=ROUNDING)
-    run = descend_nexttoken(ds, loss=loss, n_steps=200)
-    np.testing.assert_allclose(run.final, descend_nexttoken(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
+    run = descend(ds, loss=loss, n_steps=200)
+    np.testing.assert_allclose(run.final, descend(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
 
 
 @pytest.mark.statement("C Assumption 2")
@@ -130,10 +130,10 @@ def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
     ds, _, W = mixed(1)
     assert nexttoken_risk(ds, W) == np.inf
     assert np.isnan(nexttoken_gradient(ds, W).value()).all()
-    assert descend_nexttoken(ds, n_steps=5).status is DescentStatus.NON_FINITE
-    batch = descend_nexttoken([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
+    assert descend(ds, n_steps=5).status is DescentStatus.NON_FINITE
+    batch = descend([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
     assert batch.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
-    np.testing.assert_allclose(batch.final[0], descend_nexttoken(ds.realizable(), n_steps=5).final, atol=ROUNDING)
+    np.testing.assert_allclose(batch.final[0], descend(ds.realizable(), n_steps=5).final, atol=ROUNDING)
 
 
 @pytest.mark.statement("C Assumption 2")
@@ -149,7 +149,7 @@ def test_attention_separates_the_token_that_serves_the_label_best(seed):
         assert best[i] == max(ids.tolist(), key=lambda x, y=y: C[y, x])
     graphs = priority_graphs(ds, head=C)
     solution = graph_svm(E, graphs)
-    run = descend_nexttoken(ds, head=C, loss=Linear(), n_steps=20_000)
+    run = descend(ds, head=C, loss=Linear(), n_steps=20_000)
     assert [int(ds[i][0][run.selected[i]]) for i in range(2)] == best.tolist()
     assert correlation(run.final, solution.x, axes=2) > 0.99
 

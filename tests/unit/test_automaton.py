@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from marginlens import ConstantStep, InputError, SequenceDataset, descend_nexttoken, nexttoken_path, priority_graphs
+from marginlens import GD, InputError, SequenceDataset, descend, nexttoken_path, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import NextTokenAutomaton
@@ -91,7 +91,7 @@ def test_tokens_of_equal_height_share_by_the_constant_term_of_the_path():
     path = nexttoken_path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
     error = [np.abs(layer_on([B, C, D], W, np.eye(4)) - expected).max() for W in path.points]
     assert error[0] > 10.0 * error[1] > 100.0 * error[2]  # like 1/R
-    run = descend_nexttoken(TIED_BY_CHANCE, step=ConstantStep(1.0), n_steps=50_000)
+    run = descend(TIED_BY_CHANCE, optimizer=GD(1.0), n_steps=50_000)
     assert np.abs(layer_on([B, C, D], run.final, np.eye(4)) - expected).max() < 0.02
     assert np.abs(np.full(3, 1 / 3) - expected[1:]).max() > 0.2  # what W^cyc alone would say
     text = str(automaton.explain([B, C, D], names="abcd"))

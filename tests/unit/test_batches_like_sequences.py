@@ -32,17 +32,17 @@ def test_some_problems_of_a_batch_are_a_batch():
 
 def test_runs_compare_hash_and_count_like_other_results():
     data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
-    run, other = (ml.descend(data, v, n_steps=9, record=ml.Record(keep=("p", "excess_risk"))) for _ in range(2))
+    run, other = (ml.descend(data, v, n_steps=9, record=ml.Record(keep=("x", "excess_risk"))) for _ in range(2))
     assert run == run
     assert run != other
     assert len({run, other}) == 2
     assert len(run) == 3
     assert np.array_equal(run[-1].final, run.final[-1])
-    assert np.array_equal(run[1].saved["p"], run.saved["p"][1])
+    assert np.array_equal(run[1].saved["x"], run.saved["x"][1])
     assert run[0].saved["excess_risk"].log.shape == (10,)
     with pytest.raises(IndexError, match="index 3 of a batch of 3 runs"):
         run[3]
-    long = ml.descend_nexttoken(ml.data.acyclic_sequences(6, 4, 40, 3, 0), n_steps=2)
+    long = ml.descend(ml.data.acyclic_sequences(6, 4, 40, 3, 0), n_steps=2)
     assert "40 in all" in repr(long)
     assert len(repr(long)) < 120
 
@@ -57,7 +57,9 @@ SOME = {
 
 def joint_runs():
     data, _ = ml.data.sphere_tokens(5, 3, 3, 4, 0)
-    return ml.descend_joint(data, n_steps=6, record=ml.Record(2, keep=("attention", "excess_risk")))
+    return ml.descend(
+        ml.JointRisk(data), n_steps=6, record=ml.Record(2, keep=("x", "margin", "attention", "excess_risk"))
+    )
 
 
 @pytest.mark.parametrize("case", SOME)
@@ -65,15 +67,14 @@ def joint_runs():
 def test_some_runs_of_a_batch_are_a_batch(case, kind):
     data, v = ml.data.sphere_tokens(5, 2, 3, 4, 0)
     run = (
-        ml.descend(data, v, n_steps=6, record=ml.Record(2, keep=("p", "excess_risk"))) if kind == "p" else joint_runs()
+        ml.descend(data, v, n_steps=6, record=ml.Record(2, keep=("x", "excess_risk"))) if kind == "p" else joint_runs()
     )
     index, numbers = SOME[case]
     some = run[index]
     assert type(some) is type(run)
     assert len(some) == len(numbers)
-    for name in ("final", "v", "p", "norm", "norms", "attention", "selected", "status", "steps_taken"):
-        if hasattr(run, name):
-            assert np.array_equal(getattr(some, name), getattr(run, name)[numbers]), name
+    for name in ("final", "norm", "attention", "selected", "status", "steps_taken"):
+        assert np.array_equal(getattr(some, name), getattr(run, name)[numbers]), name
     for name, value in run.saved.items():
         expected, found = (value.log, some.saved[name].log) if name == "excess_risk" else (value, some.saved[name])
         assert np.array_equal(found, expected[numbers])
@@ -85,12 +86,12 @@ def test_some_runs_of_a_batch_are_a_batch(case, kind):
 def test_joint_runs_count_and_index_like_other_results():
     run = joint_runs()
     assert len(run) == 5
-    assert np.array_equal(run[-1].v, run.v[-1])
+    assert np.array_equal(run[-1].split().v, run.split().v[-1])
     assert np.array_equal(run[1].saved["margin"], run.saved["margin"][1])
     assert run[0].saved["excess_risk"].log.shape == (4,)
     assert not run[0].is_batch
     assert len(run[0]) == 1
-    assert run[0][0].p.shape == (4,)
+    assert run[0][0].split().p.shape == (4,)
     with pytest.raises(IndexError, match="index 5 of a batch of 5 runs"):
         run[5]
     with pytest.raises(ml.InputError, match="'index' argument must be 0 for a single run"):
@@ -130,12 +131,9 @@ def test_solutions_of_one_status_are_picked_by_a_mask():
 
 
 def test_what_would_be_ignored_is_refused():
-    class Own(ml.NormalizedStep):
-        pass
-
     data, v = ml.data.figure_1a()
-    with pytest.raises(ml.InputError, match="'step' argument must be"):
-        ml.descend(data, v, step=Own(1.0))
+    with pytest.raises(ml.InputError, match="'optimizer' argument must be an optimizer such as"):
+        ml.descend(data, v, optimizer=0.1)
     with pytest.raises(ml.InputError, match=r"'v' argument must be a vector.*the class int"):
         ml.descend(data, int, n_steps=2)
     with pytest.raises(ml.InputError, match=r"'path' argument must be the path of a file; got 1\.5"):

@@ -7,9 +7,10 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
+from marginlens.risk import excess_risk, risk, risk_gradient
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
-STEPS = [ml.NormalizedStep(0.5), ml.ConstantStep(2.0)]
+STEPS = [ml.NormalizedGD(0.5), ml.GD(2.0)]
 
 
 class OwnLogistic(ml.Loss):
@@ -35,9 +36,9 @@ def test_compiled_loop_equals_numpy_loop(step, width):
     data, v = ml.data.sphere_tokens(12, 3, 4, width, 0)
     start = np.random.default_rng(1).normal(size=(12, width))
     fast = ml.descend(
-        data, v, step=step, n_steps=40, start=start
+        data, v, optimizer=step, n_steps=40, start=start
     )  # where p stays finite, NGD hops about and amplifies rounding, here by a hundred million in 60 steps
-    slow = ml.descend(data, v, step=step, n_steps=40, start=start, loss=OwnLogistic())
+    slow = ml.descend(data, v, optimizer=step, n_steps=40, start=start, loss=OwnLogistic())
     assert np.max(np.abs(fast.final - slow.final)) < LOOP_AGREEMENT * max(1, fast.norm.max())
     assert np.allclose(fast.attention, slow.attention, atol=LOOP_AGREEMENT)
     assert np.array_equal(fast.selected, slow.selected)
@@ -48,11 +49,15 @@ def test_compiled_loop_equals_numpy_loop(step, width):
 def test_batch_equals_loop_of_singles(step):
     data, v = ragged_batch(0)
     together = ml.descend(
-        data, v, step=step, n_steps=150, record=ml.Record(50, ("p", "risk", "norm", "attention", "selected"))
+        data, v, optimizer=step, n_steps=150, record=ml.Record(50, ("x", "risk", "norm", "attention", "selected"))
     )
     for j in range(len(data)):
         alone = ml.descend(
-            data[j], v[j], step=step, n_steps=150, record=ml.Record(50, ("p", "risk", "norm", "attention", "selected"))
+            data[j],
+            v[j],
+            optimizer=step,
+            n_steps=150,
+            record=ml.Record(50, ("x", "risk", "norm", "attention", "selected")),
         )
         assert np.array_equal(alone.final, together.final[j])
         assert alone.status is together.status[j]
@@ -90,9 +95,9 @@ def test_every_step_is_right_at_norm_ten_thousand():
 def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent):
     data, v = ml.data.sphere_tokens(2, 3, 4, width, np.random.default_rng(5))
     start, unit = np.random.default_rng(6).normal(size=width), 2.0**exponent
-    plain = ml.descend(data, v, step=ml.NormalizedStep(0.5), start=start, n_steps=150)
+    plain = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), start=start, n_steps=150)
     scaled = ml.TokenDataset(data.X, data.y, K=data.K * unit)
-    run = ml.descend(scaled, v, step=ml.NormalizedStep(0.5 / unit), start=start / unit, n_steps=150)
+    run = ml.descend(scaled, v, optimizer=ml.NormalizedGD(0.5 / unit), start=start / unit, n_steps=150)
     assert all(one is ml.DescentStatus.COMPLETED for one in run.status)
     assert np.allclose(run.final * unit, plain.final, rtol=LOOP_AGREEMENT, atol=0)
     assert np.allclose(run.attention, plain.attention, rtol=0, atol=LOOP_AGREEMENT)
@@ -101,8 +106,8 @@ def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent
 def test_many_starts_on_one_problem():
     data, v = ml.data.figure_1b()
     starts = np.random.default_rng(0).normal(size=(9, 2))
-    together = ml.descend(data.repeat(9), v, start=starts, n_steps=200, step=ml.NormalizedStep(0.1))
-    alone = [ml.descend(data, v, start=start, n_steps=200, step=ml.NormalizedStep(0.1)).final for start in starts]
+    together = ml.descend(data.repeat(9), v, start=starts, n_steps=200, optimizer=ml.NormalizedGD(0.1))
+    alone = [ml.descend(data, v, start=start, n_steps=200, optimizer=ml.NormalizedGD(0.1)).final for start in starts]
     assert np.array_equal(together.final, np.stack(alone))
 
 
@@ -114,15 +119,15 @@ def test_problems_that_share_memory_keep_their_own_labels_and_tokens():
         ml.TokenDataset(shared, [[1, 1], [-1, -1]]),
         ml.TokenDataset(rng.normal(size=(2, 2, 3, 4)), np.ones((2, 2)), K=shared),
     ):
-        together, joint = ml.descend(data, v, n_steps=20), ml.descend_joint(data, start=(v, start), n_steps=20)
+        together, joint = ml.descend(data, v, n_steps=20), ml.descend(ml.JointRisk(data), start=(v, start), n_steps=20)
         for j in range(2):
             assert np.array_equal(together.final[j], ml.descend(data[j], v, n_steps=20).final)
-            assert np.array_equal(joint.p[j], ml.descend_joint(data[j], start=(v, start), n_steps=20).p)
+            assert np.array_equal(joint.final[j], ml.descend(ml.JointRisk(data[j]), start=(v, start), n_steps=20).final)
 
 
 def test_a_record_of_no_steps_keeps_nothing_of_every_quantity():
     data, v = ml.data.figure_1b()
-    names = ("p", "norm", "attention", "selected", "risk", "excess_risk")
+    names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
     saved = ml.descend(data, v, n_steps=3, record=ml.Record([], names)).saved
     assert [len(saved[name]) for name in names[:-1]] == [0] * 5
     assert saved["attention"].shape == (0, data.n_inputs, data.n_tokens)
@@ -139,19 +144,19 @@ def test_results_do_not_depend_on_threads(monkeypatch):
 def test_record_keeps_what_was_asked_for():
     data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
     assert len(ml.descend(data, v, n_steps=5).saved) == 0
-    run = ml.descend(data, v, n_steps=25, record=ml.Record(10, ("p", "norm", "excess_risk")))
+    run = ml.descend(data, v, n_steps=25, record=ml.Record(10, ("x", "norm", "excess_risk")))
     assert run.saved.steps.tolist() == [0, 10, 20, 25]
-    assert run.saved["p"].shape == (3, 4, 4)
-    assert np.array_equal(run.saved["p"][:, -1], run.final)
-    assert np.allclose(run.saved["norm"], np.linalg.norm(run.saved["p"], axis=-1))
+    assert run.saved["x"].shape == (3, 4, 4)
+    assert np.array_equal(run.saved["x"][:, -1], run.final)
+    assert np.allclose(run.saved["norm"], np.linalg.norm(run.saved["x"], axis=-1))
     assert run.saved["excess_risk"].log.shape == (3, 4)
     ten = ml.descend(data, v, n_steps=10).final
-    assert np.array_equal(run.saved["p"][:, 1], ten)
-    assert repr(run.saved) == "Saved(p, norm, excess_risk at 4 steps)"
+    assert np.array_equal(run.saved["x"][:, 1], ten)
+    assert repr(run.saved) == "Saved(x, norm, excess_risk at 4 steps)"
     with pytest.raises(KeyError, match="'risk' was not kept"):
         run.saved["risk"]
-    one = ml.descend(data[0], v[0], n_steps=6, record=ml.Record([2, 5], ("excess_risk", "p")))
-    assert one.saved["p"].shape == (2, 4)
+    one = ml.descend(data[0], v[0], n_steps=6, record=ml.Record([2, 5], ("excess_risk", "x")))
+    assert one.saved["x"].shape == (2, 4)
     assert one.saved["excess_risk"].log.shape == (2,)
 
 
@@ -168,7 +173,7 @@ def test_a_run_that_overflows_stops_alone(loss):
     assert run.status[0] is run.status[2] is ml.DescentStatus.COMPLETED
     assert np.isfinite(run.final).all()
     assert run.steps_taken.tolist() == [50, 0, 50]
-    assert np.array_equal(run.saved["p"][1], np.tile(start[1], (6, 1)))
+    assert np.array_equal(run.saved["x"][1], np.tile(start[1], (6, 1)))
     assert "last finite iterate" in run.status[1].value
     alone = ml.descend(wild[0], v[0], loss=loss, n_steps=50, start=start[0])
     assert np.array_equal(alone.final, run.final[0])
@@ -177,7 +182,7 @@ def test_a_run_that_overflows_stops_alone(loss):
 @pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
 def test_diverging_steps_end_at_the_last_finite_iterate(loss):
     data, v = ml.data.sphere_tokens(2, 2, 3, 3, 1)
-    run = ml.descend(data, v, loss=loss, step=ml.ConstantStep(1e308), n_steps=50, start=np.full(3, 1e300))
+    run = ml.descend(data, v, loss=loss, optimizer=ml.GD(1e308), n_steps=50, start=np.full(3, 1e300))
     assert np.isfinite(run.final).all()
 
 
@@ -187,17 +192,17 @@ def test_nothing_to_select_is_stationary(loss):
     run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10, start=[1.0, 2.0], record=ml.Record(5))
     assert run.status is ml.DescentStatus.STATIONARY
     assert run.steps_taken == 0
-    assert run.saved["p"].tolist() == [[1.0, 2.0]] * 3
+    assert run.saved["x"].tolist() == [[1.0, 2.0]] * 3
     equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
     assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.DescentStatus.STATIONARY
-    plain = ml.descend(one_token, np.ones(2), loss=loss, step=ml.ConstantStep(1.0), n_steps=10)
-    assert plain.status is ml.DescentStatus.COMPLETED
+    plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=ml.GD(1.0), n_steps=10)
+    assert plain.status is ml.DescentStatus.STATIONARY
     assert plain.norm == 0
 
 
 @pytest.mark.statement("A Lemma 1", "A Eq. (15b)")
 @pytest.mark.parametrize("head", ["linear", "nonlinear"])
-@pytest.mark.parametrize("step", [ml.ConstantStep(1.0), ml.NormalizedStep(0.1)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("step", [ml.GD(1.0), ml.NormalizedGD(0.1)], ids=lambda one: type(one).__name__)
 def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
     rng = np.random.default_rng(0)
     data, v = ml.data.sphere_tokens(2, 3, 4, 5, rng)
@@ -208,17 +213,24 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
         v = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
     start = rng.normal(size=(2, 5))
     n_steps = 1000 if head == "linear" else 200
-    vector = ml.descend(data, v, step=step, n_steps=n_steps, start=start)
-    matrix = ml.descend_matrix(
-        data, v, u, step=ml.matching_step(step, u), n_steps=n_steps, start=ml.matrix_from_vector(start, u)
+    vector = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
+    matrix = ml.descend(
+        ml.AttentionRisk(data, v).as_matrix(u),
+        optimizer=ml.matching_optimizer(step, u),
+        n_steps=n_steps,
+        start=ml.matrix_from_vector(start, u),
     )
     expected = ml.matrix_from_vector(vector.final, u)
     assert np.max(np.abs(matrix.final - expected)) / np.abs(expected).max() < LEMMA_1
     assert np.array_equal(matrix.selected, vector.selected)
-    wrong = ml.descend_matrix(data, v, u, step=step, n_steps=n_steps, start=ml.matrix_from_vector(start, u))
+    wrong = ml.descend(
+        ml.AttentionRisk(data, v).as_matrix(u), optimizer=step, n_steps=n_steps, start=ml.matrix_from_vector(start, u)
+    )
     assert np.max(np.abs(wrong.final - expected)) / np.abs(expected).max() > 1e-3  # the step must be matched
-    single = ml.descend_matrix(
-        data[0], v if head == "nonlinear" else v[0], u, step=ml.matching_step(step, u), n_steps=3
+    single = ml.descend(
+        ml.AttentionRisk(data[0], v if head == "nonlinear" else v[0]).as_matrix(u),
+        optimizer=ml.matching_optimizer(step, u),
+        n_steps=3,
     )
     assert single.final.shape == (3, 5)
 
@@ -228,17 +240,19 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
 def test_queries_of_any_length_have_their_matrix_and_step(scale):
     p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
     np.testing.assert_allclose(ml.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
-    assert ml.matching_step(ml.NormalizedStep(2.0), scale * u).size == pytest.approx(0.4 / scale, rel=1e-6, abs=0.0)
+    assert ml.matching_optimizer(ml.NormalizedGD(2.0), scale * u).size == pytest.approx(0.4 / scale, rel=1e-6, abs=0.0)
 
 
 def test_the_norm_of_a_matrix_does_not_overflow():
     data = ml.TokenDataset([[(1.0, 0.0), (0.0, 1.0)]], [1.0])
-    run = ml.descend_matrix(data, [1.0, 0.0], [1.0, 0.0], start=[[3e200, 0.0], [0.0, 4e200]], n_steps=1)
+    run = ml.descend(
+        ml.AttentionRisk(data, [1.0, 0.0]).as_matrix([1.0, 0.0]), start=[[3e200, 0.0], [0.0, 4e200]], n_steps=1
+    )
     assert run.norm == pytest.approx(5e200, rel=ROUNDING)
 
 
 def test_steps_of_any_kind_of_number_are_floats():
-    for kind in (ml.ConstantStep, ml.NormalizedStep, ml.UntilNorm, ml.UntilLength):
+    for kind in (ml.GD, ml.NormalizedGD, ml.UntilNorm, ml.UntilLength):
         assert kind(Fraction(1, 2)) == kind(0.5)
         assert all(type(size) is float for size in vars(kind(Fraction(1, 2))).values())
 
@@ -257,7 +271,7 @@ def test_nonlinear_linear_head_equals_linear_head():
         ml.descend(data, lambda z: z, n_steps=1)
     with pytest.raises(ml.InputError, match="'v' argument must be a head that torch can differentiate"):
         ml.descend(data, lambda z: torch.ones(len(z)), n_steps=1)
-    with pytest.raises(ml.InputError, match="'record' argument must be without 'excess_risk' for a nonlinear head"):
+    with pytest.raises(ml.InputError, match="'head' argument must be linear for an excess risk"):
         ml.descend(data, module, n_steps=1, record=ml.Record(1, ("excess_risk",)))
 
 
@@ -265,7 +279,7 @@ def test_nonlinear_linear_head_equals_linear_head():
     ("options", "sentence"),
     [
         ({"n_steps": -1}, "'n_steps' argument must be a whole number of at least 0; got -1"),
-        ({"step": 0.1}, r"'step' argument must be ml.NormalizedStep\(size\) or ml.ConstantStep\(size\); got 0.1"),
+        ({"optimizer": 0.1}, r"'optimizer' argument must be an optimizer such as ml.NormalizedGD\(size\).*; got 0.1"),
         ({"start": np.ones(5)}, r"'start' argument must be .*shape \(2,\); got shape \(5,\)"),
         ({"start": [np.nan, 0]}, r"'start' argument must be .*; got nan at index \(0,\)"),
         ({"record": 10}, "'record' argument must be an ml.Record or None; got 10"),
@@ -284,20 +298,22 @@ def test_bad_options_are_one_sentence(options, sentence):
 def test_more_bad_input():
     data, v = ml.data.figure_1b()
     with pytest.raises(ml.InputError, match="'size' argument must be a positive number; got 0"):
-        ml.NormalizedStep(0)
-    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 'loss'"):
+        ml.NormalizedGD(0)
+    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among x, norm.*got 'loss'"):
         ml.Record(1, ("loss",))
-    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among p, norm.*got 3"):
+    with pytest.raises(ml.InputError, match=r"'keep' argument must be names among x, norm.*got 3"):
         ml.Record(1, 3)
     with pytest.raises(ml.InputError, match=r"'v' argument must be small enough for scores .* up to 1e\+308"):
         ml.descend(ml.TokenDataset(10.0 * data.X, data.y), np.full(data.d_model, 1e308))
-    with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
+    with pytest.raises(
+        ml.InputError, match=r"'problem' argument must be a TokenDataset, a SequenceDataset .*; got ndarray"
+    ):
         ml.descend(data.X, v)
-    for ask in (ml.risk, ml.excess_risk, ml.risk_gradient, ml.regularization_path):
+    for ask in (risk, excess_risk, risk_gradient, ml.regularization_path):
         with pytest.raises(ml.InputError, match="'data' argument must be a TokenDataset; got ndarray"):
             ask(data.X, v, v)
     with pytest.raises(ml.InputError, match="'data' argument must be a dataset whose keys are its tokens"):
-        ml.descend_matrix(data, v, np.ones(2))
+        ml.AttentionRisk(data, v).as_matrix(np.ones(2))
     tokens = ml.TokenDataset(data.X, data.y)
-    with pytest.raises(ml.InputError, match="'u' argument must be a query that is not zero"):
-        ml.descend_matrix(tokens, v, np.zeros(2))
+    with pytest.raises(ml.InputError, match="'query' argument must be a query that is not zero"):
+        ml.AttentionRisk(tokens, v).as_matrix(np.zeros(2))

@@ -5,6 +5,7 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
+from marginlens.risk import ExcessRisk, logits
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
@@ -27,8 +28,8 @@ def test_gradient_and_risk_agree_with_autograd(loss):
     }
     mean = value[type(loss).__name__].mean(dim=-1)
     mean.sum().backward()
-    assert np.allclose(ml.risk(data, v, p, loss), mean.detach().numpy(), rtol=1e-12, atol=ROUNDING)
-    ours, theirs = ml.risk_gradient(data, v, p, loss).value(), point.grad.numpy()
+    assert np.allclose(ml.AttentionRisk(data, v, loss).value(p), mean.detach().numpy(), rtol=1e-12, atol=ROUNDING)
+    ours, theirs = ml.AttentionRisk(data, v, loss).gradient(p).value(), point.grad.numpy()
     assert np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < AUTOGRAD
 
 
@@ -41,10 +42,10 @@ def test_gradient_is_exact_at_any_norm(loss, size):
         data, v = ml.data.sphere_tokens(1, 2, 3, 3, seed)
         data, v = data[0], v[0]
         p = size * np.random.default_rng(100 + seed).normal(size=3)
-        found = ml.risk_gradient(data, v, p, loss)
+        found = ml.AttentionRisk(data, v, loss).gradient(p)
         direction, log_norm = decimal_gradient(data, v, p, type(loss).__name__)
         assert np.allclose(
-            found.vector / np.linalg.norm(found.vector), direction, rtol=0, atol=HIGH_PRECISION * max(1, size / 10)
+            found.array / np.linalg.norm(found.array), direction, rtol=0, atol=HIGH_PRECISION * max(1, size / 10)
         )
         assert found.log_norm == pytest.approx(log_norm, rel=1e-12, abs=1e-9)
     assert size < 1e3 or log_norm < -745  # the test means what it says
@@ -57,9 +58,9 @@ def test_tied_scores_and_huge_margins_keep_their_digits(size):
     for scores in ([[1.0, 1.0, 0.2], [0.5, 0.5, 0.1]], [[2000.0, 2000.0, 1999.0], [1500.0, 10.0, -2000.0]]):
         data, v = ml.data.scored_tokens(keys, scores)
         p = size * np.array([0.6, -0.8])
-        found = ml.risk_gradient(data, v, p)
+        found = ml.AttentionRisk(data, v).gradient(p)
         direction, log_norm = decimal_gradient(data, v, p, "Logistic")
-        assert np.allclose(found.vector / np.linalg.norm(found.vector), direction, rtol=0, atol=1e-9)
+        assert np.allclose(found.array / np.linalg.norm(found.array), direction, rtol=0, atol=1e-9)
         assert found.log_norm == pytest.approx(log_norm, rel=1e-10)
 
 
@@ -74,8 +75,8 @@ def test_compiled_weights_equal_the_numpy_gradient(loss, size):
         weights = np.zeros(12)
         log_scale = pair_weights(logits, data.scores(v), data.lengths, loss.code, weights)
         compiled = weights @ data.K.reshape(12, 5) / 3
-        found = ml.risk_gradient(data, v, p, loss)
-        assert ml.correlation(compiled, found.vector) > 1 - 1e-12
+        found = ml.AttentionRisk(data, v, loss).gradient(p)
+        assert ml.correlation(compiled, found.array) > 1 - 1e-12
         assert np.log(np.linalg.norm(compiled)) + log_scale == pytest.approx(found.log_norm, abs=1e-8)
 
 
@@ -83,15 +84,19 @@ def test_compiled_weights_equal_the_numpy_gradient(loss, size):
 def test_excess_risk_against_plain_and_decimal_arithmetic():
     data, v = ml.data.sphere_tokens(10, 3, 4, 5, 3)
     p = np.random.default_rng(4).normal(size=(10, 5))
-    selected = np.argmax(ml.dynamics.logits(data, p), axis=-1)
+    selected = np.argmax(logits(data, p), axis=-1)
     base = np.mean(ml.Logistic().value(np.take_along_axis(data.scores(v), selected[..., None], -1)[..., 0]), axis=-1)
-    found = ml.excess_risk(data, v, p)
-    assert np.allclose(found.sign * np.exp(found.log), ml.risk(data, v, p) - base, rtol=1e-9, atol=ROUNDING)
+    found = ml.AttentionRisk(data, v).excess(p)
+    assert np.allclose(
+        found.sign * np.exp(found.log), ml.AttentionRisk(data, v).value(p) - base, rtol=1e-9, atol=ROUNDING
+    )
     other = (selected + 1) % 4  # relative to tokens that are not the largest
     base = np.mean(ml.Logistic().value(np.take_along_axis(data.scores(v), other[..., None], -1)[..., 0]), axis=-1)
-    found = ml.excess_risk(data, v, p, selected=other)
-    assert np.allclose(found.sign * np.exp(found.log), ml.risk(data, v, p) - base, rtol=1e-9, atol=ROUNDING)
-    far, farther = ml.excess_risk(data, v, 1e5 * p), ml.excess_risk(data, v, 2e5 * p)
+    found = ml.AttentionRisk(data, v).excess(p, other)
+    assert np.allclose(
+        found.sign * np.exp(found.log), ml.AttentionRisk(data, v).value(p) - base, rtol=1e-9, atol=ROUNDING
+    )
+    far, farther = ml.AttentionRisk(data, v).excess(1e5 * p), ml.AttentionRisk(data, v).excess(2e5 * p)
     assert np.isfinite(far.log).all()
     assert np.all(far.log < -745)
     assert np.allclose(farther.log / far.log, 2, atol=0.05)  # the log of the excess is linear in the norm
@@ -101,7 +106,7 @@ def test_excess_risk_against_plain_and_decimal_arithmetic():
 def test_excess_risks_are_ordered_by_sign_and_then_by_logarithm():
     sign, log = np.array([-1.0, -1.0, 0.0, 1.0, 1.0]), np.array([5.0, -900.0, -np.inf, -900.0, 5.0])  # increasing
     risen, fallen = np.meshgrid(np.arange(5), np.arange(5), indexing="ij")
-    one, other = (ml.dynamics.ExcessRisk(sign[which], log[which]) for which in (risen, fallen))
+    one, other = (ExcessRisk(sign[which], log[which]) for which in (risen, fallen))
     assert np.array_equal(one.above(other), risen > fallen)
 
 
@@ -124,7 +129,7 @@ def test_nonlinear_head_gradient_agrees_with_autograd():
     s = torch.softmax(torch.tensor(data.K) @ point[:, None, :, None], dim=2)[..., 0]
     output = psi.double()(torch.einsum("bit,bitd->bid", s, torch.tensor(data.X)))[..., 0]
     torch.nn.functional.softplus(-output * torch.tensor(data.y)).mean(dim=-1).sum().backward()
-    ours, theirs = ml.risk_gradient(data, psi.float(), p).value(), point.grad.numpy()
+    ours, theirs = ml.AttentionRisk(data, psi.float()).gradient(p).value(), point.grad.numpy()
     assert next(psi.parameters()).dtype == torch.float32  # the caller's module is left as it was
     assert (
         np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < 1e-6

@@ -57,6 +57,12 @@ def test_an_infeasible_selection_has_a_certificate(tmp_path):
     assert sum(weights) == pytest.approx(1.0, abs=len(weights) * 0.5e-4)  # printed with four digits
 
 
+def test_your_own_optimizer_reaches_the_limits_on_every_risk(tmp_path):
+    cosines = numbers(r"cosine ([\d.]+)", run("your_own_optimizer", folder=tmp_path))
+    assert len(cosines) == 5
+    assert min(cosines) > 0.98
+
+
 def test_your_own_loss_has_the_same_limit(tmp_path):
     output = run("your_own_loss", folder=tmp_path)
     assert (

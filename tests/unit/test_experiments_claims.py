@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from marginlens.dynamics import NormalizedStep
 from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, a_t2, a_t3, b_i, b_l6
 from marginlens.experiments.catalogue import claims
 from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
+from marginlens.optimizers import NormalizedGD
 
 
 class Counter:
@@ -173,7 +173,7 @@ FAULTS = {
         "_ends",
         lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
     ),
-    "steps of a constant length": (a_t2, "ConstantStep", lambda old: NormalizedStep),
+    "steps of a constant length": (a_t2, "GD", lambda old: NormalizedGD),
     "descent that climbs": (a_t3, "descend", _climbs),
     "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),

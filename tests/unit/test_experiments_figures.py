@@ -5,13 +5,15 @@ import pytest
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
-from marginlens.dynamics import NormalizedStep, descend, risk_gradient
+from marginlens.dynamics import descend
 from marginlens.experiments import a_f1a, a_f1b, a_f1c, a_f2, a_f3, a_f4, a_f5, x_b
 from marginlens.experiments.a_f5 import predicted_height
 from marginlens.experiments.a_f8 import _ends, _reaches, search
 from marginlens.experiments.claim import Effort, Silence
 from marginlens.experiments.textbook import textbook_iterates
 from marginlens.losses.margin import Correlation, Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk_gradient
 from marginlens.svm import att_svm
 from tolerances import ROUNDING
 
@@ -22,7 +24,7 @@ SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability
 def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     data, v = figure_1b()
     start = np.array([0.0, -1.0])
-    exact = descend(data, v, step=NormalizedStep(0.1), n_steps=60, start=start)
+    exact = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=60, start=start)
     rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
     assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
     assert plotting.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after

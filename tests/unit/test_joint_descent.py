@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import ConstantStep, Exponential, InputError, Logistic, Loss, NormalizedStep, Record, TokenDataset
+from marginlens import GD, Exponential, InputError, Logistic, Loss, NormalizedGD, Record, TokenDataset
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import DescentStatus, descend_joint, joint_gradient, risk, risk_gradient
+from marginlens.dynamics import DescentStatus, descend
+from marginlens.optimizers import Blockwise
+from marginlens.risk import JointRisk, joint_gradient, risk, risk_gradient
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, HIGH_PRECISION, LOOP_AGREEMENT, ROUNDING
 
-STEPS = [NormalizedStep(0.1), ConstantStep(0.5)]
+STEPS = [NormalizedGD(0.1), GD(0.5)]
 
 
 class OwnLogistic(Loss):
@@ -60,7 +62,7 @@ def test_gradients_are_exact_at_any_norm(size):
             (of_v, decimal_head_gradient(data, v, p)),
             (of_p, decimal_gradient(data, v, p, "Logistic")),
         ):
-            assert found.vector / np.linalg.norm(found.vector) == pytest.approx(direction, abs=HIGH_PRECISION * size)
+            assert found.array / np.linalg.norm(found.array) == pytest.approx(direction, abs=HIGH_PRECISION * size)
             assert found.log_norm == pytest.approx(log_norm, rel=HIGH_PRECISION, abs=HIGH_PRECISION * size)
 
 
@@ -75,6 +77,10 @@ def test_head_gradient_is_the_slope_of_the_risk(loss):
     assert of_p.value() == pytest.approx(risk_gradient(data, v, p, loss).value(), abs=ROUNDING)
 
 
+def descend_joint(data, *, loss=None, optimizer=None, **options):
+    return descend(JointRisk(data, loss or Logistic()), optimizer=Blockwise(optimizer or NormalizedGD(0.1)), **options)
+
+
 @pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
 def test_compiled_loop_equals_numpy_loop(step):
     rng = np.random.default_rng(2)
@@ -82,38 +88,39 @@ def test_compiled_loop_equals_numpy_loop(step):
         [[rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(3)] for _ in range(6)], np.ones((6, 3))
     )
     start = (rng.normal(size=(6, 3)), rng.normal(size=(6, 3)))
-    fast = descend_joint(data, step=step, n_steps=60, start=start, record=Record(20))
-    slow = descend_joint(data, step=step, n_steps=60, start=start, record=Record(20), loss=OwnLogistic())
-    for name in ("v", "p", "margin"):
+    fast = descend_joint(data, optimizer=step, n_steps=60, start=start, record=Record(20, ("x", "margin")))
+    slow = descend_joint(
+        data, optimizer=step, n_steps=60, start=start, record=Record(20, ("x", "margin")), loss=OwnLogistic()
+    )
+    for name in ("x", "margin"):
         assert np.max(np.abs(fast.saved[name] - slow.saved[name])) < LOOP_AGREEMENT
-    assert np.array_equal(fast.saved["v"][:, 0], start[0])
-    assert np.array_equal(fast.saved["p"][:, -1], fast.p)
+    assert np.array_equal(fast.saved["x"][:, 0], np.concatenate(start, axis=1))
+    assert np.array_equal(fast.saved["x"][:, -1], fast.final)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
 def test_saturated_runs_agree_too(step):
     data, start = figure_3b(), ([0.0, 900.0], [900.0, -20.0])
     fast, slow = (
-        descend_joint(data, step=step, n_steps=20, start=start, loss=loss) for loss in (Logistic(), OwnLogistic())
+        descend_joint(data, optimizer=step, n_steps=20, start=start, loss=loss) for loss in (Logistic(), OwnLogistic())
     )
-    assert fast.v == pytest.approx(slow.v, rel=LOOP_AGREEMENT, abs=0.0)
-    assert fast.p == pytest.approx(slow.p, rel=LOOP_AGREEMENT)
-    moved = np.linalg.norm(fast.p - np.array(start[1]))
-    assert moved == pytest.approx(2.0, rel=CONDITIONED) if isinstance(step, NormalizedStep) else moved < ROUNDING
+    assert fast.split().v == pytest.approx(slow.split().v, rel=LOOP_AGREEMENT, abs=0.0)
+    assert fast.split().p == pytest.approx(slow.split().p, rel=LOOP_AGREEMENT)
+    moved = np.linalg.norm(fast.split().p - np.array(start[1]))
+    assert moved == pytest.approx(2.0, rel=CONDITIONED) if isinstance(step, NormalizedGD) else moved < ROUNDING
 
 
 @pytest.mark.statement("A Fig 3(c)")
 def test_batch_and_many_starts_equal_single_runs():
     data, rng = figure_3a(), np.random.default_rng(3)
     v, p = rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
-    keep = Record([0, 7, 40], ("attention", "selected", "risk", "excess_risk"))
+    keep = Record([0, 7, 40], ("x", "norm", "margin", "attention", "selected", "risk", "excess_risk"))
     together = descend_joint(data.repeat(5), n_steps=40, start=(v, p), record=keep)
     for j in range(5):
         alone = descend_joint(data, n_steps=40, start=(v[j], p[j]), record=keep)
-        assert np.array_equal(alone.v, together.v[j])
-        assert np.array_equal(alone.p, together.p[j])
+        assert np.array_equal(alone.final, together.final[j])
         assert np.array_equal(alone.saved["excess_risk"].log, together.saved["excess_risk"].log[j])
-        for name in ("margin", "attention", "selected", "risk", "norm_v", "norm_p"):
+        for name in ("margin", "attention", "selected", "risk", "norm"):
             assert alone.saved[name] == pytest.approx(together.saved[name][j], abs=ROUNDING)
     assert "5 runs" in repr(together)
     assert "COMPLETED" in repr(alone)
@@ -122,8 +129,8 @@ def test_batch_and_many_starts_equal_single_runs():
 @LOOPS
 def test_one_zero_gradient_rests_and_two_end_the_run(loss):
     run = descend_joint(figure_3a(), n_steps=1, loss=loss)  # from zero, no token scores anything: only v can move
-    assert not run.p.any()
-    assert run.norms[0] == pytest.approx(0.1)
+    assert not run.split().p.any()
+    assert run.norm == pytest.approx(0.1)
     assert run.status is DescentStatus.COMPLETED
     nothing = TokenDataset([[(0.0, 0.0), (0.0, 0.0)]], [1.0])
     ended = descend_joint(nothing, n_steps=5, loss=loss)
@@ -138,7 +145,7 @@ def test_a_run_that_leaves_the_numbers_stops_alone(loss):
     run = descend_joint(data, n_steps=5, start=start, loss=loss)
     assert run.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
     assert run.steps_taken.tolist() == [5, 0]
-    assert np.array_equal(run.v[1], start[0][1])
+    assert np.array_equal(run.split().v[1], start[0][1])
 
 
 def test_bad_arguments_are_named():

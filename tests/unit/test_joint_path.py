@@ -7,7 +7,8 @@ from scipy.special import logsumexp
 
 from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import joint_gradient, joint_path, risk
+from marginlens.dynamics import joint_path
+from marginlens.risk import joint_gradient, risk
 from marginlens.theory import predict_joint_limit
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
@@ -61,8 +62,8 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
     assert path.kkt_residual().max() < CONDITIONED
     for v, p in zip(path.v, path.p, strict=True):
         of_v, of_p = joint_gradient(figure_3b(), v, p)
-        assert correlation(-of_v.vector, v) == pytest.approx(1.0, abs=CONDITIONED)
-        assert correlation(-of_p.vector, p) == pytest.approx(1.0, abs=CONDITIONED)
+        assert correlation(-of_v.array, v) == pytest.approx(1.0, abs=CONDITIONED)
+        assert correlation(-of_p.array, p) == pytest.approx(1.0, abs=CONDITIONED)
     moved = joint_path(figure_3b(), [10.0], [10.0], restarts=1)
     turned = type(moved)(**{**vars(moved), "p": moved.p[:, ::-1]})
     assert turned.kkt_residual().max() > 0.1  # the check can fail

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.steps import NormalizedStep
+from marginlens.dynamics.descend import descend
 from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.priority import priority_graphs
@@ -17,7 +17,7 @@ from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, Squar
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.correction_landscape import Landscape
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import NormalizedGD
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.svm.graph import graph_svm
 from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
@@ -163,8 +163,8 @@ def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_
 @pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
 def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
     datasets, finite = [cyclic_sequences(6, 9, 8, 4, seed) for seed in range(12)], 0
-    trained = descend_nexttoken(
-        datasets, head=[ds.E for ds in datasets], loss=CrossEntropy(), step=NormalizedStep(0.1), n_steps=1_000
+    trained = descend(
+        datasets, head=[ds.E for ds in datasets], loss=CrossEntropy(), optimizer=NormalizedGD(0.1), n_steps=1_000
     )
     for ds, W in zip(datasets, trained.final, strict=True):
         found = local_correction(ds, W, rule, head=ds.E, loss=CrossEntropy())

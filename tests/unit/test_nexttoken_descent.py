@@ -5,11 +5,12 @@ import pytest
 
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, descend
+from marginlens.dynamics import DescentStatus, Record, descend
 from marginlens.errors import InputError
 from marginlens.kernels.linalg import norm
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.descent import descend_nexttoken, random_start
+from marginlens.nexttoken.starts import random_start
+from marginlens.optimizers import GD, NormalizedGD
 from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk
 from marginlens.risk.sequence_batch import SequenceBatch
 from tolerances import LOOP_AGREEMENT, ROUNDING
@@ -43,19 +44,19 @@ def head_with(ds):
 @pytest.mark.statement("C Algo-GD")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("general", [False, True])
-@pytest.mark.parametrize("step", [NormalizedStep(0.02), ConstantStep(0.5)], ids=["normalized", "constant"])
+@pytest.mark.parametrize("step", [NormalizedGD(0.02), GD(0.5)], ids=["normalized", "constant"])
 def test_compiled_loop_equals_numpy_loop_and_batch_equals_single_runs(loss, general, step):
     batch = mixed()
     heads = [head_with(ds) for ds in batch] if general else None
     start = 0.1 * random_start(batch, 1)
-    options = {"loss": loss, "step": step, "n_steps": 60}
-    run = descend_nexttoken(batch, head=heads, start=start, **options)
-    slow = descend_nexttoken(batch, head=heads, start=start, **{**options, "loss": in_numpy(loss)})
+    options = {"loss": loss, "optimizer": step, "n_steps": 60}
+    run = descend(batch, head=heads, start=start, **options)
+    slow = descend(batch, head=heads, start=start, **{**options, "loss": in_numpy(loss)})
     assert run.final.shape == (4, 7, 7)
     assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
     assert np.array_equal(run.status, slow.status)
     for k, ds in enumerate(batch):
-        one = descend_nexttoken(ds, head=heads and heads[k], start=start[k], **options)
+        one = descend(ds, head=heads and heads[k], start=start[k], **options)
         assert np.abs(one.final - run.final[k]).max() < LOOP_AGREEMENT
         assert one.status is run.status[k]
         n, T = one.attention.shape
@@ -69,12 +70,12 @@ def test_compiled_loop_equals_numpy_loop_and_batch_equals_single_runs(loss, gene
 @pytest.mark.statement("C Algo-GD")
 def test_every_step_is_the_step_of_the_exact_gradient():
     ds = cyclic_sequences(6, 8, 6, 4, 0)
-    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=200, record=Record(steps=1))
-    W = run.saved["W"]
+    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=200, record=Record(steps=1))
+    W = run.saved["x"]
     for k in (0, 1, 63, 64, 199):
-        slope = nexttoken_gradient(ds, W[k]).matrix
+        slope = nexttoken_gradient(ds, W[k]).array
         assert np.abs(W[k + 1] - W[k] + 0.1 * slope / np.linalg.norm(slope)).max() < LOOP_AGREEMENT
-    plain = descend_nexttoken(ds, step=ConstantStep(0.3), n_steps=50, record=Record(steps=1)).saved["W"]
+    plain = descend(ds, optimizer=GD(0.3), n_steps=50, record=Record(steps=1)).saved["x"]
     for k in (0, 20, 49):
         assert np.abs(plain[k + 1] - plain[k] + 0.3 * nexttoken_gradient(ds, plain[k]).value()).max() < LOOP_AGREEMENT
 
@@ -84,19 +85,19 @@ def test_many_pairs_run_on_the_weights_themselves():
     ds = acyclic_sequences(20, 3, 60, 8, 0)
     batch = SequenceBatch.of((ds,))
     assert 2 * 3 * (len(batch.keys) + 20 * 3) < len(batch.keys) ** 2
-    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=150, record=Record(steps=50))
-    slow = descend_nexttoken(ds, loss=in_numpy(LogLoss()), step=NormalizedStep(0.1), n_steps=150)
+    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=150, record=Record(steps=50))
+    slow = descend(ds, loss=in_numpy(LogLoss()), optimizer=NormalizedGD(0.1), n_steps=150)
     assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
-    assert np.array_equal(run.saved["W"][-1], run.final)
+    assert np.array_equal(run.saved["x"][-1], run.final)
 
 
 @pytest.mark.parametrize("shape", [(6, 8, 6, 4), (20, 3, 60, 8)], ids=["over pairs", "on the weights"])
-@pytest.mark.parametrize("step", [NormalizedStep(0.02), ConstantStep(2.0)], ids=["normalized", "constant"])
+@pytest.mark.parametrize("step", [NormalizedGD(0.02), GD(2.0)], ids=["normalized", "constant"])
 def test_a_start_stays_under_every_later_step(shape, step):
     """150 steps, past those after which logits are computed afresh, from weights that are no sum of gradients."""
     ds = acyclic_sequences(*shape, 1)
-    options = {"step": step, "n_steps": 150, "start": random_start(ds, 2)}
-    run, slow = (descend_nexttoken(ds, loss=loss, **options) for loss in (LogLoss(), in_numpy(LogLoss())))
+    options = {"optimizer": step, "n_steps": 150, "start": random_start(ds, 2)}
+    run, slow = (descend(ds, loss=loss, **options) for loss in (LogLoss(), in_numpy(LogLoss())))
     assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
     n, T = run.attention.shape
     assert np.abs(run.attention - ds.attention(run.final).reshape(n, T)).max() < LOOP_AGREEMENT
@@ -107,30 +108,30 @@ def test_a_normalised_step_has_its_length_where_the_gradient_almost_cancels():
     others = [0.3, 0.9, -1.7]
     ds = SequenceDataset([[1, 2, 3, 0]], [3], np.array([[x, 0.0] for x in (*others, np.mean(others))]))
     start = np.array([[1e-9, 0.0], [0.0, 0.0]])
-    run = descend_nexttoken(ds, step=NormalizedStep(0.1), n_steps=1, start=start)
+    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=1, start=start)
     assert abs(run.final[0, 0] - start[0, 0]) == pytest.approx(0.1, rel=1e-4)  # rounding over what does not cancel
 
 
 def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
-    run = descend_nexttoken(ds, step=NormalizedStep(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
+    run = descend(ds, optimizer=NormalizedGD(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
     assert run.norm > 1.9e4
     assert nexttoken_gradient(ds, run.final).log_norm < -1000
-    slope = nexttoken_gradient(ds, run.saved["W"][0]).matrix
-    onwards = descend_nexttoken(ds, step=NormalizedStep(1.0), n_steps=1, start=run.saved["W"][0])
-    assert np.abs(onwards.final - run.saved["W"][0] + slope / norm(slope.ravel())).max() < 1e-9
+    slope = nexttoken_gradient(ds, run.saved["x"][0]).array
+    onwards = descend(ds, optimizer=NormalizedGD(1.0), n_steps=1, start=run.saved["x"][0])
+    assert np.abs(onwards.final - run.saved["x"][0] + slope / norm(slope.ravel())).max() < 1e-9
     assert run.status is DescentStatus.COMPLETED
 
 
 def test_saved_quantities_are_those_of_the_saved_weights():
     batch = mixed()[:2]
-    names = ("W", "norm", "attention", "selected", "risk", "excess_risk")
-    run = descend_nexttoken(batch, n_steps=30, record=Record(steps=10, keep=names))
+    names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
+    run = descend(batch, n_steps=30, record=Record(steps=10, keep=names))
     assert run.saved.steps.tolist() == [0, 10, 20, 30]
-    assert run.saved["W"].shape == (2, 4, 7, 7)
+    assert run.saved["x"].shape == (2, 4, 7, 7)
     for b, ds in enumerate(batch):
         for k in range(4):
-            W = run.saved["W"][b, k]
+            W = run.saved["x"][b, k]
             assert run.saved["norm"][b, k] == pytest.approx(np.linalg.norm(W))
             assert run.saved["risk"][b, k] == pytest.approx(nexttoken_risk(ds, W), rel=1e-13)
             excess = nexttoken_excess(ds, W)
@@ -141,17 +142,17 @@ def test_saved_quantities_are_those_of_the_saved_weights():
             ]
             assert np.allclose(flat, ds.attention(W), rtol=0, atol=ROUNDING)
     assert np.array_equal(run.saved["selected"][:, -1], run.selected)
-    alone = descend_nexttoken(batch[0], n_steps=30, record=Record(steps=10, keep=names))
-    assert alone.saved["W"].shape == (4, 7, 7)
+    alone = descend(batch[0], n_steps=30, record=Record(steps=10, keep=names))
+    assert alone.saved["x"].shape == (4, 7, 7)
     assert np.allclose(alone.saved["risk"], run.saved["risk"][0], rtol=1e-12, atol=0)
-    assert "W" in descend_nexttoken(batch[0], n_steps=3, record=Record()).saved
+    assert "x" in descend(batch[0], n_steps=3, record=Record()).saved
 
 
 def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
     ds = mixed()[1]
-    monkeypatch.setattr("marginlens.nexttoken.descent._AT_ONCE", 3 * len(ds.tokens))
-    run = descend_nexttoken(ds, n_steps=7, record=Record(steps=1, keep=("W", "risk", "excess_risk")))
-    assert run.saved["risk"] == pytest.approx([nexttoken_risk(ds, W) for W in run.saved["W"]], rel=ROUNDING)
+    monkeypatch.setattr("marginlens.risk.next_token._LOGITS_AT_ONCE", 3 * len(ds.tokens))
+    run = descend(ds, n_steps=7, record=Record(steps=1, keep=("x", "risk", "excess_risk")))
+    assert run.saved["risk"] == pytest.approx([nexttoken_risk(ds, W) for W in run.saved["x"]], rel=ROUNDING)
     assert run.saved["excess_risk"].log.shape == (8,)
 
 
@@ -161,20 +162,20 @@ def _lengths(ds, run):
 
 
 def test_runs_end_where_nothing_pulls_and_where_the_loss_ends():
-    still = descend_nexttoken(SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
+    still = descend(SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
     assert still.status is DescentStatus.STATIONARY
     assert still.steps_taken == 0
     for loss in (LogLoss(), in_numpy(LogLoss())):
-        ended = descend_nexttoken(SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
+        ended = descend(SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
         assert ended.status is DescentStatus.NON_FINITE
         assert not ended.final.any()
-    thrown = descend_nexttoken(acyclic_sequences(4, 4, 3, 3, 0), step=ConstantStep(1e308), n_steps=9)
+    thrown = descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=GD(1e308), n_steps=9)
     assert np.isfinite(thrown.final).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
-    run = descend_nexttoken(SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
+    run = descend(SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
     assert run.status is DescentStatus.STATIONARY
 
 
@@ -189,9 +190,9 @@ def test_starts():
     for rng in (None, "3", -1, [3]):
         with pytest.raises(InputError, match=r"'rng' argument must be a numpy.random.Generator or a whole number"):
             random_start(ds, rng)
-    run = descend_nexttoken(ds, n_steps=0, start=W[0])
+    run = descend(ds, n_steps=0, start=W[0])
     assert np.array_equal(run.final, np.repeat(W[:1], 4, axis=0))
-    assert not descend_nexttoken(ds[0], n_steps=0).final.any()
+    assert not descend(ds[0], n_steps=0).final.any()
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_starts():
             "'head' argument must be one head for all datasets or a list of 1, one for each; got 2",
         ),
         ({"loss": LogLoss}, "'loss' argument must be"),
-        ({"step": 0.1}, "'step' argument must be"),
+        ({"optimizer": 0.1}, "'optimizer' argument must be"),
         ({"n_steps": -1}, "'n_steps' argument must be a whole number of at least 0"),
         ({"record": 3}, "'record' argument must be an ml.Record or None"),
         (
@@ -219,34 +220,27 @@ def test_starts():
 def test_unusable_arguments_are_named(change, message):
     arguments = {"ds": mixed()[0], **change}
     with pytest.raises(InputError, match=message):
-        descend_nexttoken(arguments.pop("ds"), **{"n_steps": 5, **arguments})
+        descend(arguments.pop("ds"), **{"n_steps": 5, **arguments})
 
 
-def test_widths_must_agree_and_p_has_no_w():
+def test_widths_must_agree():
     with pytest.raises(InputError, match="datasets of one width d_model; got 7 at index 0 and 4 at index 1"):
-        descend_nexttoken([mixed()[0], mixed(d=4)[0]])
-    from marginlens.data import sphere_tokens
-
-    data, v = sphere_tokens(1, 2, 3, 4, 0)
-    with pytest.raises(InputError, match="one that keeps 'p', the iterate of this descent; got one that keeps 'W'"):
-        descend(data, v, n_steps=3, record=Record(keep="W"))
+        descend([mixed()[0], mixed(d=4)[0]])
 
 
 def test_heads_may_be_one_for_all_or_one_each():
     twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
     C = np.random.default_rng(0).normal(size=(4, 5))
     options = {"loss": CrossEntropy(), "n_steps": 20}
-    finals = [
-        descend_nexttoken(twins, head=head, **options).final for head in (C, C.tolist(), [C, C], np.stack([C, C]))
-    ]
+    finals = [descend(twins, head=head, **options).final for head in (C, C.tolist(), [C, C], np.stack([C, C]))]
     assert all(np.array_equal(one, finals[0]) for one in finals)
-    mixture = descend_nexttoken(twins, head=[None, C], **options).final
+    mixture = descend(twins, head=[None, C], **options).final
     assert np.array_equal(mixture[1], finals[0][1])
-    assert np.array_equal(mixture[0], descend_nexttoken(twins[0], **options).final)
+    assert np.array_equal(mixture[0], descend(twins[0], **options).final)
     assert not np.allclose(mixture[0], finals[0][0], rtol=0, atol=1e-3)
 
 
 def test_reprs_are_one_line():
     batch = SequenceBatch.of(tuple(mixed()))
     assert repr(batch).startswith("SequenceBatch(4 datasets, ")
-    assert "\n" not in repr(descend_nexttoken(mixed(), n_steps=1))
+    assert "\n" not in repr(descend(mixed(), n_steps=1))

@@ -110,7 +110,7 @@ def test_gradient_is_exact_at_any_norm(loss, size):
             H = identity_scores(4) if C is None else scores_of(as_head(ds, C).table)
             found = nexttoken_gradient(ds, W, head=C, loss=loss)
             direction, log_norm = decimal_gradient(ds, W, H, type(loss).__name__)
-            assert np.abs(found.matrix / np.linalg.norm(found.matrix) - direction).max() < HIGH_PRECISION
+            assert np.abs(found.array / np.linalg.norm(found.array) - direction).max() < HIGH_PRECISION
             assert found.log_norm == pytest.approx(log_norm, rel=1e-13, abs=1e-10 * max(1.0, size / 100))
             smallest = min(smallest, log_norm)
     assert size < 1e5 or smallest < -745  # the test means what it says
@@ -190,7 +190,7 @@ def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
 def test_a_sequence_of_one_token_pulls_nothing():
     ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
     for loss in LOSSES + OWN:
-        assert not nexttoken_gradient(ds, np.eye(3), loss=loss).matrix.any()
+        assert not nexttoken_gradient(ds, np.eye(3), loss=loss).array.any()
     assert nexttoken_risk(ds, np.eye(3)) == 0.0
     assert nexttoken_excess(ds, np.eye(3)).sign == 0.0
 
@@ -211,7 +211,7 @@ def test_an_offset_of_all_embeddings_costs_no_digits():
     W = 2.0**-40 * np.random.default_rng(3).normal(size=(7, 7))
     found = nexttoken_gradient(moved, W)
     direction, _ = decimal_gradient(moved, W, identity_scores(5), "LogLoss")
-    assert np.abs(found.matrix / np.linalg.norm(found.matrix) - direction).max() < HIGH_PRECISION
+    assert np.abs(found.array / np.linalg.norm(found.array) - direction).max() < HIGH_PRECISION
 
 
 # ---- heads
@@ -228,7 +228,7 @@ def test_the_dual_basis_is_the_identity_head():
     assert not check_head(ds, C + 1e-9).assumption_4
     assert np.array_equal(as_head(ds, None).scores(np.array([1, 1]), np.array([1, 2])), [1.0, 0.0])
     W = rng.normal(size=(6, 6))
-    assert np.array_equal(nexttoken_gradient(ds, W, head=C).matrix, nexttoken_gradient(ds, W).matrix)
+    assert np.array_equal(nexttoken_gradient(ds, W, head=C).array, nexttoken_gradient(ds, W).array)
 
 
 @pytest.mark.parametrize(("roundings", "kept"), [(4, False), (64, True)])
@@ -279,19 +279,19 @@ def test_wrong_heads_and_losses_are_named():
 
 def test_a_nonpositive_output_has_no_log_loss():
     ds = SequenceDataset([[0, 1]], [0], np.eye(2))
-    assert np.isnan(nexttoken_gradient(ds, np.zeros((2, 2)), head=-np.eye(2)).matrix).all()
+    assert np.isnan(nexttoken_gradient(ds, np.zeros((2, 2)), head=-np.eye(2)).array).all()
     assert nexttoken_risk(ds, np.zeros((2, 2)), head=-np.eye(2)) == np.inf
     with_one_token = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
     for loss in (LogLoss(), OwnLog()):
         found = nexttoken_gradient(with_one_token, np.zeros((2, 2)), head=np.diag([1.0, -1.0]), loss=loss)
-        assert np.isnan(found.matrix).all()
+        assert np.isnan(found.array).all()
 
 
 def test_a_scaled_matrix_says_how_small_it_is():
     found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], np.eye(2)), 2000.0 * np.array([[0.0, 1.0], [0.0, 0.0]]))
     assert found.log_norm == pytest.approx(-2000.0 + 0.5 * np.log(2.0))
     assert not found.value().any()
-    assert repr(found) == "ScaledMatrix(shape=(2, 2), log_norm=-2000)"
+    assert repr(found) == "LogScaled(shape=(2, 2), log_norm=-1999.653)"
     for scale in (1e-150, 1e150):
         found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], scale * np.eye(2)), np.zeros((2, 2)))
         assert found.log_norm == pytest.approx(2.0 * np.log(scale) - 0.5 * np.log(2.0))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens import ConstantStep, theory
+from marginlens import GD, theory
 from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.papers import implementations
 
@@ -28,7 +28,7 @@ def results():
     yield theory.dominance(data, v, [1.0, 0.0], [1.0, -0.1])
     yield theory.dominance(batch, heads, q, q)
     yield theory.check_assumption_a(data, v)
-    yield theory.check_step(data, v, ConstantStep(0.1))
+    yield theory.check_step(data, v, GD(0.1))
     yield theory.smoothness(data, v)
     yield theory.smoothness(batch, heads)
     yield cone
@@ -52,7 +52,7 @@ def test_a_result_is_frozen_and_prints_on_one_line(result):
 
 
 def test_everything_exported_exists_and_every_function_names_its_statement():
-    named = {one.name for one in implementations() if one.module.startswith("marginlens.theory")}
+    named = {one.name for one in implementations() if one.module.startswith(("marginlens.theory", "marginlens.risk"))}
     for name in theory.__all__:
         thing = getattr(theory, name)
         assert thing.__doc__
@@ -65,6 +65,8 @@ def test_every_statement_of_the_theory_has_a_test():
     for path in [*TESTS.glob("theory/test_*.py"), *TESTS.glob("unit/test_*.py"), *TESTS.glob("contract/test_*.py")]:
         for labels in re.findall(r"mark\.statement\(([^\n]*)\)", path.read_text(encoding="utf-8")):
             marked |= set(re.findall(r'"([^"]+)"', labels))
-    cited = {one.citation for one in implementations() if one.module.startswith("marginlens.theory")}
+    cited = {
+        one.citation for one in implementations() if one.module.startswith(("marginlens.theory", "marginlens.risk"))
+    }
     assert len(cited) > 25
     assert cited <= marked

@@ -5,9 +5,11 @@ import pytest
 
 from marginlens import plotting
 from marginlens.data import figure_1b, sphere_tokens
-from marginlens.dynamics import NormalizedStep, descend, risk, risk_gradient
+from marginlens.dynamics import descend
 from marginlens.experiments import x_b, x_o
 from marginlens.losses.margin import Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk, risk_gradient
 from marginlens.theory import locally_optimal_directions
 from tolerances import ROUNDING
 
@@ -16,7 +18,7 @@ from tolerances import ROUNDING
 def trapped():
     """The claim's random problem, its head, and where a run from the middle of its finite basin ends."""
     data, v = x_b.random_problem(x_b.SEED)
-    return data, v, descend(data, v, step=NormalizedStep(x_b.STEP), n_steps=2000, start=[-3.0, -1.0]).final
+    return data, v, descend(data, v, optimizer=NormalizedGD(x_b.STEP), n_steps=2000, start=[-3.0, -1.0]).final
 
 
 def test_the_search_stops_at_a_problem_with_all_kinds_of_limits():
@@ -34,7 +36,7 @@ def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
     turn = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, 20_000)  # between the points at which it was evaluated
     circle = end + radius * np.stack([np.cos(turn), np.sin(turn)], axis=-1)
     assert np.min(risk(data.repeat(len(circle)), v, circle)) > height > risk(data, v, end)
-    assert np.linalg.norm(descend(data, v, step=NormalizedStep(0.01), n_steps=5000, start=end).final - end) < radius
+    assert np.linalg.norm(descend(data, v, optimizer=NormalizedGD(0.01), n_steps=5000, start=end).final - end) < radius
 
 
 def test_no_fence_stands_where_a_run_goes_to_infinity(trapped):
@@ -56,9 +58,9 @@ def test_starts_that_went_nowhere_are_not_accounted_for():
     data, v = figure_1b()
     starts = x_b._square(6, 4.0).reshape(-1, 2)
     optima = locally_optimal_directions(data, v)
-    step = NormalizedStep(x_b.STEP)
+    step = NormalizedGD(x_b.STEP)
     ends = [
-        x_b._ends(data, v, optima, descend(data.repeat(36), v, step=step, n_steps=n_steps, start=starts))
+        x_b._ends(data, v, optima, descend(data.repeat(36), v, optimizer=step, n_steps=n_steps, start=starts))
         for n_steps in (0, 2000)
     ]
     assert np.mean(ends[0] < 0) > 0.8
@@ -77,7 +79,7 @@ def test_the_disc_keeps_directions_and_the_order_of_norms():
 
 def test_shares_read_off_add_up_to_one_and_the_clock_rises():
     problems = sphere_tokens(8, 3, 4, 10, 3)
-    run = x_o._held_against_the_law(problems, Logistic(), NormalizedStep(0.5), [100, 300, 1000])
+    run = x_o._held_against_the_law(problems, Logistic(), NormalizedGD(0.5), [100, 300, 1000])
     shares = np.where(run["carrying"][:, None], run["read_off"], 0.0).sum(axis=-1)
     np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING)
     assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)

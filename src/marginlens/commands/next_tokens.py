@@ -18,7 +18,7 @@ from marginlens.data.sequence_files import SequenceProblem, read_sequence_proble
 from marginlens.data.sequences import SequenceDataset, reject_unrealizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
-from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Trajectory
+from marginlens.dynamics import DescentStatus, Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.graphs import is_acyclic
 from marginlens.nexttoken import (
@@ -29,11 +29,11 @@ from marginlens.nexttoken import (
     NextTokenLoss,
     SquaredLoss,
     SquaredProbability,
-    descend_nexttoken,
     limit_risk,
     nexttoken_risk,
     nexttoken_smoothness,
 )
+from marginlens.optimizers import GD, NormalizedGD
 from marginlens.report.terminal import Bars, console, facts_table
 from marginlens.svm import Status
 from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
@@ -146,7 +146,7 @@ class Choices:
     """How to train, as objects."""
 
     n_steps: int
-    step: ConstantStep | NormalizedStep
+    step: GD | NormalizedGD
     loss_name: str
     start: FloatArray
 
@@ -159,7 +159,7 @@ class Choices:
         """The choices as plain values."""
         return {
             "steps": self.n_steps,
-            "step": "normalised" if isinstance(self.step, NormalizedStep) else "constant",
+            "step": "normalised" if isinstance(self.step, NormalizedGD) else "constant",
             "step_size": self.step.size,
             "loss": self.loss_name,
             "start": self.start if self.start.any() else "zero",
@@ -167,7 +167,7 @@ class Choices:
 
     def __str__(self) -> str:
         begin = "the given W" if self.start.any() else "zero"
-        normalised = isinstance(self.step, NormalizedStep)
+        normalised = isinstance(self.step, NormalizedGD)
         kind = "normalised steps of length" if normalised else "steps of plain gradient descent, η ="
         return f"{self.n_steps:,} {kind} {self.step.size:.4g}, {self.loss_name} loss, from {begin}"
 
@@ -189,7 +189,7 @@ def chosen(data: SequenceDataset, words: tuple[int | None, float | None, bool, s
         if len(numbers) != begin.size:
             raise reject("start", f"the {begin.size} entries of W for sequences, row by row", f"{len(numbers)} numbers")
         begin = data.weights(numbers.reshape(begin.shape), "start")
-    rule = ConstantStep if constant else NormalizedStep
+    rule = GD if constant else NormalizedGD
     return Choices(n_steps, rule(STEP_SIZE if size is None else size), name, begin)
 
 
@@ -205,8 +205,8 @@ def trained(file: Path, choices: Choices, problem: SequenceProblem) -> dict[str,
             bar.advance(done - before)
             before = done
 
-        options: dict[str, Any] = {"head": head, "loss": choices.loss, "step": choices.step}
-        run = descend_nexttoken(data, n_steps=choices.n_steps, start=choices.start, progress=progress, **options)
+        options: dict[str, Any] = {"head": head, "loss": choices.loss, "optimizer": choices.step}
+        run = descend(data, n_steps=choices.n_steps, start=choices.start, progress=progress, **options)
         bars.bar("Predicting")
         prediction = predict_nexttoken_limit(data, **options)
     row = _row(file, problem, prediction)
@@ -286,7 +286,7 @@ def show_trained(row: dict[str, Any], choices: Choices) -> None:
     else:
         out.print("There is no W^mm, W^cyc or automaton to compare with.", markup=False)
     out.print(row["prediction"]["why"], markup=False, style="bold")
-    if isinstance(choices.step, NormalizedStep) and _only_steps_are_missing(row):
+    if isinstance(choices.step, NormalizedGD) and _only_steps_are_missing(row):
         out.print(
             "With --constant the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly.",
             markup=False,

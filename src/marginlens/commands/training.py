@@ -12,9 +12,10 @@ from marginlens.commands.options import coordinates, loss_named
 from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
-from marginlens.dynamics import ConstantStep, DescentStatus, NormalizedStep, Record, Trajectory, descend
+from marginlens.dynamics import DescentStatus, Record, Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Loss
+from marginlens.optimizers import GD, NormalizedGD
 from marginlens.plotting import steps_to_keep
 from marginlens.report.terminal import Bars, console
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
@@ -25,7 +26,7 @@ class Choices:
     """How to train, as objects."""
 
     n_steps: int
-    step: ConstantStep | NormalizedStep
+    step: GD | NormalizedGD
     loss: Loss
     start: FloatArray
 
@@ -33,7 +34,7 @@ class Choices:
         """The choices as plain values."""
         return {
             "steps": self.n_steps,
-            "step": "normalised" if isinstance(self.step, NormalizedStep) else "constant",
+            "step": "normalised" if isinstance(self.step, NormalizedGD) else "constant",
             "step_size": self.step.size,
             "loss": type(self.loss).__name__.lower(),
             "start": self.start,
@@ -58,7 +59,7 @@ def chosen(data: TokenDataset, v: FloatArray, words: tuple[int, float | None, bo
         if largest == 0.0:
             raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else 1.0
-    rule = ConstantStep if constant else NormalizedStep
+    rule = GD if constant else NormalizedGD
     return Choices(n_steps, rule(1.0 if size is None else size), loss, begin)
 
 
@@ -80,13 +81,13 @@ def descended(
             batch,
             v,
             loss=choices.loss,
-            step=choices.step,
+            optimizer=choices.step,
             n_steps=choices.n_steps,
             start=choices.start,
             record=Record(steps_to_keep(choices.n_steps)) if keep_path else None,
             progress=progress,
         )
-    return run, run.saved["p"] if keep_path else None
+    return run, run.saved["x"] if keep_path else None
 
 
 def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajectory) -> list[dict[str, Any]]:
@@ -133,7 +134,9 @@ def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[
         bar = bars.bar("Predicting")
         bar.expect(len(batch))
         for j in range(len(batch)):
-            one = predict_limit(batch[j], head[j], loss=choices.loss, start=choices.start, step=choices.step, limit=1)
+            one = predict_limit(
+                batch[j], head[j], loss=choices.loss, start=choices.start, optimizer=choices.step, limit=1
+            )
             found.append(one)
             bar.advance()
     return found
@@ -149,7 +152,7 @@ class Cosines(NamedTuple):
 
 def _advice(choices: Choices, prediction: LimitPrediction) -> str:
     """What to change in the command for a limit that is certain, or nothing."""
-    if prediction.observed is None or not isinstance(choices.step, NormalizedStep):
+    if prediction.observed is None or not isinstance(choices.step, NormalizedGD):
         return ""
     return "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
 

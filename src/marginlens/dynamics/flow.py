@@ -10,14 +10,15 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import length
+from marginlens.dynamics.descend import trajectory_of
 from marginlens.dynamics.flow_field import SteepestDescent
-from marginlens.dynamics.kernels.attention_descent import RAN_ALL, STATIONARY, TIED
-from marginlens.dynamics.steps import Record, steps_to_save
-from marginlens.dynamics.trajectory import Run, Trajectory, finish
+from marginlens.dynamics.kernels.endings import RAN_ALL, STATIONARY, TIED
+from marginlens.dynamics.record import Record, check_record, steps_to_save
+from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import array_of_any, positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.risk.softmax import logits
+from marginlens.risk.attention import AttentionRisk
 
 _OVERSHOOT = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
 _AT = 1e-12  # relative distance at which an arc length counts as reached
@@ -84,13 +85,9 @@ def gradient_flow(
     if accuracy > _COARSEST:
         raise reject("tolerance", f"at most {_COARSEST:g}", accuracy)
     stops = _Stops(record, limits[0])
-    if record is not None and "excess_risk" in record.keep and callable(v):
-        raise reject(
-            "record", "without 'excess_risk' for a nonlinear head, whose selected risk is not linear in s", "it"
-        )
-    batch = as_dataset(data).as_batch()
-    first = np.zeros((len(batch), data.d_key)) if start is None else np.array(data.point(start, "start"))
-    first = first.reshape(len(batch), data.d_key)
+    risk = AttentionRisk(as_dataset(data), v, loss)
+    check_record(record, risk)
+    batch, first = data.as_batch(), risk.start(start)
     heads = [v] * len(batch) if callable(v) else list(batch.head(v))
     with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
         curves = [
@@ -100,9 +97,7 @@ def gradient_flow(
     steps = stops.reached(max(len(curve.kept) for curve in curves))
     points = np.stack([curve.at(len(steps)) for curve in curves])
     reason, taken = (np.array(one) for one in zip(*((c.reason, c.taken) for c in curves), strict=True))
-    run = Run(points, reason, taken, logits(batch, points[:, -1]))
-    trajectory = finish(batch, run, record, steps, (v, loss))
-    return trajectory if data.is_batch else trajectory[0]
+    return trajectory_of(risk, points, (reason, taken), steps, record)
 
 
 def _limits(until: Any) -> tuple[float, float]:

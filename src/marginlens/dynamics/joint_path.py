@@ -12,14 +12,15 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import unit
+from marginlens.directions import length, unit
 from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
-from marginlens.dynamics.joint import attention_output, descend_joint
+from marginlens.dynamics.descend import descend
 from marginlens.dynamics.landscape import Landscape
-from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic
+from marginlens.optimizers import Blockwise, NormalizedGD
 from marginlens.papers import implements
+from marginlens.risk.joint import JointRisk, attention_output
 from marginlens.risk.softmax import attend, centred_keys, logits, probabilities
 from marginlens.svm import Status, att_svm, label_svm
 
@@ -229,8 +230,10 @@ def _descended(data: TokenDataset, restarts: int, rng: np.random.Generator) -> P
     p[: len(chosen)] = _LEAN * np.nan_to_num(unit(np.sum(data.K[each, chosen], axis=-2)))
     for k, rows in enumerate(data.y[:, None] * data.X[each, chosen]):
         v[k] = best_head(rows, _LEAN, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
-    run = descend_joint(data.repeat(restarts), step=NormalizedStep(0.1), n_steps=400, start=(v, p))
-    pairs = [(unit(run.v[j]), unit(run.p[j])) for j in range(restarts) if np.all(run.norms[j] > 0.0)]
+    run = descend(JointRisk(data.repeat(restarts)), optimizer=Blockwise(NormalizedGD(0.1)), n_steps=400, start=(v, p))
+    last = run.split()
+    moved = (length(last.v) > 0.0) & (length(last.p) > 0.0)
+    pairs = [(unit(last.v[j]), unit(last.p[j])) for j in np.flatnonzero(moved)]
     if not pairs:
         pairs = [(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
     orders = [sorted(pairs, key=lambda pair: _log_risk(data, (far * pair[0], far * pair[1]))) for far in (_LEAN, _FAR)]

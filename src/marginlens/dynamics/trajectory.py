@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data import TokenDataset
-from marginlens.directions import length
-from marginlens.dynamics.steps import Record
+from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
-from marginlens.losses.margin import Loss
-from marginlens.risk.attention import ExcessRisk, excess_risk, risk
-from marginlens.risk.softmax import probabilities, softmax
 from marginlens.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
@@ -35,46 +29,44 @@ class DescentStatus(Enum):
 ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_FINITE, DescentStatus.TIED)
 
 
-@dataclass(frozen=True)
-class Saved(Mapping[str, Any]):
-    """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["p"]` (…, n_saved, d_key), and so on.
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """A finished descent or flow.
 
-    Where a matrix is trained, its iterates are `saved["W"]`, (…, n_saved, d, d).
-    `steps` lists the steps. A run that ended early repeats its last iterate from then on.
+    Attributes:
+        final: the last iterate, (…, *risk.shape): p, W, the factors of W, or v followed by p. `x` is another name for it.
+        attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token; None for a risk that has none.
+        selected: the token with the largest attention in each input, (…, n_inputs). norm: ‖final‖, (…).
+        status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
+        saved: what `record` asked to keep. risk: what was trained. continuation: what `resume` goes on from.
+
+    There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
     """
 
-    steps: IntArray
-    kept: Mapping[str, Any] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.kept:
-            names = ", ".join(self.kept) or "nothing"
-            raise KeyError(f"{name!r} was not kept (kept: {names}); ask for it with record=ml.Record(keep=...)")
-        return self.kept[name]
-
-    def __iter__(self) -> Any:
-        return iter(self.kept)
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def __repr__(self) -> str:
-        return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
-
-
-class DescentOutcome:
-    """What the outcomes of all descents share: runs of a batch are counted and picked, and a run can go on.
-
-    A subclass is a frozen dataclass whose fields, apart from `saved` and `continuation`, have the batch axis first.
-    """
-
+    final: FloatArray
+    attention: Any
+    selected: IntArray
+    norm: FloatArray
     status: Any
+    steps_taken: IntArray
     saved: Saved
-    continuation: Any
-    _resumable: ClassVar[str]  # which functions return what can go on
-    _last: ClassVar[str]  # where to start anew
+    risk: Any = field(default=None, repr=False)
+    continuation: Any = field(default=None, repr=False)
 
-    def resume(self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None) -> Self:
+    @property
+    def x(self) -> FloatArray:
+        """The last iterate."""
+        return self.final
+
+    def split(self) -> Any:
+        """The parts of the last iterate by name: v and p of a joint descent, Q and K of one on factors."""
+        if not hasattr(self.risk, "split"):
+            raise reject("risk", "one whose points have parts, such as JointRisk", type(self.risk).__name__)
+        return self.risk.split(self.final)
+
+    def resume(
+        self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
+    ) -> Trajectory:
         """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
 
         Args:
@@ -83,11 +75,12 @@ class DescentOutcome:
         """
         if self.continuation is None:
             raise InputError(
-                f"This run cannot go on: only what {self._resumable} can, as a whole. Start anew at {self._last}."
+                "This run cannot go on: only what descend returns can, as a whole. Start anew at run.final."
             )
         more = whole_number(n_steps, "n_steps", at_least=0)
         as_progress(progress)
-        return self.continuation.resume(more, record, progress)
+        resumed: Trajectory = self.continuation.resume(more, record, progress)
+        return resumed
 
     @property
     def is_batch(self) -> bool:
@@ -97,44 +90,19 @@ class DescentOutcome:
     def __len__(self) -> int:
         return len(self.status) if self.is_batch else 1
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Any) -> Trajectory:
         """One run without the batch axis for a whole number; a batch for a slice, a mask (batch,) or a list. Neither can be resumed."""
         places = batch_index(index, len(self), "runs")
         if not self.is_batch:
             if isinstance(places, int):
                 return self
             raise reject("index", "0 for a single run, which has no batch axis", repr(index))
-        taken = {name: value[places] for name, value in vars(self).items() if name not in ("saved", "continuation")}
+        per_run = ("final", "attention", "selected", "norm", "status", "steps_taken")
+        taken: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value[places] for name in per_run
+        }
         kept = {name: _at(value, places) for name, value in self.saved.items()}
-        outcome: Any = type(self)  # a dataclass with these fields
-        return outcome(**taken, saved=Saved(self.saved.steps, kept))
-
-
-@dataclass(frozen=True, eq=False)
-class Trajectory(DescentOutcome):
-    """A finished descent.
-
-    Attributes:
-        final: the last iterate p, shape (…, d_key); for descent on a matrix, W of shape (…, d_query, d_model).
-        attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token.
-        selected: its argmax per input, (…, n_inputs). norm: ‖final‖, (…).
-        status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
-        saved: what `record` asked to keep. continuation: what `resume` goes on from.
-
-    There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
-    """
-
-    final: FloatArray
-    attention: FloatArray
-    selected: IntArray
-    norm: FloatArray
-    status: Any
-    steps_taken: IntArray
-    saved: Saved
-    continuation: Any = field(default=None, repr=False)
-
-    _resumable = "descend and descend_nexttoken return"
-    _last = "run.final"
+        return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=self.risk)
 
     def deviation_from(self, law: Any) -> Any:
         """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".
@@ -156,64 +124,5 @@ class Trajectory(DescentOutcome):
         return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
 
 
-@dataclass(frozen=True)
-class Run:
-    """The bare outcome of a batch of descents, from whichever loop.
-
-    Attributes:
-        points: (batch, n_saved + 1, d_key), the final iterate last. reason, taken: (batch,) how each run ended and after how many steps.
-        logits: (batch, n_inputs, n_tokens) at the end.
-    """
-
-    points: FloatArray
-    reason: IntArray
-    taken: IntArray
-    logits: FloatArray
-
-
-def finish(data: TokenDataset, run: Run, record: Record | None, steps: IntArray, scoring: Any) -> Trajectory:
-    """The trajectory of a batch of descents; `steps` are the saved ones and `scoring` is (v, loss) for the kept risks."""
-    final = run.points[:, -1]
-    attention = probabilities(run.logits, data.mask)
-    return Trajectory(
-        final=final,
-        attention=attention,
-        selected=np.argmax(attention, axis=-1),
-        norm=length(final),
-        status=np.array(ENDINGS, dtype=object)[run.reason],
-        steps_taken=run.taken,
-        saved=Saved(steps, _kept(data, run.points[:, :-1], record, scoring)),
-    )
-
-
 def _at(value: Any, places: Any) -> Any:
     return type(value)(value.sign[places], value.log[places]) if hasattr(value, "sign") else value[places]
-
-
-def _kept(data: TokenDataset, points: FloatArray, record: Record | None, scoring: tuple[Any, Loss]) -> dict[str, Any]:
-    """Every asked-for quantity at every saved iterate, (batch, n_saved, …)."""
-    if record is None:
-        return {}
-    v, loss = scoring
-    kept: dict[str, Any] = {}
-    shape = points.shape[:2]
-    for name in record.keep:
-        if name == "p":
-            kept[name] = points
-        elif name == "norm":
-            kept[name] = length(points)
-        elif name == "attention":
-            kept[name] = _stack([softmax(data, points[:, k]) for k in range(shape[1])], (*shape, *data.mask.shape[1:]))
-        elif name == "selected":
-            chosen = [np.argmax(softmax(data, points[:, k]), axis=-1) for k in range(shape[1])]
-            kept[name] = _stack(chosen, (*shape, data.n_inputs)).astype(np.int64)
-        elif name == "risk":
-            kept[name] = _stack([risk(data, v, points[:, k], loss) for k in range(shape[1])], shape)
-        else:
-            parts = [excess_risk(data, v, points[:, k], loss) for k in range(shape[1])]
-            kept[name] = ExcessRisk(_stack([e.sign for e in parts], shape), _stack([e.log for e in parts], shape))
-    return kept
-
-
-def _stack(parts: list[Any], shape: tuple[int, ...]) -> Any:
-    return np.stack(parts, axis=1) if parts else np.empty(shape)

@@ -10,8 +10,8 @@ import numpy as np
 from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import as_labelled
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
-from marginlens.dynamics.steps import Record
-from marginlens.dynamics.trajectory import Saved, Trajectory
+from marginlens.dynamics.record import Record, Saved
+from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.parameters import Parameters, as_parameters
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
@@ -52,6 +52,6 @@ def embedding_flow(
     tokens, head = embedding_tokens(narrow, data), coordinates[:, -1]
     run = gradient_flow(tokens, head, start=start, until=until, record=record, tolerance=tolerance)
     kept = dict(run.saved)
-    if "p" in kept:
-        kept["p"] = p + (kept["p"] - start) @ basis.T
+    if "x" in kept:
+        kept["x"] = p + (kept["x"] - start) @ basis.T
     return replace(run, final=p + basis @ (run.final - start), saved=Saved(run.saved.steps, kept))

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import figure_1a
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 
 ID = "A-F1a"
@@ -49,9 +50,9 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     best = token_optimality(data, v, data.optimal(v))
     start = np.array([(0.0, y) for y in HEIGHTS])
     record = Record(plotting.steps_to_keep(n_steps, dense=1000))
-    run = descend(data.repeat(len(start)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=start, record=record)
+    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record)
     progress.advance()
-    steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
+    steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
     norm = np.linalg.norm(points, axis=-1)
     corr = 1.0 - plotting.misalignment(points, best.direction)
     corr[norm == 0.0] = -1.0  # the start at 0 has no direction yet

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
-from marginlens.dynamics import NormalizedStep, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
+from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 
 ID = "A-F1b"
@@ -56,7 +57,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     directions = np.stack([best.direction, local.direction])
     start = np.array([(0.0, y) for y in HEIGHTS])
     record = Record(plotting.steps_to_keep(n_steps, dense=1000))
-    run = descend(data.repeat(len(start)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=start, record=record)
+    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record)
     progress.advance()
     reaches_local = _basins(data, v, n_grid, grid_steps)
     progress.advance()
@@ -64,7 +65,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     iterates = textbook_iterates(data.repeat(2), v, start[4:], STEP, rounded_steps, np.float32)
     rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
     progress.advance()
-    steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
+    steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
     gaps = np.stack([plotting.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
     limit = np.array([0, 0, 0, 0, 1, 1])
     nearer = np.argmin(gaps, axis=0)
@@ -121,7 +122,7 @@ def _basins(data: TokenDataset, v: FloatArray, n_grid: int, n_steps: int) -> Any
     """For a square grid of starts over the window, [row, column]: 1 where descent selects token 1, 0 where it selects token 0."""
     x, y = (np.linspace(low, high, n_grid) for low, high in WINDOW)
     start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    run = descend(data.repeat(len(start)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=start)
+    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start)
     return (run.selected[:, 0] == 1).astype(float).reshape(n_grid, n_grid)
 
 

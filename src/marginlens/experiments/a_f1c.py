@@ -10,8 +10,9 @@ from scipy.optimize import minimize_scalar
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 
 ID = "A-F1c"
@@ -48,9 +49,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     data, v = figure_1c()
     best = token_optimality(data, v, data.optimal(v))
     record = Record(plotting.steps_to_keep(n_steps, dense=1000))
-    run = descend(data.repeat(len(STARTS)), v, step=NormalizedStep(STEP), n_steps=n_steps, start=STARTS, record=record)
+    run = descend(
+        data.repeat(len(STARTS)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
+    )
     progress.advance()
-    steps, points = run.saved.steps, run.saved["p"]  # (n_kept,), (n_starts, n_kept, 2)
+    steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
     gap = plotting.misalignment(points, best.direction)
     solution = best.solution.x
     tight = np.argwhere(best.neighbours)

@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
 from marginlens.directions import correlation, unit
-from marginlens.dynamics import NormalizedStep, Record, descend, risk_gradient
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk_gradient
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone
 
 ID = "A-F2"
@@ -59,7 +61,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         rng = np.random.default_rng([SEED, j])
         data, v, cone = _problem(rng)
         points = cone.sample(starts, rng)
-        slopes.append(-risk_gradient(data.repeat(starts), v, points).vector @ unit(cone.p))
+        slopes.append(-risk_gradient(data.repeat(starts), v, points).array @ unit(cone.p))
         at_radius.append(_follow(data, v, cone, cone.mu, points))
         at_proven.append(_follow(data, v, cone, cone.mu, cone.sample(starts, rng, cone.proven_radius)))
         before.append(_misalignment(points, cone))
@@ -148,9 +150,9 @@ def _follow(data: TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any)
 
     def walk(fineness: float) -> None:
         nonlocal iterate, stays, same
-        step = NormalizedStep(float(np.min(np.linalg.norm(iterate, axis=-1))) * width / fineness)
-        run = descend(many, v, step=step, n_steps=stride, start=iterate, record=Record(stride // 10))
-        stays = stays & np.all(in_cone(run.saved["p"], cone.p, mu), axis=-1)
+        step = NormalizedGD(float(np.min(np.linalg.norm(iterate, axis=-1))) * width / fineness)
+        run = descend(many, v, optimizer=step, n_steps=stride, start=iterate, record=Record(stride // 10))
+        stays = stays & np.all(in_cone(run.saved["x"], cone.p, mu), axis=-1)
         iterate, same = run.final, np.all(run.selected == cone.optimality.selected, axis=-1)
 
     for _ in range(LEGS):
@@ -192,8 +194,8 @@ def _planar() -> dict[str, Any]:
     border = np.arccos(1 - cone.mu)
     angles = np.concatenate([angles, [-border, border]]) + np.arctan2(cone.p[1], cone.p[0])
     points = cone.radius * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    step = NormalizedStep(cone.radius / 40)
-    run = descend(data.repeat(len(points)), v, step=step, n_steps=150, start=points, record=Record(1))
+    step = NormalizedGD(cone.radius / 40)
+    run = descend(data.repeat(len(points)), v, optimizer=step, n_steps=150, start=points, record=Record(1))
     return {
         "keys": np.array(keys[0]),
         "scores": np.array(scores[0]),
@@ -202,7 +204,7 @@ def _planar() -> dict[str, Any]:
         "radius": cone.radius,
         "directions": other.directions,
         "is_global": other.is_global,
-        "paths": run.saved["p"],
+        "paths": run.saved["x"],
     }
 
 

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_3a, figure_3b
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, descend_joint, joint_path
+from marginlens.dynamics import Record, descend, joint_path
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import Blockwise, NormalizedGD
+from marginlens.risk import JointRisk
 from marginlens.svm import relaxed_svm
 from marginlens.theory import predict_limit
 
@@ -161,9 +163,11 @@ def _note(numbers: dict[str, float]) -> str:
 def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, Any]:
     """The prediction for one dataset, and the run with what the figures need of it."""
     prediction = predict_limit(data)
-    record = Record(plotting.steps_to_keep(n_steps, dense=1000), keep=("attention",))
-    run = descend_joint(data, step=NormalizedStep(STEP), n_steps=n_steps, start=START, record=record)
+    record = Record(plotting.steps_to_keep(n_steps, dense=1000), keep=("x", "attention", "margin"))
+    risk = JointRisk(data)
+    run = descend(risk, optimizer=Blockwise(NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
     progress.advance()
+    iterates = risk.split(run.saved["x"])
     best = run.saved["attention"][:, np.arange(data.n_inputs), prediction.selected]
     return {
         "data": data,
@@ -175,8 +179,8 @@ def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, An
         "p_relax": prediction.p_relax.x,
         "v_mm": prediction.v_direction,
         "steps": run.saved.steps,
-        "p": run.saved["p"],
-        "v": run.saved["v"],
+        "p": iterates.p,
+        "v": iterates.v,
         "largest": run.saved["attention"].max(axis=-1).mean(axis=-1),
         "optimal": best.mean(axis=-1),
         "logistic": (1.0 / (1.0 + np.exp(-run.saved["margin"]))).mean(axis=-1),

@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c
-from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend, softmax
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
+from marginlens.optimizers import GD, NormalizedGD
+from marginlens.risk import softmax
 
 ID = "A-F4"
 LABELS = ("A Fig 4",)
@@ -50,10 +52,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     """Run both step rules and the rounded run for 200 steps, keeping probability and norm at every step."""
     progress.expect(3)
     data, v = figure_1c()
-    record = Record(1, keep=("p",))
+    record = Record(1, keep=("x",))
     paths: dict[str, FloatArray] = {}
-    for name, step in (("ngd", NormalizedStep(0.1)), ("gd", ConstantStep(1.0))):
-        paths[name] = descend(data, v, step=step, n_steps=AT, record=record).saved["p"]
+    for name, step in (("ngd", NormalizedGD(0.1)), ("gd", GD(1.0))):
+        paths[name] = descend(data, v, optimizer=step, n_steps=AT, record=record).saved["x"]
         progress.advance()
     paths["ngd_single_precision"] = np.concatenate(
         list(textbook_iterates(data.as_batch(), v, np.zeros((1, 2)), 0.1, AT, np.float32))

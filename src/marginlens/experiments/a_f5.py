@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import figure_5
-from marginlens.dynamics import NormalizedStep, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Logistic, Loss
+from marginlens.optimizers import NormalizedGD
 from marginlens.svm import att_svm
 
 ID = "A-F5"
@@ -65,8 +66,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         for C in SCORES:
             data, v = figure_5(C)
             directions.append(att_svm(data, data.optimal(v)).direction)
-            run = descend(data, v, loss=loss, step=NormalizedStep(0.1), n_steps=n_steps, record=Record(steps))
-            paths.append(run.saved["p"])
+            run = descend(data, v, loss=loss, optimizer=NormalizedGD(0.1), n_steps=n_steps, record=Record(steps))
+            paths.append(run.saved["x"])
             progress.advance()
         points[name] = np.stack(paths)  # (n_scores, n_kept, 2)
     return _finding(np.array(steps), points, np.array(directions))

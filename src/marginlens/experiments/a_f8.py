@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
-from marginlens.dynamics import ConstantStep, NormalizedStep, Record, Trajectory, descend
+from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import GD, NormalizedGD
 from marginlens.theory import (
     check_assumption_b,
     globally_optimal_direction,
@@ -90,10 +91,10 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     limits = np.stack([best.direction, local.direction])
     runs = data.repeat(len(STARTS))
     record = Record(plotting.steps_to_keep(n_steps))
-    run = descend(runs, v, step=NormalizedStep(0.1), n_steps=n_steps, start=STARTS, record=record)
+    run = descend(runs, v, optimizer=NormalizedGD(0.1), n_steps=n_steps, start=STARTS, record=record)
     progress.advance()
-    step = ConstantStep(smoothness(data, v).largest_step)
-    plain = descend(runs, v, step=step, n_steps=10 * n_steps, start=STARTS)
+    step = GD(smoothness(data, v).largest_step)
+    plain = descend(runs, v, optimizer=step, n_steps=10 * n_steps, start=STARTS)
     progress.advance()
     reaches_local = _basins(data, v, n_grid)
     progress.advance()
@@ -109,7 +110,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     left = _ends(problems, head, not_local, FAR)
     kept = _reaches(left, not_local.direction) & np.all(left.selected == not_local.selected, axis=-1)
     progress.advance()
-    points = run.saved["p"]
+    points = run.saved["x"]
     gap = plotting.misalignment(points, limits[:, None])
     plain_corr = np.asarray(correlation(plain.final, limits))
     numbers = {
@@ -178,7 +179,7 @@ def search(
 def _ends(data: TokenDataset, v: FloatArray, found: Directions, far: float) -> Trajectory:
     """Descent from far out along each direction, 2,000 long: twice the distance of the farthest start."""
     some = TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
-    return descend(some, v, step=NormalizedStep(0.4), n_steps=5000, start=far * found.direction)
+    return descend(some, v, optimizer=NormalizedGD(0.4), n_steps=5000, start=far * found.direction)
 
 
 def _reaches(run: Trajectory, direction: FloatArray) -> Any:
@@ -189,7 +190,7 @@ def _reaches(run: Trajectory, direction: FloatArray) -> Any:
 def _reached(data: TokenDataset, v: FloatArray, found: Directions) -> tuple[Any, FloatArray]:
     """Whether descent from far out along each found direction keeps to it, and by how many logits one input leads the other at first."""
     some = TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
-    run = descend(some, v, step=NormalizedStep(0.1), n_steps=20_000, start=FAR * found.direction)
+    run = descend(some, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=FAR * found.direction)
     margins = np.abs(np.einsum("bid,bd->bi", some.K[:, :, 0] - some.K[:, :, 1], FAR * found.direction))
     return np.asarray(correlation(run.final, found.direction)) >= 0.999, np.ptp(margins, axis=-1)
 
@@ -198,7 +199,7 @@ def _basins(data: TokenDataset, v: FloatArray, n_grid: int) -> FloatArray:
     """For a square grid of starts over the window, [row, column]: 1 where input 2 ends on its lower token, 0 where on its optimal one."""
     x, y = (np.linspace(low, high, n_grid) for low, high in WINDOW)
     start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    run = descend(data.repeat(len(start)), v, step=NormalizedStep(0.1), n_steps=500, start=start)
+    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(0.1), n_steps=500, start=start)
     return (run.selected[:, 1] == 1).astype(float).reshape(n_grid, n_grid)
 
 

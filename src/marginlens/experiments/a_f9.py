@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend, softmax
+from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.experiments.textbook import textbook_iterates
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import softmax
 from marginlens.svm import Status, set_svm
 from marginlens.theory import token_optimality
 
@@ -59,7 +61,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     rows: list[dict[str, Any]] = []
     for k, d in enumerate(WIDTHS):
         data, v = sphere_tokens(trials, 4, 6, d, np.random.default_rng([SEED, k]))
-        rows.append(_classify(data, v, descend(data, v, step=NormalizedStep(1.0), n_steps=1000)))
+        rows.append(_classify(data, v, descend(data, v, optimizer=NormalizedGD(1.0), n_steps=1000)))
         odd = rows[-1].pop("odd")
         rows[-1] |= _continued(data, v, odd) | {"set_corr": _set_correlation(data, v, rows[-1].pop("final"), odd)}
         progress.advance()

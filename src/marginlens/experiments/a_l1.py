@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
-from marginlens.dynamics import ConstantStep, NormalizedStep, descend, descend_matrix, matching_step, matrix_from_vector
+from marginlens.dynamics import descend, matching_optimizer
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.optimizers import GD, NormalizedGD
+from marginlens.risk import AttentionRisk, matrix_from_vector
 
 ID = "A-L1"
 LABELS = ("A Lemma 1", "A Eq. (15b)")
@@ -44,7 +46,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     if find_spec("torch"):
         heads["network head"] = _network(8)
     losses = (Logistic(), Exponential(), Correlation())
-    steps = (ConstantStep(0.5), NormalizedStep(0.1))
+    steps = (GD(0.5), NormalizedGD(0.1))
     settings = [
         (name, loss, step)
         for name in heads
@@ -56,7 +58,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     curves: dict[str, Any] = {}
     compared: list[int] = []
     for name, loss, step in settings:
-        rule = "plain" if isinstance(step, ConstantStep) else "normalised"
+        rule = "plain" if isinstance(step, GD) else "normalised"
         last = 1000 if name == "linear head" or effort is Effort.PAPER else 100
         marks = [mark for mark in CHECKPOINTS if mark <= last]
         found, count = _deviations(data, heads[name], u, (loss, step), start, marks)
@@ -82,12 +84,13 @@ def _deviations(
     p, W = start, matrix_from_vector(start, u)
     gaps, done = [], 0
     for mark in marks:
-        p = descend(data, head, loss=loss, step=step, n_steps=mark - done, start=p).final
-        W = descend_matrix(data, head, u, loss=loss, step=matching_step(step, u), n_steps=mark - done, start=W).final
+        p = descend(data, head, loss=loss, optimizer=step, n_steps=mark - done, start=p).final
+        of_W = AttentionRisk(data, head, loss).as_matrix(u)
+        W = descend(of_W, optimizer=matching_optimizer(step, u), n_steps=mark - done, start=W).final
         gaps.append(np.abs(W - matrix_from_vector(p, u)).max(axis=(1, 2)) / np.abs(W).max(axis=(1, 2)))
         done = mark
     diverged = np.linalg.norm(p, axis=-1) > 0.5 * step.size * done
-    counted = np.ones(len(p), dtype=bool) if isinstance(step, ConstantStep) else diverged
+    counted = np.ones(len(p), dtype=bool) if isinstance(step, GD) else diverged
     return [float(gap[counted].max(initial=0.0)) for gap in gaps], int(counted.sum())
 
 

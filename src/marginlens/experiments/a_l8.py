@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import unit
-from marginlens.dynamics import excess_risk
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.risk import excess_risk
 from marginlens.theory import directional_margin, dominance
 
 ID = "A-L8"

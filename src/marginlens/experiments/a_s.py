@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, gaussian_tokens
-from marginlens.dynamics import ConstantStep, Record, descend, risk, risk_gradient
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.optimizers import GD
+from marginlens.risk import risk, risk_gradient
 from marginlens.theory import smoothness
 
 ID = "A-S"
@@ -103,12 +105,12 @@ def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.G
             one,
             head,
             loss=loss,
-            step=ConstantStep(eta),
+            optimizer=GD(eta),
             n_steps=200,
             start=rng.normal(size=one.d_key),
             record=Record(1),
         )
-        points = run.saved["p"]
+        points = run.saved["x"]
         many = one.repeat(len(points))
         value = risk(many, head, points, loss)
         square = np.sum(risk_gradient(many, head, points, loss).value()[:-1] ** 2, axis=-1)

@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
-from marginlens.dynamics import ConstantStep, Record, descend, excess_risk, risk, risk_gradient
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import GD
+from marginlens.risk import excess_risk, risk, risk_gradient
 from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
 
 ID = "A-T2"
@@ -104,8 +106,8 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     eta = float(smoothness(data, v).largest_step)
     best = globally_optimal_direction(data, v)
     many = data.repeat(len(start))
-    run = descend(many, v, step=ConstantStep(eta), n_steps=int(steps[-1]), start=start, record=Record(steps.tolist()))
-    points = run.saved["p"]  # (n_starts, n_kept, d_key)
+    run = descend(many, v, optimizer=GD(eta), n_steps=int(steps[-1]), start=start, record=Record(steps.tolist()))
+    points = run.saved["x"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
     height = _log_excess(data, v, points, best.selected)
     gap = plotting.misalignment(points, best.direction)
@@ -139,8 +141,8 @@ def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -
 
 def _correlation_with_gmm(data: TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
     """Where plain descent with step 1/L_p from a start ends: its correlation with the GMM direction."""
-    step = ConstantStep(float(smoothness(data, v).largest_step))
-    run = descend(data, v, step=step, n_steps=n_steps, start=start)
+    step = GD(float(smoothness(data, v).largest_step))
+    run = descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     return float(correlation(run.final, globally_optimal_direction(data, v).direction))
 
 

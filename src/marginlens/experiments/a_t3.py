@@ -12,18 +12,11 @@ from scipy.special import logsumexp
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.directions import angle, unit
-from marginlens.dynamics import (
-    ConstantStep,
-    Record,
-    UntilLength,
-    UntilNorm,
-    descend,
-    excess_risk,
-    gradient_flow,
-    risk_gradient,
-)
+from marginlens.dynamics import Record, UntilLength, UntilNorm, descend, gradient_flow
 from marginlens.experiments import a_f2
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import GD
+from marginlens.risk import excess_risk, risk_gradient
 from marginlens.theory import BasinCone, basin_cone, smoothness
 
 ID = "A-T3"
@@ -107,11 +100,11 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     chosen = cone.optimality.selected
     nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
     record = Record(sorted({round(float(one)) for one in np.geomspace(n_steps / 100, n_steps, 30)}))
-    run = descend(many, v, step=ConstantStep(eta), n_steps=n_steps, start=nearest, record=record)
-    points = run.saved["p"]
+    run = descend(many, v, optimizer=GD(eta), n_steps=n_steps, start=nearest, record=record)
+    points = run.saved["x"]
     far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
     flow = gradient_flow(many, v, until=far, start=start, record=_stops(start))
-    curve = np.concatenate([flow.saved["p"], flow.final[:, None]], axis=1)
+    curve = np.concatenate([flow.saved["x"], flow.final[:, None]], axis=1)
     return {
         "mu": cone.mu,
         "rises": int(np.sum(np.diff(_log_excess(data, v, points, chosen), axis=1) >= 0.0)),

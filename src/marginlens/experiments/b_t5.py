@@ -13,10 +13,12 @@ from marginlens.data.embedded import embedding_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import balanced_sequences
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, descend, risk_gradient
+from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import Parameters, initial_parameters, token_statistics
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk_gradient
 from marginlens.theory.embedding_limits import EmbeddingPrediction, predict_embedding_limit
 
 ID = "B-T5"
@@ -149,16 +151,16 @@ def _dataset(j: int, *, small: bool = False) -> tuple[LabelledSequences, Paramet
 
 def _growth(one: EmbeddingPrediction, data: LabelledSequences) -> float:
     """d‖p‖/ds at the end, the cosine between p and the flow's direction: while it stays near one, the norm grows without end."""
-    downhill = -risk_gradient(embedding_tokens(one.step.after.E, data), one.step.after.v, one.run.final).vector
+    downhill = -risk_gradient(embedding_tokens(one.step.after.E, data), one.step.after.v, one.run.final).array
     return float(correlation(one.run.final, downhill))
 
 
 def _curve(one: EmbeddingPrediction, data: LabelledSequences) -> dict[str, Any]:
     """Norms and cosines along one flow."""
     after = one.step.after
-    record = Record(steps=KEPT, keep=("p", "norm"))
+    record = Record(steps=KEPT, keep=("x", "norm"))
     run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    apart = plotting.misalignment(run.saved["p"], np.asarray(one.solution.x))
+    apart = plotting.misalignment(run.saved["x"], np.asarray(one.solution.x))
     return {"rate": one.step.rate, "norm": run.saved["norm"], "apart": apart}
 
 
@@ -169,7 +171,7 @@ def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     tokens, after = embedding_tokens(one.step.after.E, data), one.step.after
     record = Record(steps=KEPT, keep=("norm",))
     flow = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    steps = descend(tokens, after.v, start=after.p, step=NormalizedStep(1.0), n_steps=1000, record=record)
+    steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=1000, record=record)
     kept = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
     return {"prediction": one, "rate": rate, "growth": _growth(one, data), **kept}
 

@@ -11,10 +11,11 @@ from scipy.special import softmax
 from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.dynamics import ConstantStep, NormalizedStep
+from marginlens.dynamics import descend
 from marginlens.errors import InputError
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
-from marginlens.nexttoken import NextTokenAutomaton, descend_nexttoken, nexttoken_path, sharp_smoothness
+from marginlens.nexttoken import NextTokenAutomaton, nexttoken_path, sharp_smoothness
+from marginlens.optimizers import GD, NormalizedGD
 
 ID = "C-A"
 LABELS = ("C Abstract", "C Thm 2", "C Thm 3")
@@ -79,11 +80,11 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         progress.advance()
     is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
     acyclic = np.flatnonzero(~is_cyclic)
-    batch = descend_nexttoken([problems[j][0] for j in acyclic], step=NormalizedStep(STEP), n_steps=STEPS)
+    batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)
     weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
     for j in np.flatnonzero(is_cyclic).tolist():
         ds = problems[j][0]
-        weights[j] = descend_nexttoken(ds, step=ConstantStep(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS).final
+        weights[j] = descend(ds, optimizer=GD(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS).final
     for j, W in weights.items():
         descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
     progress.advance()

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import ConstantStep, Record
+from marginlens.dynamics import Record
+from marginlens.dynamics.descend import descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import LogLoss
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import GD
 from marginlens.risk.next_token import gradient_of, nexttoken_gradient, nexttoken_risk
 from marginlens.risk.next_token_heads import Head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
@@ -164,10 +165,8 @@ def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> An
 
 def _decrease(ds: SequenceDataset, W: Any, eta: float) -> Any:
     """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
-    run = descend_nexttoken(
-        ds, step=ConstantStep(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("W", "risk"))
-    )
-    risks, points = run.saved["risk"], run.saved["W"]
+    run = descend(ds, optimizer=GD(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk")))
+    risks, points = run.saved["risk"], run.saved["x"]
     promised = np.sum(np.diff(points, axis=0) ** 2, axis=(1, 2)) / (2.0 * eta)  # W(τ+1) - W(τ) = -η ∇L
     clear = ~(promised <= 1e-10 * (1.0 + np.abs(risks[:-1])))
     return -np.diff(risks)[clear] / promised[clear]
@@ -184,7 +183,7 @@ def _pull(rng: np.random.Generator, count: int = 10) -> Any:
     found = []
     for _ in range(count):
         W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
-        slope = nexttoken_gradient(ds, W).matrix
+        slope = nexttoken_gradient(ds, W).array
         found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
     return np.array(found)
 

@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.dynamics import ConstantStep, Record
+from marginlens.dynamics import Record
+from marginlens.dynamics.descend import descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, SquaredLoss
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import GD
 from marginlens.risk.next_token import gradient_of, nexttoken_hessian, nexttoken_risk
 from marginlens.risk.next_token_heads import Head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
@@ -149,11 +150,11 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(int))
     norms, slopes = [], []
     for ds in datasets:
-        record = Record(steps=steps.tolist(), keep=("W", "norm"))
-        run = descend_nexttoken(ds, step=ConstantStep(1.0 / nexttoken_smoothness(ds)), n_steps=n_steps, record=record)
+        record = Record(steps=steps.tolist(), keep=("x", "norm"))
+        run = descend(ds, optimizer=GD(1.0 / nexttoken_smoothness(ds)), n_steps=n_steps, record=record)
         batch, head = SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
         norms.append(run.saved["norm"])
-        slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["W"]])
+        slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])
     return steps, np.array(norms), np.array(slopes)
 
 

@@ -13,11 +13,12 @@ from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
-from marginlens.dynamics.steps import ConstantStep, Record
+from marginlens.dynamics.descend import descend
+from marginlens.dynamics.record import Record
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.graphs.priority import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.descent import descend_nexttoken
+from marginlens.optimizers import GD
 from marginlens.risk.next_token import nexttoken_gradient
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
@@ -154,14 +155,14 @@ def follow(ds: SequenceDataset, automaton: NextTokenAutomaton, one: Series, star
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))
     L = nexttoken_smoothness(ds) if one.papers_constant else sharp_smoothness(ds)
-    run = descend_nexttoken(
+    run = descend(
         ds,
-        step=ConstantStep(1.0 / L),
+        optimizer=GD(1.0 / L),
         n_steps=n_steps,
         start=start,
-        record=Record(steps=steps.tolist(), keep=("W",)),
+        record=Record(steps=steps.tolist(), keep=("x",)),
     )
-    W = np.asarray(run.saved["W"])
+    W = np.asarray(run.saved["x"])
     direction, mix = np.asarray(automaton.priority.x), automaton.mix
     inside = mix.subspace.project(W)
     limit = _limit_attention(ds, automaton)

@@ -14,12 +14,14 @@ from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequenc
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
-from marginlens.dynamics.steps import NormalizedStep, Record
+from marginlens.dynamics.descend import descend
+from marginlens.dynamics.record import Record
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.pseudo import LocalRule, local_subset, local_subspace, pseudo_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
-from marginlens.nexttoken.descent import descend_nexttoken, random_start
+from marginlens.nexttoken.starts import random_start
+from marginlens.optimizers import NormalizedGD
 from marginlens.progress import Progress
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
@@ -100,16 +102,16 @@ def draws(recipe: Recipe, trials: int, rng: np.random.Generator) -> list[Sequenc
 
 
 def _descend(recipe: Recipe, datasets: Sequence[SequenceDataset], steps: IntArray, start: Any) -> FloatArray:
-    run = descend_nexttoken(
+    run = descend(
         list(datasets),
         head=[ds.E for ds in datasets] if recipe.own_head else None,
         loss=recipe.loss,
-        step=NormalizedStep(recipe.step),
+        optimizer=NormalizedGD(recipe.step),
         n_steps=int(steps[-1]),
         start=start,
-        record=Record(steps=steps.tolist(), keep=("W",)),
+        record=Record(steps=steps.tolist(), keep=("x",)),
     )
-    return np.asarray(run.saved["W"])
+    return np.asarray(run.saved["x"])
 
 
 @dataclass(frozen=True, repr=False, eq=False)

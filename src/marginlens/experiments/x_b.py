@@ -19,9 +19,11 @@ from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.data.generators import scored_tokens
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, Record, Trajectory, descend, risk
+from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.problem import log_slopes
 
@@ -125,7 +127,7 @@ def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
         data, v = scored_tokens(keys, scores)
         optima = locally_optimal_directions(data, v)
         if len(optima) >= 3 and optima.is_global.any() and optima.margins.min() >= 0.15:
-            run = descend(data.repeat(len(grid)), v, step=NormalizedStep(0.3), n_steps=1000, start=grid)
+            run = descend(data.repeat(len(grid)), v, optimizer=NormalizedGD(0.3), n_steps=1000, start=grid)
             shares = np.bincount(_ends(data, v, optima, run) + 1, minlength=len(optima) + 2) / len(grid)
             if np.all(shares[1:] > 0.05):
                 return data, v
@@ -151,9 +153,9 @@ def _timed(data: TokenDataset, v: Any, side: int, half: float, n_steps: int) -> 
 
 def _basins(data: TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
     flat = starts.reshape(-1, 2)
-    run = descend(data.repeat(len(flat)), v, step=NormalizedStep(step), n_steps=n_steps, start=flat)
+    run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(step), n_steps=n_steps, start=flat)
     if step > STEP:  # long steps to cover the distance, short ones to settle
-        run = descend(data.repeat(len(flat)), v, step=NormalizedStep(STEP), n_steps=200, start=run.final)
+        run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(STEP), n_steps=200, start=run.final)
     return Basins(starts, _ends(data, v, locally_optimal_directions(data, v), run).reshape(starts.shape[:-1]))
 
 
@@ -217,7 +219,7 @@ def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, i
     run = descend(
         data.repeat(len(picked)),
         v,
-        step=NormalizedStep(STEP / 2),
+        optimizer=NormalizedGD(STEP / 2),
         n_steps=int(24 * far),
         start=picked,
         record=Record(1),
@@ -230,7 +232,7 @@ def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, i
         "disc": Basins(grid, np.concatenate(parts)),
         "fine": fine,
         "heights": heights,
-        "paths": run.saved["p"],
+        "paths": run.saved["x"],
         "minima": run.final[_ends(data, v, optima, run) == len(optima)],
     }
 

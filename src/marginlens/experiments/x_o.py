@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import sphere_tokens
-from marginlens.dynamics import ConstantStep, NormalizedStep, Record, descend
-from marginlens.dynamics.steps import StepRule
+from marginlens.dynamics import Record, descend
 from marginlens.experiments.claim import Bound, Effort, Finding, Progress
 from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.optimizers import GD, NormalizedGD, Optimizer
 from marginlens.theory import ResidualLaw, residual_law
 
 ID = "X-O"
@@ -61,14 +61,14 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     problems = sphere_tokens(n_problems, *sizes, rng)
     runs = []
     for loss in losses:
-        runs.append(_held_against_the_law(problems, loss, NormalizedStep(1.0), STEPS))
+        runs.append(_held_against_the_law(problems, loss, NormalizedGD(1.0), STEPS))
         progress.advance()
-    long = _held_against_the_law(problems, Logistic(), NormalizedStep(0.3), [20_000])
+    long = _held_against_the_law(problems, Logistic(), NormalizedGD(0.3), [20_000])
     progress.advance()
-    short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedStep(0.1), [20_000])
+    short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
     progress.advance()
     gd_steps = [round(float(k)) for k in np.geomspace(10, 100_000, 13)]
-    plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), ConstantStep(10.0), gd_steps)
+    plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GD(10.0), gd_steps)
     progress.advance()
     numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
     numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
@@ -78,13 +78,13 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
 
 
-def _held_against_the_law(problems: Any, loss: Loss, step: StepRule, steps: list[int]) -> dict[str, Any]:
+def _held_against_the_law(problems: Any, loss: Loss, step: Optimizer, steps: list[int]) -> dict[str, Any]:
     """One loss and step rule: deviations, clocks, multipliers and misalignments at the given steps."""
     data, v = problems
-    run = descend(data, v, loss=loss, step=step, n_steps=steps[-1], record=Record(steps))
-    law, points = residual_law(data, v, run.selected, loss=loss), run.saved["p"]  # (batch, n_saved, d)
+    run = descend(data, v, loss=loss, optimizer=step, n_steps=steps[-1], record=Record(steps))
+    law, points = residual_law(data, v, run.selected, loss=loss), run.saved["x"]  # (batch, n_saved, d)
     along = np.maximum(np.einsum("bkd,bd->bk", points, law.solution.direction), 1e-3)
-    stable = law.largest_step >= step.size if isinstance(step, NormalizedStep) else np.ones(len(data), dtype=bool)
+    stable = law.largest_step >= step.size if isinstance(step, NormalizedGD) else np.ones(len(data), dtype=bool)
     clock = law.rate[:, None] * np.linalg.norm(points, axis=-1)
     share = law.multipliers / np.sum(law.multipliers, axis=-1, keepdims=True)
     looked_at = [k for k, count in enumerate(run.saved.steps) if count in LOOKED_AT]

@@ -234,9 +234,9 @@ def _blind(cell: Cell, seed: int) -> bool:
 def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
     """⟨p, v⟩ and ‖p‖ along one flow, and the mean attention on the decisive tokens of each label at its kept points."""
     data, step = _start(cell, seed)
-    record = Record(steps=[*range(41), *range(42, 101, 2)], keep=("p", "norm"))
+    record = Record(steps=[*range(41), *range(42, 101, 2)], keep=("x", "norm"))
     run = embedding_flow(step.after, data, until=UntilNorm(NEAR), record=record, tolerance=COARSE)
-    points = run.saved["p"]
+    points = run.saved["x"]
     logits = points @ step.after.E.T  # (n_kept, n_vocabulary)
     kept = logits[:, data.tokens].reshape(len(points), len(data), cell.T)
     q = np.exp(kept - kept.max(axis=-1, keepdims=True))

@@ -10,10 +10,6 @@ from marginlens.losses.next_token import (
 )
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
-from marginlens.nexttoken.descent import (
-    descend_nexttoken,
-    random_start,
-)
 from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
@@ -21,8 +17,8 @@ from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, 
 from marginlens.nexttoken.path_law import PathLaw, path_law
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import PredictionScore, WindowBigram
+from marginlens.nexttoken.starts import random_start
 from marginlens.risk.next_token import (
-    ScaledMatrix,
     next_token_probabilities,
     nexttoken_excess,
     nexttoken_gradient,
@@ -53,7 +49,6 @@ __all__ = [
     "PathLaw",
     "PredictionScore",
     "Rival",
-    "ScaledMatrix",
     "SquaredLoss",
     "SquaredProbability",
     "TieBreak",
@@ -61,7 +56,6 @@ __all__ = [
     "check_head",
     "check_loss",
     "cyclic_correction",
-    "descend_nexttoken",
     "expand_path",
     "limit_risk",
     "local_correction",

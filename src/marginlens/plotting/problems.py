@@ -17,9 +17,10 @@ from marginlens.data import TokenDataset
 from marginlens.data.files import check_place
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
-from marginlens.dynamics import NormalizedStep, descend
+from marginlens.dynamics import descend
 from marginlens.errors import InputError, reject
 from marginlens.losses.margin import Logistic, Loss
+from marginlens.optimizers import NormalizedGD
 from marginlens.plotting.files import write_figure
 from marginlens.theory import LocalOptima, locally_optimal_directions
 
@@ -219,7 +220,7 @@ def _reached(
 ) -> IntArray:
     """(n_starts,) the direction that each start goes to: it selects its tokens and is within a cosine of it; -1 where there is none."""
     many = data.repeat(len(starts))
-    run = descend(many, head, loss=loss or Logistic(), step=NormalizedStep(size), n_steps=600, start=starts)
+    run = descend(many, head, loss=loss or Logistic(), optimizer=NormalizedGD(size), n_steps=600, start=starts)
     near = np.all(run.selected[:, None] == optima.selections, axis=-1)
     near &= np.asarray(correlation(run.final[:, None], optima.directions)) >= _REACHED
     return np.where(near.any(axis=-1), np.argmax(near, axis=-1), -1)

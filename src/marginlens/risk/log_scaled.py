@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens.directions import length
+from marginlens.errors import reject
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -21,11 +23,13 @@ class LogScaled:
         array: (…, *shape), a positive multiple of what is meant, of moderate size.
         log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
         axes: how many axes of `array` make up one point, the last ones.
+        blocks: parts of a point by name, as slices of its first axis, where it has parts.
     """
 
     array: FloatArray
     log_scale: FloatArray
     axes: int = 1
+    blocks: Mapping[str, slice] | None = None
 
     def value(self) -> FloatArray:
         """The array itself; entries below the smallest float64 become zero."""
@@ -43,7 +47,7 @@ class LogScaled:
         """Every point divided by its Euclidean norm; zero where it is zero."""
         normalized, _ = self._one_scale()
         norms = self._aligned(length(self._flat(normalized)))
-        return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms > 0.0)
+        return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms != 0.0)
 
     def is_zero(self) -> npt.NDArray[np.bool_]:
         """Which points are exactly zero, (…)."""
@@ -51,7 +55,17 @@ class LogScaled:
 
     def __getitem__(self, index: Any) -> LogScaled:
         """One element of a batch, or several."""
-        return LogScaled(self.array[index], np.asarray(self.log_scale)[index], self.axes)
+        return LogScaled(self.array[index], np.asarray(self.log_scale)[index], self.axes, self.blocks)
+
+    def block(self, name: str) -> LogScaled:
+        """The part of each point that is called `name`."""
+        if self.blocks is None or name not in self.blocks:
+            raise reject(
+                "name", f"one of {', '.join(self.blocks or ()) or 'no blocks: this point has none'}", repr(name)
+            )
+        place: Any = (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))
+        scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
+        return LogScaled(self.array[place], scale, self.axes)
 
     def __repr__(self) -> str:
         return f"LogScaled(shape={self.array.shape}, log_norm={np.round(self.log_norm, 3)})"

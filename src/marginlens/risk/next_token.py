@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.data.tokens import FloatArray
-from marginlens.directions import length
-from marginlens.errors import reject
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import n_axes, real_array, reject
+from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
@@ -26,33 +27,16 @@ from marginlens.papers import implements
 from marginlens.risk.attention import ExcessRisk
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
 from marginlens.risk.kernels.next_token_coefficients_numpy import own_weights
-from marginlens.risk.next_token_heads import Head, as_head
-from marginlens.risk.sequence_batch import SequenceBatch
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.next_token_heads import Head, as_head, as_heads
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness
+from marginlens.risk.protocol import MarginRows
+from marginlens.risk.sequence_batch import SequenceBatch, as_batch
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+_LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a run are measured
 _SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
-
-
-@dataclass(frozen=True, repr=False)
-class ScaledMatrix:
-    """The matrix `matrix · exp(log_scale)`, for gradients too small to be float64 numbers."""
-
-    matrix: FloatArray
-    log_scale: float
-
-    def __repr__(self) -> str:
-        return f"ScaledMatrix(shape={self.matrix.shape}, log_norm={self.log_norm:.4g})"
-
-    @property
-    def log_norm(self) -> float:
-        """Logarithm of the Frobenius norm, -inf for a zero matrix."""
-        with np.errstate(divide="ignore"):
-            return float(np.log(length(self.matrix.ravel())) + self.log_scale)
-
-    def value(self) -> FloatArray:
-        """The matrix itself; entries below the smallest float64 become zero."""
-        return self.matrix * np.exp(self.log_scale)
 
 
 @implements("C", "Eq. (1)")
@@ -120,7 +104,7 @@ def nexttoken_gradient(
     *,
     head: Any = None,
     loss: NextTokenLoss = LogLoss(),  # noqa: B008
-) -> ScaledMatrix:
+) -> LogScaled:
     r"""Gradient of the training risk at W, accurate to rounding relative to its own size at any norm of W.
 
     .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
@@ -133,7 +117,7 @@ def nexttoken_gradient(
     Args:
         W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
     Returns:
-        A `ScaledMatrix`; `.value()` is the gradient itself, `.log_norm` its size where that underflows. nan where the loss is
+        A `LogScaled`; `.value()` is the gradient itself, `.log_norm` its size where that underflows. nan where the loss is
         not finite.
     """
     ds = as_sequences(ds)
@@ -174,7 +158,7 @@ def needs_whole_heads(loss: NextTokenLoss) -> bool:
     return isinstance(loss, CrossEntropy | SquaredProbability)
 
 
-def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextTokenLoss) -> ScaledMatrix:
+def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextTokenLoss) -> LogScaled:
     """The gradient at W (1, d_model, d_model) of the only dataset of a batch."""
     a = batch.pair_logits(W)
     if loss.code < 0:
@@ -190,7 +174,7 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
     E, queries = batch.joined.E, batch.reduced.queries
     turned = np.zeros((len(queries), batch.d_model))  # Σ_x w e_x of each query
     np.add.at(turned, batch.query, w[:, None] * batch.centred[batch.token])
-    return ScaledMatrix(turned.T @ E[queries], float(log_scale))
+    return LogScaled(turned.T @ E[queries], np.asarray(float(log_scale)), axes=2)
 
 
 def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:
@@ -294,3 +278,173 @@ def _logsumexp(values: FloatArray, ds: SequenceDataset) -> FloatArray:
     sums = np.add.reduceat(np.exp(values - np.repeat(safe, ds.lengths, axis=-1)), first, axis=-1)
     with np.errstate(divide="ignore"):
         return np.log(sums) + safe
+
+
+# ---- the risk as an object
+
+
+@implements("C", "(ERM)")
+@dataclass(frozen=True, eq=False, repr=False)
+class NextTokenRisk:
+    r"""The training risk of the key-query weights W of a next-token layer.
+
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big)
+
+    Args:
+        data: a dataset, or a list of datasets of one width d_model as a batch; sizes, lengths and vocabularies may differ.
+        head: None for C Eᵀ = I (Assumption 4), which needs no C; or C of shape (n_vocabulary, d_model); or a list with one per dataset.
+        loss: `LogLoss()`, `SquaredLoss()`, `CrossEntropy()`, `SquaredProbability()`, or a loss of your own.
+
+    Points of a batch may carry further axes between the batch axis and the matrix: (batch, …, d_model, d_model).
+    """
+
+    data: SequenceDataset | list[SequenceDataset] | tuple[SequenceDataset, ...]
+    head: Any = None
+    loss: NextTokenLoss = field(default_factory=LogLoss)
+
+    def __post_init__(self) -> None:
+        as_nexttoken_loss(self.loss)
+        as_heads(self.datasets, self.head)
+
+    def __repr__(self) -> str:
+        datasets = f"{len(self)} datasets" if self.is_batch else repr(self.data)
+        return f"NextTokenRisk({datasets}, {type(self.loss).__name__})"
+
+    @cached_property
+    def datasets(self) -> tuple[SequenceDataset, ...]:
+        """The dataset, or all of them."""
+        return as_batch(self.data)
+
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
+        """The head of each dataset."""
+        return as_heads(self.datasets, self.head)
+
+    @cached_property
+    def batch(self) -> SequenceBatch:
+        """All datasets packed together."""
+        return SequenceBatch.of(self.datasets)
+
+    @cached_property
+    def _single(self) -> tuple[SequenceBatch, ...]:
+        return tuple(SequenceBatch.of((ds,)) for ds in self.datasets)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return isinstance(self.data, list | tuple)
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d_model, d_model)."""
+        return (self.datasets[0].d_model,) * 2
+
+    def start(self, start: Any) -> FloatArray:
+        """A start (d_model, d_model), with or without a batch axis, or None for zero, as an array (batch, d_model, d_model)."""
+        shape = (len(self), *self.shape)
+        if start is None:
+            return np.zeros(shape)
+        axes = shape if n_axes(start) == 3 else shape[1:]
+        return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
+
+    def value(self, x: Any) -> Any:
+        """L(W), (…)."""
+        return self._each(x, risk_of)
+
+    def log_value(self, x: Any) -> Any:
+        """log L(W), (…): of the excess where L* is zero, so that it is right where the risk underflows."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if isinstance(self.loss, LogLoss) and all(head.table is None for head in self.heads):
+                return self.excess(x).log
+            return np.log(self.value(x))
+
+    def excess(self, x: Any) -> ExcessRisk:
+        """L(W) - L*, over the risk of putting out each label's own embedding."""
+        check_excess(self.loss)
+        found = self._each(x, excess_of)
+        if isinstance(found, ExcessRisk):
+            return found
+        return ExcessRisk(np.stack([e.sign for e in found]), np.stack([e.log for e in found]))
+
+    def gradient(self, x: Any) -> LogScaled:
+        """∇L(W), exact at any norm; nan where the loss is not finite."""
+        found = [
+            gradient_of(single, W[None], head, self.loss)
+            for single, W, head in zip(self._single, self._points(x), self.heads, strict=True)
+        ]
+        if not self.is_batch:
+            return found[0]
+        scales = np.array([float(each.log_scale) for each in found])
+        return LogScaled(np.stack([each.array for each in found]), scales, axes=2)
+
+    def attention(self, x: Any) -> FloatArray:
+        """(…, n_samples, n_tokens) softmax of every sequence, zero where there is no token."""
+        found = self.batch.attention(self.batch.pair_logits(self._points(x)))
+        return found if self.is_batch else found[0]
+
+    def select(self, x: Any) -> IntArray:
+        """(…, n_samples) the position with the most attention, -1 where a smaller dataset of a batch has no sample."""
+        found = self.batch.selected(self.batch.attention(self.batch.pair_logits(self._points(x))))
+        return found if self.is_batch else found[0]
+
+    def margin_rows(self, selected: Any = None) -> MarginRows:
+        """(e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
+
+        Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
+        """
+        if self.is_batch:
+            raise reject("data", "one dataset", f"a batch of {len(self)}")
+        if selected is not None:
+            raise reject("selected", "left out: the labels of the data decide", repr(selected))
+        ds = self.datasets[0]
+        rows: list[FloatArray] = []
+        lower: list[float] = []
+        for last, graph in priority_graphs(ds, head=self.head).items():
+            for pairs, bounds in ((graph.strict, (1.0,)), (graph.tied, (0.0, 0.0))):
+                for i, j in pairs:
+                    row = np.outer(ds.E[i] - ds.E[j], ds.E[last])
+                    rows += [row, -row][: len(bounds)]
+                    lower += bounds
+        return MarginRows(np.array(rows).reshape(-1, *self.shape), np.array(lower))
+
+    def smoothness(self) -> Any:
+        """L of Eq. (23), (…)."""
+        found = [nexttoken_smoothness(ds) for ds in self.datasets]
+        return np.array(found) if self.is_batch else found[0]
+
+    def check_excess(self) -> None:
+        """Refuse a loss for which the excess over L* is not defined."""
+        check_excess(self.loss)
+
+    def along_runs(self, method: str, points: FloatArray) -> Any:
+        """What `value` or `excess` say at the iterates of runs (batch, n_saved, d_model, d_model), many at a time; None for others."""
+        question: Any = {"value": risk_of, "excess": excess_of}.get(method)
+        if question is None:
+            return None
+        found = []
+        for ds, head, run in zip(self.datasets, self.heads, points, strict=True):
+            size = max(1, _LOGITS_AT_ONCE // len(ds.tokens))
+            chunks = [run[k : k + size] for k in range(0, max(len(run), 1), size)]
+            found.append([question(ds, chunk, head, self.loss) for chunk in chunks])
+        if method == "value":
+            return np.stack([np.concatenate(parts) for parts in found])
+        signs, logs = ([np.concatenate([getattr(e, part) for e in row]) for row in found] for part in ("sign", "log"))
+        return ExcessRisk(np.stack(signs), np.stack(logs))
+
+    def _points(self, x: Any) -> FloatArray:
+        array = real_array(x, "x", (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape)
+        return np.broadcast_to(array, (len(self), *self.shape))
+
+    def _each(self, x: Any, question: Any) -> Any:
+        """The answer of every dataset at its points (…, d_model, d_model)."""
+        if not self.is_batch:
+            return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
+        points = np.asarray(x, dtype=np.float64)
+        points = np.broadcast_to(points, (len(self), *self.shape)) if points.ndim == 2 else points
+        found = [
+            question(ds, W, head, self.loss) for ds, W, head in zip(self.datasets, points, self.heads, strict=True)
+        ]
+        return found if isinstance(found[0], ExcessRisk) else np.stack(found)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.order import reduced_order
-from marginlens.graphs.priority import PriorityGraph
+from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.subspace import near_one
 from marginlens.papers import implements
 from marginlens.svm.graph_columns import is_orthonormal, solve_columns
@@ -49,7 +50,7 @@ class GraphSolution(MarginSolution):
 @implements("C", "Graph-SVM", "Acyc-SVM")
 @np.errstate(over="ignore", invalid="ignore")  # multipliers that leave double precision end as INACCURATE
 def graph_svm(
-    E: Any, graphs: Mapping[int, PriorityGraph], *, progress: ProgressCallback | None = None
+    data: Any, graphs: Mapping[int, PriorityGraph] | None = None, *, progress: ProgressCallback | None = None
 ) -> GraphSolution:
     r"""Shortest W that ranks every token above those of lower priority by at least one, and tokens of equal priority alike.
 
@@ -57,8 +58,8 @@ def graph_svm(
         \ \text{in}\ \mathcal G^{(k)},\ k \in [K]
 
     Args:
-        E: embeddings (n_vocabulary, d_model).
-        graphs: from last token k to its `PriorityGraph`, as from `priority_graphs`.
+        data: a `SequenceDataset`; or its embeddings E (n_vocabulary, d_model), with the graphs.
+        graphs: from last token k to its `PriorityGraph`; those of `priority_graphs(data)` by default.
         progress: called as `progress(done, total)` after each last token, where embeddings are orthonormal, or each group of last tokens
             whose embeddings are not orthogonal.
     Returns:
@@ -67,6 +68,9 @@ def graph_svm(
         W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 where nothing is strict. `kkt_residual()` and
         `certificate_residual()` check it.
     """
+    if graphs is None:
+        graphs = priority_graphs(data)  # refuses what is no dataset
+    E = data.E if isinstance(data, SequenceDataset) else data
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
     as_progress(progress)
     strict, tied = graph_triples(graphs, len(embeddings))

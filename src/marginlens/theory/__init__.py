@@ -1,5 +1,6 @@
 """What the papers promise: optimal tokens, neighbours, cones, constants, assumptions, and where descent will go."""
 
+from marginlens.risk.smoothness import Smoothness, smoothness
 from marginlens.theory.assumptions import (
     Check,
     check_assumption_a,
@@ -40,6 +41,7 @@ from marginlens.theory.embedding_limits import (
 from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
 from marginlens.theory.feasibility import Separator, constructive_separator
 from marginlens.theory.general_position import check_general_position
+from marginlens.theory.gradient_budget import GradientBudget, gradient_budget
 from marginlens.theory.gradient_conditions import (
     KeyInequality,
     LocalGradientBounds,
@@ -84,7 +86,6 @@ from marginlens.theory.selection_slopes import (
     slope_deficit,
     softmax_weight_bounds,
 )
-from marginlens.theory.smoothness import GradientBudget, Smoothness, gradient_budget, smoothness
 from marginlens.theory.verdicts import Verdict
 from marginlens.theory.vocabulary_selections import (
     FeasibleSelections,

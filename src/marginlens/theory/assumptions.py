@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
-from marginlens.dynamics.steps import ConstantStep, as_step
 from marginlens.losses.margin import Logistic, Loss, as_loss
+from marginlens.optimizers import GD, NormalizedGD, as_optimizer
 from marginlens.papers import implements
+from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.svm import Status
 from marginlens.theory.optimality import globally_optimal_direction
-from marginlens.theory.problem import all_tied, each_problem, loss_on_scores, power, score_blur, score_differences
-from marginlens.theory.smoothness import smoothness
+from marginlens.theory.problem import all_tied, each_problem, power, score_blur, score_differences
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,15 +173,15 @@ def check_separable(data: TokenDataset, v: Any) -> Any:
 
 
 @implements("A", "Lemma 6")
-def check_step(data: TokenDataset, v: Any, step: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
-    r"""Whether a step rule is one that the theorems on gradient descent speak of.
+def check_step(data: TokenDataset, v: Any, optimizer: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
 
     Returns:
         A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, the sharper constant that serves as well; a list for a batch.
     """
-    rule = as_step(step)
+    rule = as_optimizer(optimizer)
 
     def question(one: TokenDataset, head: FloatArray) -> Check:
         found = smoothness(one, head, loss)
@@ -191,12 +191,16 @@ def check_step(data: TokenDataset, v: Any, step: Any, loss: Loss = Logistic()) -
             "from_keys": found.from_keys,
             "log_L_p": found.log_L_p,
         }
-        if not isinstance(rule, ConstantStep):
+        if not isinstance(rule, GD):
             return Check(
-                "step size", False, "the theorems speak of plain gradient descent, not of normalised steps", numbers
+                "step size", False, f"the theorems speak of plain gradient descent, not of {_steps_of(rule)}", numbers
             )
         holds = bool(rule.size <= found.largest_step)
         relation = "does not exceed" if holds else "exceeds"
         return Check("step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power(-found.log_L_p)}", numbers)
 
     return each_problem(data, v, question)
+
+
+def _steps_of(optimizer: Any) -> str:
+    return "normalised steps" if isinstance(optimizer, NormalizedGD) else f"{type(optimizer).__name__}"

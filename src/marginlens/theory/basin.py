@@ -12,11 +12,11 @@ from marginlens.directions import length
 from marginlens.errors import positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, from_log
 from marginlens.papers import implements, uses
+from marginlens.risk.smoothness import smoothness
 from marginlens.svm import Status
 from marginlens.theory.cones import in_cone, sample_cone
 from marginlens.theory.optimality import TokenOptimality, token_optimality
 from marginlens.theory.problem import depends_on_p, log_slopes, one_problem, score_differences
-from marginlens.theory.smoothness import smoothness
 
 _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from marginlens.data.generators import as_generator
 from marginlens.data.tokens import FloatArray
-from marginlens.directions import length, unit
+from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements
-from marginlens.theory.problem import plain
 
 _INSIDE = 1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
 _ROUNDING = 1e-15  # what rounding can add to the distance of two unit vectors
@@ -37,7 +36,7 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
         raise reject("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
     try:
         distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
-        return plain((distance <= np.sqrt(2.0 * wide) + _ROUNDING) & (length(points) >= least))
+        return as_scalar((distance <= np.sqrt(2.0 * wide) + _ROUNDING) & (length(points) >= least))
     except ValueError as problem:
         shapes = [points.shape, axis.shape, wide.shape, least.shape]
         raise reject("p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}") from problem

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.directions import length, unit
+from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check
-from marginlens.theory.problem import log_slopes, one_problem, plain, score_differences
+from marginlens.theory.problem import log_slopes, one_problem, score_differences
 
 DIRECTION_TOLERANCE = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
@@ -84,14 +84,14 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
     margin = np.min(margins, axis=(-2, -1))
     highest = np.min(margins + blur, axis=(-2, -1))  # which the smallest margin does not exceed
     neighbours = other & (margins - blur <= highest[..., None, None])
-    unique = plain(np.all(~other | (margins > blur), axis=(-2, -1)))
+    unique = as_scalar(np.all(~other | (margins > blur), axis=(-2, -1)))
     rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
     optimal = None
     if v is not None:
         difference, _ = score_differences(data, v, selected)
-        optimal = plain(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
+        optimal = as_scalar(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
     gap = np.where(np.isfinite(rest), rest - np.where(np.isfinite(margin), margin, 0.0), np.inf)
-    return DirectionalMargin(selected, unique, plain(margin), neighbours, plain(gap), optimal, margins, blur)
+    return DirectionalMargin(selected, unique, as_scalar(margin), neighbours, as_scalar(gap), optimal, margins, blur)
 
 
 def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArray:
@@ -173,11 +173,11 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
         second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / apart
     radius = np.maximum(np.maximum(np.where(np.isfinite(delay), first, 0.0), second), 0.0)
     return Dominance(
-        case=plain(case),
-        p_wins=plain(np.where(case == 0, False, p_wider == (case == 1))),
-        radius=plain(np.where(case == 0, np.inf, radius)),
-        margin_p=plain(margins[0]),
-        margin_q=plain(margins[1]),
+        case=as_scalar(case),
+        p_wins=as_scalar(np.where(case == 0, False, p_wider == (case == 1))),
+        radius=as_scalar(np.where(case == 0, np.inf, radius)),
+        margin_p=as_scalar(margins[0]),
+        margin_q=as_scalar(margins[1]),
     )
 
 
@@ -208,7 +208,7 @@ def undercut_radius(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic())
         delay = np.min(np.where(lower > 0.0, at.margins, np.inf), axis=(-2, -1)) - at.margin
         needed = np.log(data.n_tokens) + log_most - log_least + np.log(np.sum(lower, axis=(-2, -1))) - np.log(gain)
         radius = np.maximum(np.where(np.isfinite(delay), needed / delay, 0.0), 0.0)
-    return plain(np.where(applies, radius, np.inf))
+    return as_scalar(np.where(applies, radius, np.inf))
 
 
 @implements("A", "Lemma 10")

@@ -9,17 +9,16 @@ import numpy as np
 from scipy.special import logsumexp
 
 from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
-from marginlens.directions import correlation, unit
+from marginlens.directions import as_scalar, correlation, unit
 from marginlens.errors import float_array, n_axes, positive_number, real_array, reject
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
-from marginlens.risk.attention import risk
-from marginlens.risk.attention_gradient import risk_gradient
+from marginlens.risk.attention import risk, risk_gradient
 from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import globally_optimal_direction
-from marginlens.theory.problem import depends_on_p, one_problem, plain
+from marginlens.theory.problem import depends_on_p, one_problem
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -71,7 +70,7 @@ def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
             rest, scores[..., :1] - scores[..., 1:]
         )
         size = np.log(2.0 * np.ptp(scores, axis=-1)) + np.log(np.max(np.abs(values), axis=-1))
-    return KeyInequality(plain(log_left), plain(size + 2.0 * _log_sum(rest)))
+    return KeyInequality(as_scalar(log_left), as_scalar(size + 2.0 * _log_sum(rest)))
 
 
 @implements("A", "Lemma 4")
@@ -86,7 +85,7 @@ def descent_correlation(data: TokenDataset, v: Any, p: Any, loss: Loss = Logisti
         Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
     """
     gmm = globally_optimal_direction(as_dataset(data), v).direction
-    return correlation(-risk_gradient(data, v, p, loss).vector, gmm)
+    return correlation(-risk_gradient(data, v, p, loss).array, gmm)
 
 
 @implements("A", "Lemma 5", "Lemma 7")
@@ -103,11 +102,11 @@ def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss
     Returns:
         Shape (…); nan where α is infeasible.
     """
-    gradient = risk_gradient(as_dataset(data), v, p, loss).vector
+    gradient = risk_gradient(as_dataset(data), v, p, loss).array
     along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
     along_mm = np.einsum("...d,...d->...", gradient, att_svm(data, selected).direction)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return plain(along_p / along_mm)
+        return as_scalar(along_p / along_mm)
 
 
 @implements("A", "Eq. (52)")
@@ -247,7 +246,7 @@ def local_gradient_bounds(
     others = np.where(np.arange(part.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
     log_missing = _log_sum(others.reshape(len(points), -1)) - np.log(data.n_inputs)  # of mean(1 - s)
     gradient = risk_gradient(many, v, points, loss)
-    descent = -np.einsum("...d,...d->...", gradient.vector, toward) / cone.theta
+    descent = -np.einsum("...d,...d->...", gradient.array, toward) / cone.theta
     with np.errstate(divide="ignore", invalid="ignore"):
         log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale + log_share
     bound = np.log(cone.A_bar) + cone.log_C
@@ -258,7 +257,7 @@ def local_gradient_bounds(
         log_norm=gradient.log_norm + log_share,
         log_norm_bound=bound + log_missing,
         log_decay=bound + np.log(data.n_tokens) - np.linalg.norm(points, axis=-1) * cone.theta / 2.0,
-        cosine=np.asarray(correlation(-gradient.vector, toward)),
+        cosine=np.asarray(correlation(-gradient.array, toward)),
         cosine_bound=float(np.exp(cone.log_c - cone.log_C)) * cone.theta / cone.A_bar,
     )
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.directions import as_scalar
 from marginlens.errors import n_axes, positive_number, real_array, reject
 from marginlens.papers import implements, uses
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.svm import Status, relaxed_svm
 from marginlens.theory.label_margin import check_assumption_c, label_margin
-from marginlens.theory.problem import one_problem, plain
+from marginlens.theory.problem import one_problem
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -31,7 +32,7 @@ class Quadrant:
     @property
     def holds(self) -> Any:
         """Eq. (77), (…): no other token has a larger logit."""
-        return plain(np.asarray(self.margin) >= 0.0)
+        return as_scalar(np.asarray(self.margin) >= 0.0)
 
     def __repr__(self) -> str:
         if np.ndim(self.margin):
@@ -60,7 +61,7 @@ def selection_quadrant(data: TokenDataset, p: Any, selected: Any) -> Quadrant:
     other = data.mask & (np.arange(data.n_tokens) != alpha[:, None])
     margin = np.min(np.where(other, top - at, np.inf), axis=(-2, -1))
     share = np.min(np.take_along_axis(probabilities(at, data.mask), chosen, axis=-1)[..., 0], axis=-1)
-    return Quadrant(plain(margin), plain(share))
+    return Quadrant(as_scalar(margin), as_scalar(share))
 
 
 @dataclass(frozen=True, repr=False)

@@ -101,7 +101,7 @@ def predict_joint_limit(
         data: one problem. loss: the theorems are about the logistic loss.
         limit: selections that may be tried one by one for the largest label margin.
     Returns:
-        A `JointPrediction`, `str` of which is a readable account. Check it with `descend_joint` and `joint_path`.
+        A `JointPrediction`, `str` of which is a readable account. Check it with `descend(JointRisk(data))` and `joint_path`.
     """
     loss = as_loss(loss)
     best = best_selections(one_problem(data), limit=limit)

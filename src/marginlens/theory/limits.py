@@ -10,9 +10,9 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import unit
-from marginlens.dynamics.steps import NormalizedStep
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss, rising_margin
+from marginlens.optimizers import NormalizedGD
 from marginlens.papers import implements
 from marginlens.svm import SetSolution, Status, set_svm
 from marginlens.theory.assumptions import (
@@ -115,7 +115,7 @@ def predict_limit(
     head: Any = None,
     loss: Any = None,
     start: Any = None,
-    step: Any = None,
+    optimizer: Any = None,
     limit: int = 10_000,
 ) -> Any:
     r"""Which theorem applies to a problem, assumption by assumption, and the direction that p/‖p‖ converges to.
@@ -137,13 +137,13 @@ def predict_limit(
         data: one problem or a batch, or a `SequenceDataset`. v: head (d_model,) or (batch, d_model), or None for a head that is trained
             too; on sequences the head C (n_vocabulary, d_model), or None for C Eᵀ = I. head: another name for v.
         loss: any `Loss`, logistic by default; on sequences any `NextTokenLoss`, the log-loss by default.
-        start: p(0) of shape (d_key,) or (batch, d_key). step: `ConstantStep(eta)` to check η ≤ 1/L_p; any such step if left out. No
-            theorem covers a `NormalizedStep`: `observed` and `why` then say what claims of the ledger saw such steps do.
+        start: p(0) of shape (d_key,) or (batch, d_key). optimizer: `GD(eta)` to check η ≤ 1/L_p; any such step if left out. No
+            theorem covers a `NormalizedGD`: `observed` and `why` then say what claims of the ledger saw such steps do.
         limit: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given.
     Returns:
         A `LimitPrediction`, a `JointPrediction` without a head or a `NextTokenPrediction` for sequences, `str` of which is a readable
-        account; a list of them for a batch. Check it with `descend`, `descend_joint` or `descend_nexttoken`.
+        account; a list of them for a batch. Check it with `descend`.
     """
     whole_number(limit, "limit", at_least=1)
     if head is not None:
@@ -153,10 +153,10 @@ def predict_limit(
     if isinstance(data, SequenceDataset):
         if start is not None:
             raise reject("start", "left out for sequences, because C Thm 3 holds from every start", "it")
-        return predict_nexttoken_limit(data, head=v, loss=loss, step=step)
+        return predict_nexttoken_limit(data, head=v, loss=loss, optimizer=optimizer)
     loss = as_loss(Logistic() if loss is None else loss)
     if v is None:
-        for name, value in (("start", start), ("step", step)):
+        for name, value in (("start", start), ("optimizer", optimizer)):
             if value is not None:
                 raise reject(name, "left out where v is, because Theorems 5 and 6 are about the joint path", "it")
         problems = as_dataset(data).as_batch()
@@ -165,13 +165,13 @@ def predict_limit(
     heads = as_dataset(data).head(v)
     points = None if start is None else data.point(start, "start")
     if not data.is_batch:
-        return _predict(data, heads, loss, points, step, limit)
+        return _predict(data, heads, loss, points, optimizer, limit)
     each = range(len(data))
-    return [_predict(data[j], heads[j], loss, None if points is None else points[j], step, limit) for j in each]
+    return [_predict(data[j], heads[j], loss, None if points is None else points[j], optimizer, limit) for j in each]
 
 
 def _predict(
-    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray | None, step: Any, limit: int
+    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray | None, optimizer: Any, limit: int
 ) -> LimitPrediction:
     dependent = depends_on_p(one_problem(data), v)
     part = data.take_inputs(dependent) if dependent.any() else data
@@ -204,7 +204,7 @@ def _predict(
     candidates, complete = _candidates(part, v, gmm, start_selection, limit)
     if set_solution is not None:
         candidates = _with_set(candidates, set_solution)
-    step_check = None if step is None else check_step(data, v, step, loss)
+    step_check = None if optimizer is None else check_step(data, v, optimizer, loss)
     promise = _promise(globally, locally, gmm, start_selection, part.n_inputs)
     why_not = "" if promise is not None else _why_not(globally, locally, start, cone, part)
     basin = None
@@ -230,10 +230,10 @@ def _predict(
         labels=candidates.labels,
         complete=complete,
         direction=promise.direction if promise is not None and allowed else None,
-        observed=promise.direction if promise is not None and isinstance(step, NormalizedStep) else None,
+        observed=promise.direction if promise is not None and isinstance(optimizer, NormalizedGD) else None,
         path_direction=path_direction,
         set_solution=set_solution,
-        why=_why(promise, step, step_check, why_not, path_points),
+        why=_why(promise, optimizer, step_check, why_not, path_points),
         basin=basin,
         cone=cone,
         dependent=dependent,
@@ -262,10 +262,10 @@ def _promise(
 
 
 def _why(
-    promise: Promise | None, step: Any, step_check: Check | None, why_not: str, path_points: FloatArray | None
+    promise: Promise | None, optimizer: Any, step_check: Check | None, why_not: str, path_points: FloatArray | None
 ) -> str:
     """What is known of the limit, how surely, and what would make it surer."""
-    normalised = isinstance(step, NormalizedStep)
+    normalised = isinstance(optimizer, NormalizedGD)
     if promise is None:
         sentences = [why_not]
         if normalised:

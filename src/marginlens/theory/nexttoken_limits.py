@@ -10,11 +10,11 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.dynamics.steps import ConstantStep, as_step
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss
+from marginlens.optimizers import GD, as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
@@ -69,7 +69,7 @@ _STARTS = 8  # random starts in the search for another minimum along S_cyc
 
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 def predict_nexttoken_limit(
-    ds: SequenceDataset, *, head: Any = None, loss: NextTokenLoss | None = None, step: Any = None
+    ds: SequenceDataset, *, head: Any = None, loss: NextTokenLoss | None = None, optimizer: Any = None
 ) -> NextTokenPrediction:
     r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
 
@@ -80,9 +80,9 @@ def predict_nexttoken_limit(
 
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I. loss: the log-loss by default.
-        step: `ConstantStep(eta)` to check η ≤ 1/L; any such step if left out.
+        optimizer: `GD(eta)` to check η ≤ 1/L; any such step if left out.
     Returns:
-        A `NextTokenPrediction`, `str` of which is a readable account. Check it with `descend_nexttoken` and `nexttoken_path`.
+        A `NextTokenPrediction`, `str` of which is a readable account. Check it with `descend` and `nexttoken_path`.
     """
     found = check_head(as_sequences(ds), head)
     identity = found.deviation == 0.0  # the scores of Assumption 4, whether or not a C has them
@@ -119,7 +119,7 @@ def predict_nexttoken_limit(
             ),
             Verdict(
                 f"C Thm 3{remark}",
-                (_check_log(loss), labels, identical, separable, *_check_step(ds, step)),
+                (_check_log(loss), labels, identical, separable, *_check_step(ds, optimizer)),
                 "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
             ),
         )
@@ -198,12 +198,12 @@ def _check_separable(priority: MarginSolution) -> Check:
     return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
 
 
-def _check_step(ds: SequenceDataset, step: Any) -> tuple[Check, ...]:
-    if step is None:
+def _check_step(ds: SequenceDataset, optimizer: Any) -> tuple[Check, ...]:
+    if optimizer is None:
         return ()
     limit = 1.0 / nexttoken_smoothness(ds)
-    rule = as_step(step)
-    if not isinstance(rule, ConstantStep):
+    rule = as_optimizer(optimizer)
+    if not isinstance(rule, GD):
         said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
         return (Check("step size", False, said),)
     return (Check("step size", rule.size <= limit, f"η = {rule.size:.4g} and 1/L = {limit:.4g}", {"limit": limit}),)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.directions import length
+from marginlens.directions import as_scalar, length
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status, att_svm
-from marginlens.theory.problem import plain, score_differences
+from marginlens.theory.problem import score_differences
 
 NEIGHBOUR_TOLERANCE = (
     1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
@@ -87,11 +87,11 @@ def token_optimality(data: TokenDataset, v: Any, selected: Any) -> TokenOptimali
         solution=solution,
         selected=alpha,
         neighbours=neighbours,
-        score_gap=plain(np.where(feasible, gap, np.nan)),
-        is_feasible=plain(feasible),
-        is_locally_optimal=plain(feasible & (gap > 0.0)),
-        is_globally_optimal=plain(feasible & np.all(~other | (difference >= 0.0), axis=(-2, -1))),
-        optimum_is_unique=plain(_unique_optimum(data, v)),
+        score_gap=as_scalar(np.where(feasible, gap, np.nan)),
+        is_feasible=as_scalar(feasible),
+        is_locally_optimal=as_scalar(feasible & (gap > 0.0)),
+        is_globally_optimal=as_scalar(feasible & np.all(~other | (difference >= 0.0), axis=(-2, -1))),
+        optimum_is_unique=as_scalar(_unique_optimum(data, v)),
     )
 
 

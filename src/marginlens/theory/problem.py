@@ -9,7 +9,8 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, TokenDataset, as_dataset
 from marginlens.errors import reject
-from marginlens.losses.margin import Loss, LossConstants, as_loss, rising_margin
+from marginlens.losses.margin import Loss, as_loss, rising_margin
+from marginlens.risk.smoothness import loss_on_scores
 
 SCORE_TOLERANCE = (
     1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
@@ -83,14 +84,6 @@ def depends_on_p(data: TokenDataset, v: Any) -> BoolArray:
     return np.asarray(~same_key & ~all_tied(data.finite_scores(v), score_blur(data, v), data.mask))
 
 
-def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
-    """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
-    scores, mask, loss = data.as_batch().finite_scores(v), data.as_batch().mask, as_loss(loss)
-    low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))
-    high = np.max(scores, axis=(-2, -1))
-    return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-
-
 def log_slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
     """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
     constants = loss_on_scores(data, v, decreasing_loss(data, v, loss))
@@ -102,8 +95,3 @@ def power(logarithm: Any) -> str:
     """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
     in_range = logarithm == -np.inf or abs(logarithm) < _LOG_RANGE
     return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
-
-
-def plain(values: Any) -> Any:
-    """A zero-dimensional array as the Python number it holds; other arrays as they are."""
-    return values.item() if np.ndim(values) == 0 else np.asarray(values)

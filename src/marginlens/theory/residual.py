@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.directions import as_scalar
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
@@ -16,7 +17,7 @@ from marginlens.papers import implements
 from marginlens.risk.softmax import attend
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory.optimality import token_optimality
-from marginlens.theory.problem import decreasing_loss, plain
+from marginlens.theory.problem import decreasing_loss
 
 _WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
@@ -62,9 +63,9 @@ class ResidualLaw:
 
     @property
     def largest_step(self) -> Any:
-        """2/stiffness, (…): a `NormalizedStep` up to this size lets the ratios settle, a longer one makes them oscillate."""
+        """2/stiffness, (…): a `NormalizedGD` up to this size lets the ratios settle, a longer one makes them oscillate."""
         with np.errstate(divide="ignore"):
-            return plain(np.divide(2.0, self.stiffness))
+            return as_scalar(np.divide(2.0, self.stiffness))
 
     def __repr__(self) -> str:
         if not self.data.is_batch:
@@ -129,7 +130,7 @@ class ResidualLaw:
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.abs(logs + total - np.log(self._spread(self.multipliers, extra)))
         worst = np.max(np.where(carrying, error, 0.0), axis=-1, initial=0.0)
-        return plain(np.where(self._spread(np.asarray(self.holds), extra, 0), worst, np.inf))
+        return as_scalar(np.where(self._spread(np.asarray(self.holds), extra, 0), worst, np.inf))
 
     # ---- how a point is read
 
@@ -246,7 +247,7 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     multipliers[~holds] = np.nan
     fields = (holds, carrying, weak, multipliers, log_ratio, offset, residual, rate, stiffness)
     if not data.is_batch:
-        fields = tuple(plain(values[0]) for values in fields)
+        fields = tuple(as_scalar(values[0]) for values in fields)
     return ResidualLaw(data, scores, loss, solution, found.selected, *fields)
 
 
@@ -263,7 +264,7 @@ def law_deviation(data: TokenDataset, v: Any, run: Trajectory, *, loss: Loss = L
         data, v, loss: what was trained. run: what `descend` gave back.
     Returns:
         (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, v, run.selected)
-        .deviation(run.saved["p"])` gives it along the way.
+        .deviation(run.saved["x"])` gives it along the way.
     """
     as_dataset(data)
     if not isinstance(run, Trajectory) or run.final.shape != (*data.batch_shape, data.d_key):

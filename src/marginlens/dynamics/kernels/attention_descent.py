@@ -8,15 +8,18 @@ or its coefficients over the n·T keys with the Gram matrix standing in for the 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from marginlens.compilation import njit
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, dot, dot_and_size, matvec, max_abs, norm
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
+from marginlens.threads import ProgressCallback, Work, in_slices
 
-RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 _EXTREME = 1e60  # keys beyond, or whose inverses are, are rescaled, so that no product of two keys and a weight leaves the range
 
@@ -133,17 +136,16 @@ def _take_steps(
             matvec(spread, w, h)
             direction = w
             square, size = dot_and_size(w, h)
-        if normalized:
-            if square > 1e-6 * size and 1e-280 < square < 1e280:
-                reach = math.sqrt(square)
-            else:  # the Gram matrix has cancelled
-                matvec(columns, w, gradient)
-                reach = norm(gradient)
-            if reach == 0.0:
-                return STATIONARY, step
-            move = eta / reach
+        if square > 1e-6 * size and 1e-280 < square < 1e280:
+            reach = math.sqrt(square)
+        elif normalized or not square > 0.0:  # the Gram matrix has cancelled
+            matvec(columns, w, gradient)
+            reach = norm(gradient)
         else:
-            move = eta * math.exp(log_scale) / scores.shape[0]
+            reach = 1.0
+        if reach == 0.0:
+            return STATIONARY, step
+        move = eta / reach if normalized else eta * math.exp(log_scale) / scores.shape[0]
         for k in range(state.shape[0]):
             state_next[k] = state[k] - move * direction[k]
         if (step + 1) % _RESYNC == 0:
@@ -186,3 +188,76 @@ def _key_unit(rows: Any, start: Any, eta: float) -> float:
     for k in range(start.shape[0]):
         exact = exact and start[k] * unit / unit == start[k]
     return unit if exact else 1.0
+
+
+# ---- the loop as descent calls it
+
+
+@dataclass
+class AttentionState:
+    """Where a batch of descents stands, with all that the next step depends on.
+
+    Attributes:
+        start: (batch, d_key). states: (batch, d_key) p, or (batch, n_rows) its coefficients over the keys. logits: (batch, n_rows).
+        ends: (batch, 2) how each run ended and after how many steps.
+    """
+
+    start: FloatArray
+    states: FloatArray
+    logits: FloatArray
+    ends: IntArray
+
+    def copy(self) -> AttentionState:
+        """The same in arrays of its own."""
+        return AttentionState(self.start, self.states.copy(), self.logits.copy(), self.ends.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLoop:
+    """Compiled descent on p for a linear head and a loss with a code.
+
+    Attributes:
+        batch: the problems. head: (d_model,) or (batch, d_model). normalized, size: the step rule. code: of the loss.
+    """
+
+    batch: TokenDataset
+    head: Any
+    normalized: bool
+    size: float
+    code: int
+
+    def begin(self, start: FloatArray) -> AttentionState:
+        """The state before the first step, which fills it."""
+        n_rows = self.batch.n_inputs * self.batch.n_tokens
+        width = self.batch.d_key if moves_in_keys(n_rows, self.batch.d_key) else n_rows
+        count = len(self.batch)
+        return AttentionState(
+            start, np.empty((count, width)), np.empty((count, n_rows)), np.zeros((count, 2), dtype=np.int64)
+        )
+
+    def advance(
+        self, state: AttentionState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
+        batch, (begin, end) = self.batch, span
+        shared = batch.is_repeated and np.ndim(self.head) == 1  # many starts on one problem
+        problems = batch[0].as_batch() if shared else batch
+        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
+        arrays = (np.ascontiguousarray(problems.K), scores, np.ascontiguousarray(problems.lengths))
+        points = np.empty((len(batch), len(save), batch.d_key))
+        n_rows = batch.n_inputs * batch.n_tokens
+        rule = (self.normalized, self.size, self.code, end)
+        grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            whole = (low, high) == (0, end - begin)
+            size = 0 if whole or moves_in_keys(n_rows, batch.d_key) else n_rows
+            gram = grams.setdefault(first, (np.empty((size, size)), np.zeros(1, dtype=np.int64)))
+            carried = (state.states, state.logits, state.ends, *gram)
+            descend_problems(first, last, arrays, state.start, (*rule, begin + high), save, carried, points)
+            if high == end - begin:
+                del grams[first]
+
+        cost = n_rows * (2.0 * min(2 * batch.d_key, n_rows) + 40.0)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return points

@@ -8,14 +8,18 @@ e_x e_kᵀ. So the state is either W itself, when there are many pairs, or its c
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from marginlens.compilation import njit
-from marginlens.dynamics.kernels.attention_descent import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
+from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
+from marginlens.threads import ProgressCallback, Work, in_slices
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 
@@ -138,7 +142,7 @@ def _take_steps(
         if in_weights:
             _lift(pairs, w, turned, gradient)
             _apply(pairs, gradient, turned, h)
-            reach = norm(flat) if normalized else 1.0
+            reach = norm(flat)
         else:
             matvec(gram, w, h)
             square, size = dot_and_size(w, h)
@@ -147,12 +151,9 @@ def _take_steps(
             else:  # the Gram matrix has cancelled
                 _lift(pairs, w, turned, gradient)
                 reach = norm(flat)
-        if normalized:
-            if reach == 0.0:
-                return STATIONARY, step, values[-1]
-            move = eta / reach
-        else:
-            move = eta * math.exp(log_scale)
+        if reach == 0.0:
+            return STATIONARY, step, values[-1]
+        move = eta / reach if normalized else eta * math.exp(log_scale)
         total = 0.0
         for k in range(state.shape[0]):
             state_next[k] = state[k] - move * direction[k]
@@ -228,3 +229,86 @@ def _write(pairs: Any, start: Any, state: Any, in_weights: bool, out: Any) -> No
     for j in range(d):
         for c in range(d):
             out[j, c] = state[j * d + c] if in_weights else start[j, c] + out[j, c]
+
+
+# ---- the loop as descent calls it
+
+
+@dataclass
+class NextTokenState:
+    """Where a batch of descents stands, with all that the next step depends on.
+
+    Attributes:
+        start: (batch, d_model, d_model). states: W, or its coefficients over the pairs that occur, of all problems one after the other.
+        offsets: (batch + 1,) where each problem's state begins. logits: of all pairs. scales: (batch,) logarithms of the last weights'
+            scales. ends: (batch, 2) how each run ended and after how many steps.
+    """
+
+    start: FloatArray
+    states: FloatArray
+    offsets: IntArray
+    logits: FloatArray
+    scales: FloatArray
+    ends: IntArray
+
+    def copy(self) -> NextTokenState:
+        """The same in arrays of its own."""
+        states, logits, scales = self.states.copy(), self.logits.copy(), self.scales.copy()
+        return NextTokenState(self.start, states, self.offsets, logits, scales, self.ends.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokenLoop:
+    """Compiled descent on W for a loss with a code.
+
+    Attributes:
+        risk: the problems. normalized, size: the step rule.
+    """
+
+    risk: NextTokenRisk
+    normalized: bool
+    size: float
+
+    def begin(self, start: FloatArray) -> NextTokenState:
+        """The state before the first step, which fills it."""
+        batch = self.risk.batch
+        d = batch.d_model
+        widths = [d * d if moves_in_weights(pairs, queries, d) else pairs for pairs, queries in self._sizes]
+        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        ends = np.zeros((len(batch), 2), dtype=np.int64)
+        return NextTokenState(
+            start, np.empty(offsets[-1]), offsets, np.empty(len(batch.keys)), np.zeros(len(batch)), ends
+        )
+
+    @property
+    def _sizes(self) -> list[list[int]]:
+        """Pairs and queries of each problem."""
+        sizes: list[list[int]] = np.diff(self.risk.batch.parts[:, :2], axis=0).tolist()
+        return sizes
+
+    def advance(
+        self, state: NextTokenState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; W after the steps `save`, (batch, n_saved, d_model, d_model)."""
+        risk, batch, (begin, end) = self.risk, self.risk.batch, span
+        d, sizes = batch.d_model, self._sizes
+        points = np.empty((len(batch), len(save), d, d))
+        rule = (self.normalized, self.size, loss_code(risk.loss, risk.heads, batch), end)
+        problems = batch.packed(risk.heads, needs_whole_heads(risk.loss))
+        grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            whole = (low, high) == (0, end - begin)
+            size = 0 if whole or moves_in_weights(sizes[first][0], sizes[first][1], d) else sizes[first][0]
+            gram = grams.setdefault(first, (np.empty((size, size)), np.zeros(1, dtype=np.int64)))
+            carried = (state.states, state.offsets, state.logits, state.scales, state.ends, *gram)
+            descend_problems(first, last, problems, state.start, (*rule, begin + high), save, carried, points)
+            if high == end - begin:
+                del grams[first]
+
+        pairs = max(m for m, _ in sizes)
+        queries = max(q for _, q in sizes)
+        product = 2.0 * d * (pairs + queries * d) if moves_in_weights(pairs, queries, d) else float(pairs * pairs)
+        cost = 2.0 * product + 20.0 * len(batch.reduced.tokens) / len(batch)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return points

@@ -1,0 +1,175 @@
+"""Gradient descent on any risk with any optimizer: exact iterates, for one problem or thousands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.directions import length
+from marginlens.dynamics.kernels.attention_descent import AttentionLoop
+from marginlens.dynamics.kernels.joint_descent import JointLoop
+from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
+from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
+from marginlens.dynamics.stepwise import Loop, StepwiseLoop
+from marginlens.dynamics.trajectory import ENDINGS, Trajectory
+from marginlens.errors import real_array, reject, whole_number
+from marginlens.losses.margin import compiled_code
+from marginlens.optimizers import GD, Blockwise, NormalizedGD, Optimizer, as_optimizer
+from marginlens.papers import implements
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.build import as_risk
+from marginlens.risk.joint import JointRisk
+from marginlens.risk.next_token import NextTokenRisk
+from marginlens.risk.protocol import Risk
+from marginlens.threads import ProgressCallback, as_progress
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
+@implements("C", "Algo-GD")
+def descend(
+    problem: Any,
+    head: Any = None,
+    *,
+    loss: Any = None,
+    optimizer: Optimizer | None = None,
+    n_steps: int = 1000,
+    start: Any = None,
+    record: Record | None = None,
+    progress: ProgressCallback | None = None,
+) -> Trajectory:
+    r"""Train by gradient descent, plain, normalised or by an optimizer of your own, with gradients that are exact at any norm.
+
+    .. math:: x(t+1) = x(t) + \text{step}\big(\nabla L(x(t))\big)
+
+    Args:
+        problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or one of your own); or a `TokenDataset`, with the head, for the
+            attention weights p; or a `SequenceDataset`, or a list of them, for the key-query weights W of a next-token layer.
+        head, loss: of the risk, where a dataset is given; then as for `AttentionRisk` and `NextTokenRisk`.
+        optimizer: `NormalizedGD(size)`, `GD(size)`, or any object with the methods `init` and `update`. By default normalised steps: of
+            size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
+        start: x(0), (*risk.shape) or (batch, *risk.shape); zero by default. A joint start may be a pair (v, p).
+        record: what to keep along the way; nothing by default.
+        progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
+            the descent, as Ctrl-C does.
+    Returns:
+        A `Trajectory`; `run.resume(n_steps)` takes further steps. Check it against theory with
+        `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.
+    """
+    risk = as_risk(problem, head, loss)
+    rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)
+    n_steps = whole_number(n_steps, "n_steps", at_least=0)
+    steps_to_save(record, n_steps)  # refuses what cannot be kept
+    check_record(record, risk)
+    as_progress(progress)
+    loop = compiled_loop(risk, rule) or StepwiseLoop(risk, rule)
+    return Descent(risk, loop, loop.begin(_start(risk, start)), 0).resume(n_steps, record, progress)
+
+
+def _default_optimizer(risk: Risk) -> Optimizer:
+    if isinstance(risk, NextTokenRisk):
+        return NormalizedGD(0.01)
+    return Blockwise(NormalizedGD(0.1)) if isinstance(risk, JointRisk) else NormalizedGD(1.0)
+
+
+def _start(risk: Any, start: Any) -> FloatArray:
+    """x(0) as an array (batch, *shape) of its own."""
+    if hasattr(risk, "start"):
+        return np.array(risk.start(start), dtype=np.float64)
+    if start is None:
+        return np.zeros((1, *risk.shape))
+    return np.array(real_array(start, "start", risk.shape))[None]
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """A descent that can go on: its risk, its loop, and where it stands after `n_steps`."""
+
+    risk: Any
+    loop: Loop
+    state: Any
+    n_steps: int
+
+    def resume(self, n_steps: int, record: Record | None, progress: ProgressCallback | None) -> Trajectory:
+        """The trajectory after `n_steps` more; steps are counted from the first start on, and those before are not kept again."""
+        risk, begin, end = self.risk, self.n_steps, self.n_steps + n_steps
+        check_record(record, risk)
+        save = steps_to_save(record, end)
+        save = save[save > begin] if begin else save
+        state = self.state.copy()
+        points = self.loop.advance(state, (begin, end), np.append(save, end), progress)  # the final iterate rides along
+        with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
+            trajectory = trajectory_of(risk, points, (state.ends[:, 0], state.ends[:, 1].copy()), save, record)
+        return replace(trajectory, continuation=Descent(risk, self.loop, state, end))
+
+
+def trajectory_of(
+    risk: Any, points: FloatArray, ends: tuple[Any, Any], steps: Any, record: Record | None
+) -> Trajectory:
+    """The trajectory of iterates (batch, n_saved + 1, *shape), the final ones last, with how and after how many steps runs ended."""
+    is_batch = bool(getattr(risk, "is_batch", False))
+    final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
+    at = final if is_batch else final[0]
+    attention = risk.attention(at) if hasattr(risk, "attention") else None
+    selected = np.asarray(risk.select(at))
+    norm = length(final.reshape(len(final), -1))
+    kept = measure(risk, points[:, :-1], record)
+    if not is_batch:
+        single = {name: _first(value) for name, value in kept.items()}
+        return Trajectory(final[0], attention, selected, norm[0], reason[0], ends[1][0], Saved(steps, single), risk)
+    return Trajectory(final, attention, selected, norm, reason, ends[1], Saved(steps, kept), risk)
+
+
+def _first(value: Any) -> Any:
+    return type(value)(value.sign[0], value.log[0]) if hasattr(value, "sign") else value[0]
+
+
+# ---- compiled loops for the built-in risks and optimizers
+
+
+@singledispatch
+def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
+    """The compiled loop that serves this risk with this optimizer, None where there is none."""
+    return None
+
+
+@compiled_loop.register
+def _(risk: AttentionRisk, optimizer: Optimizer) -> Loop | None:
+    if not risk.is_linear or compiled_code(risk.loss) < 0 or type(optimizer) not in (GD, NormalizedGD):
+        return None
+    normalized = isinstance(optimizer, NormalizedGD)
+    return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))  # type: ignore[attr-defined]
+
+
+@compiled_loop.register
+def _(risk: JointRisk, optimizer: Optimizer) -> Loop | None:
+    rule = optimizer.optimizer if type(optimizer) is Blockwise else optimizer
+    if compiled_code(risk.loss) < 0 or not (type(rule) is GD or (type(rule) is NormalizedGD and rule is not optimizer)):
+        return None
+    return JointLoop(risk.data.as_batch(), isinstance(rule, NormalizedGD), rule.size, compiled_code(risk.loss))
+
+
+@compiled_loop.register
+def _(risk: NextTokenRisk, optimizer: Optimizer) -> Loop | None:
+    if risk.loss.code < 0 or type(optimizer) not in (GD, NormalizedGD):
+        return None
+    return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)  # type: ignore[attr-defined]
+
+
+# ---- what corresponds between p and W
+
+
+@implements("A", "Lemma 1")
+def matching_optimizer(optimizer: GD | NormalizedGD, query: Any) -> GD | NormalizedGD:
+    """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
+    if type(optimizer) not in (GD, NormalizedGD):
+        raise reject("optimizer", "ml.GD(size) or ml.NormalizedGD(size)", repr(optimizer))
+    size = float(length(real_array(query, "query", ("d_query",))))
+    if not size > 0.0:
+        raise reject("query", "a query that is not zero", "the zero vector")
+    return GD(optimizer.size / size / size) if isinstance(optimizer, GD) else NormalizedGD(optimizer.size / size)

@@ -1,0 +1,140 @@
+"""What to keep of a run: which quantities, after which steps, and how they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.directions import length
+from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.protocol import Risk
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+QUANTITIES = ("x", "norm", "attention", "selected", "margin", "risk", "excess_risk")
+_METHODS = {
+    "attention": "attention",
+    "selected": "select",
+    "margin": "margins",
+    "risk": "value",
+    "excess_risk": "excess",
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What to keep of a run: which quantities, after which steps.
+
+    Args:
+        steps: a whole number k for every k-th step (the start and the last step included), or the steps themselves, increasing.
+        keep: names among "x" (the iterate), "norm" (Euclidean), "attention" (the softmax), "selected" (its argmax), "margin" (Y f(X) of
+            every input), "risk", and "excess_risk" (sign and logarithm of the risk above that of the selected tokens).
+    """
+
+    steps: int | Sequence[int] = 1
+    keep: Sequence[str] = ("x",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, Iterable) or getattr(self.keep, "ndim", 1) != 1:
+            raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(self.keep))
+        names = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        unknown = [name for name in names if not isinstance(name, str) or name not in QUANTITIES]
+        if unknown:
+            raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(unknown[0]))
+        object.__setattr__(self, "keep", names)
+
+    def resolve(self, n_steps: int) -> IntArray:
+        """The steps to keep of a run of `n_steps`, increasing."""
+        if isinstance(self.steps, int | np.integer):
+            every = whole_number(self.steps, "steps", at_least=1)
+            return np.unique(np.append(np.arange(0, n_steps + 1, every), n_steps)).astype(np.int64)
+        expected = f"increasing whole numbers from 0 to n_steps = {n_steps}"
+        chosen = array_of_any(self.steps, "steps", expected)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise reject("steps", expected, repr(self.steps))
+        if chosen.size and (chosen.min() < 0 or chosen.max() > n_steps or np.any(np.diff(chosen) <= 0)):
+            raise reject("steps", expected, f"{chosen.min()} … {chosen.max()}")
+        return chosen.astype(np.int64)
+
+
+def steps_to_save(record: Any, n_steps: int) -> IntArray:
+    """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`."""
+    if record is None:
+        return np.empty(0, dtype=np.int64)
+    if not isinstance(record, Record):
+        raise reject("record", "an ml.Record or None", repr(record))
+    return record.resolve(n_steps)
+
+
+@dataclass(frozen=True)
+class Saved(Mapping[str, Any]):
+    """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["x"]` (…, n_saved, *shape), and so on.
+
+    `steps` lists the steps. A run that ended early repeats its last iterate from then on.
+    """
+
+    steps: IntArray
+    kept: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.kept:
+            names = ", ".join(self.kept) or "nothing"
+            raise KeyError(f"{name!r} was not kept (kept: {names}); ask for it with record=ml.Record(keep=...)")
+        return self.kept[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __repr__(self) -> str:
+        return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
+
+
+def check_record(record: Any, risk: Risk) -> None:
+    """Refuse a record that asks for quantities that the risk does not have."""
+    for name in record.keep if isinstance(record, Record) else ():
+        if name in _METHODS and not hasattr(risk, _METHODS[name]):
+            raise reject("record", f"without {name!r}, which {type(risk).__name__} does not measure", "it")
+        if name == "excess_risk" and hasattr(risk, "check_excess"):
+            risk.check_excess()
+
+
+def measure(risk: Risk, points: FloatArray, record: Record | None) -> dict[str, Any]:
+    """Every asked-for quantity at every saved iterate (batch, n_saved, *shape), with the axes (batch, n_saved, …)."""
+    kept: dict[str, Any] = {}
+    for name in () if record is None else record.keep:
+        if name == "x":
+            kept[name] = points
+        elif name == "norm":
+            kept[name] = length(points.reshape(*points.shape[:2], int(np.prod(points.shape[2:]))))
+        else:
+            kept[name] = _along(risk, _METHODS[name], points)
+    return kept
+
+
+def _along(risk: Risk, method: str, points: FloatArray) -> Any:
+    """What a method of the risk says at every saved iterate."""
+    many = getattr(risk, "along_runs", None)  # for risks that answer faster at many points at once
+    if many is not None and (found := many(method, points)) is not None:
+        return found
+    is_batch, question = getattr(risk, "is_batch", False), getattr(risk, method)
+    n_saved = points.shape[1]
+    asked = (
+        points if n_saved else np.zeros((len(points), 1, *points.shape[2:]))
+    )  # nothing saved: one answer shows the shape
+    answers = [question(asked[:, k] if is_batch else asked[0, k]) for k in range(asked.shape[1])]
+    if isinstance(answers[0], ExcessRisk):
+        parts = (_stack([getattr(e, part) for e in answers], is_batch) for part in ("sign", "log"))
+        return ExcessRisk(*(part[:, :n_saved] for part in parts))
+    return _stack(answers, is_batch)[:, :n_saved]
+
+
+def _stack(answers: list[Any], is_batch: bool) -> Any:
+    return np.stack(answers, axis=1) if is_batch else np.stack(answers)[None]

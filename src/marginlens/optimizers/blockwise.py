@@ -1,0 +1,45 @@
+"""One optimizer for each part of a point: head and attention, or the factors of a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.errors import reject
+from marginlens.optimizers.protocol import Optimizer, as_optimizer
+from marginlens.risk.log_scaled import FloatArray, LogScaled
+
+
+@dataclass(frozen=True)
+class Blockwise:
+    """Let each part of a point move by an optimizer of its own, which sees the gradient of that part alone.
+
+    Args:
+        optimizer: the one for every part. For `JointRisk` the parts are v and p, for `FactorRisk` Q and K.
+    """
+
+    optimizer: Optimizer
+    batched: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        as_optimizer(self.optimizer)
+
+    def init(self, x0: FloatArray) -> Any:
+        """The start, until the first gradient shows the parts; then one state for each."""
+        return np.array(x0)
+
+    def update(self, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
+        """The steps of all parts, put together."""
+        if gradient.blocks is None:
+            raise reject(
+                "optimizer", "Blockwise only for a risk whose points have parts, such as JointRisk", "one that has none"
+            )
+        states = state
+        if isinstance(state, np.ndarray):
+            states = {name: self.optimizer.init(state[place]) for name, place in gradient.blocks.items()}
+        step, following = np.empty_like(gradient.array), {}
+        for name, place in gradient.blocks.items():
+            step[place], following[name] = self.optimizer.update(gradient.block(name), states[name])
+        return step, following

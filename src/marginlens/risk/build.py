@@ -1,0 +1,46 @@
+"""Risks from what users have at hand: a dataset and a head, or a risk already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import TokenDataset
+from marginlens.errors import reject
+from marginlens.losses.margin import Logistic
+from marginlens.losses.next_token import LogLoss
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.next_token import NextTokenRisk
+from marginlens.risk.protocol import Risk
+
+
+def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
+    """`problem` if it is a risk; else the risk of a dataset with this head and loss.
+
+    Args:
+        problem: a risk, a `TokenDataset`, a `SequenceDataset`, or a list of the latter.
+        head: of a token dataset, which needs one; of a sequence dataset, None for C Eᵀ = I.
+        loss: `Logistic()` by default for tokens, `LogLoss()` for sequences.
+    """
+    if isinstance(problem, TokenDataset):
+        if head is None:
+            raise reject(
+                "head",
+                "given with a TokenDataset",
+                "None",
+                "Train head and attention together with ml.JointRisk(data).",
+            )
+        return AttentionRisk(problem, head, Logistic() if loss is None else loss)
+    if isinstance(problem, SequenceDataset | list | tuple):
+        return NextTokenRisk(problem, head, LogLoss() if loss is None else loss)
+    if isinstance(problem, type) or not isinstance(problem, Risk):
+        expected = "a TokenDataset, a SequenceDataset or a list of them, or a risk such as ml.AttentionRisk(data, head)"
+        raise reject(
+            "problem",
+            expected,
+            type(problem).__name__ if not isinstance(problem, type) else f"the class {problem.__name__}",
+        )
+    for name, value in (("head", head), ("loss", loss)):
+        if value is not None:
+            raise reject(name, "left out where a risk is given, which has its own", repr(value))
+    return problem

@@ -1,0 +1,174 @@
+"""The joint risk of the head and the attention weights: exact gradients of both at the same point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.errors import n_axes, reject
+from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
+from marginlens.papers import implements
+from marginlens.risk.attention import AttentionRisk, ExcessRisk, pairwise_gradient
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.protocol import MarginRows
+from marginlens.risk.softmax import attend, logits, softmax
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@implements("A", "(ERM)")
+def joint_gradient(
+    data: TokenDataset,
+    v: Any,
+    p: Any,
+    loss: Loss = Logistic(),  # noqa: B008
+) -> tuple[LogScaled, LogScaled]:
+    r"""Exact gradients of the training risk in the head and in the attention weights, at any norm of either.
+
+    .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
+        = x_{i\alpha} - \sum_{t \ne \alpha} s_{it} (x_{i\alpha} - x_{it})
+
+    Args:
+        data: one problem or a batch. v: (…, d_model). p: (…, d_key).
+    Returns:
+        The gradients in v and in p as `LogScaled`s; `.value()` is a gradient itself, `.log_norm` its size where that underflows.
+        Check the second with `risk_gradient`, the first with differences of `risk`.
+    """
+    at = attend(logits(data, p), data.scores(v), data.mask)
+    slopes = slope_of(as_loss(loss), at.margin)  # (…, n_inputs)
+    largest = np.max(slopes.log, axis=-1)
+    largest = np.where(largest == -np.inf, 0.0, largest)
+    weights = slopes.sign * np.exp(slopes.log - largest[..., None]) * data.y / data.n_inputs
+    output = attention_output(data, at.log_s, at.alpha)
+    return (
+        LogScaled(np.einsum("...i,...id->...d", weights, output), largest),
+        pairwise_gradient(data.K, at, slopes),
+    )
+
+
+def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
+    """Xᵀ s as the token α less what the others take away, (…, n_inputs, d_model): exact where the softmax has saturated."""
+    top = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
+    s = np.where(data.mask, np.exp(log_s), 0.0)
+    return top[..., 0, :] - np.einsum("...it,...itd->...id", s, np.where(data.mask[..., None], top - data.X, 0.0))
+
+
+class HeadAndAttention(NamedTuple):
+    """The two parts of a joint point: the head v (…, d_model) and the attention weights p (…, d_key)."""
+
+    v: FloatArray
+    p: FloatArray
+
+
+@implements("A", "(ERM)")
+@dataclass(frozen=True, eq=False)
+class JointRisk:
+    r"""The training risk of head and attention weights together.
+
+    .. math:: L(v, p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, v^\top X_i^\top \mathbb S(K_i p)\big)
+
+    A point is v followed by p, (d_model + d_key,); `split` takes it apart and `join` puts it together.
+
+    Args:
+        data: one problem, or a batch of independent ones. loss: any `Loss`.
+    """
+
+    data: TokenDataset
+    loss: Loss = field(default_factory=Logistic)
+
+    def __post_init__(self) -> None:
+        as_dataset(self.data)
+        as_loss(self.loss)
+
+    def __repr__(self) -> str:
+        return f"JointRisk({self.data!r}, {type(self.loss).__name__})"
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(d_model + d_key,)."""
+        return (self.data.d_model + self.data.d_key,)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return self.data.is_batch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def blocks(self) -> dict[str, slice]:
+        """Where v and p are in a point."""
+        return {"v": slice(0, self.data.d_model), "p": slice(self.data.d_model, None)}
+
+    def split(self, x: Any) -> HeadAndAttention:
+        """v and p of a point, or of several along leading axes."""
+        array = np.asarray(x)
+        return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
+
+    def join(self, v: Any, p: Any) -> FloatArray:
+        """The point of a head (…, d_model) and attention weights (…, d_key)."""
+        head, weights = self.data.head(v), self.data.point(p)
+        return np.concatenate([head, weights], axis=-1)
+
+    def start(self, start: Any) -> FloatArray:
+        """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
+        if start is None:
+            return np.zeros((len(self), *self.shape))
+        if isinstance(start, tuple | list) and len(start) == 2:
+            v = np.array(self.data.head(start[0])).reshape(len(self), -1)
+            return np.concatenate([v, np.array(self.data.point(start[1], "start[1]")).reshape(len(self), -1)], axis=-1)
+        if n_axes(start) == 0 or np.shape(start)[-1] != self.shape[0]:
+            got = f"{n_axes(start)} axes" if n_axes(start) else type(start).__name__
+            raise reject("start", f"a pair (v, p), or a point of shape {self.shape}", got)
+        return self.start(tuple(self.split(np.asarray(start))))
+
+    def value(self, x: Any) -> FloatArray:
+        """L(v, p), (…)."""
+        v, p = self.split(x)
+        return AttentionRisk(self.data, v, self.loss).value(p)
+
+    def log_value(self, x: Any) -> FloatArray:
+        """log L(v, p), (…); nan where a loss is not positive."""
+        v, p = self.split(x)
+        return AttentionRisk(self.data, v, self.loss).log_value(p)
+
+    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+        """L(v, p) less the risk of selecting one token per input outright under the head v."""
+        v, p = self.split(x)
+        return AttentionRisk(self.data, v, self.loss).excess(p, selected)
+
+    def gradient(self, x: Any) -> LogScaled:
+        """(∇_v L, ∇_p L), each with its own scale."""
+        by_v, by_p = joint_gradient(self.data, *self.split(x), self.loss)
+        scales = [np.broadcast_to(part.log_scale[..., None], part.array.shape) for part in (by_v, by_p)]
+        array = np.concatenate([by_v.array, by_p.array], axis=-1)
+        return LogScaled(array, np.concatenate(scales, axis=-1), blocks=self.blocks)
+
+    def margins(self, x: Any) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        v, p = self.split(x)
+        return attend(logits(self.data, p), self.data.scores(v), self.data.mask).margin
+
+    def attention(self, x: Any) -> FloatArray:
+        """Softmax probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
+        return softmax(self.data, self.split(x).p)
+
+    def select(self, x: Any) -> IntArray:
+        """The token with the largest attention in each input, (…, n_inputs)."""
+        return np.argmax(self.attention(x), axis=-1)
+
+    def margin_rows(self, selected: Any) -> MarginRows:
+        """Refused: head and attention have a margin problem each; `label_svm` and `relaxed_svm` solve them."""
+        raise reject(
+            "risk", "one with a single margin problem", "a joint one", "Use label_svm for v and relaxed_svm for p."
+        )
+
+    def smoothness(self) -> Any:
+        """Infinite: the joint gradient has no Lipschitz constant."""
+        return np.full(self.data.batch_shape, np.inf)[()]

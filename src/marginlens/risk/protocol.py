@@ -1,0 +1,56 @@
+"""The risk protocol: what descent, flows, paths and predictions ask of a training problem."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from marginlens.risk.log_scaled import LogScaled
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class MarginRows(NamedTuple):
+    r"""The constraints :math:`\langle a_r, x\rangle \ge b_r` under which x selects given tokens with a margin.
+
+    Attributes:
+        rows: (n_rows, *shape) one a_r for each pair of a selected token and another. lower: (n_rows,) the b_r.
+    """
+
+    rows: FloatArray
+    lower: FloatArray
+
+
+@runtime_checkable
+class Risk(Protocol):
+    r"""A training risk L(x) of one problem, with gradients that stay exact where they are far below the smallest float64.
+
+    A point x is an array of shape `shape`. A risk may stand for a batch of independent problems: then `is_batch` is true, `len(risk)` is
+    their number, points have the batch axis first, and so has every answer. `marginlens.testing.check_risk` runs the contract that every
+    risk passes, a user's own too.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one point."""
+
+    def value(self, x: FloatArray) -> Any:
+        """L(x)."""
+
+    def log_value(self, x: FloatArray) -> Any:
+        """log L(x), right also where L(x) underflows; nan where L(x) is negative."""
+
+    def gradient(self, x: FloatArray) -> LogScaled:
+        """∇L(x), accurate relative to its own size at any norm of x."""
+
+    def select(self, x: FloatArray) -> IntArray:
+        """The index of the token with the largest attention in each input at x, (…, n_inputs)."""
+
+    def margin_rows(self, selected: Any) -> MarginRows:
+        """The constraints under which a point selects these tokens (n_inputs,), for one problem."""
+
+    def smoothness(self) -> Any:
+        """A Lipschitz constant of ∇L: descent with a constant step of at most its inverse never climbs."""

@@ -1,0 +1,201 @@
+"""The three protocols: built-in norms, optimizers and risks keep their contracts, so does a user's own, and broken ones are noticed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.optimizers import Blockwise
+from marginlens.testing import check_norm, check_optimizer, check_risk
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Heavy-ball momentum, as a user would write it."""
+
+    size: float = 0.1
+    decay: float = 0.9
+
+    def init(self, x0):
+        return np.zeros_like(x0)
+
+    def update(self, gradient, velocity):
+        velocity = self.decay * velocity - self.size * gradient.value()
+        return velocity, velocity
+
+
+class Quadratic:
+    """A risk of one's own: L(x) = |x - 1|²/2, which selects nothing but the larger entry."""
+
+    shape = (3,)
+
+    def value(self, x):
+        return 0.5 * float(np.sum((x - 1.0) ** 2))
+
+    def log_value(self, x):
+        return np.log(self.value(x))
+
+    def gradient(self, x):
+        return ml.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
+
+    def select(self, x):
+        return np.array([int(np.argmax(x))])
+
+    def margin_rows(self, selected):
+        raise NotImplementedError
+
+    def smoothness(self):
+        return 1.0
+
+
+def tokens(seed=0):
+    rng = np.random.default_rng(seed)
+    return ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
+
+
+def risks():
+    data, v = tokens()
+    of_p = ml.AttentionRisk(data, v)
+    yield "p", of_p
+    yield "p, exponential", ml.AttentionRisk(data, v, ml.Exponential())
+    yield "p, correlation", ml.AttentionRisk(data, v, ml.Correlation())
+    yield "W", of_p.as_matrix([1.0, -0.5])
+    yield "factors", of_p.as_factors([1.0, -0.5], 2)
+    yield "joint", ml.JointRisk(data)
+    ds = ml.data.cyclic_sequences(5, 4, 6, 4, 0)
+    yield "next token", ml.NextTokenRisk(ds)
+    yield "a user's own", Quadratic()
+
+
+RISKS = dict(risks())
+
+
+@pytest.mark.parametrize("norm", [ml.L2(), ml.Frobenius()], ids=lambda norm: type(norm).__name__)
+@pytest.mark.parametrize("shape", [(1,), (5,), (3, 2)])
+def test_norms_keep_their_contract(norm, shape):
+    check_norm(norm, shape)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [ml.GD(0.3), ml.NormalizedGD(0.2), Momentum()], ids=lambda one: type(one).__name__
+)
+def test_optimizers_keep_their_contract(optimizer):
+    check_optimizer(optimizer)
+
+
+@pytest.mark.parametrize("name", RISKS)
+def test_risks_keep_their_contract(name):
+    check_risk(RISKS[name])
+
+
+def test_broken_contracts_are_noticed():
+    class Halved(ml.L2):
+        def dual(self, g):
+            return 0.5 * self.value(g)
+
+    class Forgetful(Momentum):
+        def update(self, gradient, velocity):
+            velocity += gradient.value()  # changes its state in place
+            return -velocity, velocity
+
+    class Wrong(Quadratic):
+        def gradient(self, x):
+            return ml.LogScaled(1.0 - np.asarray(x), np.asarray(0.0))
+
+    class TooSmooth(Quadratic):
+        def smoothness(self):
+            return 0.5
+
+    with pytest.raises(AssertionError, match="Broken promise"):
+        check_norm(Halved())
+    with pytest.raises(AssertionError, match="Broken promise"):
+        check_optimizer(Forgetful())
+    with pytest.raises(AssertionError, match="is that of differences"):
+        check_risk(Wrong())
+    with pytest.raises(AssertionError, match="no faster than the smoothness"):
+        check_risk(TooSmooth())
+
+
+@pytest.mark.parametrize("name", RISKS)
+def test_a_users_own_optimizer_works_on_every_risk(name):
+    risk = RISKS[name]
+    start = 0.1 * np.random.default_rng(1).normal(size=risk.shape)
+    optimizer = Momentum(0.05)
+    run = ml.descend(risk, optimizer=optimizer, n_steps=200, start=start, record=ml.Record(50, ("x", "risk", "norm")))
+    assert run.status is ml.DescentStatus.COMPLETED
+    assert run.saved["risk"][-1] < run.saved["risk"][0]
+    x, velocity = start, np.zeros(risk.shape)
+    for _ in range(200):  # the same by hand
+        velocity = 0.9 * velocity - 0.05 * risk.gradient(x).value()
+        x = x + velocity
+    assert np.allclose(run.final, x, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(run.saved["x"][-1], run.final)
+
+
+@pytest.mark.parametrize("name", ["p", "joint", "next token"])
+@pytest.mark.parametrize("kind", [ml.GD, ml.NormalizedGD])
+def test_compiled_loops_are_the_optimizers_own_steps(name, kind):
+    class Slow:  # the same rule, which no compiled loop knows
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        def init(self, x0):
+            return self.optimizer.init(x0)
+
+        def update(self, gradient, state):
+            return self.optimizer.update(gradient, state)
+
+    risk, optimizer = RISKS[name], kind(0.1)
+    if name == "joint":
+        optimizer = Blockwise(optimizer)
+    start = np.random.default_rng(2).normal(size=risk.shape)
+    fast = ml.descend(risk, optimizer=optimizer, n_steps=60, start=start)
+    slow = ml.descend(risk, optimizer=Slow(optimizer), n_steps=60, start=start)
+    assert np.allclose(fast.final, slow.final, rtol=0, atol=1e-7)
+
+
+def test_training_factors_is_training_their_product():
+    data, v = tokens()
+    risk = ml.AttentionRisk(data, v).as_factors([1.0, 2.0], 3)
+    rng = np.random.default_rng(3)
+    Q, K = rng.normal(size=(2, 3)), rng.normal(size=(3, 3))
+    run = ml.descend(risk, optimizer=ml.GD(0.1), n_steps=50, start=(Q, K))
+    for _ in range(50):
+        g = risk.of_p.gradient(K @ Q.T @ np.array([1.0, 2.0])).value()
+        Q, K = Q - 0.1 * np.outer([1.0, 2.0], K.T @ g), K - 0.1 * np.outer(g, Q.T @ np.array([1.0, 2.0]))
+    assert np.allclose(run.split().Q, Q, rtol=0, atol=1e-10)
+    assert np.allclose(run.split().K, K, rtol=0, atol=1e-10)
+    assert np.allclose(risk.matrix(run.final), Q @ K.T, rtol=0, atol=1e-10)
+
+
+def test_margin_rows_are_those_of_the_margin_problems():
+    data, v = tokens()
+    chosen = data.optimal(v)
+    rows, lower = ml.AttentionRisk(data, v).margin_rows(chosen)
+    solved, same = ml.att_svm(data, chosen), ml.least_distance(rows, lower)
+    assert solved.status == same.status
+    if solved.status is ml.Status.OPTIMAL:
+        assert np.allclose(solved.x, same.x, rtol=0, atol=1e-9)
+    ds = ml.data.acyclic_sequences(5, 6, 4, 4, 0)
+    rows, lower = ml.NextTokenRisk(ds).margin_rows()
+    graph, flat = ml.graph_svm(ds), ml.least_distance(rows.reshape(len(rows), -1), lower)
+    assert np.allclose(graph.x.ravel(), flat.x, rtol=0, atol=1e-7 * np.abs(flat.x).max())
+
+
+def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
+    data, v = tokens()
+    with pytest.raises(ml.InputError, match="'head' argument must be given with a TokenDataset"):
+        ml.descend(data)
+    with pytest.raises(ml.InputError, match="'loss' argument must be left out where a risk is given"):
+        ml.descend(ml.AttentionRisk(data, v), loss=ml.Logistic())
+    with pytest.raises(ml.InputError, match=r"'optimizer' argument must be .* got the class GD"):
+        ml.descend(data, v, optimizer=ml.GD)
+    with pytest.raises(ml.InputError, match="update must return a step of shape"):
+        ml.descend(data, v, optimizer=type("Bad", (Momentum,), {"update": lambda self, g, s: (0.0, s)})(), n_steps=1)
+    with pytest.raises(ml.InputError, match="'risk' argument must be one whose points have parts"):
+        ml.descend(data, v, n_steps=1).split()
+    with pytest.raises(
+        ml.InputError, match="'optimizer' argument must be Blockwise only for a risk whose points have parts"
+    ):
+        ml.descend(data, v, optimizer=Blockwise(ml.GD(1.0)), n_steps=1)
