@@ -45,7 +45,7 @@ EXPECTED = {
     "shallowest_slope": Bound(high=-0.9),
 }
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
-EXACT = 1e-12  # distances, relative to the solutions, below which only rounding is left
+EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest
 FARTHEST = 1e4  # the last radius times the margin
 
 
