@@ -8,20 +8,8 @@ from benchmarks.baselines import autograd_nexttoken
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics.descend import descend
 from marginlens.optimizers import NormalizedGD
+from progress_counter import ProgressCounter
 from tolerances import LOOP_AGREEMENT
-
-
-class Counter:
-    """Progress that remembers what it was told."""
-
-    def __init__(self):
-        self.total, self.done = 0, 0
-
-    def expect(self, total):
-        self.total = total
-
-    def advance(self, units=1):
-        self.done += units
 
 
 @pytest.mark.parametrize("draw", [acyclic_sequences, cyclic_sequences])
@@ -42,7 +30,7 @@ def test_rows_name_data_and_methods_and_the_summary_has_the_ratio(monkeypatch):
     monkeypatch.setattr(nexttoken, "SIZES", sizes)
     monkeypatch.setattr(nexttoken, "COMPARED", 20)
     monkeypatch.setattr(nexttoken, "REPEATS", 1)
-    progress = Counter()
+    progress = ProgressCounter()
     rows = nexttoken.bench_nexttoken(progress)
     assert [row["data"] for row in rows] == [
         *["small: K = 4, d = 4, n = 3, T = 3"] * 2,

@@ -7,6 +7,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.optimizers import Blockwise
+from marginlens.risk import MarginRows
 from marginlens.testing import check_norm, check_optimizer, check_risk
 
 
@@ -43,7 +44,8 @@ class Quadratic:
         return np.array([int(np.argmax(x))])
 
     def margin_rows(self, selected):
-        raise NotImplementedError
+        others = np.delete(np.arange(3), selected[0])
+        return MarginRows(np.eye(3)[selected[0]] - np.eye(3)[others], np.ones(2))
 
     def smoothness(self):
         return 1.0

@@ -11,25 +11,13 @@ from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, a_t2, a_t3, b_i,
 from marginlens.experiments.catalogue import claims
 from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
 from marginlens.optimizers import NormalizedGD
-
-
-class Counter:
-    """Progress that remembers what it was told."""
-
-    def __init__(self):
-        self.total, self.done = 0, 0
-
-    def expect(self, total):
-        self.total = total
-
-    def advance(self, units=1):
-        self.done += units
+from progress_counter import ProgressCounter
 
 
 @pytest.fixture(scope="module", params=claims(), ids=lambda one: one.id)
 def outcome(request):
     """A claim, its finding at quick effort and the progress it reported."""
-    progress = Counter()
+    progress = ProgressCounter()
     return request.param, request.param.compute(Effort.QUICK, progress), progress
 
 

@@ -261,25 +261,25 @@ def show_trained(row: dict[str, Any], choices: Choices) -> None:
     out = console()
     _show_problem(out, row)
     out.print(str(choices), markup=False)
-    told = row["trained"]
-    limit = "" if told["limit_risk"] is None else f", {told['limit_risk']:.6g} in the limit"
+    trained = row["trained"]
+    limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
     facts = {
-        "norm": answers.number(told["norm"]),
-        "risk": f"{answers.number(told['risk'])}{limit}",
-        "attention": f"more than half on the label in {told['selected_share']:.1%} of the sequences, "
-        f"at least {answers.number(told['smallest_attention'])} on every label",
-        "ended": f"{DescentStatus[told['status']].value} ({told['steps_taken']:,} steps)",
+        "norm": answers.number(trained["norm"]),
+        "risk": f"{answers.number(trained['risk'])}{limit}",
+        "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
+        f"at least {answers.number(trained['smallest_attention'])} on every label",
+        "ended": f"{DescentStatus[trained['status']].value} ({trained['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", facts))
     beside: dict[str, str] = {}
-    if told["correlation"] is not None:
-        beside["cosine with W^mm"] = f"{told['correlation']:.6f}"
-    if told["cyclic_distance"] is not None:
+    if trained["correlation"] is not None:
+        beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
+    if trained["cyclic_distance"] is not None:
         beside["distance from W^cyc in S_cyc"] = (
-            f"{answers.number(told['cyclic_distance'])}, where W^cyc has norm {answers.number(told['cyclic_norm'])}"
+            f"{answers.number(trained['cyclic_distance'])}, where W^cyc has norm {answers.number(trained['cyclic_norm'])}"
         )
-    if told["total_variation"] is not None:
-        mean, largest = (answers.number(told["total_variation"][name]) for name in ("mean", "largest"))
+    if trained["total_variation"] is not None:
+        mean, largest = (answers.number(trained["total_variation"][name]) for name in ("mean", "largest"))
         beside["total variation to the automaton"] = f"{mean} on average, at most {largest}"
     if beside:
         out.print(facts_table("Beside the prediction", beside))

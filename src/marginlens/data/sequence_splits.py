@@ -70,8 +70,8 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     chosen[as_generator(rng).choice(len(data), count, replace=False)] = True
     training = data.take(np.flatnonzero(~chosen))
     training.dropped = data.dropped
-    samples, held = data.original_samples()[~chosen], data.take(np.flatnonzero(chosen))
-    return SequenceSplit(NamedSequences(training, named.vocabulary), held, samples, None)
+    samples, others = data.original_samples()[~chosen], data.take(np.flatnonzero(chosen))
+    return SequenceSplit(NamedSequences(training, named.vocabulary), others, samples, None)
 
 
 def _share(held_out: Any) -> float:

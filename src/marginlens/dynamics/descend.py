@@ -20,7 +20,7 @@ from marginlens.errors import real_array, reject, whole_number
 from marginlens.losses.margin import compiled_code
 from marginlens.optimizers import GD, Blockwise, NormalizedGD, Optimizer, as_optimizer
 from marginlens.papers import implements
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import AttentionRisk, as_query
 from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.next_token import NextTokenRisk
@@ -169,7 +169,5 @@ def matching_optimizer(optimizer: GD | NormalizedGD, query: Any) -> GD | Normali
     """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
     if type(optimizer) not in (GD, NormalizedGD):
         raise reject("optimizer", "ml.GD(size) or ml.NormalizedGD(size)", repr(optimizer))
-    size = float(length(real_array(query, "query", ("d_query",))))
-    if not size > 0.0:
-        raise reject("query", "a query that is not zero", "the zero vector")
+    size = float(length(as_query(query)))
     return GD(optimizer.size / size / size) if isinstance(optimizer, GD) else NormalizedGD(optimizer.size / size)

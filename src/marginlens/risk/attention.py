@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -147,10 +148,7 @@ class AttentionRisk:
         as_dataset(self.data)
         as_loss(self.loss)
         if not callable(self.head):
-            object.__setattr__(
-                self, "head", np.array(self.data.head(self.head), order="C") if n_axes(self.head) == 2 else self.head
-            )
-            self.data.head(self.head)
+            self.data.head(self.head)  # refuses what is no head of this data
 
     def __repr__(self) -> str:
         return f"AttentionRisk({self.data!r}, {type(self.loss).__name__})"
@@ -248,6 +246,75 @@ class AttentionRisk:
         return FactorRisk(self, query, width)
 
 
+class _RiskThroughP(ABC):
+    """A risk of p as a function of a matrix that p is made of: a subclass says what p is, and what its gradient becomes.
+
+    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`, u of shape (d_query,), not zero.
+    """
+
+    of_p: AttentionRisk
+    query: FloatArray
+    shape: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "query", as_query(self.query))
+        if not np.array_equal(self.of_p.data.K, self.of_p.data.X):
+            expected = "a dataset whose keys are its tokens (neither K nor W given)"
+            raise reject("data", expected, "one with keys of its own")
+
+    @abstractmethod
+    def vector(self, x: Any) -> FloatArray:
+        """p, (…, d_model)."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return self.of_p.is_batch
+
+    def __len__(self) -> int:
+        return len(self.of_p)
+
+    def start(self, start: Any) -> FloatArray:
+        """A start (*shape), with or without a batch axis, or None for zero, as an array (batch, *shape) of its own."""
+        shape = (len(self), *self.shape)
+        if start is None:
+            return np.zeros(shape)
+        axes = shape if n_axes(start) == 3 else shape[1:]
+        return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
+
+    def value(self, x: Any) -> FloatArray:
+        """The risk, (…)."""
+        return self.of_p.value(self.vector(x))
+
+    def log_value(self, x: Any) -> FloatArray:
+        """Its logarithm, (…)."""
+        return self.of_p.log_value(self.vector(x))
+
+    def check_excess(self) -> None:
+        """Refuse a nonlinear head."""
+        self.of_p.check_excess()
+
+    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+        """The risk less that of selecting one token per input outright."""
+        return self.of_p.excess(self.vector(x), selected)
+
+    def margins(self, x: Any) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        return self.of_p.margins(self.vector(x))
+
+    def attention(self, x: Any) -> FloatArray:
+        """Softmax probabilities, (…, n_inputs, n_tokens)."""
+        return self.of_p.attention(self.vector(x))
+
+    def select(self, x: Any) -> IntArray:
+        """The token with the largest attention in each input, (…, n_inputs)."""
+        return self.of_p.select(self.vector(x))
+
+    def _point(self, x: Any) -> FloatArray:
+        shape = (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape
+        return np.broadcast_to(real_array(x, "x", shape), (*((len(self),) if self.is_batch else ()), *self.shape))
+
+
 @implements("A", "Lemma 1", "Eq. (15b)")
 @uses(
     "A",
@@ -258,7 +325,7 @@ class AttentionRisk:
     },
 )
 @dataclass(frozen=True, eq=False)
-class MatrixRisk:
+class MatrixRisk(_RiskThroughP):
     r"""The training risk of the key-query matrix W with the query u fixed.
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u))\big)
@@ -274,10 +341,6 @@ class MatrixRisk:
     of_p: AttentionRisk
     query: FloatArray
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "query", _query(self.query))
-        _check_keys_are_tokens(self.of_p.data)
-
     def __repr__(self) -> str:
         return f"MatrixRisk({self.of_p.data!r}, d_query={len(self.query)})"
 
@@ -286,54 +349,14 @@ class MatrixRisk:
         """(d_query, d_model)."""
         return (len(self.query), self.of_p.data.d_model)
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
-        return self.of_p.is_batch
-
-    def __len__(self) -> int:
-        return len(self.of_p)
-
-    def start(self, start: Any) -> FloatArray:
-        """A start (d_query, d_model), with or without a batch axis, or None for zero, as an array (batch, d_query, d_model)."""
-        return _matrix_start(start, (len(self), *self.shape))
-
     def vector(self, x: Any) -> FloatArray:
         """p = Wᵀ u, (…, d_model)."""
         return np.einsum("...qd,q->...d", self._point(x), self.query)
-
-    def value(self, x: Any) -> FloatArray:
-        """L(W), (…)."""
-        return self.of_p.value(self.vector(x))
-
-    def log_value(self, x: Any) -> FloatArray:
-        """log L(W), (…)."""
-        return self.of_p.log_value(self.vector(x))
-
-    def check_excess(self) -> None:
-        """Refuse a nonlinear head."""
-        self.of_p.check_excess()
-
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
-        """L(W) less the risk of selecting one token per input outright."""
-        return self.of_p.excess(self.vector(x), selected)
 
     def gradient(self, x: Any) -> LogScaled:
         """∇L(W) = u ∇L(p)ᵀ."""
         by_p = self.of_p.gradient(self.vector(x))
         return LogScaled(self.query[:, None] * by_p.array[..., None, :], by_p.log_scale, axes=2)
-
-    def margins(self, x: Any) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.of_p.margins(self.vector(x))
-
-    def attention(self, x: Any) -> FloatArray:
-        """Softmax probabilities at W, (…, n_inputs, n_tokens)."""
-        return self.of_p.attention(self.vector(x))
-
-    def select(self, x: Any) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.of_p.select(self.vector(x))
 
     def margin_rows(self, selected: Any) -> MarginRows:
         """u (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
@@ -344,10 +367,6 @@ class MatrixRisk:
         """‖u‖² times the constant in p."""
         return self.of_p.smoothness() * float(length(self.query)) ** 2
 
-    def _point(self, x: Any) -> FloatArray:
-        shape = (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape
-        return np.broadcast_to(real_array(x, "x", shape), (*((len(self),) if self.is_batch else ()), *self.shape))
-
 
 class Factors(NamedTuple):
     """The factors of a key-query matrix W = Q Kᵀ: Q (…, d_query, width) and K (…, d_model, width)."""
@@ -357,7 +376,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FactorRisk:
+class FactorRisk(_RiskThroughP):
     r"""The training risk of the factors of W = Q Kᵀ, with the query u fixed.
 
     .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u))\big)
@@ -373,9 +392,8 @@ class FactorRisk:
     width: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "query", _query(self.query))
+        super().__post_init__()
         object.__setattr__(self, "width", whole_number(self.width, "width", at_least=1))
-        _check_keys_are_tokens(self.of_p.data)
 
     def __repr__(self) -> str:
         return f"FactorRisk({self.of_p.data!r}, d_query={len(self.query)}, width={self.width})"
@@ -386,14 +404,6 @@ class FactorRisk:
         return (len(self.query) + self.of_p.data.d_model, self.width)
 
     @property
-    def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
-        return self.of_p.is_batch
-
-    def __len__(self) -> int:
-        return len(self.of_p)
-
-    @property
     def blocks(self) -> dict[str, slice]:
         """Where Q and K are among the rows of a point."""
         return {"Q": slice(0, len(self.query)), "K": slice(len(self.query), None)}
@@ -402,7 +412,7 @@ class FactorRisk:
         """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
         if isinstance(start, tuple | list) and len(start) == 2:
             start = np.concatenate([np.asarray(part, dtype=np.float64) for part in start], axis=-2)
-        return _matrix_start(start, (len(self), *self.shape))
+        return super().start(start)
 
     def split(self, x: Any) -> Factors:
         """Q and K of a point, or of several along leading axes."""
@@ -416,24 +426,8 @@ class FactorRisk:
 
     def vector(self, x: Any) -> FloatArray:
         """p = K Qᵀ u, (…, d_model)."""
-        Q, K = self.split(x)
+        Q, K = self.split(self._point(x))
         return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
-
-    def value(self, x: Any) -> FloatArray:
-        """L(Q, K), (…)."""
-        return self.of_p.value(self.vector(x))
-
-    def log_value(self, x: Any) -> FloatArray:
-        """log L(Q, K), (…)."""
-        return self.of_p.log_value(self.vector(x))
-
-    def check_excess(self) -> None:
-        """Refuse a nonlinear head."""
-        self.of_p.check_excess()
-
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
-        """L(Q, K) less the risk of selecting one token per input outright."""
-        return self.of_p.excess(self.vector(x), selected)
 
     def gradient(self, x: Any) -> LogScaled:
         """u (Kᵀ∇L(p))ᵀ stacked on ∇L(p) (Qᵀu)ᵀ."""
@@ -442,18 +436,6 @@ class FactorRisk:
         by_Q = np.einsum("q,...dw,...d->...qw", self.query, K, by_p.array)
         by_K = np.einsum("...d,...qw,q->...dw", by_p.array, Q, self.query)
         return LogScaled(np.concatenate([by_Q, by_K], axis=-2), by_p.log_scale, axes=2, blocks=self.blocks)
-
-    def margins(self, x: Any) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.of_p.margins(self.vector(x))
-
-    def attention(self, x: Any) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens)."""
-        return self.of_p.attention(self.vector(x))
-
-    def select(self, x: Any) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.of_p.select(self.vector(x))
 
     def margin_rows(self, selected: Any) -> MarginRows:
         """Refused: a margin is not linear in the factors; the rows of `as_matrix` are those of W = Q Kᵀ."""
@@ -480,7 +462,7 @@ def matrix_from_vector(p: Any, query: Any) -> FloatArray:
     Returns:
         (…, d_query, d_model).
     """
-    u = _query(query)
+    u = as_query(query)
     vectors = float_array(p, "p")
     if vectors.ndim == 0:
         raise reject("p", "weights of shape (…, d_model)", f"the number {vectors}")
@@ -488,20 +470,9 @@ def matrix_from_vector(p: Any, query: Any) -> FloatArray:
     return (u / size)[:, None] * (vectors / size)[..., None, :]
 
 
-def _query(query: Any) -> FloatArray:
+def as_query(query: Any) -> FloatArray:
+    """A query (d_query,) that is not zero."""
     u = real_array(query, "query", ("d_query",))
     if not u.any():
         raise reject("query", "a query that is not zero", "the zero vector")
     return u
-
-
-def _check_keys_are_tokens(data: TokenDataset) -> None:
-    if not np.array_equal(data.K, data.X):
-        raise reject("data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own")
-
-
-def _matrix_start(start: Any, shape: tuple[int, int, int]) -> FloatArray:
-    if start is None:
-        return np.zeros(shape)
-    axes: tuple[str | int, ...] = shape if n_axes(start) == 3 else shape[1:]
-    return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")

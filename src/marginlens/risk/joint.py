@@ -72,7 +72,7 @@ class JointRisk:
 
     .. math:: L(v, p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, v^\top X_i^\top \mathbb S(K_i p)\big)
 
-    A point is v followed by p, (d_model + d_key,); `split` takes it apart and `join` puts it together.
+    A point is v followed by p, (d_model + d_key,); `split` takes it apart.
 
     Args:
         data: one problem, or a batch of independent ones. loss: any `Loss`.
@@ -110,11 +110,6 @@ class JointRisk:
         """v and p of a point, or of several along leading axes."""
         array = np.asarray(x)
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
-
-    def join(self, v: Any, p: Any) -> FloatArray:
-        """The point of a head (…, d_model) and attention weights (…, d_key)."""
-        head, weights = self.data.head(v), self.data.point(p)
-        return np.concatenate([head, weights], axis=-1)
 
     def start(self, start: Any) -> FloatArray:
         """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
