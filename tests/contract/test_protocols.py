@@ -195,9 +195,24 @@ def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
         ml.descend(data, v, optimizer=ml.GD)
     with pytest.raises(ml.InputError, match="update must return a step of shape"):
         ml.descend(data, v, optimizer=type("Bad", (Momentum,), {"update": lambda self, g, s: (0.0, s)})(), n_steps=1)
+    factors = ml.AttentionRisk(data, v).as_factors([1.0, 2.0], 2)
+    for start in ([[1, 2], [3]], (np.ones((2, 2)), np.ones((3, 3))), "a", np.ones(4)):
+        with pytest.raises(ml.InputError, match=r"'start(\[1\])?' argument must be"):
+            ml.descend(factors, start=start, n_steps=1)
     with pytest.raises(ml.InputError, match="'risk' argument must be one whose points have parts"):
         ml.descend(data, v, n_steps=1).split()
     with pytest.raises(
         ml.InputError, match="'optimizer' argument must be Blockwise only for a risk whose points have parts"
     ):
         ml.descend(data, v, optimizer=Blockwise(ml.GD(1.0)), n_steps=1)
+
+
+@pytest.mark.parametrize("name", [name for name in RISKS if name != "a user's own"])
+@pytest.mark.parametrize(
+    "x", ["a", None, np.nan, [], 3, np.ones(7), np.ones((2, 2, 2, 2)), [[1, 2], [3]], {}, 1j, object()], ids=repr
+)
+def test_points_of_another_kind_are_refused_in_one_sentence(name, x):
+    for method in ("value", "log_value", "gradient", "select", "attention", "excess", "margins", "split", "vector"):
+        if hasattr(RISKS[name], method):
+            with pytest.raises(ml.InputError):
+                getattr(RISKS[name], method)(x)

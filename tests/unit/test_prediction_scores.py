@@ -82,3 +82,9 @@ def test_other_vocabularies_are_refused():
         automaton.score(SequenceDataset([[0, 1]], [0], np.eye(3)))
     with pytest.raises(InputError, match="'priority' argument must be graph_svm"):
         NextTokenAutomaton.fit(SequenceDataset([[0, 1]], [0], np.eye(2)), priority=3)
+
+
+@pytest.mark.parametrize(("first", "second"), [([0], [5]), ([-1], [0]), ([0.5], [0]), ([0, 1], [0])])
+def test_pairs_outside_the_vocabulary_are_refused(first, second):
+    with pytest.raises(InputError, match=r"'(first|second)' argument must be"):
+        WindowBigram.of_pairs(first, second, 3)

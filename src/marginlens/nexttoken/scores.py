@@ -114,6 +114,9 @@ class WindowBigram:
         )
         if before.shape != after.shape or before.ndim != 1:
             raise reject("second", f"as many ids as 'first', shape {before.shape}", f"shape {after.shape}")
+        for name, ids in (("first", before), ("second", after)):
+            if ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= K):
+                raise reject(name, f"token ids from 0 to {K - 1}", f"{ids.min()} … {ids.max()}")
         keys: IntArray = before.astype(np.int64) * K + after.astype(np.int64)
         return cls(np.bincount(keys, minlength=K * K).reshape(K, K).astype(np.float64))
 

@@ -18,7 +18,7 @@ from marginlens.losses.margin import VISIBLE, Logistic, Loss, SignedLog, as_loss
 from marginlens.papers import implements, uses
 from marginlens.risk.heads import Head, as_head
 from marginlens.risk.log_scaled import LogScaled
-from marginlens.risk.protocol import MarginRows
+from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import Attended, attend, logits, softmax
 
@@ -410,13 +410,18 @@ class FactorRisk(_RiskThroughP):
 
     def start(self, start: Any) -> FloatArray:
         """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
-        if isinstance(start, tuple | list) and len(start) == 2:
-            start = np.concatenate([np.asarray(part, dtype=np.float64) for part in start], axis=-2)
+        if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
+            widths = {"start[0]": len(self.query), "start[1]": self.of_p.data.d_model}
+            parts = [
+                as_points(part, (rows, self.width), name)
+                for part, (name, rows) in zip(start, widths.items(), strict=True)
+            ]
+            start = np.concatenate([np.broadcast_to(part, (len(self), *part.shape[-2:])) for part in parts], axis=-2)
         return super().start(start)
 
     def split(self, x: Any) -> Factors:
         """Q and K of a point, or of several along leading axes."""
-        array = np.asarray(x)
+        array = as_points(x, self.shape)
         return Factors(array[..., : len(self.query), :], array[..., len(self.query) :, :])
 
     def matrix(self, x: Any) -> FloatArray:

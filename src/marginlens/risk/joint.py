@@ -14,7 +14,7 @@ from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk, ExcessRisk, pairwise_gradient
 from marginlens.risk.log_scaled import LogScaled
-from marginlens.risk.protocol import MarginRows
+from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits, softmax
 
 FloatArray = npt.NDArray[np.float64]
@@ -108,7 +108,7 @@ class JointRisk:
 
     def split(self, x: Any) -> HeadAndAttention:
         """v and p of a point, or of several along leading axes."""
-        array = np.asarray(x)
+        array = as_points(x, self.shape)
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
 
     def start(self, start: Any) -> FloatArray:

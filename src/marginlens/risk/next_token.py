@@ -294,8 +294,6 @@ class NextTokenRisk:
         data: a dataset, or a list of datasets of one width d_model as a batch; sizes, lengths and vocabularies may differ.
         head: None for C Eᵀ = I (Assumption 4), which needs no C; or C of shape (n_vocabulary, d_model); or a list with one per dataset.
         loss: `LogLoss()`, `SquaredLoss()`, `CrossEntropy()`, `SquaredProbability()`, or a loss of your own.
-
-    Points of a batch may carry further axes between the batch axis and the matrix: (batch, …, d_model, d_model).
     """
 
     data: SequenceDataset | list[SequenceDataset] | tuple[SequenceDataset, ...]
@@ -439,12 +437,9 @@ class NextTokenRisk:
         return np.broadcast_to(array, (len(self), *self.shape))
 
     def _each(self, x: Any, question: Any) -> Any:
-        """The answer of every dataset at its points (…, d_model, d_model)."""
+        """The answer of every dataset at its own W."""
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
-        points = np.asarray(x, dtype=np.float64)
-        points = np.broadcast_to(points, (len(self), *self.shape)) if points.ndim == 2 else points
-        found = [
-            question(ds, W, head, self.loss) for ds, W, head in zip(self.datasets, points, self.heads, strict=True)
-        ]
+        points = zip(self.datasets, self._points(x), self.heads, strict=True)
+        found = [question(ds, W, head, self.loss) for ds, W, head in points]
         return found if isinstance(found[0], ExcessRisk) else np.stack(found)

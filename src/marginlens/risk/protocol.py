@@ -7,10 +7,20 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from marginlens.errors import float_array, reject
 from marginlens.risk.log_scaled import LogScaled
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+
+
+def as_points(x: Any, shape: tuple[int, ...], argument: str = "x") -> FloatArray:
+    """`x` as points of this shape, with any leading axes."""
+    expected = f"points of shape {shape}, with or without leading axes"
+    array = float_array(x, argument, expected)
+    if array.shape[max(array.ndim - len(shape), 0) :] != shape:
+        raise reject(argument, expected, f"shape {array.shape}")
+    return array
 
 
 class MarginRows(NamedTuple):
