@@ -209,7 +209,7 @@ def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
 
 @pytest.mark.parametrize("name", [name for name in RISKS if name != "a user's own"])
 @pytest.mark.parametrize(
-    "x", ["a", None, np.nan, [], 3, np.ones(7), np.ones((2, 2, 2, 2)), [[1, 2], [3]], {}, 1j, object()], ids=repr
+    "x", ["a", None, np.nan, [], 3, np.ones(7), np.ones((2, 2, 2, 2)), [[1, 2], [3]], {}, 1j, object], ids=repr
 )
 def test_points_of_another_kind_are_refused_in_one_sentence(name, x):
     for method in ("value", "log_value", "gradient", "select", "attention", "excess", "margins", "split", "vector"):
