@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.commands.terminal import Bars
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
 from marginlens.plotting import problems as drawn_problems
-from marginlens.report.terminal import Bars
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT

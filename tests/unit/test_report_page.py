@@ -8,12 +8,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from fake_claims import fake_claim, finding, raising
+from marginlens.commands.terminal import duration
 from marginlens.experiments.claim import Bound, Effort, Verdict
 from marginlens.plotting.files import LARGEST_SVG, png, svg
 from marginlens.report import reproduce
 from marginlens.report.ledger_file import read_ledger
 from marginlens.report.page import page
-from marginlens.report.wording import duration, number, sizes, tally
+from marginlens.report.wording import number, sizes, tally
 from outline import Outline
 
 

@@ -63,8 +63,8 @@ def _measure(name: str, title: str, as_json: bool) -> None:
             )
         if str(CHECKOUT) not in sys.path:
             sys.path.insert(0, str(CHECKOUT))
+        from marginlens.commands.terminal import Bars, console
         from marginlens.commands.timings import timings_table
-        from marginlens.report.terminal import Bars, console
 
         measure = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
         with Bars(console(stderr=True)) as bars:

@@ -100,7 +100,7 @@ def graph(
     """
     with one_sentence():
         from marginlens.commands import graph_answers as work
-        from marginlens.report.terminal import console
+        from marginlens.commands.terminal import console
 
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
@@ -164,7 +164,7 @@ def graph(
 @contextmanager
 def _stage(title: str) -> Iterator[Any]:
     """A bar on stderr while one part of the work is done; it is gone before results are printed."""
-    from marginlens.report.terminal import Bars, console
+    from marginlens.commands.terminal import Bars, console
 
     with Bars(console(stderr=True)) as bars:
         yield bars.bar(title)
@@ -212,7 +212,7 @@ def _source(file: Path, options: tuple[int | None, bool, int | None, int | None,
 
 
 def _show_rankings(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.report.terminal import rows_table
+    from marginlens.commands.terminal import rows_table
 
     out.print(f"{row['file']}: {row['size']}", markup=False)
     out.print(_of_all(row), markup=False)
@@ -283,7 +283,7 @@ def _show_separability(out: Console, row: dict[str, Any]) -> None:
 
 
 def _show_prediction(out: Console, rows: list[dict[str, Any]]) -> None:
-    from marginlens.report.terminal import rows_table
+    from marginlens.commands.terminal import rows_table
 
     cells = [
         {

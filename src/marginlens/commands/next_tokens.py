@@ -14,6 +14,7 @@ from rich.text import Text
 from marginlens.commands import answers
 from marginlens.commands.graph_answers import separability, size_of
 from marginlens.commands.options import coordinates
+from marginlens.commands.terminal import Bars, console, facts_table
 from marginlens.data.sequence_files import SequenceProblem, read_sequence_problem
 from marginlens.data.sequences import SequenceDataset, reject_unrealizable
 from marginlens.data.tokens import FloatArray
@@ -34,7 +35,6 @@ from marginlens.nexttoken import (
     nexttoken_smoothness,
 )
 from marginlens.optimizers import GD, NormalizedGD
-from marginlens.report.terminal import Bars, console, facts_table
 from marginlens.svm import Status
 from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
 

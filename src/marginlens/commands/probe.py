@@ -74,8 +74,8 @@ def probe(
     """
     with one_sentence("Nothing was written."):
         from marginlens.commands import probe_work as work
+        from marginlens.commands.terminal import Bars, console
         from marginlens.probe.settings import ProbeSettings
-        from marginlens.report.terminal import Bars, console
 
         asked = not checkpoints if max_margin is None else max_margin
         settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)

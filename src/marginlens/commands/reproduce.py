@@ -36,10 +36,11 @@ def reproduce(
     """
     with one_sentence("The earlier report, if there was one, is untouched."):
         from marginlens import report
+        from marginlens.commands.terminal import console
         from marginlens.experiments import catalogue
         from marginlens.experiments.claim import Effort
         from marginlens.report.minilm import write_model_page
-        from marginlens.report.terminal import Bars, console, ledger_table
+        from marginlens.report.terminal import ClaimBars, ledger_table
         from marginlens.report.wording import tally
         from marginlens.threads import n_threads
 
@@ -51,7 +52,7 @@ def reproduce(
         whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
         if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
             typer.echo(f"An earlier run was interrupted before it finished {_listed(missing)}.", err=True)
-        with Bars(console(stderr=True)) as bars:
+        with ClaimBars(console(stderr=True)) as bars:
 
             def model_page(folder: Path, size: Effort) -> str:
                 return write_model_page(folder, size, bars.bar("A real model"))
@@ -87,7 +88,8 @@ def claims(
     """List every claim with its last result."""
     with one_sentence():
         from marginlens import report
-        from marginlens.report.terminal import console, ledger_table
+        from marginlens.commands.terminal import console
+        from marginlens.report.terminal import ledger_table
 
         entries = report.ledger(folder)
         console().print(ledger_table(entries))

@@ -93,7 +93,7 @@ def solve(
 
 def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list[dict[str, Any]]:
     """The prediction and every max-margin direction of each problem, the global ones first."""
-    from marginlens.report.terminal import Bars, console
+    from marginlens.commands.terminal import Bars, console
 
     batch = data.as_batch()
     head = batch.head(v)
@@ -114,7 +114,7 @@ def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list
 
 
 def _show(file: Path, data: TokenDataset, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.report.terminal import console
+    from marginlens.commands.terminal import console
 
     out = console()
     out.print(f"{file}: {answers.size_of(data)}", markup=False)
@@ -127,7 +127,7 @@ def _show(file: Path, data: TokenDataset, problems: list[dict[str, Any]], plot: 
 
 
 def _show_one(out: Console, problem: dict[str, Any]) -> None:
-    from marginlens.report.terminal import rows_table
+    from marginlens.commands.terminal import rows_table
 
     rows, prediction = problem["solutions"], problem["prediction"]
     title = "The hard-margin problem of these tokens" if prediction is None else "Max-margin directions"
@@ -175,7 +175,7 @@ def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_batch(out: Console, problems: list[dict[str, Any]]) -> None:
-    from marginlens.report.terminal import rows_table
+    from marginlens.commands.terminal import rows_table
 
     rows = []
     for problem in problems:

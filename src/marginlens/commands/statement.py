@@ -40,7 +40,7 @@ def statement(
 ) -> None:
     """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
     with one_sentence():
-        from marginlens.report.terminal import console, rows_table
+        from marginlens.commands.terminal import console, rows_table
 
         label = " ".join(words) if words else None
         rows = [one.told() for one in found(label)]

@@ -86,7 +86,7 @@ def train(
     Nothing is written before training is done; the model's folder appears whole or not at all.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.report.terminal import Bars, console
+        from marginlens.commands.terminal import Bars, console
         from marginlens.text.classifier import check_model_folder
 
         request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
@@ -117,8 +117,8 @@ def explain(
     """Classify texts, and show for each the tokens that decide."""
     with one_sentence():
         from marginlens.commands.graph_answers import check_output
+        from marginlens.commands.terminal import console, rows_table
         from marginlens.data.files import write_whole
-        from marginlens.report.terminal import console, rows_table
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 
@@ -205,8 +205,8 @@ def encode(
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
         from marginlens.commands.graph_answers import check_output
+        from marginlens.commands.terminal import Bars, console
         from marginlens.embeddings.sequence_file import write_labelled
-        from marginlens.report.terminal import Bars, console
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
 
@@ -489,7 +489,7 @@ def _read_table(path: Path) -> TokenPoints:
 
 
 def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) -> None:
-    from marginlens.report.terminal import rows_table
+    from marginlens.commands.terminal import rows_table
 
     first, second = answer["classes"]
     out.print(f"{answer['file']}: {answer['size']}; {first!r} against {second!r}", markup=False)

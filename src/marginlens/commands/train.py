@@ -100,7 +100,7 @@ def train(
 
 
 def _show(file: Path, data: TokenDataset, choices: object, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.report.terminal import console, rows_table
+    from marginlens.commands.terminal import console, rows_table
 
     out = console()
     out.print(f"{file}: {answers.size_of(data)}", markup=False)
@@ -117,7 +117,7 @@ def _show(file: Path, data: TokenDataset, choices: object, problems: list[dict[s
 
 
 def _show_one(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.report.terminal import facts_table
+    from marginlens.commands.terminal import facts_table
 
     solution = row["solution"]
     trained = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from marginlens.commands import answers
 from marginlens.commands.options import coordinates, loss_named
+from marginlens.commands.terminal import Bars, console
 from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
@@ -17,7 +18,6 @@ from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Loss
 from marginlens.optimizers import GD, NormalizedGD
 from marginlens.plotting import steps_to_keep
-from marginlens.report.terminal import Bars, console
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
 
 

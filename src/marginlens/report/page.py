@@ -7,13 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marginlens.commands.terminal import duration
 from marginlens.experiments.claim import Bound, Effort, Verdict
 from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
 from marginlens.plotting.files import DOTS_PER_INCH
 from marginlens.report.entry import Check, Entry, Picture, Result
 from marginlens.report.minilm import ModelSection
-from marginlens.report.wording import MARKS, duration, number, resume_command, sizes, tally
+from marginlens.report.wording import MARKS, number, resume_command, sizes, tally
 
 PAGE = "index.html"
 _SCREEN_DOTS = 112  # a figure's inch on the screen: its letters then match the page's small print

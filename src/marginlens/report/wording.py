@@ -18,18 +18,6 @@ def number(value: float) -> str:
     return "not found" if value != value else f"{value:.6g}".replace("-", "−")
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it: 0.4 s, 12 s, 3 min 4 s, 1 h 2 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def tally(verdicts: list[Verdict]) -> str:
     """How many claims have which verdict: "3 claims: 2 reproduced, 1 not reproduced"."""
     counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
