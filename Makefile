@@ -53,10 +53,10 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-cache --no-logo
 
 docs: $(READY)
-	@$(BIN)/python -m marginlens.documentation
+	@$(BIN)/python -m marginlens_papers.documentation
 
 picture: $(READY)
-	@$(BIN)/python -m marginlens.documentation picture
+	@$(BIN)/python -m marginlens_papers.documentation picture
 
 clean:
 	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

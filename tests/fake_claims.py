@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 Computation = Callable[[Effort, Progress], Finding]
 

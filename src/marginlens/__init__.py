@@ -170,7 +170,6 @@ __all__ = [
     "label_svm",
     "law_deviation",
     "least_distance",
-    "ledger",
     "local_correction",
     "locally_optimal_directions",
     "matching_optimizer",
@@ -196,13 +195,6 @@ __all__ = [
     "token_statistics",
     "vocabulary_svm",
 ]
-
-
-def ledger(folder: str = "report") -> Any:
-    """Every claim with its id, label and statement, and its last result where the report in `folder` holds one."""
-    from marginlens.report import ledger as read
-
-    return read(folder)
 
 
 def draw_graphs(graphs: Any, names: Any = None, **look: Any) -> Any:

@@ -12,8 +12,8 @@ from marginlens import __version__
 from marginlens.commands.bench import app as bench
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.graph import graph
+from marginlens.commands.papers_package import papers_module
 from marginlens.commands.probe import probe
-from marginlens.commands.reproduce import claims, reproduce
 from marginlens.commands.solve import solve
 from marginlens.commands.statement import statement
 from marginlens.commands.text import app as text
@@ -32,8 +32,9 @@ app.command()(train)
 app.command()(graph)
 app.command()(probe)
 app.command()(statement)
-app.command()(reproduce)
-app.command()(claims)
+if (papers := papers_module("commands")) is not None:
+    app.command()(papers.reproduce)
+    app.command()(papers.claims)
 app.add_typer(text, name="text")
 app.add_typer(bench, name="bench")
 

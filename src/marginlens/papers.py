@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
 
@@ -154,3 +157,17 @@ def implementations() -> tuple[Implementation, ...]:
 def used_inside() -> tuple[Implementation, ...]:
     """Every statement that is a step inside a function, in the order in which the modules were imported."""
     return tuple(record for record in _REGISTRY if record.inside)
+
+
+def registered() -> tuple[Implementation, ...]:
+    """Every statement that any module of the library implements or uses inside a function; imports them all."""
+    package = import_module("marginlens")
+    for module in pkgutil.walk_packages(package.__path__, "marginlens."):
+        import_module(module.name)
+    return implementations() + used_inside()
+
+
+def natural(label: str) -> tuple[tuple[int, int, str], ...]:
+    """The key that sorts labels as people count: Def 2 before Def 10, paper by paper."""
+    parts = [part for part in re.split(r"(\d+)", label) if part]
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)

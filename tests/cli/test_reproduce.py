@@ -14,7 +14,7 @@ import tolerances
 from fake_claims import fake_claim, finding, raising
 from marginlens import cli
 from marginlens.errors import missing_extra
-from marginlens.experiments import catalogue
+from marginlens_papers.claims import catalogue
 
 CLAIMS = (fake_claim("A-1"), fake_claim("A-2"))
 TESTS = Path(__file__).resolve().parents[1]
@@ -24,7 +24,9 @@ TESTS = Path(__file__).resolve().parents[1]
 def run(tmp_path, monkeypatch):
     """Run the command line in an empty folder, on these claims, with a sentence in the place of the page on a real model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("marginlens.report.minilm.write_model_page", lambda folder, effort, progress: "No model.")
+    monkeypatch.setattr(
+        "marginlens_papers.report.minilm.write_model_page", lambda folder, effort, progress: "No model."
+    )
 
     def invoke(*arguments, claims=CLAIMS):
         monkeypatch.setattr(catalogue, "claims", lambda: claims)
@@ -197,7 +199,7 @@ def test_an_interruption_after_the_last_claim_keeps_them_all(run, monkeypatch):
     def stop(folder, effort, progress):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marginlens.report.minilm.write_model_page", stop)
+    monkeypatch.setattr("marginlens_papers.report.minilm.write_model_page", stop)
     result = run("reproduce")
     assert result.exit_code == 130
     assert result.stderr.endswith("interrupted. All 2 claims are in report/index.html; what comes after them is not.\n")
@@ -210,7 +212,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the ba
 import time
 import marginlens_command
 from fake_claims import fake_claim
-from marginlens.experiments import catalogue
+from marginlens_papers.claims import catalogue
 
 def compute(effort, progress):
     print("computing", flush=True)

@@ -6,9 +6,8 @@ import pytest
 
 import marginlens
 from marginlens.commands.statement import found, public_name
-from marginlens.documentation import registered
-from marginlens.experiments import catalogue
-from marginlens.papers import EARLIER_LABELS
+from marginlens.papers import EARLIER_LABELS, registered
+from marginlens_papers.claims import catalogue
 from one_command import command
 
 statement, numbers = command("statement")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import marginlens
+import marginlens_papers
 from marginlens.commands.text import TrainingRequest, read_parts
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.text import ReviewTable
@@ -274,7 +274,7 @@ def test_a_training_run_is_drawn(here):
 
 
 def test_a_kept_run_is_drawn(here):
-    kept = sorted((Path(marginlens.__file__).parent / "results").glob("embeddings-*.json"))[0]
+    kept = sorted((Path(marginlens_papers.__file__).parent / "results").glob("embeddings-*.json"))[0]
     assert run("figure", kept, "--plot", "f.svg", "--names", "0").exit_code == 0
     assert b"posterior difference" in Path("f.svg").read_bytes()
 

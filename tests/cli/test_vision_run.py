@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.vision.keep import main as keep
-from marginlens.vision.keeping import kept_run, read_kept
-from marginlens.vision.run import main as run
+from marginlens_papers.archive.keep_vision import main as keep
+from marginlens_papers.archive.vision import kept_run, read_kept
+from marginlens_papers.vision.run import main as run
 
 SMALL = {
     "width": 8,
@@ -80,7 +80,7 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     kept = read_kept("vision-tiny.json")
     assert kept.settings.to_dict() | SMALL == kept.settings.to_dict()
     assert str(here) not in (here / "vision-tiny.json").read_text()
-    assert kept.facts["command"].startswith("python -m marginlens.vision.run --data c.npz --settings")
+    assert kept.facts["command"].startswith("python -m marginlens_papers.vision.run --data c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)
     with pytest.raises(InputError, match="there-is-none"):
         kept_run("there-is-none")

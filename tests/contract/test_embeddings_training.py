@@ -12,13 +12,13 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
 from marginlens.embeddings import training
 from marginlens.embeddings.device_models import DeviceOneLayer
-from marginlens.embeddings.keeping import kept_runs
 from marginlens.embeddings.results import Ending, RankCorrelations
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.training import train_embeddings
 from marginlens.errors import InputError
 from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint
+from marginlens_papers.archive.embeddings import kept_runs
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]

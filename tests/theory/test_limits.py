@@ -20,7 +20,6 @@ from marginlens import (
 from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import regularization_path
-from marginlens.experiments import catalogue
 from marginlens.risk import excess_risk
 from marginlens.svm import set_svm
 from marginlens.theory import (
@@ -37,6 +36,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.theory.problem import depends_on_p
+from marginlens_papers.claims import catalogue
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING
 

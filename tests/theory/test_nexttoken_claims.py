@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.experiments import c_l1, c_l2, c_t1, c_t3
-from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import as_head
+from marginlens_papers.claim import Claim, Effort, Silence, Verdict
+from marginlens_papers.claims.c import lemma_1 as c_l1
+from marginlens_papers.claims.c import lemma_2 as c_l2
+from marginlens_papers.claims.c import theorem_1 as c_t1
+from marginlens_papers.claims.c import theorem_3 as c_t3
 from tolerances import ROUNDING
 
 # ---- C Thm 3

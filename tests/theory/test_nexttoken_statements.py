@@ -7,7 +7,6 @@ from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
-from marginlens.experiments.c_l import matrix_form, random_sequences
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import SquaredLoss
@@ -15,6 +14,7 @@ from marginlens.optimizers import GD
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
+from marginlens_papers.claims.c.gradient import matrix_form, random_sequences
 from tolerances import HIGH_PRECISION, ROUNDING
 
 

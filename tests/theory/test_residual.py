@@ -9,12 +9,12 @@ from marginlens.data.generators import scored_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
-from marginlens.experiments.a_f5 import predicted_height
 from marginlens.losses.margin import Correlation, Exponential, Logistic
 from marginlens.optimizers import GD, NormalizedGD
 from marginlens.plotting import misalignment
 from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
+from marginlens_papers.claims.a.figure_5 import predicted_height
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 

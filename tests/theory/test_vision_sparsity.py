@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from marginlens.experiments import a_f67
-from marginlens.experiments.a_f67 import DIGITS, trends
-from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
 from marginlens.training.loop import Ending
-from marginlens.vision.images import digit_images
-from marginlens.vision.keeping import KeptVisionRun, kept_run
-from marginlens.vision.results import VisionCurves
-from marginlens.vision.settings import VisionSettings
-from marginlens.vision.training import train_vision
+from marginlens_papers.archive.vision import KeptVisionRun, kept_run
+from marginlens_papers.claim import Claim, Effort, Silence, Verdict
+from marginlens_papers.claims.a import figures_6_and_7 as a_f67
+from marginlens_papers.claims.a.figures_6_and_7 import DIGITS, trends
+from marginlens_papers.vision.images import digit_images
+from marginlens_papers.vision.results import VisionCurves
+from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.training import train_vision
 
 OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "runs-cifar10"}
 STILL = 1e-3  # how far anything moves at a rate of 1e-9

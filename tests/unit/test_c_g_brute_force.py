@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from marginlens.data.sequence_generators import figure_2
-from marginlens.experiments import c_g
 from marginlens.graphs import priority_graphs
+from marginlens_papers.claims.c import text_graphs as c_g
 
 
 def test_the_library_and_brute_force_agree_on_figure_2():

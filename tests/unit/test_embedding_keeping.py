@@ -9,16 +9,17 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings import keep, keeping
-from marginlens.embeddings.keeping import keep_run, kept_runs, read_kept
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.results import EpochRecord, RankCorrelations, TrainingRun
 from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError
-from marginlens.training.archive import results_folder
 from marginlens.training.loop import Ending
+from marginlens_papers.archive import embeddings as keeping
+from marginlens_papers.archive import keep_embeddings as keep
+from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
+from marginlens_papers.archive.files import results_folder
 
 DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
 NINE_DIGITS = 1e-8  # relative, of what a table holds

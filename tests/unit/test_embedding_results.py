@@ -10,16 +10,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings import keep, run
-from marginlens.embeddings.keeping import keep_run, kept_runs, read_kept
+from marginlens.embeddings import run
 from marginlens.embeddings.results import RankCorrelations
 from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError
-from marginlens.experiments import b_f2, b_f3, b_f14, embedding_points
-from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
-from marginlens.experiments.embedding_points import (
+from marginlens_papers.archive import keep_embeddings as keep
+from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
+from marginlens_papers.archive.files import command_without_paths
+from marginlens_papers.claim import Claim, Effort, Silence, Verdict
+from marginlens_papers.claims.b import figure_2 as b_f2
+from marginlens_papers.claims.b import figure_3 as b_f3
+from marginlens_papers.claims.b import figures_1_and_4 as b_f14
+from marginlens_papers.claims.b import text_runs as embedding_points
+from marginlens_papers.claims.b.text_runs import (
     by_setting,
     deciding,
     is_stated,
@@ -28,13 +33,14 @@ from marginlens.experiments.embedding_points import (
     spearman,
     spearman_interval,
 )
-from marginlens.training.archive import command_without_paths
 from tolerances import KEPT_RANKS, ROUNDING
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 30, "batch": 16, "seed": 5})
 MID_EPOCH = 0.05  # how far a correlation may move in part of an epoch
-PACKAGED = sorted(one.name for one in (files("marginlens") / "results").iterdir() if one.name.startswith("embeddings-"))
+PACKAGED = sorted(
+    one.name for one in (files("marginlens_papers") / "results").iterdir() if one.name.startswith("embeddings-")
+)
 
 
 @pytest.fixture
@@ -214,7 +220,7 @@ def test_a_file_that_is_no_kept_run_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_runs_are_whole_small_and_free_of_text(name):
-    place = files("marginlens") / "results" / name
+    place = files("marginlens_papers") / "results" / name
     found = read_kept(str(place))
     assert len(place.read_bytes()) < 400_000
     assert int(found.statistics.count.sum()) == found.statistics.n_positions
@@ -230,7 +236,7 @@ def test_packaged_runs_are_whole_small_and_free_of_text(name):
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_tables_have_the_correlations_of_their_last_epoch(name):
-    found = read_kept(str(files("marginlens") / "results" / name))
+    found = read_kept(str(files("marginlens_papers") / "results" / name))
     ranks = RankCorrelations(found.statistics)(found.a, found.b)
     recorded = [found.curves[one][-1] for one in ("correlation_v", "correlation_p")]
     apart = (

@@ -13,15 +13,13 @@ from marginlens.embeddings import (
     first_step_norms,
     initial_concentration,
     initial_parameters,
-    keep_run,
-    kept_runs,
-    read_kept,
     read_labelled,
     token_statistics,
     write_labelled,
 )
 from marginlens.embeddings.parameters import Parameters
 from marginlens.errors import InputError
+from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
 
 SEQUENCES, Y = [[0, 1, 2], [1, 0]], [1, -1]
 START = initial_parameters(3, 4, 0, np.float64)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from marginlens.data.levels import Levels, level_sequences
-from marginlens.embeddings.keeping import keep_run, read_kept
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.errors import InputError
+from marginlens_papers.archive.embeddings import keep_run, read_kept
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 3, "batch": 16})

@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from marginlens.experiments import a_f8, a_f9, a_k3, a_l4, a_s, a_t2, a_t3, b_i, b_l6
-from marginlens.experiments.catalogue import claims
-from marginlens.experiments.claim import Bound, Claim, Effort, Finding, Silence, Verdict
 from marginlens.optimizers import NormalizedGD
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Silence, Verdict
+from marginlens_papers.claims.a import figure_8 as a_f8
+from marginlens_papers.claims.a import figure_9 as a_f9
+from marginlens_papers.claims.a import lemma_4 as a_l4
+from marginlens_papers.claims.a import smoothness as a_s
+from marginlens_papers.claims.a import softmax_covariance as a_k3
+from marginlens_papers.claims.a import theorem_2 as a_t2
+from marginlens_papers.claims.a import theorem_3 as a_t3
+from marginlens_papers.claims.b import initialisation as b_i
+from marginlens_papers.claims.b import lemma_6 as b_l6
+from marginlens_papers.claims.catalogue import claims
 from progress_counter import ProgressCounter
 
 

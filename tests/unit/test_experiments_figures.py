@@ -6,15 +6,22 @@ import pytest
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
 from marginlens.dynamics import descend
-from marginlens.experiments import a_f1a, a_f1b, a_f1c, a_f2, a_f3, a_f4, a_f5, x_b
-from marginlens.experiments.a_f5 import predicted_height
-from marginlens.experiments.a_f8 import _ends, _reaches, search
-from marginlens.experiments.claim import Effort, Silence
-from marginlens.experiments.textbook import textbook_iterates
 from marginlens.losses.margin import Correlation, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk_gradient
 from marginlens.svm import att_svm
+from marginlens_papers.claim import Effort, Silence
+from marginlens_papers.claims.a import figure_1a as a_f1a
+from marginlens_papers.claims.a import figure_1b as a_f1b
+from marginlens_papers.claims.a import figure_1c as a_f1c
+from marginlens_papers.claims.a import figure_2 as a_f2
+from marginlens_papers.claims.a import figure_3 as a_f3
+from marginlens_papers.claims.a import figure_4 as a_f4
+from marginlens_papers.claims.a import figure_5 as a_f5
+from marginlens_papers.claims.a.figure_5 import predicted_height
+from marginlens_papers.claims.a.figure_8 import _ends, _reaches, search
+from marginlens_papers.claims.a.textbook import textbook_iterates
+from marginlens_papers.claims.ours import basins as x_b
 from tolerances import ROUNDING
 
 SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability is below 1e-5

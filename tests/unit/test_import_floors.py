@@ -26,9 +26,9 @@ def lint(source):
 @pytest.fixture
 def copied(tmp_path):
     """The sources of the library in a folder of their own."""
-    shutil.copytree(
-        ROOT / "src" / "marginlens", tmp_path / "marginlens", ignore=shutil.ignore_patterns("*.nb[ic]", "*.json")
-    )
+    for package in ("marginlens", "marginlens_papers"):
+        ignored = shutil.ignore_patterns("*.nb[ic]", "*.json")
+        shutil.copytree(ROOT / "src" / package, tmp_path / package, ignore=ignored)
     return tmp_path
 
 
@@ -48,6 +48,14 @@ def test_a_planted_cycle_is_found(copied, planted):
     done = lint(copied)
     assert done.returncode == 1
     assert "marginlens.data is not allowed to import marginlens.svm" in done.stdout
+
+
+def test_the_library_may_not_import_the_papers(copied):
+    with (copied / "marginlens" / "commands" / "solve.py").open("a", encoding="utf-8") as file:
+        file.write("\n\ndef later():\n    from marginlens_papers.report import ledger\n")
+    done = lint(copied)
+    assert done.returncode == 1
+    assert "The library never imports what the papers claim BROKEN" in done.stdout
 
 
 def test_a_folder_without_a_floor_is_found(copied):

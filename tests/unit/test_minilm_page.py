@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from marginlens.experiments.claim import Effort
 from marginlens.probe.models import loading
-from marginlens.report import minilm
+from marginlens_papers.claim import Effort
+from marginlens_papers.report import minilm
 from tiny_transformers import save, tiny_bert
 
 

@@ -8,9 +8,17 @@ from scipy.optimize import minimize
 
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.experiments import c_f3, c_f4, c_f5, c_f6
-from marginlens.experiments.claim import Claim, Effort, Silence, Verdict
-from marginlens.experiments.nexttoken_curves import (
+from marginlens.graphs.priority import priority_graphs
+from marginlens.losses.next_token import CrossEntropy, SquaredLoss
+from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.svm.graph import graph_svm
+from marginlens.svm.solution import Status
+from marginlens_papers.claim import Claim, Effort, Silence, Verdict
+from marginlens_papers.claims.c import figure_3 as c_f3
+from marginlens_papers.claims.c import figure_4 as c_f4
+from marginlens_papers.claims.c import figure_5 as c_f5
+from marginlens_papers.claims.c import figure_6 as c_f6
+from marginlens_papers.claims.c.training_curves import (
     RULES,
     Recipe,
     Runs,
@@ -24,11 +32,6 @@ from marginlens.experiments.nexttoken_curves import (
     spread,
     train,
 )
-from marginlens.graphs.priority import priority_graphs
-from marginlens.losses.next_token import CrossEntropy, SquaredLoss
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
-from marginlens.svm.graph import graph_svm
-from marginlens.svm.solution import Status
 from tolerances import ROUNDING, SLSQP_POINT
 
 

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from fake_claims import fake_claim, finding, raising
 from marginlens.commands.terminal import duration
-from marginlens.experiments.claim import Bound, Effort, Verdict
 from marginlens.plotting.files import LARGEST_SVG, png, svg
-from marginlens.report import reproduce
-from marginlens.report.ledger_file import read_ledger
-from marginlens.report.page import page
-from marginlens.report.wording import number, sizes, tally
+from marginlens_papers.claim import Bound, Effort, Verdict
+from marginlens_papers.report import reproduce
+from marginlens_papers.report.ledger_file import read_ledger
+from marginlens_papers.report.page import page
+from marginlens_papers.report.wording import number, sizes, tally
 from outline import Outline
 
 
@@ -71,10 +71,10 @@ def test_a_figure_file_that_vanished_is_said_to_be_missing(report):
 
 def test_results_of_another_version_and_reduced_sizes_are_marked(tmp_path, monkeypatch):
     one, two = fake_claim("A-1"), fake_claim("A-2")
-    monkeypatch.setattr("marginlens.report.run.versions", lambda: {"numpy": "1.26.0"})
+    monkeypatch.setattr("marginlens_papers.report.run.versions", lambda: {"numpy": "1.26.0"})
     reproduce((one,), tmp_path / "report", effort=Effort.QUICK)
-    monkeypatch.setattr("marginlens.report.run.versions", lambda: {"numpy": "2.0.0"})
-    monkeypatch.setattr("marginlens.report.page._moment", lambda iso: "then")
+    monkeypatch.setattr("marginlens_papers.report.run.versions", lambda: {"numpy": "2.0.0"})
+    monkeypatch.setattr("marginlens_papers.report.page._moment", lambda iso: "then")
     (tmp_path / "report" / "ledger.json").write_text(
         re.sub(
             r'"finished": "\d+', '"finished": "1999', (tmp_path / "report" / "ledger.json").read_text(encoding="utf-8")

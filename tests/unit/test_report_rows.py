@@ -9,8 +9,8 @@ from rich.console import Console
 from fake_claims import fake_claim
 from marginlens.commands.tables import Column, Rows
 from marginlens.commands.terminal import facts_table, rows_table
-from marginlens.report import reproduce
-from marginlens.report.terminal import ledger_table
+from marginlens_papers.report import reproduce
+from marginlens_papers.report.terminal import ledger_table
 
 ROWS = [
     {"kind": "GMM", "direction": "(-0.064, -0.998)", "small_number": -8.904e-05, "status": "optimal"},

@@ -9,11 +9,11 @@ import pytest
 
 from fake_claims import curve, fake_claim, finding, raising
 from marginlens.errors import InputError
-from marginlens.experiments import catalogue
-from marginlens.experiments.claim import Bound, Effort, Finding, Verdict
-from marginlens.report import Entry, Interrupted, ledger, reproduce
-from marginlens.report.folder import Draft
-from marginlens.report.ledger_file import read_ledger
+from marginlens_papers.claim import Bound, Effort, Finding, Verdict
+from marginlens_papers.claims import catalogue
+from marginlens_papers.report import Entry, Interrupted, ledger, reproduce
+from marginlens_papers.report.folder import Draft
+from marginlens_papers.report.ledger_file import read_ledger
 
 
 def snapshot(folder):

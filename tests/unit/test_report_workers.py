@@ -13,11 +13,11 @@ import pytest
 
 import tolerances
 from fake_claims import fake_claim
-from marginlens.experiments.catalogue import chosen
-from marginlens.experiments.claim import Effort
-from marginlens.report import reproduce, workers
-from marginlens.report.ledger_file import read_ledger
-from marginlens.report.workers import outcomes
+from marginlens_papers.claim import Effort
+from marginlens_papers.claims.catalogue import chosen
+from marginlens_papers.report import reproduce, workers
+from marginlens_papers.report.ledger_file import read_ledger
+from marginlens_papers.report.workers import outcomes
 
 SMALL = ("A-K3", "A-F1a", "A-F5")
 
@@ -143,9 +143,9 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from importlib import import_module
 from marginlens import cli
-from marginlens.experiments import catalogue
-from marginlens.experiments.claim import Claim
-from marginlens.report import workers
+from marginlens_papers.claims import catalogue
+from marginlens_papers.claim import Claim
+from marginlens_papers.report import workers
 
 pass_on, seen = workers._pass_on, set()
 

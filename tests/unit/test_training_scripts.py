@@ -6,13 +6,14 @@ import sys
 import numpy as np
 import pytest
 
+from marginlens.data.files import json_by_line
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
-from marginlens.training.archive import command_without_paths, json_by_line
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device
-from marginlens.vision.settings import VisionSettings
+from marginlens_papers.archive.files import command_without_paths
+from marginlens_papers.vision.settings import VisionSettings
 
 # ---- settings
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marginlens.experiments import a_f67
-from marginlens.experiments.vision_figures import COLUMNS, curve_figure, map_figure
 from marginlens.training.loop import Ending
-from marginlens.vision.keeping import kept_run
-from marginlens.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
-from marginlens.vision.training import map_epochs
+from marginlens_papers.archive.vision import kept_run
+from marginlens_papers.claims.a import figures_6_and_7 as a_f67
+from marginlens_papers.claims.a.vision_figures import COLUMNS, curve_figure, map_figure
+from marginlens_papers.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
+from marginlens_papers.vision.training import map_epochs
 
 
 def run_of(epochs, of):

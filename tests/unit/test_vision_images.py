@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.vision.images import CIFAR10, LabelledImages, digit_images, read_images
+from marginlens_papers.vision.images import CIFAR10, LabelledImages, digit_images, read_images
 
 
 def colours(n, seed=0):

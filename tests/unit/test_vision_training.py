@@ -11,13 +11,13 @@ from marginlens.errors import InputError
 from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint
 from marginlens.training.loop import Ending
-from marginlens.vision import training
-from marginlens.vision.images import LabelledImages
-from marginlens.vision.measuring import ClsAttention
-from marginlens.vision.pixels import DevicePixels
-from marginlens.vision.results import curves_from, curves_to_dict
-from marginlens.vision.settings import VisionSettings
-from marginlens.vision.training import chosen_images, map_epochs, train_vision
+from marginlens_papers.vision import training
+from marginlens_papers.vision.images import LabelledImages
+from marginlens_papers.vision.measuring import ClsAttention
+from marginlens_papers.vision.pixels import DevicePixels
+from marginlens_papers.vision.results import curves_from, curves_to_dict
+from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.training import chosen_images, map_epochs, train_vision
 
 SINGLE = 1e-6  # float32 weights, read twice, and pixels of order one
 

@@ -6,11 +6,12 @@ import pytest
 from marginlens import plotting
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.dynamics import descend
-from marginlens.experiments import x_b, x_o
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk, risk_gradient
 from marginlens.theory import locally_optimal_directions
+from marginlens_papers.claims.ours import basins as x_b
+from marginlens_papers.claims.ours import residual_law as x_o
 from tolerances import ROUNDING
 
 

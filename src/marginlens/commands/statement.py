@@ -14,8 +14,9 @@ import typer
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.commands.papers_package import papers_module
 from marginlens.errors import reject
-from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation
+from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
 
 _LONG_WORDS = {
     "theorem": "thm",
@@ -86,10 +87,9 @@ class Statement:
 
 def found(label: str | None) -> list[Statement]:
     """The statements that a label names: one, all of a paper for its letter, or every one for None."""
-    from marginlens.documentation import natural, registered
-    from marginlens.experiments import catalogue
-
-    functions, claims = registered(), catalogue.claims()
+    catalogue = papers_module("claims.catalogue")
+    claims = () if catalogue is None else catalogue.claims()
+    functions = registered()  # those that the claims have imported among them
     labels = {one.citation for one in functions} | {cited for claim in claims for cited in claim.labels}
     wanted = _wanted(label, sorted(labels, key=natural))
     return [

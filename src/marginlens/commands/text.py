@@ -19,6 +19,7 @@ from rich.markup import escape
 from marginlens.commands import answers
 from marginlens.commands.endings import one_sentence
 from marginlens.commands.options import AsJson
+from marginlens.commands.papers_package import papers_module
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.progress import Progress
@@ -461,10 +462,9 @@ def _read_points(source: Path) -> tuple[TokenPoints, str]:
         return points, f"What each token says to the classifier in {source.resolve().name!r}"
     if (source / TABLE).is_file():
         return _read_table(source / TABLE), f"Tokens of the run {source.resolve().name}"
-    if source.is_file() and source.suffix.lower() == ".json":
-        from marginlens.embeddings.keeping import read_kept
-
-        run = read_kept(source)
+    archive = papers_module("archive.embeddings") if source.is_file() and source.suffix.lower() == ".json" else None
+    if archive is not None:
+        run = archive.read_kept(source)
         known = run.statistics
         return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.told
     got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"

@@ -195,3 +195,12 @@ def _listed(data: TokenDataset, padded: FloatArray) -> list[Any]:
     lengths = data.as_batch().lengths
     listed = [[one[: lengths[j, i]].tolist() for i, one in enumerate(each)] for j, each in enumerate(problems)]
     return listed if data.is_batch else listed[0]
+
+
+def json_by_line(values: Mapping[str, Any]) -> bytes:
+    """A JSON object with one line for each name."""
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        for name, value in values.items()
+    )
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

@@ -5,7 +5,6 @@ from marginlens.embeddings.directional import directional_slope
 from marginlens.embeddings.flow import embedding_flow
 from marginlens.embeddings.forward import Evaluation, evaluate, one_layer_outputs, two_layer_outputs
 from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
-from marginlens.embeddings.keeping import KeptRun, keep_run, kept_runs, read_kept
 from marginlens.embeddings.one_layer import loss_and_gradients
 from marginlens.embeddings.one_step import FirstStep, first_step, mean_signed_share
 from marginlens.embeddings.parameters import Parameters, initial_parameters
@@ -27,7 +26,6 @@ __all__ = [
     "EpochRecord",
     "Evaluation",
     "FirstStep",
-    "KeptRun",
     "Parameters",
     "ProvedBound",
     "RankCorrelations",
@@ -47,12 +45,9 @@ __all__ = [
     "initial_concentration",
     "initial_orthogonality",
     "initial_parameters",
-    "keep_run",
-    "kept_runs",
     "loss_and_gradients",
     "mean_signed_share",
     "one_layer_outputs",
-    "read_kept",
     "read_labelled",
     "token_statistics",
     "train_embeddings",

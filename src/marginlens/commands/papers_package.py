@@ -1,0 +1,12 @@
+"""The second package, `marginlens_papers`: commands and claims that are there where it is installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+def papers_module(name: str) -> Any:
+    """The module `marginlens_papers.<name>`, or None where the package is not installed."""
+    return import_module(f"marginlens_papers.{name}") if find_spec("marginlens_papers") else None

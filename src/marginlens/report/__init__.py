@@ -1,7 +1,0 @@
-"""Run the claims and publish what came out: the ledger, its figures and one page to read."""
-
-from marginlens.report.entry import Check, Entry, Picture, Result
-from marginlens.report.ledger_file import ledger
-from marginlens.report.run import Interrupted, Report, reproduce
-
-__all__ = ["Check", "Entry", "Interrupted", "Picture", "Report", "Result", "ledger", "reproduce"]

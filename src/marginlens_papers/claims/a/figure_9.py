@@ -1,0 +1,305 @@
+"""A Figs 9(a), 9(b), 10 and Thm 4: on random data, what descent converges to, how often, and with which score gaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from marginlens import plotting
+from marginlens.data import TokenDataset, sphere_tokens
+from marginlens.directions import correlation
+from marginlens.dynamics import Record, Trajectory, descend
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import softmax
+from marginlens.svm import Status, set_svm
+from marginlens.theory import token_optimality
+from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claims.a.textbook import textbook_iterates
+
+ID = "A-F9"
+LABELS = ("A Fig 9(a)", "A Fig 9(b)", "A Fig 10", "A Def 2", "A Thm 3")
+TITLE = "On random data, normalised descent converges to a locally optimal max-margin direction"
+STATEMENT = (
+    "Trained on random data, attention either keeps a finite norm (common for small d) or saturates, and when it saturates its direction "
+    "is the max-margin direction of the tokens it selects, which are almost always locally optimal; the share of globally optimal "
+    "selections grows with d, a negative score gap has probability below 1%, and even then the direction is the max-margin one."
+)
+PROTOCOL = (
+    "n = 4 inputs, T = 6 tokens, d ∈ {2, 5, 10, 100, 300, 500}; tokens and head uniform on the sphere, labels ±1, W = I; NGD with step 1 "
+    "for 1,000 steps from 0; 1,000 problems for each d. Saturated: mean selected probability at least 1 - 1e-5. The start is not stated; "
+    "0 is assumed. Controls: the same problems with the textbook gradient in float64, divided by its norm, and by its norm + ε with ε = "
+    "1e-9 and 1e-12, which the authors' notebooks for other figures use (those of Figs 9 and 10 are not published)."
+)
+PAPER_VALUE = "average correlation .997; P(score gap < 0) < 1%; correlation > .99 on average where the gap is negative"
+WIDTHS = (2, 5, 10, 100, 300, 500)
+EPSILONS = (0.0, 1e-9, 1e-12)  # added to the norm of the textbook gradient
+SEED = 9
+SATURATED = 1.0 - 1e-5  # the mean probability of the selected tokens from which on a run counts
+LONG = 100_000
+EXPECTED = {
+    "smallest_mean_corr": Bound(low=0.999),
+    "share_of_negative_gaps": Bound(high=0.01),
+    "global_share_grows": Bound(low=1.0),
+    "saturated_share_d2": Bound(high=0.4),
+    "saturated_share_d5": Bound(low=0.9),
+    "smallest_saturated_share_from_d10": Bound(low=0.999),
+}
+AS_STATED = {
+    "mean_corr_with_negative_gap": Bound(low=0.99),
+    "mean_corr_textbook_1e-12": Bound(0.9965, 0.9975),  # .997 in the paper's digits
+}
+FloatArray = npt.NDArray[np.float64]
+
+
+def compute(effort: Effort, progress: Progress) -> Finding:
+    """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""
+    trials, control_trials = (1000, 1000) if effort is Effort.PAPER else (150, 30)
+    progress.expect((1 + len(EPSILONS)) * len(WIDTHS))
+    rows: list[dict[str, Any]] = []
+    for k, d in enumerate(WIDTHS):
+        data, v = sphere_tokens(trials, 4, 6, d, np.random.default_rng([SEED, k]))
+        rows.append(_classify(data, v, descend(data, v, optimizer=NormalizedGD(1.0), n_steps=1000)))
+        odd = rows[-1].pop("odd")
+        rows[-1] |= _continued(data, v, odd) | {"set_corr": _set_correlation(data, v, rows[-1].pop("final"), odd)}
+        progress.advance()
+        few, heads = TokenDataset(data.X[:control_trials], data.y[:control_trials]), v[:control_trials]
+        rows[-1]["textbook"] = {}
+        for epsilon in EPSILONS:
+            rows[-1]["textbook"][epsilon] = _textbook(few, heads, epsilon)
+            progress.advance()
+    mean = np.array([np.mean(row["corr"]) for row in rows])
+    gaps, corr = (np.concatenate([row[name] for row in rows]) for name in ("gap", "corr"))
+    odd = corr[gaps < 0]
+    share_global, share_saturated = (
+        np.array([np.sum(row[k]) for row in rows]) / trials for k in ("is_global", "saturated")
+    )
+    controls = {epsilon: _summary(rows, epsilon) for epsilon in EPSILONS}
+    numbers = {
+        "smallest_mean_corr": float(mean.min()),
+        "mean_corr": float(corr.mean()),
+        "share_of_negative_gaps": odd.size / gaps.size,
+        "median_corr_with_negative_gap": float(np.median(odd)) if odd.size else 1.0,
+        "mean_corr_with_negative_gap": float(np.mean(odd)) if odd.size else 1.0,
+        "global_share_grows": float(np.all(np.diff(share_global) > 0)),
+        "smallest_saturated_share_from_d10": float(np.min(share_saturated[2:])),
+        **{f"saturated_share_d{d}": float(share) for d, share in zip(WIDTHS, share_saturated, strict=True)},
+        **{f"global_share_d{d}": float(share) for d, share in zip(WIDTHS, share_global, strict=True)},
+        **{f"mean_corr_d{d}": float(m) for d, m in zip(WIDTHS, mean, strict=True)},
+        **{f"{name}_textbook_{e:g}": value for e, found in controls.items() for name, value in found.items()},
+    }
+    measured = (
+        f"Mean correlation {corr.mean():.5f} over all saturated runs; by d: "
+        + ", ".join(f"{m:.5f} ± {np.std(r['corr']):.5f} (d={d})" for d, m, r in zip(WIDTHS, mean, rows, strict=True))
+        + f". Negative score gap in {100 * odd.size / gaps.size:.2f}% of them ({odd.size} of {gaps.size})"
+        + (
+            f", mean correlation there {np.mean(odd):.4f} ± {_standard_error(odd):.4f} (standard error)"
+            if odd.size
+            else ""
+        )
+        + ". "
+        + _shares(rows, trials)
+        + " ".join(_control_words(epsilon, found) for epsilon, found in controls.items())
+    )
+    return Finding(measured, numbers, {"rows": rows, "trials": trials}, note=_note(rows, odd, controls))
+
+
+def _summary(rows: list[dict[str, Any]], epsilon: float) -> dict[str, float]:
+    """The paper's three numbers for the textbook runs with this ε, over all widths."""
+    corr, gap = (np.concatenate([row["textbook"][epsilon][name] for row in rows]) for name in ("corr", "gap"))
+    negative = gap < 0
+    return {
+        "mean_corr": float(np.mean(corr)),
+        "share_of_negative_gaps": float(np.mean(negative)),
+        "mean_corr_with_negative_gap": float(np.mean(corr[negative])) if negative.any() else 1.0,
+        **{
+            f"mean_corr_d{d}": float(np.mean(r["textbook"][epsilon]["corr"])) for d, r in zip(WIDTHS, rows, strict=True)
+        },
+    }
+
+
+def _control_words(epsilon: float, found: dict[str, float]) -> str:
+    name = f"with ε = {epsilon:g}" if epsilon else "without ε"
+    by_width = ", ".join(f"{found[f'mean_corr_d{d}']:.4f}" for d in WIDTHS)
+    return (
+        f"Textbook gradient in float64 {name}: mean correlation {found['mean_corr']:.4f} (by d: {by_width}), "
+        f"{_negative_gaps(found)}."
+    )
+
+
+def _negative_gaps(found: dict[str, float]) -> str:
+    share = found["share_of_negative_gaps"]
+    where = f" with mean correlation {found['mean_corr_with_negative_gap']:.4f}" if share else ""
+    return f"negative gaps in {100 * share:.2f}%{where}"
+
+
+def _standard_error(values: FloatArray) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else 0.0
+
+
+def _shares(rows: list[dict[str, Any]], trials: int) -> str:
+    """How many runs ended how at each d, with the exact 95% interval of the share of globally optimal ones."""
+    words = []
+    for d, row in zip(WIDTHS, rows, strict=True):
+        best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
+        low, high = plotting.proportion_interval(best, trials)
+        words.append(f"{trials - saturated}, {local - best}, {best} (d={d}; GMM {100 * low:.1f}% to {100 * high:.1f}%)")
+    return f"Of {trials:,} runs each, not saturated, LMM only and GMM (95% intervals): {'; '.join(words)}. "
+
+
+def _note(rows: list[dict[str, Any]], odd: FloatArray, controls: dict[float, dict[str, float]]) -> str:
+    """What the runs with a negative score gap turn out to be when they are continued, and what the authors' ε does."""
+    epsilon = EPSILONS[-1]
+    theirs = controls[epsilon]
+    text = (
+        f"The paper's average of .997 is what dividing by ‖∇L‖ + {epsilon:g} gives in float64, {theirs['mean_corr']:.4f}: such runs stall "
+        f"before their direction has settled. They have {_negative_gaps(theirs)} (paper: in less than 1%, above .99). "
+    )
+    if odd.size == 0:
+        return text.strip()
+    settled, finite = sum(row["settled"] for row in rows), sum(row["finite"] for row in rows)
+    text += (
+        f"With exact gradients the {odd.size} runs with a negative score gap have mean correlation {np.mean(odd):.4f}, where the paper "
+        f"says above .99 on average; the median is {np.median(odd):.4f} and the smallest {np.min(odd):.4f}. Continued to {LONG:,} steps, "
+        f"{settled} of them have moved on to tokens with a positive gap, and {finite} ({rows[0]['finite']} of these at d = {WIDTHS[0]}) do "
+        "not grow: finite minima beyond the saturation threshold, which no max-margin theorem speaks of."
+    )
+    if settled + finite == odd.size:
+        text += " So none of them is a divergent run that settles on a negative gap."
+    relaxed = np.concatenate([row["set_corr"] for row in rows])
+    return text + (
+        " With the neighbours that outscore a selected token counted as optimal beside it (ATT-SVM'), the correlations have median "
+        f"{np.median(relaxed):.4f} and mean {np.mean(relaxed):.4f}."
+    )
+
+
+def _classify(data: TokenDataset, v: FloatArray, run: Trajectory) -> dict[str, Any]:
+    """Which runs saturated, and for those: correlation with their own max-margin direction, score gap, and kind of optimum."""
+    chosen = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]
+    found = token_optimality(data, v, run.selected)
+    saturated = (chosen.mean(axis=-1) >= SATURATED) & (found.solution.status == Status.OPTIMAL)
+    return {
+        "odd": np.flatnonzero(saturated & (found.score_gap < 0)),
+        "final": run.final,
+        "saturated": saturated,
+        "corr": correlation(run.final, found.solution.x)[saturated],
+        "gap": found.score_gap[saturated],
+        "is_local": found.is_locally_optimal[saturated],
+        "is_global": found.is_globally_optimal[saturated],
+    }
+
+
+def _continued(data: TokenDataset, v: FloatArray, odd: Any) -> dict[str, int]:
+    """How many of the runs with a negative gap settle on a positive one when continued, and how many have stopped growing."""
+    if not odd.size:
+        return {"settled": 0, "finite": 0}
+    few = TokenDataset(data.X[odd], data.y[odd])
+    run = descend(few, v[odd], n_steps=LONG, record=Record([LONG // 2], ("norm",)))
+    gap = token_optimality(few, v[odd], run.selected).score_gap
+    finite = run.norm < 1.05 * run.saved["norm"][:, 0]
+    return {"settled": int(np.sum((gap > 0) & ~finite)), "finite": int(np.sum(finite))}
+
+
+def _set_correlation(data: TokenDataset, v: FloatArray, final: FloatArray, odd: Any) -> FloatArray:
+    """Correlation of the odd runs with ATT-SVM', where neighbours that outscore the selected token count as optimal beside it."""
+    corr = []
+    for j in odd:
+        one, scores = data[j], data[j].scores(v[j])
+        found = token_optimality(one, v[j], np.argmax(np.einsum("itd,d->it", one.K, final[j]), axis=-1))
+        own = np.take_along_axis(scores, found.selected[:, None], axis=-1)
+        sets = (found.neighbours & (scores > own)) | (np.arange(one.n_tokens) == found.selected[:, None])
+        points = set_svm(one, [np.flatnonzero(row) for row in sets]).points
+        corr.append(max(float(correlation(final[j], point)) for point in points))
+    return np.array(corr)
+
+
+def _textbook(data: TokenDataset, v: FloatArray, epsilon: float) -> dict[str, FloatArray]:
+    """Correlation and score gap of the saturated runs of the textbook gradient; a selection that nothing separates counts as zero."""
+    flat = data.K.reshape(len(data), -1, data.d_key)
+    if data.d_key > flat.shape[1]:  # an orthonormal basis of the keys' span changes nothing but the cost
+        triangular: Any = np.linalg.qr(flat.transpose(0, 2, 1), mode="r")
+        flat = triangular.transpose(0, 2, 1)
+    small = TokenDataset(data.X, data.y, K=flat.reshape(*data.mask.shape, -1))
+    start = np.zeros((len(data), small.d_key))
+    for p in textbook_iterates(small, v, start, 1.0, 1000, np.float64, epsilon):  # noqa: B007
+        pass
+    probabilities = softmax(small, p)
+    found = token_optimality(small, v, np.argmax(probabilities, axis=-1))
+    saturated = probabilities.max(axis=-1).mean(axis=-1) >= SATURATED
+    feasible = found.solution.status == Status.OPTIMAL
+    corr = np.where(feasible, np.asarray(correlation(p, found.solution.x)), 0.0)
+    return {"corr": corr[saturated], "gap": np.where(feasible, found.score_gap, np.inf)[saturated]}
+
+
+def draw(finding: Finding) -> dict[str, Figure]:
+    """Stacked shares by d with confidence intervals; correlations; histogram and distribution of the score gap."""
+    return {"shares": _draw_shares(finding), "gaps": _draw_gaps(finding)}
+
+
+def _draw_shares(finding: Finding) -> Figure:
+    rows, trials = finding.arrays["rows"], finding.arrays["trials"]
+    fig, (left, right) = plotting.figure(2, width=5.4, height=4.4)
+    position, names = np.arange(len(rows)), [str(d) for d in WIDTHS]
+    counts = {
+        "globally optimal (GMM)": (plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
+        "locally optimal only (LMM)": (plotting.LOCAL, [(row["is_local"] & ~row["is_global"]).sum() for row in rows]),
+        "saturated, negative score gap": ("#E3B23C", [(~row["is_local"]).sum() for row in rows]),
+        "not saturated": (plotting.NEITHER, [trials - row["saturated"].sum() for row in rows]),
+    }
+    bottom = np.zeros(len(rows))
+    for name, (colour, count) in counts.items():
+        share = np.array(count) / trials
+        left.bar(position, share, bottom=bottom, color=colour, width=0.72, label=name, edgecolor="white", linewidth=0.6)
+        bottom += share
+    edges = np.cumsum([count for _, count in counts.values()], axis=0)[[0, 1]]
+    for offset, level in zip((-0.12, 0.12), edges, strict=True):
+        low, high = plotting.proportion_interval(level, trials)
+        middle = level / trials
+        left.errorbar(
+            position + offset, middle, [middle - low, high - middle], fmt="none", color=plotting.INK, capsize=3, lw=1.2
+        )
+    left.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="share of problems", ylim=(0, 1))
+    left.set_title("What descent converges to (95% intervals)")
+    exact = [1 - np.mean(row["corr"]) for row in rows]
+    for epsilon, marker, colour in zip(EPSILONS, "s^v", (plotting.PATH, *plotting.ACCENTS[3:5]), strict=True):
+        height = [1 - np.mean(row["textbook"][epsilon]["corr"]) for row in rows]
+        label = f"textbook, ÷ (‖∇L‖ + {epsilon:.0e})".replace("e-0", "e-") if epsilon else "textbook, ÷ ‖∇L‖"
+        right.semilogy(position, height, f"{marker}--", color=colour, label=label)
+    right.axhline(1 - 0.997, color=plotting.INK, lw=1.2, ls=":", label="paper's average, .997")
+    right.semilogy(position, exact, "o-", color=plotting.GLOBAL, label="exact gradient")
+    right.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="1 − mean correlation")
+    right.set_title("Distance to the max-margin direction")
+    handles, labels = (
+        one + other for one, other in zip(*(ax.get_legend_handles_labels() for ax in (left, right)), strict=True)
+    )
+    fig.legend(handles, labels, loc="outside lower center", ncol=3)
+    return fig
+
+
+def _draw_gaps(finding: Finding) -> Figure:
+    gaps = np.concatenate([row["gap"] for row in finding.arrays["rows"]])
+    finite = gaps[np.isfinite(gaps)]
+    fig, (left, right) = plotting.figure(2, width=5.4, height=3.8)
+    bins = np.arange(np.floor(finite.min() * 100) / 100, finite.max() + 0.01, 0.01)
+    heights, edges = np.histogram(finite, bins=bins)
+    colours = [plotting.LOCAL if edge >= 0 else "#E3B23C" for edge in edges[:-1]]
+    left.bar(edges[:-1], heights / finite.size, width=np.diff(edges), align="edge", color=colours)
+    left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+    left.set(xlabel="smallest score gap to a neighbour", ylabel="probability (bins of .01)", xlim=(-0.15, 0.6))
+    left.set_title("Score gaps of saturated runs")
+    right.plot(np.sort(finite), np.arange(1, finite.size + 1) / finite.size, color=plotting.LOCAL)
+    right.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+    below = np.mean(finite < 0)
+    right.annotate(
+        f"{100 * below:.2f}% below zero",
+        xy=(0, below),
+        xytext=(0.25, 0.25),
+        arrowprops={"arrowstyle": "->", "color": plotting.INK},
+    )
+    right.set(
+        xlabel="smallest score gap to a neighbour", ylabel="cumulative probability", ylim=(0, 1.02), xlim=(-0.15, 0.6)
+    )
+    right.set_title("Their distribution")
+    return fig

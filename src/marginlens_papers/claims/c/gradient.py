@@ -1,0 +1,221 @@
+"""C Eqs (19) to (23), Lemmas 5 and 6: the gradient of the next-token risk, its smoothness, and where it points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens import plotting
+from marginlens.data import SequenceDataset
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.dynamics import Record
+from marginlens.dynamics.descend import descend
+from marginlens.graphs import priority_graphs
+from marginlens.losses.next_token import LogLoss
+from marginlens.optimizers import GD
+from marginlens.risk.next_token import gradient_of, nexttoken_gradient, nexttoken_risk
+from marginlens.risk.next_token_heads import Head
+from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk.sequence_batch import SequenceBatch
+from marginlens.svm.graph import graph_svm
+from marginlens_papers.claim import Bound, Effort, Finding, Progress
+
+ID = "C-L"
+LABELS = ("C Eq. (19)", "C Eq. (23)", "C Lemma 5", "C Lemma 6")
+TITLE = "The gradient's formula, its Lipschitz constant, descent, and the pull towards W^mm"
+STATEMENT = (
+    "Under the log-loss and C Eᵀ = I the gradient is the sum of s_it (x_it − e_y) x̄ᵀ over the tokens that differ from the label, it is "
+    "Lipschitz with L = 2 √T_max ‖E‖⁴, steps up to 1/L lower the risk by at least η/2 ‖∇L‖² each, and W^mm is a direction of descent "
+    "at every W."
+)
+PROTOCOL = (
+    "Random datasets with K, d and n from 2 to 8, lengths up to 7, tokens repeated. The formula against central differences of the risk "
+    "and against the matrix form of Eq. (19); L on pairs of points at distances from 1e-3 to 1e2, half of them along the direction of "
+    "largest curvature; 100 steps of plain descent with η = 1/L and, as a control, eight times the inverse of the sharp constant; "
+    "Lemma 6 at points of norm up to 1e4 on acyclic data and up to 10 on cyclic data, where rounding can tell."
+)
+PAPER_VALUE = "–"
+EXPECTED = {
+    "gradient_against_differences": Bound(high=1e-7),
+    "gradient_against_matrix_form": Bound(high=1e-11),
+    "printed_form_of_eq_19": Bound(low=0.99),
+    "largest_share_of_L": Bound(high=1.0),
+    "largest_share_of_sharp_L": Bound(low=0.9, high=1.0 + 1e-9),
+    "lemma_5_smallest_ratio": Bound(low=1.0),
+    "lemma_5_smallest_ratio_beyond": Bound(high=0.99),
+    "lemma_6_violations": Bound(high=0),
+}
+SEED = 19
+STEPS = 100
+BEYOND = 8.0  # the control's step, times the inverse of the sharp constant
+
+
+def compute(effort: Effort, progress: Progress) -> Finding:
+    """Measure the four statements on random datasets."""
+    count = 150 if effort is Effort.PAPER else 20
+    progress.expect(count)
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("differences", "matrix", "printed", "L", "sharp", "descent", "beyond", "pull")
+    }
+    for j in range(count):
+        rng = np.random.default_rng([SEED, j])
+        ds = random_sequences(rng)
+        W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
+        gradient = nexttoken_gradient(ds, W).value()
+        size = np.linalg.norm(gradient)
+        found["differences"].append(_off_differences(ds, W, gradient, rng))
+        found["matrix"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=True)) / size)
+        found["printed"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=False)) / size)
+        L, sharp = nexttoken_smoothness(ds), sharp_smoothness(ds)
+        slopes = _slopes(ds, rng)
+        found["L"].append(slopes / L)
+        found["sharp"].append(slopes / sharp)
+        found["descent"].append(_decrease(ds, W, 1.0 / L))
+        found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
+        found["pull"].append(_pull(rng))
+        progress.advance()
+    arrays = {name: np.concatenate([np.atleast_1d(one) for one in values]) for name, values in found.items()}
+    numbers = {
+        "gradient_against_differences": float(arrays["differences"].max()),
+        "gradient_against_matrix_form": float(arrays["matrix"].max()),
+        "printed_form_of_eq_19": float(arrays["printed"].min()),
+        "largest_share_of_L": float(arrays["L"].max()),
+        "largest_share_of_sharp_L": float(arrays["sharp"].max()),
+        "lemma_5_smallest_ratio": float(arrays["descent"].min()),
+        "lemma_5_smallest_ratio_beyond": float(arrays["beyond"].min()),
+        "lemma_6_violations": float(np.sum(~(arrays["pull"] > 0.0))),
+        "lemma_6_smallest_cosine": float(arrays["pull"].min()),
+        "pairs": float(arrays["L"].size),
+    }
+    measured = (
+        f"On {count} datasets the formula agrees with differences of the risk to {numbers['gradient_against_differences']:.0e} and with "
+        f"the matrix form to {numbers['gradient_against_matrix_form']:.0e}. Slopes between {arrays['L'].size:,} pairs reach "
+        f"{numbers['largest_share_of_L']:.3f} L at most (median {np.median(arrays['L']):.4f}) and "
+        f"{numbers['largest_share_of_sharp_L']:.4f} "
+        f"of our sharper constant. With η = 1/L each of {arrays['descent'].size:,} steps lowers the risk by at least "
+        f"{numbers['lemma_5_smallest_ratio']:.3f} times what Lemma 5 promises; with η eight times the inverse of the sharper constant "
+        f"{100 * np.mean(arrays['beyond'] < 1.0):.0f}% do not. Lemma 6: {numbers['lemma_6_violations']:.0f} violations in "
+        f"{arrays['pull'].size:,}, smallest cosine {numbers['lemma_6_smallest_cosine']:.1e}."
+    )
+    note = (
+        "The last line of Eq. (19) prints the sum over O_i, which is zero; the line after it has the right set. Eq. (21) bounds ‖X_i‖ by "
+        "‖E‖, which repeated tokens break, but L holds with room: the curvature is at most ‖E‖⁴/2, so L is at least 4 √T_max too large. "
+        "The proof of Lemma 6 writes −1 where the constraint gives at most −1."
+    )
+    return Finding(measured, numbers, arrays, note)
+
+
+def random_sequences(rng: np.random.Generator) -> SequenceDataset:
+    """A dataset with embeddings of any length, sequences of one to seven tokens, repeated ones too, and labels among them."""
+    K, d, n = (int(rng.integers(2, 9)) for _ in range(3))
+    sequences = [rng.integers(K, size=int(rng.integers(1, 8))) for _ in range(n)] + [np.array([0, 1, 1])]
+    labels = [int(rng.choice(one)) for one in sequences]
+    return SequenceDataset(sequences, labels, rng.normal(size=(K, d)) / np.sqrt(d))
+
+
+def matrix_form(ds: SequenceDataset, W: Any, *, others: bool) -> Any:
+    """Eq. (19) at W: its second line, -1/(γᵀs) Xᵀ (diag s - s sᵀ) γ x̄ᵀ, if `others`; else its last line as printed."""
+    total = np.zeros((ds.d_model, ds.d_model))
+    for i in range(len(ds)):
+        ids, y = ds[i]
+        X, last = ds.E[ids], ds.E[ds.last[i]]
+        logits = X @ W @ last
+        s = np.exp(logits - logits.max())
+        s /= s.sum()
+        gamma = (ids == y).astype(np.float64)
+        if others:
+            total -= np.outer(X.T @ ((np.diag(s) - np.outer(s, s)) @ gamma) / (gamma @ s), last)
+        else:
+            total += np.outer((X - ds.E[y]).T @ (s * gamma), last)
+    return total / len(ds)
+
+
+def _off_differences(ds: SequenceDataset, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
+    """How far the gradient is from central differences of the risk, extrapolated once, along random directions; relative."""
+    off = []
+    for along in rng.normal(size=(6, *W.shape)):
+        along /= np.linalg.norm(along)
+        near, far = (
+            (nexttoken_risk(ds, W + step * along) - nexttoken_risk(ds, W - step * along)) / (2 * step)
+            for step in (h, 2 * h)
+        )
+        off.append(abs((4.0 * near - far) / 3.0 - np.sum(gradient * along)) / np.linalg.norm(gradient))
+    return np.array(off)
+
+
+def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> Any:
+    """‖∇L(W) - ∇L(V)‖/‖W - V‖ for random pairs, every other one along the direction of largest curvature between them."""
+    d, found, batch, head = ds.d_model, [], SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
+
+    def slope(W: Any, along: Any) -> Any:
+        first, last = (gradient_of(batch, one[None], head, LogLoss()).value() for one in (W, W + along))
+        return (last - first) / np.linalg.norm(along)
+
+    for k in range(count):
+        W, along = rng.normal(size=(d, d)) * 10.0 ** rng.uniform(-2, 1), rng.normal(size=(d, d))
+        if k % 2:
+            for _ in range(5):  # power iteration
+                along = slope(W, 1e-4 * along / np.linalg.norm(along))
+        along *= 10.0 ** rng.uniform(-3, -1 if k % 2 else 2) / np.linalg.norm(along)
+        found.append(np.linalg.norm(slope(W, along)))
+    return np.array(found)
+
+
+def _decrease(ds: SequenceDataset, W: Any, eta: float) -> Any:
+    """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
+    run = descend(ds, optimizer=GD(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk")))
+    risks, points = run.saved["risk"], run.saved["x"]
+    promised = np.sum(np.diff(points, axis=0) ** 2, axis=(1, 2)) / (2.0 * eta)  # W(τ+1) - W(τ) = -η ∇L
+    clear = ~(promised <= 1e-10 * (1.0 + np.abs(risks[:-1])))
+    return -np.diff(risks)[clear] / promised[clear]
+
+
+def _pull(rng: np.random.Generator, count: int = 10) -> Any:
+    """Cosines of -∇L with W^mm at random points."""
+    acyclic = bool(rng.integers(2))
+    ds = (acyclic_sequences if acyclic else cyclic_sequences)(6, 8, 4, 4, rng)
+    solution = graph_svm(ds.E, priority_graphs(ds)).x
+    size = float(np.linalg.norm(solution))
+    if not size > 0.0:  # nothing is strict, or nothing separates
+        return np.empty(0)
+    found = []
+    for _ in range(count):
+        W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
+        slope = nexttoken_gradient(ds, W).array
+        found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
+    return np.array(found)
+
+
+def draw(finding: Finding) -> dict[str, Figure]:
+    """How much of the Lipschitz constants is used, how much of Lemma 5's promise, and the cosines of Lemma 6."""
+    fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
+    arrays = finding.arrays
+    bins = np.geomspace(1e-5, 2.0, 61).tolist()
+    for name, colour, label in (
+        ("L", plotting.LOCAL, "L of Eq. (23)"),
+        ("sharp", plotting.GLOBAL, "sharper L"),
+    ):
+        left.hist(np.maximum(arrays[name], 1e-5), bins=bins, histtype="step", lw=2, color=colour, label=label)
+    left.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+    left.set(xscale="log", xlabel="slope of ∇L between two points,\nover the constant", ylabel="pairs of points")
+    left.set_title("Eq. (23): never reached")
+    left.legend(loc="upper left")
+    for name, colour, label in (
+        ("beyond", plotting.NEITHER, "η = 8/sharper L"),
+        ("descent", plotting.LOCAL, "η = 1/L"),
+    ):
+        values = np.clip(arrays[name], -0.5, 2.1)
+        fill = name == "beyond"
+        heights, edges = np.histogram(values, bins=np.linspace(-0.5, 2.1, 53))
+        middle.stairs(heights / heights.sum(), edges, fill=fill, color=colour, lw=2, label=label)
+    middle.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+    middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log", ylim=(1e-4, 9))
+    middle.set_title("Lemma 5")
+    middle.legend(loc="upper left")
+    right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=plotting.GLOBAL)
+    right.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
+    right.set(xlabel="cosine of −∇L with W^mm", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
+    right.set_title("Lemma 6")
+    return {"smoothness": fig}

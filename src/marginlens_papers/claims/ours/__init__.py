@@ -1,0 +1,1 @@
+"""Claims beyond the papers."""

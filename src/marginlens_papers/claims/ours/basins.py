@@ -1,0 +1,370 @@
+"""The basins of attention in the plane: the risk, every locally optimal direction, its cone, and who flows where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy.ndimage import gaussian_filter
+
+from marginlens import plotting
+from marginlens.data import TokenDataset, figure_1b
+from marginlens.data.generators import scored_tokens
+from marginlens.directions import correlation
+from marginlens.dynamics import Record, Trajectory, descend
+from marginlens.losses.margin import Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk
+from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
+from marginlens.theory.problem import log_slopes
+from marginlens_papers.claim import Bound, Effort, Finding, Progress
+
+ID = "X-B"
+LABELS = ("A Fig 1(b)", "A Def 2", "A Thm 3")
+TITLE = "In the plane, every start flows to a locally optimal direction or to a finite minimum"
+STATEMENT = (
+    "The plane of attention weights is divided into basins. From every start descent ends at one of the locally optimal "
+    "max-margin directions, each around its own cone of Theorem 3, or at a finite local minimum of the risk."
+)
+PROTOCOL = (
+    "Figure 1(b)'s data, and a random problem with n = 2, T = 4 whose globally optimal direction, two further locally optimal ones and a "
+    "finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts in [-4, 4]² (Figure "
+    "1(b)'s data, 5,000 steps; claim A-F1b counts starts in another window) and in [-6, 6]² (the random problem), and from starts spread "
+    "evenly over angles and log norms to beyond the radius of every cone. A run has ended at a "
+    "direction if it selects its tokens with correlation at least .99; it has ended at a finite minimum if a closed curve around it, "
+    "higher than its last point by more than any risk can change between the points at which the curve was evaluated, fences it in."
+)
+PAPER_VALUE = "beyond the papers; A Fig 1(b) shows six paths of the first problem"
+EXPECTED = {
+    "share_accounted_figure_1b": Bound(1.0, 1.0),
+    "share_accounted_random": Bound(1.0, 1.0),
+    "directions_with_starts_figure_1b": Bound(2.0, 2.0),
+    "directions_with_starts_random": Bound(low=3.0),
+    "finite_minimum_figure_1b": Bound(0.0, 0.0),
+    "finite_minimum_random": Bound(low=0.05),
+}
+SEED = 6076  # where the search over seeds begins
+STEP = 0.1
+NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
+REACHED = 0.99
+FENCE_POINTS = 720
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+_COLOURS = ("#0F6FB4", "#0B8A64", "#8A4F9E", "#C58A00")  # locally optimal directions, by margin
+_HATCHES = ("////", "....", "\\\\\\\\", "++")
+
+
+@dataclass(frozen=True)
+class Basins:
+    """Where starts (…, 2) of one problem end: the index of a locally optimal direction, their number for a finite minimum, or -1."""
+
+    starts: FloatArray
+    ends: IntArray
+
+    def __repr__(self) -> str:
+        return f"Basins({self.ends.size} starts, {int(np.sum(self.ends < 0))} unaccounted for)"
+
+
+def compute(effort: Effort, progress: Progress) -> Finding:
+    """Descend from grids of starts on both problems and say where each start ends."""
+    paper = effort is Effort.PAPER
+    side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
+    progress.expect(5)
+    (data, v), (other, w) = figure_1b(), random_problem(SEED)
+    progress.advance()
+    seconds, first = _timed(data, v, side, NEAR_1B, n_steps)
+    progress.advance()
+    _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
+    progress.advance()
+    shown = {}
+    for name, one, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
+        shown[name] = _surroundings(one, head, plane, rings)
+        progress.advance()
+    numbers: dict[str, float] = {}
+    for name, parts in shown.items():
+        ends = np.concatenate([parts["plane"].ends.ravel(), parts["disc"].ends.ravel()])
+        numbers[f"share_accounted_{name}"] = float(np.mean(ends >= 0))
+        found = len(parts["optima"])
+        numbers[f"finite_minimum_{name}"] = float(np.mean(parts["plane"].ends == found))
+        numbers[f"directions_with_starts_{name}"] = float(
+            np.sum(np.bincount(ends[ends >= 0], minlength=found)[:found] > 0)
+        )
+    numbers["starts_times_steps"], numbers["seconds"] = float(side**2 * n_steps), seconds
+    return Finding(_sentence(numbers, shown), numbers, {"shown": shown})
+
+
+def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
+    total = sum(parts[grid].ends.size for parts in shown.values() for grid in ("plane", "disc"))
+    share = min(numbers["share_accounted_figure_1b"], numbers["share_accounted_random"])
+    first = shown["figure_1b"]
+    k = int(np.argmin(first["optima"].is_global))
+    local, width = np.mean(first["plane"].ends == k), 2.0 * np.degrees(np.arccos(1.0 - first["cones"][k].mu))
+    return (
+        f"{100 * share:.2f}% of {total:,} starts are accounted for. Of those in the window [-{NEAR_1B:g}, {NEAR_1B:g}]² around the origin "
+        f"of Figure "
+        f"1(b)'s problem, which is wider than the figure, {100 * local:.0f}% flow to the locally optimal direction, although its cone is "
+        f"only {width:.1f}° wide; in the random problem "
+        f"{numbers['directions_with_starts_random']:.0f} directions and a finite minimum "
+        f"({100 * numbers['finite_minimum_random']:.0f}% of the window) share the plane. {numbers['starts_times_steps']:,.0f} steps took "
+        f"{numbers['seconds']:.1f} s."
+    )
+
+
+def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
+    """The first problem from `seed` on in which the GMM, two LMM directions and a finite minimum all attract starts."""
+    grid = _square(10, 6.0).reshape(-1, 2)
+    while True:
+        rng = np.random.default_rng([seed, 2, 4])
+        keys, scores = rng.standard_normal((2, 4, 2)).round(2), rng.uniform(0.0, 1.0, (2, 4)).round(2)
+        data, v = scored_tokens(keys, scores)
+        optima = locally_optimal_directions(data, v)
+        if len(optima) >= 3 and optima.is_global.any() and optima.margins.min() >= 0.15:
+            run = descend(data.repeat(len(grid)), v, optimizer=NormalizedGD(0.3), n_steps=1000, start=grid)
+            shares = np.bincount(_ends(data, v, optima, run) + 1, minlength=len(optima) + 2) / len(grid)
+            if np.all(shares[1:] > 0.05):
+                return data, v
+        seed += 1
+
+
+# ---- where starts end
+
+
+def _square(side: int, half: float) -> FloatArray:
+    """Starts (side, side, 2) at the centres of a grid over [-half, half]²."""
+    line = (np.arange(side) + 0.5) / side * 2.0 * half - half
+    return np.stack(np.meshgrid(line, line), axis=-1)
+
+
+def _timed(data: TokenDataset, v: Any, side: int, half: float, n_steps: int) -> tuple[float, Basins]:
+    starts = _square(side, half)
+    descend(data.repeat(1), v, n_steps=1)  # compiled by now
+    begin = perf_counter()
+    found = _basins(data, v, starts, STEP, n_steps)
+    return perf_counter() - begin, found
+
+
+def _basins(data: TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
+    flat = starts.reshape(-1, 2)
+    run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(step), n_steps=n_steps, start=flat)
+    if step > STEP:  # long steps to cover the distance, short ones to settle
+        run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(STEP), n_steps=200, start=run.final)
+    return Basins(starts, _ends(data, v, locally_optimal_directions(data, v), run).reshape(starts.shape[:-1]))
+
+
+def _ends(data: TokenDataset, v: Any, optima: LocalOptima, run: Trajectory) -> IntArray:
+    """The index of the direction each run has reached, the number of directions where it is fenced in, else -1; (n_starts,)."""
+    same = np.all(run.selected[:, None] == optima.selections, axis=-1)
+    near = same & (np.asarray(correlation(run.final[:, None], optima.directions)) >= REACHED)
+    ends = np.where(near.any(axis=-1), np.argmax(near, axis=-1), -1)
+    for k in np.flatnonzero(ends < 0):
+        if ends[k] < 0:
+            fence = _fence(data, v, run.final[k])
+            if fence is not None:
+                radius, height = fence
+                inside = np.linalg.norm(run.final - run.final[k], axis=-1) < radius
+                lower = np.asarray(risk(data.repeat(len(ends)), v, run.final)) < height
+                ends[(ends < 0) & inside & lower] = len(optima)
+    return ends.astype(np.int64)
+
+
+def _fence(data: TokenDataset, v: Any, end: FloatArray) -> tuple[float, float] | None:
+    """The radius of a circle around `end`, and a height above the risk at `end` that no point of the circle falls below; or None.
+
+    Between neighbouring evaluations the risk changes by at most its Lipschitz constant times half their distance, so the height is
+    proved: a finite minimum lies inside, and descent that never raises the risk cannot leave from a lower point.
+    """
+    angles = 2.0 * np.pi * np.arange(FENCE_POINTS) / FENCE_POINTS
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    for radius in np.geomspace(4.0 * STEP, 3.0, 12):
+        heights = risk(data.repeat(FENCE_POINTS), v, end + radius * circle)
+        proved = float(np.min(heights)) - _steepest(data, v) * np.pi * radius / FENCE_POINTS
+        if proved > float(risk(data, v, end)):
+            return float(radius), proved
+    return None
+
+
+def _steepest(data: TokenDataset, v: Any) -> float:
+    """A bound on the norm of the risk's gradient: slopes times half the range of scores times half the diameter of keys, on average."""
+    scores = data.scores(v)
+    ranges = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
+    widths = np.max(np.linalg.norm(data.K[:, :, None] - data.K[:, None], axis=-1), axis=(-2, -1))
+    return float(np.exp(log_slopes(data, v, Logistic())[0])) * float(np.mean(ranges * widths)) / 4.0
+
+
+def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:
+    """What is drawn of one problem: basins near and far, risk, directions, cones and a few paths."""
+    optima = locally_optimal_directions(data, v)
+    cones = [basin_cone(data, v, one) for one in optima.selections]
+    far = 3.0 * max(cone.radius for cone in cones)
+    n_angles, n_norms = rings
+    angles = 2.0 * np.pi * np.arange(n_angles) / n_angles
+    norms = np.expm1(np.linspace(0.0, np.log1p(far), n_norms + 1)[1:])
+    grid = norms[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (n_norms, n_angles, 2)
+    near = norms <= 20.0
+    parts = [
+        _basins(data, v, grid[near], STEP, 2000).ends,
+        _basins(data, v, grid[~near], far / 200.0, 2500).ends,
+    ]
+    fine = _square(240, float(np.max(np.abs(plane.starts))))
+    heights = risk(data.repeat(240**2), v, fine.reshape(-1, 2)).reshape(240, 240)
+    picked = _paths(plane)
+    run = descend(
+        data.repeat(len(picked)),
+        v,
+        optimizer=NormalizedGD(STEP / 2),
+        n_steps=int(24 * far),
+        start=picked,
+        record=Record(1),
+    )
+    return {
+        "optima": optima,
+        "cones": cones,
+        "far": far,
+        "plane": plane,
+        "disc": Basins(grid, np.concatenate(parts)),
+        "fine": fine,
+        "heights": heights,
+        "paths": run.saved["x"],
+        "minima": run.final[_ends(data, v, optima, run) == len(optima)],
+    }
+
+
+def _paths(plane: Basins) -> FloatArray:
+    """A few starts of every basin, spread out: each next one as far as possible from those before."""
+    picked: list[FloatArray] = []
+    for k in np.unique(plane.ends):
+        own = plane.starts[plane.ends == k]
+        inside = own[np.max(np.abs(own), axis=-1) < 0.75 * np.max(np.abs(plane.starts))]
+        for _ in range(4):
+            distance = np.min(
+                [np.linalg.norm(inside - one, axis=-1) for one in picked] or [np.zeros(len(inside))], axis=0
+            )
+            picked.append(inside[int(np.argmax(distance))])
+    return np.array(picked)
+
+
+# ---- the picture
+
+
+def draw(finding: Finding) -> dict[str, Figure]:
+    """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""
+    titles = {"figure_1b": "Figure 1(b)'s problem", "random": "A random problem, n = 2, T = 4"}
+    return {name: _picture(parts, titles[name]) for name, parts in finding.arrays["shown"].items()}
+
+
+def _picture(parts: dict[str, Any], title: str) -> Figure:
+    fig, (left, right) = plotting.figure(2, width=6.6, height=7.5)
+    names, colours, hatches = _key(parts["optima"])
+    _landscape(fig, left, parts, names, colours)
+    left.set_title(f"{title}: the risk, and paths of descent")
+    _disc(right, parts, names, colours, hatches)
+    present = np.unique(np.concatenate([parts["plane"].ends.ravel(), parts["disc"].ends.ravel()]))
+    handles: list[Any] = [
+        Patch(
+            facecolor=_tint(colours[k]), edgecolor=colours[k], hatch=hatches[k], label=f"starts that end at {names[k]}"
+        )
+        for k in present
+        if k >= 0
+    ]
+    handles += [
+        Patch(facecolor=plotting.PATH, edgecolor="white", label="cone of Theorem 3, to scale"),
+        Line2D([], [], color="white", lw=2.0, path_effects=_outline(3.4, plotting.INK), label="border between basins"),
+        Line2D([], [], color=plotting.INK, lw=1.6, label="descent"),
+        Line2D([], [], marker="o", ls="", mfc="white", mec=plotting.INK, label="start"),
+    ]
+    if len(parts["minima"]):
+        handles.append(Line2D([], [], marker="P", ls="", ms=10, mfc=plotting.PATH, mec="white", label="finite minimum"))
+    fig.legend(handles=handles, loc="outside lower center", ncol=3, handlelength=2.6, handleheight=1.4)
+    return fig
+
+
+def _key(optima: LocalOptima) -> tuple[list[str], list[str], list[str]]:
+    """Name, colour and hatch of every direction and, last, of a finite minimum."""
+    names, colours, hatches, k = [], [], [], 0
+    alone = np.sum(~optima.is_global) == 1
+    for is_global in optima.is_global:
+        local = "the LMM direction" if alone else f"LMM direction {k + 1}"
+        names.append("the GMM direction" if is_global else local)
+        colours.append(plotting.GLOBAL if is_global else _COLOURS[k % len(_COLOURS)])
+        hatches.append("" if is_global else _HATCHES[k % len(_HATCHES)])
+        k += not is_global
+    return [*names, "a finite minimum"], [*colours, plotting.PATH], [*hatches, "xxxx"]
+
+
+def _tint(colour: str, strength: float = 0.28) -> tuple[float, float, float]:
+    parts = [int(colour[k : k + 2], 16) / 255.0 for k in (1, 3, 5)]
+    red, green, blue = (1.0 - strength * (1.0 - part) for part in parts)
+    return red, green, blue
+
+
+def _landscape(fig: Figure, ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str]) -> None:
+    fine, heights, plane = parts["fine"], parts["heights"], parts["plane"]
+    x, y, half = fine[0, :, 0], fine[:, 0, 1], float(np.max(np.abs(plane.starts)))
+    levels = np.linspace(heights.min(), heights.max(), 28)
+    filled = ax.contourf(x, y, heights, levels=levels, cmap="cividis", zorder=0)
+    ax.contour(x, y, heights, levels=levels[::3], colors="white", linewidths=0.5, alpha=0.45, zorder=1)
+    bar = fig.colorbar(filled, ax=ax, location="left", shrink=0.8, pad=0.02, format="%.2f")
+    bar.set_label("risk L(p)")
+    for k in np.unique(plane.ends)[1:]:  # every border but the first basin's, which the others share
+        inside = gaussian_filter((plane.ends == k).astype(float), 0.012 * len(plane.ends))
+        x, y = plane.starts[0, :, 0], plane.starts[:, 0, 1]
+        border = ax.contour(x, y, inside, levels=[0.5], colors="white", linewidths=2.0, zorder=2)
+        border.set_path_effects(_outline(3.4, plotting.INK))
+    for direction, name, colour in zip(parts["optima"].directions, names, colours, strict=False):
+        ax.plot(*np.outer(direction, [0.0, 3.0 * half]), color=colour, lw=3.0, zorder=3, path_effects=_outline(5.0))
+        place = 0.8 * half * direction / np.max(np.abs(direction))
+        plotting.note_at(ax, _brief(name), place, (0.0, 0.0), color=colour, weight="bold", ha="center")
+    window: plotting.Window = ((-half, half), (-half, half))
+    for path in parts["paths"]:
+        inside_path = plotting.until_it_leaves(path, window)
+        plotting.arrowed_path(
+            ax, inside_path, arrows=2, linewidth=1.5, zorder=4, color=plotting.INK, path_effects=_outline(3.2)
+        )
+    plotting.starts(ax, parts["paths"][:, 0])
+    _mark_minima(ax, parts["minima"])
+    ax.grid(visible=False)
+    ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁", ylabel="p₂")
+
+
+def _mark_minima(ax: Axes, points: FloatArray) -> None:
+    ax.plot(*points[:1].T, "P", ms=11, mfc=plotting.PATH, mec="white", mew=1.3, zorder=8)
+
+
+def _outline(width: float, colour: str = "white") -> list[Any]:
+    return [patheffects.Stroke(linewidth=width, foreground=colour), patheffects.Normal()]
+
+
+def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str], hatches: list[str]) -> None:
+    disc, rim = parts["disc"], float(np.log10(1.0 + parts["far"]))
+    looks = [
+        plotting.BasinLook(_tint(colour), _tint(colour, 0.6), hatch)
+        for colour, hatch in zip(colours, hatches, strict=True)
+    ]
+    plotting.log_radius_disc(ax, disc.starts, disc.ends, looks, far=parts["far"])
+    for k, cone in enumerate(parts["cones"]):
+        axis, width = np.arctan2(cone.p[1], cone.p[0]), np.arccos(1.0 - cone.mu)
+        sweep, begin = axis + np.linspace(-width, width, 30), np.log10(1.0 + cone.radius)
+        edge = np.stack([np.cos(sweep), np.sin(sweep)])
+        ax.fill(*np.concatenate([begin * edge, rim * edge[:, ::-1]], axis=1), color=colours[k], lw=0.0, zorder=5)
+        tip = np.array([np.cos(axis), np.sin(axis)])
+        ax.plot(*np.outer(tip, [0.0, begin]), color=colours[k], lw=1.6, ls=(0, (5, 3)), zorder=4)
+        plotting.rim_label(ax, tip, _brief(names[k]), rim, colours[k])
+    for path in parts["paths"]:
+        path = path[np.linalg.norm(path, axis=-1) <= parts["far"]]
+        ax.plot(*plotting.log_radius(path).T, color=plotting.INK, lw=0.9, alpha=0.8, zorder=3)
+    begins = plotting.log_radius(parts["paths"][:, 0])
+    plotting.starts(ax, begins, s=14)
+    _mark_minima(ax, plotting.log_radius(parts["minima"]))
+    ax.set_title("The whole plane: basins and cones")
+
+
+def _brief(name: str) -> str:
+    return name.removeprefix("the ").replace(" direction", "")

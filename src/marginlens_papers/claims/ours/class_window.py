@@ -1,0 +1,322 @@
+"""X T5: for which first steps the flow of p selects what B's Theorem 5 promises, and for which it loses a whole class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from marginlens import plotting
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.levels import balanced_sequences
+from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.dynamics import Record
+from marginlens.dynamics.flow import UntilNorm, gradient_flow
+from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
+from marginlens.theory.embedding_conditions import check_class_window, decisive_tokens
+from marginlens.theory.embedding_limits import predict_embedding_limit
+from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens_papers.claim import Bound, Effort, Finding, Progress
+
+ID = "X-T5"
+LABELS = ("X T5", "B Thm 5", "B Eq. (10)")
+TITLE = "Where Theorem 5's selection comes true, and where a class is lost"
+STATEMENT = (
+    "Far below the sizes of Theorem 5 the flow after the first step selects the decisive tokens for small and for large steps, but not in "
+    "between: where the step moves decisive scores by m = (η₀/2)|α_s| along v, a window of m that opens from about T = 10 on and widens "
+    "with T and with the number of decisive tokens, p runs off along v, and the decisive tokens of one label are never selected."
+)
+PROTOCOL = (
+    "Data with irrelevant tokens balanced to the count: n = 20 sequences, 40 irrelevant tokens (fewer where they do not fit), one decisive "
+    "token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length gradient flow to ‖p‖ = "
+    "100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 to 8192 at T = 30, and 2 and 5 decisive tokens "
+    "a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Controls: the same flow with the part along v taken out of the keys, scores kept; "
+    "and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were fitted to such runs, some of them the same "
+    "(n = 20 and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all of them where m ≥ 6/√d."
+)
+PAPER_VALUE = "the theorem: η₀ ≥ 4n²T² and d beyond (88η₀² + 111η₀ + 2)⁸; nothing is said below"
+EXPECTED = {
+    "right_at_10_and_100": Bound(low=0.9),
+    "right_at_200_400_700": Bound(high=0.1),
+    "right_at_1000_3000_10000": Bound(low=0.9),
+    "right_in_the_window_without_v_in_the_keys": Bound(low=0.9),
+    "lost_runs_that_the_window_names": Bound(low=0.9),
+    "right_runs_among_those_outside": Bound(low=0.9),
+    "ends_that_full_accuracy_changes": Bound(high=0),
+}
+SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
+NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
+LENGTHS, WIDTHS, DECISIVE = (4, 8, 15, 30, 60), (128, 512, 2048, 8192), (1, 2, 5)
+LENGTH, WIDTH = 30, 2048
+RATES = (10.0, 100.0, 200.0, 400.0, 700.0, 1e3, 3e3, 1e4)  # η₀ at T = 30 and one decisive token a class
+MOVES = (0.02, 10 / 120, 0.25, 100 / 120, 1.25, 200 / 120, 400 / 120, 700 / 120, 1e3 / 120, 25.0, 1e4 / 120, 300.0)
+FEWER = (0.02, 10 / 120, 100 / 120, 200 / 120, 400 / 120, 700 / 120, 25.0, 1e4 / 120)
+TRACED = (100.0, 400.0, 1e3)
+_SHARE = LinearSegmentedColormap.from_list("share", ["#eba98c", "#f6f1ea", "#a9cbe8"])  # of runs that come right
+
+
+class Cell(NamedTuple):
+    """One setting: tokens of a sequence T, width d, decisive tokens of a class, and m, by which the step moves their scores."""
+
+    T: int
+    d: int
+    k: int
+    moved: float
+
+    @property
+    def rate(self) -> float:
+        """η₀, where each decisive token of a class has its share of the class."""
+        return 4.0 * self.T * self.k * self.moved
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the step moves decisive scores by six standard deviations of a random score or more."""
+        return self.moved * np.sqrt(self.d) >= SIGNAL
+
+
+def compute(effort: Effort, progress: Progress) -> Finding:
+    """Follow every run of the map, and the controls."""
+    cells = list(_cells()) if effort is Effort.PAPER else [(Cell(LENGTH, WIDTH, 1, rate / 120), 2) for rate in TRACED]
+    n_exact, n_blind = (1, 8) if effort is Effort.PAPER else (0, 1)
+    exact_rates = RATES if effort is Effort.PAPER else ()
+    window = [rate for rate in (200.0, 400.0, 700.0) if effort is Effort.PAPER or rate == 400.0]
+    progress.expect(sum(n for _, n in cells) + n_exact * len(exact_rates) + n_blind * len(window) + len(TRACED))
+    runs = []
+    for cell, n in cells:
+        for seed in range(n):
+            runs.append((cell, seed, *_outcome(cell, seed)))
+            progress.advance()
+    blind = []
+    for rate in window:
+        for seed in range(n_blind):
+            blind.append(_blind(Cell(LENGTH, WIDTH, 1, rate / 120), seed))
+            progress.advance()
+    changed = 0
+    for rate in exact_rates:
+        for seed in range(n_exact):
+            cell = Cell(LENGTH, WIDTH, 1, rate / 120)
+            changed += _exact(cell, seed) != next(run[2] for run in runs if run[:2] == (cell, seed))
+            progress.advance()
+    traces = []
+    for rate in TRACED:
+        traces.append({"rate": rate, **_trace(Cell(LENGTH, WIDTH, 1, rate / 120), 0)})
+        progress.advance()
+    return _finding(runs, blind, changed, traces)
+
+
+def _cells() -> Iterable[tuple[Cell, int]]:
+    """Every setting of the map with its number of initialisations."""
+    for T in LENGTHS:
+        yield from ((Cell(T, WIDTH, 1, moved), 4 if T < 8 else 8) for moved in MOVES)
+    for d in WIDTHS:
+        if d != WIDTH:
+            yield from ((Cell(LENGTH, d, 1, moved), 4) for moved in FEWER)
+    for k in DECISIVE[1:]:
+        yield from ((Cell(LENGTH, WIDTH, k, moved), 4) for moved in FEWER)
+
+
+def _finding(runs: list[Any], blind: list[bool], changed: int, traces: list[Any]) -> Finding:
+    cells = [run[0] for run in runs]
+    right, lost, inside = (np.array([run[k] for run in runs], dtype=bool) for k in (2, 3, 4))
+    signal = np.array([cell.has_signal for cell in cells])
+    row = np.array([cell[:3] == (LENGTH, WIDTH, 1) for cell in cells])
+    rates = np.array([cell.rate for cell in cells])
+
+    def share(*values: float) -> float:
+        chosen = row & (np.abs(rates[:, None] / values - 1.0) < 1e-9).any(axis=1)
+        return float(np.mean(right[chosen])) if chosen.any() else float("nan")
+
+    named = signal & lost
+    outside = signal & ~inside
+    numbers = {
+        "right_at_10_and_100": share(10.0, 100.0),
+        "right_at_200_400_700": share(200.0, 400.0, 700.0),
+        "right_at_1000_3000_10000": share(1e3, 3e3, 1e4),
+        "right_in_the_window_without_v_in_the_keys": float(np.mean(blind)),
+        "lost_runs_that_the_window_names": float(np.mean(inside[named])) if named.any() else 1.0,
+        "right_runs_among_those_outside": float(np.mean(right[outside])) if outside.any() else 1.0,
+        "right_runs_among_those_inside": float(np.mean(right[signal & inside])),
+        "lost_runs_outside": float(np.sum(lost & outside)),
+        "ends_that_full_accuracy_changes": float(changed),
+        "runs": float(len(runs)),
+    }
+    ends = [f"{one['along'][-1] / one['norm'][-1]:.2f} at η₀ = {one['rate']:g}" for one in traces]
+    per_rate = [int(np.sum(right[row & (np.abs(rates / rate - 1.0) < 1e-9)])) for rate in RATES]
+    n_each = int(np.sum(row & (np.abs(rates / 400.0 - 1.0) < 1e-9)))
+    measured = (
+        f"T = 30, d = 2048: for η₀ = {', '.join(f'{rate:,.0f}' for rate in RATES)} the decisive tokens alone are selected in "
+        f"{', '.join(map(str, per_rate))} of {n_each} runs. Taking v out of the keys, {sum(blind)} of {len(blind)} runs inside the window "
+        f"come right; left in, ⟨p, v⟩/‖p‖ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of the "
+        f"{int(named.sum())} lost runs (m ≥ 6/√d); {int(np.sum(right & outside))} of {int(outside.sum())} runs outside it come right, and "
+        f"{int(np.sum(right & signal & inside))} of {int(np.sum(signal & inside))} inside."
+        if len(runs) > 20
+        else f"{len(runs)} runs: right at η₀ = 100 and 1000, wrong at 400 (shares {share(100.0):g}, {share(1e3):g}, {share(400.0):g})."
+    )
+    note = _note(runs, right, lost, inside, signal)
+    arrays = {"cells": np.array(cells), "right": right, "lost": lost, "inside": inside, "traces": traces}
+    return Finding(measured, numbers, arrays, note)
+
+
+def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> str:
+    cells = [run[0] for run in runs]
+    short = np.array([cell.T <= 8 for cell in cells]) & signal
+    high = np.array([cell.moved >= 300.0 for cell in cells])
+    weak = ~signal
+    parts = [
+        "Why: the step gives all decisive tokens ±m v. A part of p along v lifts one label's tokens and sinks the other's, and it grows by "
+        "the factor g = ½Σm_s² faster than what lifts both; the class that sinks turns to irrelevant tokens with good random scores. "
+        "Beyond the window e^(−m)T, what is left of the risen class, is less than 1/T, and p comes back."
+    ]
+    if weak.any():
+        parts.append(
+            f"Below m = 6/√d random scores decide: {int(right[weak].sum())} of {int(weak.sum())} runs come right."
+        )
+    if short.any():
+        parts.append(f"At T ≤ 8 there is no window: {int(right[short].sum())} of {int(short.sum())} runs come right.")
+    if high.any():
+        parts.append(
+            f"At m = 300 (η₀ = 1,200 T) the width no longer is enough: {int(right[high].sum())} of {int(high.sum())} runs come right."
+        )
+    parts.append(
+        "Nothing of this is proved; the theorem's own η₀ ≥ 4n²T² with d = 2048 is far outside what its proof covers."
+    )
+    return " ".join(parts)
+
+
+# ---- single runs
+
+
+def _start(cell: Cell, seed: int) -> tuple[LabelledSequences, FirstStep]:
+    """The data and the first step of one run."""
+    irrelevant = min(IRRELEVANT, SAMPLES // 2 * (cell.T - 1))
+    rng = np.random.default_rng([SAMPLES, cell.T, cell.k, irrelevant, cell.d, seed])
+    data = balanced_sequences(SAMPLES, cell.T, cell.k, irrelevant, rng)
+    return data, first_step(initial_parameters(data.n_vocabulary, cell.d, rng, np.float64), cell.rate, data)
+
+
+def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
+    """Whether the flow selects the decisive tokens alone, whether it loses a class, and whether the step is inside the window."""
+    data, step = _start(cell, seed)
+    run = embedding_flow(step.after, data, until=UntilNorm(NEAR), tolerance=COARSE)
+    own, chosen = decisive_tokens(data), selected_tokens(step.after.E, run.final, data)
+    has = np.array([bool(np.isin(mine, ids).all()) for mine, ids in zip(own, chosen, strict=True)])
+    lost = any(not has[data.y == label].any() for label in (-1.0, 1.0))
+    right = all(map(np.array_equal, own, chosen))
+    return right, lost, not check_class_window(data, rate=cell.rate).holds
+
+
+def _exact(cell: Cell, seed: int) -> bool:
+    """Whether the flow selects the decisive tokens alone, at full accuracy and ten times as far out."""
+    data, step = _start(cell, seed)
+    found = predict_embedding_limit(step.start, cell.rate, data, until=UntilNorm(FAR))
+    return found.only_important and found.selects_every_sequence
+
+
+def _blind(cell: Cell, seed: int) -> bool:
+    """Whether the flow selects the decisive tokens alone when the logits do not see v: keys without their part along it."""
+    data, step = _start(cell, seed)
+    after = step.after
+    rows = np.concatenate([after.E, after.p[None], after.v[None]])
+    coordinates = np.linalg.qr(rows.T)[1].T  # all three in coordinates of their span
+    E, p, v = coordinates[:-2], coordinates[-2], coordinates[-1]
+    keys = E - np.outer(E @ v, v)
+    shape = (len(data), cell.T, E.shape[1])
+    tokens = TokenDataset(E[data.tokens].reshape(shape), data.y, K=keys[data.tokens].reshape(shape))
+    end = gradient_flow(tokens, v, start=p, until=UntilNorm(NEAR), tolerance=COARSE).final
+    return all(map(np.array_equal, decisive_tokens(data), selected_tokens(keys, end, data)))
+
+
+def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
+    """⟨p, v⟩ and ‖p‖ along one flow, and the mean attention on the decisive tokens of each label at its kept points."""
+    data, step = _start(cell, seed)
+    record = Record(steps=[*range(41), *range(42, 101, 2)], keep=("x", "norm"))
+    run = embedding_flow(step.after, data, until=UntilNorm(NEAR), record=record, tolerance=COARSE)
+    points = run.saved["x"]
+    logits = points @ step.after.E.T  # (n_kept, n_vocabulary)
+    kept = logits[:, data.tokens].reshape(len(points), len(data), cell.T)
+    q = np.exp(kept - kept.max(axis=-1, keepdims=True))
+    q /= q.sum(axis=-1, keepdims=True)
+    own = np.array([ids[0] for ids in decisive_tokens(data)])
+    weight = np.sum(q * (data.tokens.reshape(len(data), cell.T) == own[:, None]), axis=-1)
+    attention = np.stack([weight[:, data.y == label].mean(axis=1) for label in (1.0, -1.0)])
+    return {"along": points @ step.after.v, "norm": run.saved["norm"], "attention": attention}
+
+
+# ---- the figures
+
+
+def draw(finding: Finding) -> dict[str, Figure]:
+    """The map over lengths and over widths and numbers of decisive tokens, and three flows."""
+    return {"map": _draw_map(finding), "flows": _draw_flows(finding.arrays["traces"])}
+
+
+def _draw_map(finding: Finding) -> Figure:
+    fig, axes = plotting.figure(2, width=6.6, height=4.8)
+    rows = [(f"T = {T}", (T, WIDTH, 1)) for T in LENGTHS]
+    others = [(f"d = {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
+    others += [(f"{k} a class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
+    _draw_table(axes[0], finding, rows, MOVES)
+    _draw_table(axes[1], finding, others, FEWER)
+    axes[0].set_title("Runs that select the decisive tokens alone, d = 2,048")
+    axes[1].set_title("The same at T = 30, by width and by decisive tokens")
+    axes[0].set_ylabel("tokens of a sequence")
+    fig.supxlabel(
+        "small: 95% interval; bar: check_class_window warns; *: some run fails without losing a class", fontsize=10
+    )
+    return fig
+
+
+def _draw_table(
+    ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
+) -> None:
+    """How many runs come right in each setting, with the 95% interval below; a bar above where check_class_window warns."""
+    cells, right, lost, inside = (finding.arrays[name] for name in ("cells", "right", "lost", "inside"))
+    for i, (_, key) in enumerate(rows):
+        for j, moved in enumerate(moves):
+            of_cell = np.all(cells[:, :3] == key, axis=1) & (cells[:, 3] == moved)
+            if not of_cell.any():
+                continue
+            count, n = int(np.sum(right[of_cell])), int(of_cell.sum())
+            ax.add_patch(
+                Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=_SHARE(count / n), edgecolor="white", lw=1.2)
+            )
+            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in plotting.proportion_interval(count, n))
+            star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
+            ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
+            ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)
+            if inside[of_cell].any():
+                ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=plotting.INK, lw=2.0, solid_capstyle="butt")
+    ax.set_xticks(range(len(moves)), [f"{moved:.2g}" if moved < 100.0 else f"{moved:.0f}" for moved in moves])
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows])
+    ax.set(xlim=(-0.5, len(moves) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    ax.set_xlabel("m = (η₀/2)|α_s|, by which the step moves decisive scores")
+    ax.grid(False)
+
+
+def _draw_flows(traces: list[dict[str, Any]]) -> Figure:
+    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+    for one, colour, style in zip(traces, plotting.ACCENTS, ("-", "--", ":"), strict=False):
+        label = f"η₀ = {one['rate']:,.0f}"
+        left.plot(one["norm"], one["along"] / one["norm"], color=colour, ls=style, lw=2.0, label=label)
+        for k, sign in enumerate("+−"):
+            right.semilogy(
+                one["norm"],
+                np.maximum(one["attention"][k], 1e-18),
+                color=colour,
+                ls=style,
+                lw=2.2 if k == 0 else 1.2,
+                label=f"{label}, label {sign}1",
+            )
+    left.set(xscale="log", xlabel="‖p‖ along the flow", ylabel="⟨p, v⟩/‖p‖", title="p runs off along v")
+    left.legend(loc="upper right")
+    right.set(
+        xscale="log", xlabel="‖p‖ along the flow", ylabel="attention on the decisive token, mean", ylim=(1e-18, 10.0)
+    )
+    right.set_title("and one class loses its token")
+    right.legend(loc="lower left", fontsize=8)
+    return fig

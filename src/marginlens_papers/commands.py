@@ -1,0 +1,150 @@
+"""`marginlens reproduce` and `marginlens claims`: run the claims of the papers, and list them with their last results."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
+
+if TYPE_CHECKING:
+    from marginlens_papers.claim import Claim, Effort
+    from marginlens_papers.report import Report
+
+_WORKERS = 4  # processes that compute claims side by side, at most
+_REPORT = Path("report")  # where the report is unless said otherwise
+
+
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Run the claims that an interrupted run left unfinished, at its sizes.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = _REPORT,
+) -> None:
+    """Run the claims, print the ledger and write the report.
+
+    With --only and --resume, the other claims keep the results that the report already holds.
+    An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced.
+    """
+    with one_sentence("The earlier report, if there was one, is untouched."):
+        from marginlens.commands.terminal import console
+        from marginlens.threads import n_threads
+        from marginlens_papers import report
+        from marginlens_papers.claim import Effort
+        from marginlens_papers.claims import catalogue
+        from marginlens_papers.report.minilm import write_model_page
+        from marginlens_papers.report.terminal import ClaimBars, ledger_table
+        from marginlens_papers.report.wording import tally
+
+        effort = Effort.QUICK if quick else Effort.PAPER
+        chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
+        if resume:
+            chosen = _unfinished(out, effort, only)
+        entries = report.ledger(out)
+        whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
+        if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
+            typer.echo(f"An earlier run was interrupted before it finished {_listed(missing)}.", err=True)
+        with ClaimBars(console(stderr=True)) as bars:
+
+            def model_page(folder: Path, size: Effort) -> str:
+                return write_model_page(folder, size, bars.bar("A real model"))
+
+            try:
+                published = report.reproduce(
+                    catalogue.claims() if chosen is None else chosen,
+                    out,
+                    effort=effort,
+                    keep=() if chosen is None else catalogue.claims(),
+                    watcher=bars,
+                    workers=min(n_threads(), _WORKERS),
+                    beside=model_page if whole else None,
+                )
+            except report.Interrupted as interruption:
+                raise KeyboardInterrupt(_after_interruption(interruption.report, effort, out)) from None
+    console().print(ledger_table(published.entries))
+    verdicts = [entry.result.verdict for entry in published.entries if entry.result]
+    typer.echo(f"{tally(verdicts)}.\nThe report is at {_shown(published.page)}")
+    if published.beside:
+        typer.echo(published.beside)
+    if missing := [entry.id for entry in published.unfinished]:
+        typer.echo(f"The report is incomplete since an interrupted run: {_listed(missing)}.", err=True)
+    if published.failures:
+        raise typer.Exit(EXIT_NOT_REPRODUCED)
+
+
+def claims(
+    folder: Annotated[
+        Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")
+    ] = _REPORT,
+) -> None:
+    """List every claim with its last result."""
+    with one_sentence():
+        from marginlens.commands.terminal import console
+        from marginlens_papers import report
+        from marginlens_papers.report.terminal import ledger_table
+
+        entries = report.ledger(folder)
+        console().print(ledger_table(entries))
+        if not any(entry.result for entry in entries):
+            place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
+            typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
+        for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda one: one.name):
+            missing = [entry.id for entry in entries if entry.unfinished is effort]
+            typer.echo(
+                f"A run was interrupted before it finished {_listed(missing)}: {_resuming(effort, folder)}.", err=True
+            )
+
+
+def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Claim, ...]:
+    """The claims that an interrupted run of this effort left unfinished in the report at `out`."""
+    from marginlens.errors import reject
+    from marginlens_papers import report
+    from marginlens_papers.claims import catalogue
+
+    if only:
+        raise reject("resume", "given without --only", "both", "Leave one of them out.")
+    efforts = {entry.id: entry.unfinished for entry in report.ledger(out)}
+    found = tuple(claim for claim in catalogue.claims() if efforts[claim.id] is effort)
+    if not found:
+        other = next((other for other in efforts.values() if other), None)
+        got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"
+        remedy = "" if other is None else f"To go on with that one: {_resuming(other, out)}."
+        raise reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
+    return found
+
+
+def _after_interruption(published: Report, effort: Effort, out: Path) -> str:
+    """What an interrupted run leaves behind."""
+    n_finished, n_missing = len(published.ran), sum(entry.unfinished is effort for entry in published.entries)
+    if not n_missing:
+        return f"All {n_finished} claims are in {_shown(published.page)}; what comes after them is not."
+    return (
+        f"{n_finished} of {n_finished + n_missing} claims are finished and in {_shown(published.page)}; "
+        f"for the others: {_resuming(effort, out)}."
+    )
+
+
+def _resuming(effort: Effort, out: Path) -> str:
+    """The command that runs what an interrupted run of this effort left unfinished."""
+    from marginlens_papers.report.wording import resume_command
+
+    return resume_command(effort) + ("" if out == _REPORT else f" --out {shlex.quote(str(out))}")
+
+
+def _listed(ids: list[str], most: int = 8) -> str:
+    """The ids in one line, the last of many as their number."""
+    return ", ".join(ids) if len(ids) <= most else f"{', '.join(ids[: most - 2])} and {len(ids) - most + 2} more"
+
+
+def _shown(path: Path) -> str:
+    """The path relative to the current folder where it is inside it."""
+    current = Path.cwd()
+    return str(path.relative_to(current) if path.is_relative_to(current) else path)

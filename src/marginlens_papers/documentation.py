@@ -1,0 +1,223 @@
+"""The pages that are written from the code: theorem → function → test → claim, and the README's table and picture.
+
+They belong to a checkout, because tests are among what they list: `python -m marginlens_papers.documentation` in its root (or `make docs`)
+writes the pages, `python -m marginlens_papers.documentation picture` (or `make picture`) draws the README's picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import marginlens
+from marginlens.errors import InputError
+from marginlens.papers import SOURCES, Implementation, natural, registered
+from marginlens_papers.claim import Claim, Effort, Silence
+from marginlens_papers.claims import catalogue
+
+THEOREMS = "docs/theorems.md"
+README = "README.md"
+PICTURE = "docs/images/trajectories.png"
+PICTURED_CLAIM = "A-F1b"
+_MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
+
+
+@dataclass(frozen=True)
+class TestCitation:
+    """One test that says which statement it checks: its file, relative to the checkout, and its name."""
+
+    __test__ = False  # for pytest, which takes the name for a test's
+
+    label: str
+    path: str
+    name: str
+
+
+# ---- what there is
+
+
+def cited_by_tests(root: Path) -> list[TestCitation]:
+    """Every `pytest.mark.statement("A Thm 3", …)` in the tests of a checkout, read without importing them."""
+    found: list[TestCitation] = []
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        for name, mark in _marks(tree):
+            for argument in mark.args:
+                if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                    place = f"{path.relative_to(root).as_posix()}, line {mark.lineno}"
+                    raise InputError(f"A statement mark must name its labels as plain strings; {place}, does not.")
+                found.append(TestCitation(argument.value, path.relative_to(root).as_posix(), name))
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Each statement mark with the test it stands on: a function, a class, or the whole file for `pytestmark`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            carriers: Iterable[ast.AST] = node.decorator_list
+            name = node.name
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets
+        ):
+            carriers, name = [node.value], "every test"
+        else:
+            continue
+        for carrier in carriers:
+            for part in ast.walk(carrier):
+                if isinstance(part, ast.Call) and ast.unparse(part.func) == "pytest.mark.statement":
+                    yield name, part
+
+
+# ---- what is missing
+
+
+def gaps(functions: Sequence[Implementation], tests: Sequence[TestCitation], claims: Sequence[Claim]) -> list[str]:
+    """One sentence for each label that lacks a function or a test.
+
+    A figure that a claim shows needs neither, and a statement that is only used inside a function needs no test.
+    """
+    implemented = {one.citation for one in functions}
+    public = {one.citation for one in functions if not one.inside}
+    tested = {one.label for one in tests}
+    cited = {one.label: f"{one.path} ({one.name})" for one in tests}
+    cited |= {label: f"claim {claim.id}" for claim in claims for label in claim.labels if not _is_figure(label)}
+    missing = [f"{label} has a function and no test." for label in public - tested]
+    missing += [
+        f"{label} is cited by {cited[label]} and no function implements it." for label in set(cited) - implemented
+    ]
+    return sorted(missing, key=natural)
+
+
+def _is_figure(label: str) -> bool:
+    return re.match(r"\S+ Figs? ", label) is not None
+
+
+# ---- the pages
+
+
+def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitation], claims: Sequence[Claim]) -> str:
+    """The page from each statement to the function that implements it, the tests that check it and the claims that show it."""
+    labels = {one.citation for one in functions} | {one.label for one in tests}
+    labels |= {label for claim in claims for label in claim.labels}
+    lines = [
+        "# From theorem to function, test and claim",
+        "",
+        "Written by `make docs` from the registry of statements, the marks on the tests and the catalogue of claims; a test fails",
+        "when it is stale. Labels are the papers' own; letters and shapes are explained in [symbols.md](symbols.md).",
+    ]
+    for paper in SOURCES.values():
+        mine = sorted((label for label in labels if label.split()[0] == paper.key), key=natural)
+        if not mine:
+            continue
+        lines += ["", f"## {paper.key}: {paper.title}", "", f"{paper.authors}, {paper.year}", ""]
+        lines += ["| statement | what | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
+        for label in mine:
+            targets = sorted(
+                (one for one in functions if one.citation == label),
+                key=lambda one: (one.inside, one.module, one.name),
+            )
+            cells = [
+                label.removeprefix(f"{paper.key} "),
+                "<br>".join(_plain(one.summary) for one in targets),
+                "<br>".join(_function(one) for one in targets),
+                "<br>".join(_tests(one for one in tests if one.label == label)),
+                ", ".join(claim.id for claim in claims if label in claim.labels),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def implemented_table(functions: Sequence[Implementation]) -> str:
+    """The README's table: each part of the library, what it answers, and the statements it implements."""
+    rooms: dict[str, set[str]] = {}
+    for one in functions:
+        if one.inside:
+            continue
+        rooms.setdefault(".".join(one.module.split(".")[:2]), set()).add(one.citation)
+    lines = ["| part | what | statements |", "| --- | --- | --- |"]
+    for room in sorted(rooms):
+        summary = (sys.modules[room].__doc__ or "").strip().splitlines()[0]
+        lines.append(f"| `{room}` | {_plain(summary)} | {', '.join(sorted(rooms[room], key=natural))} |")
+    return "\n".join(lines)
+
+
+def readme_with(table: str, text: str) -> str:
+    """The README with the table put between its two marks."""
+    before, begin, rest = text.partition(_MARKS[0])
+    _, end, after = rest.partition(_MARKS[1])
+    if not (begin and end):
+        raise InputError(f"{README} must hold the lines {_MARKS[0]} and {_MARKS[1]}.")
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _function(one: Implementation) -> str:
+    file = sys.modules[one.module].__file__ or ""
+    source = Path(marginlens.__path__[0]).parent
+    link = f"[`{one.name}`](../src/{Path(file).relative_to(source).as_posix()})"
+    return f"inside {link}" if one.inside else link
+
+
+def _tests(tests: Iterable[TestCitation]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for one in tests:
+        names.setdefault(one.path, []).append(one.name.removeprefix("test_").replace("_", " "))
+    return [f"[{Path(path).name}](../{path}): {'; '.join(dict.fromkeys(names[path]))}" for path in sorted(names)]
+
+
+def _plain(sentence: str) -> str:
+    """A docstring's sentence for a table cell: formulas as code, no column marks."""
+    return re.sub(r":math:`([^`]*)`", r"`\1`", sentence).replace("|", "\\|")
+
+
+# ---- writing
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Every written page of the checkout at `root`: its path and what it should hold."""
+    if not (root / "tests").is_dir() or not (root / README).is_file():
+        raise InputError(f"{root} is no checkout of marginlens: it has no tests or no {README}.")
+    claims, tests = catalogue.claims(), cited_by_tests(root)
+    functions = registered()  # those that the claims have imported among them
+    readme = (root / README).read_text(encoding="utf-8")
+    return {
+        THEOREMS: theorems_page(functions, tests, claims),
+        README: readme_with(implemented_table(functions), readme),
+    }
+
+
+def write_pages(root: Path) -> None:
+    """Write them, and say on stderr which labels lack a function or a test."""
+    for name, text in pages(root).items():
+        (root / name).write_text(text, encoding="utf-8")
+    claims = catalogue.claims()  # which import what they show
+    for gap in gaps(registered(), cited_by_tests(root), claims):
+        print(gap, file=sys.stderr)
+
+
+def write_picture(root: Path) -> None:
+    """Draw the README's picture: the first figure of the claim it shows."""
+    from marginlens.plotting.files import png
+
+    claim = catalogue.claim(PICTURED_CLAIM)
+    figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Silence())).values()))
+    (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+    (root / PICTURE).write_bytes(png(figure))
+
+
+def main() -> None:
+    """Write the pages or the picture of the checkout in the current folder."""
+    parser = argparse.ArgumentParser(description="Write the pages of this checkout that come from the code.")
+    parser.add_argument("what", nargs="?", choices=("pages", "picture"), default="pages")
+    try:
+        (write_picture if parser.parse_args().what == "picture" else write_pages)(Path.cwd())
+    except InputError as problem:
+        sys.exit(f"marginlens: {problem}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The report in the terminal: one progress bar per running claim, one line per finished one, and the ledger as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+
+from marginlens.commands.tables import Column, Rows
+from marginlens.commands.terminal import Bar, Bars, duration
+from marginlens_papers.claim import Claim, Progress, Verdict
+from marginlens_papers.report.entry import Entry
+from marginlens_papers.report.wording import MARKS
+
+_COLOURS: dict[Verdict, str] = {
+    Verdict.REPRODUCED: "green",
+    Verdict.REPRODUCED_WITH_NOTE: "blue",
+    Verdict.PARTLY_REPRODUCED: "magenta",
+    Verdict.NOT_REPRODUCED: "bold red",
+    Verdict.ASSUMPTION_NOT_MET: "yellow",
+}
+_MEASURED = 150  # letters of what was measured that the ledger shows on the terminal
+
+
+class ClaimBars(Bars):
+    """The watcher that shows a run of claims on a console; use it in a `with` block."""
+
+    def __init__(self, on: Console) -> None:
+        super().__init__(on)
+        self._running: dict[str, Bar] = {}
+
+    def begin(self, claim: Claim) -> Progress:
+        """Show the bar of a claim that starts."""
+        self._running[claim.id] = self.bar(f"{claim.id}  {claim.title}")
+        return self._running[claim.id]
+
+    def finish(self, entry: Entry) -> None:
+        """Replace the bar of a claim by its result."""
+        self._running.pop(entry.id).remove()
+        if entry.result is not None:
+            time = duration(entry.result.seconds)
+            self._console.print(
+                f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]"
+            )
+            if entry.result.verdict in (Verdict.NOT_REPRODUCED, Verdict.PARTLY_REPRODUCED) and entry.result.note:
+                self._console.print(f"   {escape(entry.result.note)}")
+
+
+def ledger_table(entries: Iterable[Entry]) -> Rows:
+    """The ledger, one row per claim."""
+    rows = [
+        (
+            f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
+            escape(entry.title),
+            escape(entry.paper_value),
+            escape(_shortened(entry.result.measured)) if entry.result else "",
+            _verdict(entry),
+            duration(entry.result.seconds) if entry.result else "",
+        )
+        for entry in entries
+    ]
+    names = ("claim", "statement", "paper", "measured", "verdict", "time")
+    columns = [Column(name, [row[k] for row in rows], numeric=name == "time") for k, name in enumerate(names)]
+    return Rows("The ledger", columns, show_lines=True)
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a long text, cut after a word; the page has all of it."""
+    return text if len(text) <= _MEASURED else text[:_MEASURED].rsplit(" ", 1)[0].rstrip(",;:. ") + " …"
+
+
+def _verdict(entry: Entry) -> str:
+    if entry.result is None:
+        return "[dim]not run[/]"
+    verdict = entry.result.verdict
+    earlier = "" if entry.unfinished is None else "\n[dim]of an earlier run[/]"
+    return f"[{_COLOURS[verdict]}]{MARKS[verdict]} {verdict.value}[/]{earlier}"
