@@ -13,8 +13,8 @@ from marginlens.embeddings.one_layer import CompiledOneLayer
 from marginlens.embeddings.parameters import Parameters, initial_parameters
 from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings
 from marginlens.errors import missing_extra
-from marginlens.progress import Progress, Silence
-from marginlens.threads import n_threads
+from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.threads import n_threads
 
 WIDTH, BATCH, TOKENS, VOCABULARY = 2048, 128, 155, 7336
 STEPS = 6  # of each method, which take turns; the fastest counts

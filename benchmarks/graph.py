@@ -17,7 +17,7 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import missing_extra
 from marginlens.graphs import priority_graphs
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 from marginlens.svm.graph import GraphSolution, graph_svm
 
 REPEATS, CVXPY_REPEATS = 20, 3

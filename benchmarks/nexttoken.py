@@ -17,9 +17,9 @@ from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.optimizers import NormalizedGD
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.threads import n_threads
 from marginlens.svm.graph import graph_svm
-from marginlens.threads import n_threads
 
 STEP = 0.01
 REPEATS = 5

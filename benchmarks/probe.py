@@ -12,7 +12,7 @@ from marginlens.probe.models.text_inputs import TextInputs, encode_texts
 from marginlens.probe.run import probe_model
 from marginlens.probe.sentences import own_sentences
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 
 SENTENCES, SEPARATED = 1000, 200  # without and with the max-margin part
 MODEL = "minilm"

@@ -12,9 +12,9 @@ from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.threads import n_threads
 from marginlens.svm import att_svm
-from marginlens.threads import n_threads
 
 PROBLEMS, INPUTS, TOKENS, STEPS = 1000, 4, 6, 1000
 WIDTHS = (10, 100, 500)

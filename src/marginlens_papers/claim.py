@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from marginlens.plotting import in_style
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 
 
 class Effort(Enum):

@@ -36,7 +36,7 @@ def reproduce(
     """
     with one_sentence("The earlier report, if there was one, is untouched."):
         from marginlens.commands.terminal import console
-        from marginlens.threads import n_threads
+        from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
         from marginlens_papers.claim import Effort
         from marginlens_papers.claims import catalogue

@@ -21,7 +21,7 @@ from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens.plotting.style import GLOBAL, LOCAL
-from marginlens.progress import Silence
+from marginlens.runtime.progress import Silence
 from marginlens.text import TextPipeline
 from marginlens.text.classifier import (
     ARRAYS_FILE,

@@ -7,7 +7,7 @@ import sys
 import numba
 import pytest
 
-from marginlens import compilation
+from marginlens.runtime import compilation
 
 
 def test_without_a_folder_for_the_cache_functions_are_compiled_anyway(monkeypatch):
@@ -31,7 +31,7 @@ def test_without_a_folder_for_the_cache_functions_are_compiled_anyway(monkeypatc
 
 def test_a_long_compilation_is_announced_once_on_stderr():
     program = (
-        "import marginlens.compilation as c; c._SILENT_SECONDS = 0.0\n"
+        "import marginlens.runtime.compilation as c; c._SILENT_SECONDS = 0.0\n"
         "def f(x): return x + 1\ndef g(x): return x + 2\n"
         "f.__module__ = g.__module__ = 'marginlens.made_up'\n"
         "for one in (f, g):\n    compiled = c.njit(cache=False)(one)\n    compiled(1); compiled(1.0)\n"

@@ -15,7 +15,7 @@ from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Silence
+from marginlens.runtime.progress import Silence
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_vit
 
 EXACT = 1e-12  # a rank correlation of two or three numbers, to rounding

@@ -18,7 +18,7 @@ from marginlens.probe.run import probe_model
 from marginlens.probe.run_margins import layer_sample
 from marginlens.probe.sentences import KINDS, own_sentences
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Silence
+from marginlens.runtime.progress import Silence
 from marginlens.svm.solution import Status
 from tiny_transformers import TEXTS, encoded, tiny_bert, tiny_llama, tiny_vit
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import threads
+from marginlens.runtime import threads
 
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
 

@@ -259,7 +259,7 @@ def draw(answer: Answer, place: Path) -> None:
 
 def save(answer: Answer, place: Path, held_out: float | None) -> None:
     """Keep the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
-    from marginlens.versions import versions
+    from marginlens.runtime.versions import versions
 
     data, vocabulary = answer.found.data, answer.found.vocabulary
     chosen = [word for k in answer.shown for word in ("--last", vocabulary.shown[k])]

@@ -22,7 +22,7 @@ from marginlens.probe.pages.checkpoint_findings import MIN_CHECKPOINTS
 from marginlens.probe.pages.findings import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Progress
+from marginlens.runtime.progress import Progress
 
 FOLDER = "probe-report"
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"

@@ -22,7 +22,7 @@ from marginlens.commands.options import AsJson
 from marginlens.commands.papers_package import papers_module
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.progress import Progress
+from marginlens.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from marginlens.plotting.tokens import TokenPoints
@@ -344,8 +344,8 @@ def _train(
     request: TrainingRequest, training: Progress, comparing: Progress | None
 ) -> tuple[AttentionTextClassifier, dict[str, Any]]:
     """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
+    from marginlens.runtime.versions import versions
     from marginlens.text.classifier import MIN_COUNT, AttentionTextClassifier, default_pipeline
-    from marginlens.versions import versions
 
     parts = read_parts(request)
     pipeline = default_pipeline("drop" if request.drop else "refuse")

@@ -21,8 +21,8 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.risk.attention import ExcessRisk
+from marginlens.runtime.threads import ProgressCallback, as_progress
 from marginlens.svm import att_svm
-from marginlens.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
-from marginlens.threads import ProgressCallback, as_progress
+from marginlens.runtime.threads import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import IntArray
 from marginlens.kernels.linalg import COMPILED
+from marginlens.runtime.compilation import njit
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import IntArray
 from marginlens.embeddings.minibatches import DistinctTokens, distinct_tokens
@@ -24,6 +23,7 @@ from marginlens.embeddings.settings import TrainingSettings
 from marginlens.errors import real_array, reject
 from marginlens.kernels.linalg import COMPILED
 from marginlens.papers import implements, uses
+from marginlens.runtime.compilation import njit
 
 
 @njit(**COMPILED)

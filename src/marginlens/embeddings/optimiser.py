@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.embeddings.settings import BETAS, EPSILON
 from marginlens.kernels.linalg import SUMMING
-from marginlens.threads import in_equal_parts
+from marginlens.runtime.compilation import njit
+from marginlens.runtime.threads import in_equal_parts
 
 
 def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:

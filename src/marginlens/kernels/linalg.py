@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
+from marginlens.runtime.compilation import njit
 
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}

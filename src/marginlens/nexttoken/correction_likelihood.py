@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
 from marginlens.nexttoken.correction_landscape import Landscape
+from marginlens.runtime.compilation import njit
 
 
 class Likelihood:

@@ -18,7 +18,7 @@ from marginlens.probe.models.loading import load_model
 from marginlens.probe.run import probe_model, probe_units
 from marginlens.probe.run_margins import is_on_some_heads
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 
 _NUMBER = re.compile(r"\d+(?=\D*$)")  # the last number of a name: epoch-012, checkpoint-500
 

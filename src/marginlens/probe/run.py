@@ -21,7 +21,7 @@ from marginlens.probe.run_margins import probe_margins, selections
 from marginlens.probe.run_preferences import KeptSelections
 from marginlens.probe.running import RunningMeasures
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 
 _NORMS = ("frobenius", "spectral", "nuclear")
 _ROUNDED = 1e-4  # deviation of a measured W from what a module computes, up to which it is that of single precision

@@ -20,7 +20,7 @@ from marginlens.probe.models.image_inputs import ImageInputs
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.reading import LayerReading, finite_heads, read_attention
 from marginlens.probe.settings import ProbeSettings
-from marginlens.progress import Progress
+from marginlens.runtime.progress import Progress
 from marginlens.svm.solution import Status
 
 _REASONS = {  # why a head has no correlation, by what its SVM ended with

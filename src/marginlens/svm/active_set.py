@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import dot, matvec, vecmat
+from marginlens.runtime.compilation import njit
 from marginlens.svm.cholesky import solve_lower, solve_upper
 
 SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import dot, gram
+from marginlens.runtime.compilation import njit
 from marginlens.svm.certify import Answer, Problem, measure
 from marginlens.svm.cholesky import solve_lower, solve_upper
 from marginlens.svm.gram_set import TIGHT, settle

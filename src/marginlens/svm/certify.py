@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
 from marginlens.kernels.linalg import dot, matvec, vecmat
+from marginlens.runtime.compilation import njit
 
 EPS = 2.0**-52
 

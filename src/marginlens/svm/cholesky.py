@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray
 from marginlens.kernels.linalg import dot_4
+from marginlens.runtime.compilation import njit
 
 
 @njit(cache=True, nogil=True)

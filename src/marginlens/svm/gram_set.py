@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import vecmat_rows
+from marginlens.runtime.compilation import njit
 from marginlens.svm.certify import EPS, Answer, Problem
 from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
 

@@ -17,6 +17,7 @@ from marginlens.graphs.order import reduced_order
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.graphs.subspace import near_one
 from marginlens.papers import implements
+from marginlens.runtime.threads import ProgressCallback, as_progress
 from marginlens.svm.graph_columns import is_orthonormal, solve_columns
 from marginlens.svm.graph_groups import FORMED, group_labels, solve_part
 from marginlens.svm.graph_rows import GraphRows
@@ -24,7 +25,6 @@ from marginlens.svm.kernel import NOTHING, TIGHT
 from marginlens.svm.least_distance import held_to_proof
 from marginlens.svm.refinement import refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
-from marginlens.threads import ProgressCallback, as_progress
 
 MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
 FAR = 200  # powers of two from length one at which products of two embeddings may leave the numbers when squared

@@ -10,8 +10,8 @@ import numpy as np
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.graphs.order import thinned
 from marginlens.graphs.priority import PriorityGraph
+from marginlens.runtime.threads import ProgressCallback
 from marginlens.svm.least_distance import least_distance
-from marginlens.threads import ProgressCallback
 
 _ORTHONORMAL = 2.0**-48  # how far E Eᵀ may be from the identity: rounding of unit rows
 

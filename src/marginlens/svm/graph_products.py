@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.runtime.compilation import njit
 
 _COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": {"contract", "reassoc"}}
 _DEPENDENT = 1e-6  # added to the squared norm of unit rows, some of which may depend on others

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import dot, gram, squared_row_norms
+from marginlens.runtime.compilation import njit
 from marginlens.svm.active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
 from marginlens.svm.block_pivot import coordinate_guess, pivot_some
 from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, measure_slack, optimality

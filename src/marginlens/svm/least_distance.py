@@ -9,6 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import array_of_any, float_array, n_axes, real_array, reject
+from marginlens.runtime.threads import over_problems
 from marginlens.svm.doubled import solve_tight
 from marginlens.svm.equalities import NullSpace
 from marginlens.svm.kernel import (
@@ -26,7 +27,6 @@ from marginlens.svm.kernel import (
 )
 from marginlens.svm.refinement import ACCURATE, refined
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
-from marginlens.threads import over_problems
 
 FEW_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _Solution = TypeVar("_Solution", bound=MarginSolution)

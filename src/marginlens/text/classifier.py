@@ -28,7 +28,7 @@ from marginlens.embeddings.parameters import initial_parameters
 from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
 

@@ -21,7 +21,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
-from marginlens.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, Silence
 from marginlens.text.readers import ReviewSource
 
 MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way

@@ -80,7 +80,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 def versions_on(device: str) -> dict[str, str]:
     """Versions of the packages, the machine and, where the run uses one, the GPU."""
-    from marginlens.versions import versions
+    from marginlens.runtime.versions import versions
 
     known = {**versions(), "marginlens": marginlens.__version__}
     if not str(device).startswith("cpu"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from marginlens.progress import Progress
+from marginlens.runtime.progress import Progress
 from marginlens_papers.claim import Effort
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from marginlens.runtime.versions import versions
 from marginlens.training.loop import deferred_interrupts
-from marginlens.versions import versions
 from marginlens_papers.claim import Claim, Effort, Progress, Silence, Verdict
 from marginlens_papers.report.entry import Check, Entry, Picture, Result
 from marginlens_papers.report.folder import Draft, draft

@@ -15,7 +15,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.threads import n_threads
+from marginlens.runtime.threads import n_threads
 from marginlens_papers.claim import Claim, Effort, Progress, Silence
 from marginlens_papers.report.outcome import Outcome, run_claim
 

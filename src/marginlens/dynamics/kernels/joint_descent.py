@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
 from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, matvec, norm
 from marginlens.risk.kernels.gradient_coefficients import largest_of, log_slope, pair_weights
-from marginlens.threads import ProgressCallback, Work, in_slices
+from marginlens.runtime.compilation import njit
+from marginlens.runtime.threads import ProgressCallback, Work, in_slices
 
 
 @njit(**COMPILED)

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
-from marginlens.threads import ProgressCallback, Work, in_slices
+from marginlens.runtime.compilation import njit
+from marginlens.runtime.threads import ProgressCallback, Work, in_slices
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 

@@ -15,9 +15,9 @@ from marginlens.directions import correlation
 from marginlens.errors import reject
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, QuerySample
+from marginlens.runtime.threads import n_threads
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.solution import Status
-from marginlens.threads import n_threads
 
 LOW = 0.05  # the quantile of the constraints' margins that stands beside their minimum
 Result = TypeVar("Result")

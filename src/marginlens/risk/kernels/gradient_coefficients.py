@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.kernels.linalg import COMPILED
+from marginlens.runtime.compilation import njit
 
 _SMALLEST, _LARGEST = 1e-290, 1e140  # outside, weights are formed from logarithms
 _SQUARABLE = 1e-140  # below, weights are scaled up so that their squares do not underflow

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.compilation import njit
 from marginlens.kernels.linalg import COMPILED, dot
+from marginlens.runtime.compilation import njit
 
 LIKELIHOOD = -2  # the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 LOG, SQUARED, CROSS_ENTROPY, SQUARED_PROBABILITY = 0, 1, 2, 3  # the codes of the losses

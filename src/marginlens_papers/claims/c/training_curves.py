@@ -22,7 +22,7 @@ from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.starts import random_start
 from marginlens.optimizers import NormalizedGD
-from marginlens.progress import Progress
+from marginlens.runtime.progress import Progress
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 
