@@ -4,7 +4,7 @@ from typing import Any
 
 from marginlens import data
 from marginlens.data import SequenceDataset, TokenDataset
-from marginlens.data.embedded import embedding_tokens
+from marginlens.data.labelled import embedding_tokens
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import (
     Cone,

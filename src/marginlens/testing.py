@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.generators import as_generator, sphere_tokens
+from marginlens.data.random_tokens import as_generator, sphere_tokens
 from marginlens.dynamics.descend import descend
 from marginlens.norms.protocol import Norm
 from marginlens.optimizers.protocol import Optimizer

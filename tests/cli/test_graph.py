@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from marginlens import svm
+from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_files import write_sequences
-from marginlens.data.sequence_generators import figure_2
-from marginlens.data.sequence_splits import split_text_windows
-from marginlens.data.text_windows import text_windows
+from marginlens.data.text_windows import split_text_windows, text_windows
 from marginlens.data.vocabulary import Words
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import from_tables

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings import training
 from marginlens.embeddings.device_models import DeviceOneLayer
 from marginlens.embeddings.results import Ending, RankCorrelations

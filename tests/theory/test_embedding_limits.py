@@ -7,7 +7,7 @@ import pytest
 
 import tolerances
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.dynamics import DescentStatus
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients

@@ -7,9 +7,8 @@ from scipy.optimize import minimize
 
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
-from marginlens.data.embedded import embedding_tokens
-from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.labelled import LabelledSequences, embedding_tokens
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import DescentStatus, Record, descend
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow

@@ -8,7 +8,8 @@ import pytest
 from scipy.optimize import minimize
 
 import tolerances
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, figure_2
+from marginlens.data.paper_examples import figure_2
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tolerances
-from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.nexttoken.path import nexttoken_path
 

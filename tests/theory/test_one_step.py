@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
 from marginlens.embeddings.directional import directional_slope
 from marginlens.embeddings.initial import initial_concentration, initial_orthogonality

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from marginlens.data import TokenDataset, figure_1b, figure_5, sphere_tokens
-from marginlens.data.generators import scored_tokens
+from marginlens.data.random_tokens import scored_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError

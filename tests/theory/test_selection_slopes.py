@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from marginlens.data.embedded import embedding_tokens
-from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.labelled import LabelledSequences, embedding_tokens
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marginlens.data.sequence_generators import figure_2
+from marginlens.data.paper_examples import figure_2
 from marginlens.graphs import priority_graphs
 from marginlens_papers.claims.c import text_graphs as c_g
 

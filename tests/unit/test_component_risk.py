@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tolerances
-from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import component_risk

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.parameters import Parameters
 from marginlens.embeddings.results import EpochRecord, RankCorrelations, TrainingRun
 from marginlens.embeddings.sequence_file import write_labelled

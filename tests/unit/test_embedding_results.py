@@ -9,7 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings import run
 from marginlens.embeddings.results import RankCorrelations
 from marginlens.embeddings.sequence_file import write_labelled

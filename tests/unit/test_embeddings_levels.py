@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens.data.levels import Levels, balanced_sequences, level_sequences
+from marginlens.data.random_sequences import Levels, balanced_sequences, level_sequences
 from marginlens.embeddings import check_assumption_4, token_statistics
 from marginlens.errors import InputError
 from tolerances import ROUNDING

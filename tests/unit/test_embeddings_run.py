@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.errors import InputError

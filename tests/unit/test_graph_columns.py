@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
 from marginlens.svm import Status

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ortho_group
 
 import tolerances
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
 from marginlens.svm import Status, graph_groups, graph_large, graph_rows

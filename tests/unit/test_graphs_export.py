@@ -9,7 +9,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from marginlens.data.sequence_generators import cyclic_sequences, figure_2
+from marginlens.data.paper_examples import figure_2
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, MissingExtra
 from marginlens.graphs import priority_graphs

@@ -6,7 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, figure_2
+from marginlens.data.paper_examples import figure_2
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import to_networkx
 from marginlens.graphs.order import component_levels, thinned

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_sequences
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss

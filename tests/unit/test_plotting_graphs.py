@@ -10,7 +10,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, figure_2, ordered_sequences
+from marginlens.data.paper_examples import figure_2
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, ordered_sequences
 from marginlens.data.text_windows import text_windows
 from marginlens.errors import InputError
 from marginlens.graphs import graphs_of_edges, priority_graphs

@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from marginlens.data.sequence_generators import (
+from marginlens.data.paper_examples import figure_2
+from marginlens.data.random_sequences import (
     acyclic_sequences,
     acyclic_sequences_as_coded,
     cyclic_sequences,
     cyclic_sequences_as_coded,
-    figure_2,
     ordered_sequences,
 )
 from marginlens.errors import InputError
@@ -108,6 +108,6 @@ def test_impossible_sizes_are_refused_in_one_sentence():
 
 
 def test_a_kind_that_never_comes_is_given_up(monkeypatch):
-    monkeypatch.setattr("marginlens.data.sequence_generators._DRAWS", 3)
+    monkeypatch.setattr("marginlens.data.random_sequences._DRAWS", 3)
     with pytest.raises(InputError, match=r"None of 3 random datasets .* is without tokens of equal priority"):
         acyclic_sequences_as_coded(3, 3, 200, 3, 0)

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_files import read_sequences, write_sequences
-from marginlens.data.sequence_generators import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import read_text, text_windows
 from marginlens.data.vocabulary import UNKNOWN, Characters, Words

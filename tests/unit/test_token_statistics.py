@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.embeddings import TokenKind, check_assumption_4, token_statistics
 from marginlens.errors import InputError
 

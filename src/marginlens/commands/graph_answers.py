@@ -14,8 +14,8 @@ import numpy as np
 
 from marginlens.commands.graph_sources import Source
 from marginlens.data.files import check_place, write_whole
-from marginlens.data.sequence_splits import SequenceSplit
 from marginlens.data.sequences import SequenceDataset
+from marginlens.data.text_windows import SequenceSplit
 from marginlens.data.tokens import IntArray
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, reject, whole_number

@@ -1,4 +1,4 @@
-"""Labelled sequences of token ids: what the classifier with trained embeddings of paper B reads."""
+"""Labelled sequences of token ids, which paper B's classifier with trained embeddings reads, and their embedded tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import float_array, reject, whole_number
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.errors import float_array, real_array, reject, whole_number
+from marginlens.papers import implements
 
 
 class LabelledSequences:
@@ -114,3 +115,24 @@ def _labels(y: Any, n_samples: int) -> FloatArray:
     if wrong.any():
         raise reject("y", expected, f"the label {labels[wrong][0]:g} of sample {int(np.argmax(wrong))}")
     return labels
+
+
+@implements("B", "Eq. (1)")
+def embedding_tokens(E: Any, sequences: Any, y: Any = None) -> TokenDataset:
+    r"""The token dataset whose inputs are the embedded sequences; a token that occurs twice is two rows.
+
+    .. math:: X_i = K_i = E_{X_i} = [E_{x_{i1}}, \dots, E_{x_{iT_i}}]^\top
+
+    Args:
+        E: embeddings (n_vocabulary, d_model). sequences, y: labelled sequences, or token-id lists and their labels.
+    Returns:
+        A dataset of n_samples inputs. With the head v its risk as a function of p is the loss of Eq. (2) with E fixed, so that
+        `gradient_flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).
+    """
+    data, table = as_labelled(sequences, y), real_array(E, "E", ("n_vocabulary", "d_model"))
+    if len(table) < data.n_vocabulary:
+        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
+    rows = table[data.tokens]  # (n_positions, d_model)
+    if (data.lengths == data.lengths[0]).all():
+        return TokenDataset(rows.reshape(len(data), -1, table.shape[1]), data.y)
+    return TokenDataset(np.split(rows, data.offsets[1:-1]), data.y)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.ball import Region, is_sunk, minimise, pressure

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.embedded import embedding_tokens
-from marginlens.data.labelled import as_labelled
+from marginlens.data.labelled import as_labelled, embedding_tokens
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.errors import positive_number, reject, whole_number
 
 _KINDS = (np.dtype(np.float32), np.dtype(np.float64))

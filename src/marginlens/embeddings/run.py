@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.results import FACTS, EpochRecord, TrainingRun
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.settings import TrainingSettings

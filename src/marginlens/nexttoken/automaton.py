@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number

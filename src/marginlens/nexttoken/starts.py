@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.risk.sequence_batch import as_batch

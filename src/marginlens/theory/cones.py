@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number

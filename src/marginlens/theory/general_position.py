@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
 from marginlens.errors import whole_number
 from marginlens.papers import implements

@@ -15,7 +15,7 @@ import numpy as np
 
 from marginlens.data.files import as_path, json_by_line, write_whole
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.results import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.embeddings.sequence_file import read_labelled

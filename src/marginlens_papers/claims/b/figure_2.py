@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.levels import Levels, level_sequences
+from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.embeddings.results import TrainingRun

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from marginlens import plotting
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.embeddings.bounds import first_step_loss, first_step_norms
 from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
 from marginlens.embeddings.one_step import first_step

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import Levels, balanced_sequences, level_sequences
+from marginlens.data.random_sequences import Levels, balanced_sequences, level_sequences
 from marginlens.embeddings.bounds import first_step_errors
 from marginlens.embeddings.one_step import first_step
 from marginlens.embeddings.parameters import Parameters, initial_parameters

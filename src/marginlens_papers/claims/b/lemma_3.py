@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
 from marginlens import plotting
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.embeddings.one_step import first_step
 from marginlens.embeddings.parameters import initial_parameters
 from marginlens.embeddings.statistics import token_statistics

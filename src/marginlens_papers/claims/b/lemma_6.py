@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics

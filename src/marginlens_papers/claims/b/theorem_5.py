@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.embedded import embedding_tokens
-from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.labelled import LabelledSequences, embedding_tokens
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import UntilNorm, gradient_flow

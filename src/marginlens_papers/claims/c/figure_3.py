@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import acyclic_sequences, acyclic_sequences_as_coded
+from marginlens.data.random_sequences import acyclic_sequences, acyclic_sequences_as_coded
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.graphs.cyclic import CyclicSubset

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens.data.sequence_generators import figure_2
+from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions

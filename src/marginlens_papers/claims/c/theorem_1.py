@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import acyclic_sequences
+from marginlens.data.random_sequences import acyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.losses.next_token import LabelLoss

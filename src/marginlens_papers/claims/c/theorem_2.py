@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from marginlens import plotting
-from marginlens.data.sequence_generators import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
+from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation

@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
-from marginlens.data.generators import scored_tokens
+from marginlens.data.random_tokens import scored_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.losses.margin import Logistic

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.levels import balanced_sequences
+from marginlens.data.random_sequences import balanced_sequences
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm, gradient_flow

@@ -1,4 +1,4 @@
-"""Inputs with several optimal tokens: mixing in any other token lowers the margin, under a linear head or a small network."""
+"""Random token datasets by protocol: tokens on the sphere, normal tokens, given scores, and inputs with several optimal tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,77 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.generators import as_generator, scored_tokens
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import float_array, positive_number, reject, whole_number
 from marginlens.papers import implements
+
+
+@implements("A", "App. E")
+def sphere_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+) -> tuple[TokenDataset, FloatArray]:
+    """Tokens and head uniform on the unit sphere, labels ±1 with equal chance, W = I: the data of A's Figure 9.
+
+    Args:
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
+    Returns:
+        A batch of `n_problems` problems and their heads v, shape (n_problems, d_model).
+    """
+    sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
+    generator = as_generator(rng)
+    X = _on_sphere(generator.standard_normal(sizes))
+    v = _on_sphere(generator.standard_normal((n_problems, d_model)))
+    y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
+    return TokenDataset(X, y), v
+
+
+def gaussian_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+) -> tuple[TokenDataset, FloatArray]:
+    """Standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too."""
+    sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
+    generator = as_generator(rng)
+    X = generator.standard_normal(sizes)
+    W = generator.standard_normal((d_model, d_model)) / np.sqrt(d_model)
+    y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
+    return TokenDataset(X, y, W=W), generator.standard_normal((n_problems, d_model))
+
+
+def scored_tokens(keys: Any, scores: Any, y: Any = None) -> tuple[TokenDataset, FloatArray]:
+    """Tokens whose keys and scores are given outright, by a last coordinate that the head reads and the keys leave out.
+
+    Args:
+        keys: (…, n_inputs, n_tokens, d_key). scores: γ of shape (…, n_inputs, n_tokens). y: labels, all +1 by default.
+    Returns:
+        A dataset with d_model = d_key + 1 and the head v = e_last, so that `data.scores(v)` is `scores`.
+    """
+    K, gamma = float_array(keys, "keys"), float_array(scores, "scores")
+    if K.ndim not in (3, 4):
+        raise reject("keys", "of shape (…, n_inputs, n_tokens, d_key)", f"shape {K.shape}")
+    if K.shape[:-1] != gamma.shape:
+        raise reject("scores", f"one number per key, shape {K.shape[:-1]}", f"shape {gamma.shape}")
+    labels = np.ones(K.shape[:-2]) if y is None else float_array(y, "y")
+    if labels.shape != K.shape[:-2]:
+        raise reject("y", f"labels, each -1 or +1, of shape {K.shape[:-2]}", f"shape {labels.shape}")
+    X = np.concatenate([K, (labels[..., None] * gamma)[..., None]], axis=-1)
+    return TokenDataset(X, labels, K=K), np.eye(K.shape[-1] + 1)[-1]
+
+
+def as_generator(rng: Any) -> np.random.Generator:
+    """`rng` if it is a NumPy generator, or one seeded by a whole number."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
+        return np.random.default_rng(int(rng))
+    raise reject("rng", "a numpy.random.Generator or a whole number that seeds one", repr(rng))
+
+
+def _sizes(**given: Any) -> tuple[int, ...]:
+    return tuple(whole_number(size, name, at_least=1) for name, size in given.items())
+
+
+def _on_sphere(x: FloatArray) -> FloatArray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 @implements("A", "Lemma 14")

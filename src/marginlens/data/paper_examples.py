@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from marginlens.data.generators import scored_tokens
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.random_tokens import scored_tokens
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.papers import implements
 
-FloatArray = npt.NDArray[np.float64]
 Example = tuple[TokenDataset, FloatArray]
 
 _FIGURE_1C = [
@@ -95,3 +94,15 @@ def figure_8() -> Example:
     keeps the lower token of the second input at a margin of 2: with no neighbour, it is locally optimal.
     """
     return scored_tokens([[(0.5, 0.0), (-0.5, 0.0)], [(-1.0, 0.75), (1.0, -0.75)]], [[1.0, 0.0], [1.0, 0.0]])
+
+
+@implements("C", "Fig 2")
+def figure_2() -> SequenceDataset:
+    """Seven sequences over four tokens with all that the text says of C's Figure 2; the sequences themselves are ours.
+
+    Samples 1 to 3 end in e_1 and rank all four tokens: e_4, e_2, e_3, e_1. Samples 4 to 7 end in e_2 and leave e_1, e_2 and e_3
+    equal, above e_4. The last sample has O = {3} and R = {1, 3}. Ids count from 0, so e_1 is token 0; embeddings are unit vectors.
+    """
+    sequences = [[2, 4, 1], [3, 2, 1], [1, 3, 1], [3, 1, 2], [1, 4, 2], [2, 3, 2], [1, 4, 2]]
+    labels = [4, 2, 3, 3, 1, 2, 2]
+    return SequenceDataset(np.array(sequences) - 1, np.array(labels) - 1, np.eye(4))
