@@ -10,7 +10,9 @@ from marginlens.dynamics import (
     Cone,
     DescentStatus,
     JointPath,
+    NextTokenPath,
     Path,
+    PathLaw,
     Record,
     Trajectory,
     UntilLength,
@@ -19,6 +21,8 @@ from marginlens.dynamics import (
     gradient_flow,
     joint_path,
     matching_optimizer,
+    nexttoken_path,
+    path_law,
     regularization_path,
 )
 from marginlens.embeddings import TokenStatistics, token_statistics
@@ -40,8 +44,6 @@ from marginlens.nexttoken import (
     LogLoss,
     NextTokenAutomaton,
     NextTokenLoss,
-    NextTokenPath,
-    PathLaw,
     SquaredLoss,
     SquaredProbability,
     check_head,
@@ -49,10 +51,8 @@ from marginlens.nexttoken import (
     local_correction,
     nexttoken_excess,
     nexttoken_gradient,
-    nexttoken_path,
     nexttoken_risk,
     nexttoken_smoothness,
-    path_law,
     random_start,
 )
 from marginlens.norms import L2, Frobenius, Norm

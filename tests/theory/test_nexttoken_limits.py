@@ -16,8 +16,8 @@ from marginlens import (
     predict_limit,
 )
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import descend
-from marginlens.nexttoken import LabelLoss, check_head, check_loss, nexttoken_path
+from marginlens.dynamics import descend, nexttoken_path
+from marginlens.nexttoken import LabelLoss, check_head, check_loss
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
 from tolerances import ROUNDING

@@ -11,13 +11,13 @@ import tolerances
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
+from marginlens.dynamics.paths.next_token import nexttoken_path
+from marginlens.dynamics.paths.next_token_law import path_law
+from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.nexttoken.path import nexttoken_path
-from marginlens.nexttoken.path_law import path_law
-from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.risk.next_token import nexttoken_excess
 from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm

@@ -6,7 +6,7 @@ import pytest
 import tolerances
 from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.nexttoken.path import nexttoken_path
+from marginlens.dynamics.paths.next_token import nexttoken_path
 
 HEIGHTS = np.array([1.0, 8.0, 18.0, 30.0])  # e^-18 is about where the risk no longer shows what the tail says
 RESIDUAL = 1e-13  # a few hundred roundings of terms of order one

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import tolerances
 from marginlens.data import TokenDataset, figures, sphere_tokens
 from marginlens.dynamics import Binding, Cone, regularization_path
-from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.paths.landscape import Landscape
 from marginlens.losses.margin import Correlation, Exponential, Logistic
 from marginlens.risk import excess_risk, risk, risk_gradient
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone

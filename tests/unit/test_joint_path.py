@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import joint_path
+from marginlens.dynamics.paths import joint as joint_path
 from marginlens.risk import joint_gradient, risk
 from marginlens.theory import predict_joint_limit
 from random_problems import ragged_problem

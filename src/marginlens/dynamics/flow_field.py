@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
-from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.paths.landscape import Landscape
 from marginlens.losses.margin import Loss, compiled_code
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 

@@ -12,9 +12,7 @@ from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
 from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
-from marginlens.nexttoken.path import NextTokenPath, nexttoken_path
 from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
-from marginlens.nexttoken.path_law import PathLaw, path_law
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import PredictionScore, WindowBigram
 from marginlens.nexttoken.starts import random_start
@@ -44,9 +42,7 @@ __all__ = [
     "LossCheck",
     "NextTokenAutomaton",
     "NextTokenLoss",
-    "NextTokenPath",
     "PathExpansion",
-    "PathLaw",
     "PredictionScore",
     "Rival",
     "SquaredLoss",
@@ -64,10 +60,8 @@ __all__ = [
     "nexttoken_gradient",
     "nexttoken_hessian",
     "nexttoken_outputs",
-    "nexttoken_path",
     "nexttoken_risk",
     "nexttoken_smoothness",
-    "path_law",
     "path_radius",
     "random_start",
     "sharp_smoothness",

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.cone import Cone
+from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
-from marginlens.dynamics.joint_path import best_head, log_mean_loss
+from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code
 from marginlens.papers import implements

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import unit
-from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.paths.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss, from_log
 from marginlens.papers import implements

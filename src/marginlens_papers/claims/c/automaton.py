@@ -11,9 +11,9 @@ from scipy.special import softmax
 from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.dynamics import descend
+from marginlens.dynamics import descend, nexttoken_path
 from marginlens.errors import InputError
-from marginlens.nexttoken import NextTokenAutomaton, nexttoken_path, sharp_smoothness
+from marginlens.nexttoken import NextTokenAutomaton, sharp_smoothness
 from marginlens.optimizers import GD, NormalizedGD
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 

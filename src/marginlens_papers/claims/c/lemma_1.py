@@ -13,9 +13,9 @@ from marginlens import plotting
 from marginlens.data.random_sequences import acyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
+from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
-from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status

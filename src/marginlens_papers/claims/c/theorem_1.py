@@ -12,8 +12,8 @@ from marginlens import plotting
 from marginlens.data.random_sequences import acyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
+from marginlens.dynamics.paths.next_token import nexttoken_path
 from marginlens.losses.next_token import LabelLoss
-from marginlens.nexttoken.path import nexttoken_path
 from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.risk.reduced_sequences import reduce_sequences
 from marginlens_papers.claim import Bound, Effort, Finding, Progress

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.tokens import FloatArray
+from marginlens.dynamics.paths.next_token import nexttoken_path
+from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.nexttoken.path import nexttoken_path
-from marginlens.nexttoken.path_law import path_law
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.c.lemma_1 import feasible_data
 

@@ -14,9 +14,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import correlation, unit
-from marginlens.dynamics.ball import Region, is_sunk, minimise, pressure
-from marginlens.dynamics.cone import Cone
-from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.paths.cone import Cone
+from marginlens.dynamics.paths.landscape import Landscape
+from marginlens.dynamics.paths.projected_newton import Region, is_sunk, minimise, pressure
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements

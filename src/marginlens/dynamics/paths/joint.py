@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length, unit
-from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.dynamics.descend import descend
-from marginlens.dynamics.landscape import Landscape
+from marginlens.dynamics.paths.landscape import Landscape
+from marginlens.dynamics.paths.projected_newton import ON_THE_EDGE, Region, minimise, pressure
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import Blockwise, NormalizedGD

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.dynamics.landscape import Landscape, View
+from marginlens.dynamics.paths.landscape import Landscape, View
 from marginlens.risk.attention import ExcessRisk
 
 FloatArray = npt.NDArray[np.float64]

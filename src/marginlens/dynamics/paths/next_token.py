@@ -13,12 +13,12 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
+from marginlens.dynamics.paths.next_token_ball import Conditions, smallest_risk, smallest_tail
+from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.graphs.priority import PriorityGraph, is_acyclic, priority_graphs
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.path_ball import Conditions, smallest_risk, smallest_tail
-from marginlens.nexttoken.path_risk import SplitRisk
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.svm.graph import GraphSolution, graph_svm

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.dynamics.ball import ON_THE_EDGE, Region, minimise
-from marginlens.dynamics.landscape import View
-from marginlens.nexttoken.path_risk import Slopes, SplitRisk
+from marginlens.dynamics.paths.landscape import View
+from marginlens.dynamics.paths.projected_newton import ON_THE_EDGE, Region, minimise
+from marginlens.dynamics.paths.split_risk import Slopes, SplitRisk
 from marginlens.risk.attention import ExcessRisk
 
 _POLISH = 12  # Newton steps on the conditions of a minimum

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.dynamics.paths.next_token import NextTokenPath
 from marginlens.errors import reject
-from marginlens.nexttoken.path import NextTokenPath
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
 from marginlens.svm.solution import Status

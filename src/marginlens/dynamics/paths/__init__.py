@@ -1,0 +1,1 @@
+"""Regularisation paths: points of smallest risk in balls of growing radius."""
