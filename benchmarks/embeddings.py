@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.minibatches import distinct_tokens
-from marginlens.embeddings.one_layer import CompiledOneLayer
-from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.embeddings.settings import BETAS, EPSILON, TrainingSettings
+from marginlens.embeddings.cpu_model import CompiledOneLayer
+from marginlens.embeddings.models import ADAMW_BETAS, ADAMW_EPSILON, Parameters, distinct_tokens, initial_parameters
+from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import missing_extra
 from marginlens.runtime.progress import Progress, Silence
 from marginlens.runtime.threads import n_threads
@@ -46,7 +45,9 @@ def bench_embeddings(progress: Progress | None = None, *, seed: int = 0) -> list
     plain = PlainOneLayer(tokens, data.y, start, settings)
     lone = torch.nn.Parameter(torch.from_numpy(start.E.copy()))
     lone.grad = torch.randn(lone.shape, generator=torch.Generator().manual_seed(seed)) / VOCABULARY
-    alone = torch.optim.AdamW([lone], settings.learning_rate, BETAS, EPSILON, settings.weight_decay, fused=True)
+    alone = torch.optim.AdamW(
+        [lone], settings.learning_rate, ADAMW_BETAS, ADAMW_EPSILON, settings.weight_decay, fused=True
+    )
     methods = {
         f"marginlens, {n_threads()} threads": lambda: ours.step(0, BATCH, settings.learning_rate),
         f"nn.Embedding and autograd, {torch.get_num_threads()} threads": plain.step,

@@ -10,11 +10,9 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings import training
-from marginlens.embeddings.device_models import DeviceOneLayer
-from marginlens.embeddings.results import Ending, RankCorrelations
-from marginlens.embeddings.settings import TrainingSettings
-from marginlens.embeddings.training import train_embeddings
+from marginlens.embeddings import train
+from marginlens.embeddings.torch_models import DeviceOneLayer
+from marginlens.embeddings.train import Ending, RankCorrelations, TrainingSettings, train_embeddings
 from marginlens.errors import InputError
 from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint
@@ -35,7 +33,7 @@ def data():
 @pytest.fixture(params=MODELS)
 def settings(request, monkeypatch):
     if request.param == "torch":  # the one-layer model as it runs on a GPU
-        monkeypatch.setattr(training, "model_of", DeviceOneLayer)
+        monkeypatch.setattr(train, "model_of", DeviceOneLayer)
     return TrainingSettings(2 if request.param == "two layers" else 1, 12, 4, 32, milestones=(1, 3), seed=3)
 
 
@@ -58,7 +56,7 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
 
 
 def test_a_run_that_hardly_moves_records_the_loss_and_the_ranks_of_its_start(data, settings, monkeypatch):
-    monkeypatch.setattr(training, "RankCorrelations", lambda known: RankCorrelations(known, at_least=10))
+    monkeypatch.setattr(train, "RankCorrelations", lambda known: RankCorrelations(known, at_least=10))
     still = {**settings.to_dict(), "epochs": 1, "learning_rate": STILL, "dtype": "float64"}
     run, wide = (
         train_embeddings(data, TrainingSettings.from_dict({**still, "spread": spread})) for spread in (1.0, 3.0)
@@ -101,13 +99,13 @@ def test_held_out_sequences_of_other_tokens_are_refused(data):
 
 
 def test_every_step_is_taken_at_the_rate_of_its_epoch(data, settings, monkeypatch):
-    rates, usual = [], training._EmbeddingLoop.step
+    rates, usual = [], train._EmbeddingLoop.step
 
     def step(run):
         rates.append(run.rate)
         usual(run)
 
-    monkeypatch.setattr(training._EmbeddingLoop, "step", step)
+    monkeypatch.setattr(train._EmbeddingLoop, "step", step)
     train_embeddings(data, settings)
     assert rates == pytest.approx(np.repeat([1e-2, 1e-3, 1e-3, 1e-4], 5))
 
@@ -156,7 +154,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(data, settings, tmp_path, monk
     whole = train_embeddings(data, settings)
     usual = signal.getsignal(signal.SIGINT)
     steps = []
-    real = training.model_of
+    real = train.model_of
 
     def interrupted_model(*arguments):
         model = real(*arguments)
@@ -171,7 +169,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(data, settings, tmp_path, monk
         model.step = interrupted_step
         return model
 
-    monkeypatch.setattr(training, "model_of", interrupted_model)
+    monkeypatch.setattr(train, "model_of", interrupted_model)
     with pytest.raises(KeyboardInterrupt):
         train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
     assert signal.getsignal(signal.SIGINT) is usual

@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as sk
 
 from made_up_reviews import BAD, FILLER, GOOD, reviews
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
+from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError
 from marginlens.plotting.style import GLOBAL, LOCAL
 from marginlens.runtime.progress import Silence

@@ -11,7 +11,7 @@ from marginlens.data.random_sequences import balanced_sequences
 from marginlens.dynamics import DescentStatus
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
-from marginlens.embeddings.directional import directional_slope
+from marginlens.embeddings.first_step import directional_slope
 from marginlens.errors import InputError
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import vocabulary_svm

@@ -14,7 +14,7 @@ from marginlens.dynamics import DescentStatus, Record, descend
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
 from marginlens.dynamics.flow_field import SteepestDescent
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
-from marginlens.embeddings.one_step import first_step
+from marginlens.embeddings.first_step import first_step
 from marginlens.errors import InputError
 from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD

@@ -8,13 +8,19 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
-from marginlens.embeddings.directional import directional_slope
-from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
-from marginlens.embeddings.one_layer import loss_and_gradients
-from marginlens.embeddings.one_step import first_step, mean_signed_share
-from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.embeddings.proved import ProvedBound, log10_width
+from marginlens.embeddings.first_step import (
+    ProvedBound,
+    directional_slope,
+    first_step,
+    first_step_errors,
+    first_step_loss,
+    first_step_norms,
+    initial_concentration,
+    initial_orthogonality,
+    log10_width,
+    mean_signed_share,
+)
+from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING

@@ -9,11 +9,10 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings.parameters import Parameters
-from marginlens.embeddings.results import EpochRecord, RankCorrelations, TrainingRun
+from marginlens.embeddings.models import Parameters
 from marginlens.embeddings.sequence_file import write_labelled
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.embeddings.train import EpochRecord, RankCorrelations, TrainingRun, TrainingSettings
 from marginlens.errors import InputError
 from marginlens.training.loop import Ending
 from marginlens_papers.archive import embeddings as keeping

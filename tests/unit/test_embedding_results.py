@@ -11,10 +11,9 @@ from scipy.stats import spearmanr
 
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings import run
-from marginlens.embeddings.results import RankCorrelations
 from marginlens.embeddings.sequence_file import write_labelled
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.embeddings.train import RankCorrelations, TrainingSettings
 from marginlens.errors import InputError
 from marginlens_papers.archive import keep_embeddings as keep
 from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept

@@ -5,13 +5,10 @@ import pytest
 import torch
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.device_batches import DeviceEpochs, sums_by_token
-from marginlens.embeddings.device_models import DeviceOneLayer
-from marginlens.embeddings.minibatches import batches_of, distinct_tokens
-from marginlens.embeddings.one_layer import CompiledOneLayer, loss_and_gradients
-from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.embeddings.settings import TrainingSettings
-from marginlens.embeddings.two_layer import DeviceTwoLayer
+from marginlens.embeddings.cpu_model import CompiledOneLayer
+from marginlens.embeddings.models import Parameters, batches_of, distinct_tokens, initial_parameters, loss_and_gradients
+from marginlens.embeddings.torch_models import DeviceEpochs, DeviceOneLayer, DeviceTwoLayer, sums_by_token
+from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError
 from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
 

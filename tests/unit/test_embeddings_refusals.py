@@ -17,7 +17,7 @@ from marginlens.embeddings import (
     token_statistics,
     write_labelled,
 )
-from marginlens.embeddings.parameters import Parameters
+from marginlens.embeddings.models import Parameters
 from marginlens.errors import InputError
 from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
 

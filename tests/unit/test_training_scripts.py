@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.files import json_by_line
-from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left

@@ -449,7 +449,7 @@ def _option_for_empty_texts() -> Iterator[None]:
 
 def _read_points(source: Path) -> tuple[TokenPoints, str]:
     """The tokens of a model, a training run or a kept run, and what to call them."""
-    from marginlens.embeddings.results import TABLE
+    from marginlens.embeddings.train import TABLE
     from marginlens.plotting.tokens import TokenPoints
     from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
 

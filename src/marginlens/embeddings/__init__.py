@@ -1,17 +1,28 @@
 """Papers B and B': token embeddings trained together with attention."""
 
-from marginlens.embeddings.bounds import first_step_errors, first_step_loss, first_step_norms
-from marginlens.embeddings.directional import directional_slope
-from marginlens.embeddings.flow import embedding_flow
-from marginlens.embeddings.forward import Evaluation, evaluate, one_layer_outputs, two_layer_outputs
-from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
-from marginlens.embeddings.one_layer import loss_and_gradients
-from marginlens.embeddings.one_step import FirstStep, first_step, mean_signed_share
-from marginlens.embeddings.parameters import Parameters, initial_parameters
-from marginlens.embeddings.proved import ProvedBound
-from marginlens.embeddings.results import Ending, EpochRecord, RankCorrelations, TrainingRun
+from marginlens.embeddings.first_step import (
+    FirstStep,
+    ProvedBound,
+    directional_slope,
+    embedding_flow,
+    first_step,
+    first_step_errors,
+    first_step_loss,
+    first_step_norms,
+    initial_concentration,
+    initial_orthogonality,
+    mean_signed_share,
+)
+from marginlens.embeddings.models import (
+    Evaluation,
+    Parameters,
+    evaluate,
+    initial_parameters,
+    loss_and_gradients,
+    one_layer_outputs,
+    two_layer_outputs,
+)
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import (
     SingleDecisiveToken,
     TokenKind,
@@ -19,7 +30,14 @@ from marginlens.embeddings.statistics import (
     check_assumption_4,
     token_statistics,
 )
-from marginlens.embeddings.training import train_embeddings
+from marginlens.embeddings.train import (
+    Ending,
+    EpochRecord,
+    RankCorrelations,
+    TrainingRun,
+    TrainingSettings,
+    train_embeddings,
+)
 
 __all__ = [
     "Ending",

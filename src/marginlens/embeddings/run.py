@@ -13,10 +13,8 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings.results import FACTS, EpochRecord, TrainingRun
 from marginlens.embeddings.sequence_file import read_labelled
-from marginlens.embeddings.settings import TrainingSettings
-from marginlens.embeddings.training import train_embeddings
+from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, TrainingSettings, train_embeddings
 from marginlens.errors import reject
 from marginlens.training.callbacks import Callbacks, epoch_display
 from marginlens.training.loop import Ending

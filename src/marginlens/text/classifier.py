@@ -22,11 +22,10 @@ from marginlens.data.files import as_path
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.embeddings.minibatches import batches_of, distinct_tokens
-from marginlens.embeddings.one_layer import CompiledOneLayer
-from marginlens.embeddings.parameters import initial_parameters
-from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.cpu_model import CompiledOneLayer
+from marginlens.embeddings.models import batches_of, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
 from marginlens.runtime.progress import Progress, Silence
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two

@@ -9,8 +9,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.embeddings.one_step import FirstStep, as_first_step, mean_signed_share
-from marginlens.embeddings.proved import log_of_pairs
+from marginlens.embeddings.first_step import FirstStep, as_first_step, log_of_pairs, mean_signed_share
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
 from marginlens.errors import positive_number, real_number, reject, whole_number
 from marginlens.papers import implements, uses

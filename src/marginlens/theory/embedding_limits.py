@@ -14,9 +14,8 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import DescentStatus, Trajectory
-from marginlens.embeddings.flow import embedding_flow
-from marginlens.embeddings.one_step import FirstStep, first_step
-from marginlens.embeddings.parameters import Parameters
+from marginlens.embeddings.first_step import FirstStep, embedding_flow, first_step
+from marginlens.embeddings.models import Parameters
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, Status

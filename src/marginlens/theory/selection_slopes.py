@@ -10,8 +10,7 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
-from marginlens.embeddings.minibatches import distinct_tokens
-from marginlens.embeddings.parameters import Parameters, as_parameters
+from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements, uses
 from marginlens.svm import MarginSolution, Status

@@ -17,10 +17,9 @@ from marginlens.data.files import as_path, json_by_line, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.embeddings.results import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.embeddings.sequence_file import read_labelled
-from marginlens.embeddings.settings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.embeddings.train import CURVES, FACTS, TABLE, TrainingSettings, close_look, digest
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.training.loop import Ending
 from marginlens_papers.archive.files import check_name, command_without_paths, results_folder

@@ -11,9 +11,7 @@ from marginlens import plotting
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
-from marginlens.embeddings.results import TrainingRun
-from marginlens.embeddings.settings import TrainingSettings
-from marginlens.embeddings.training import train_embeddings
+from marginlens.embeddings.train import TrainingRun, TrainingSettings, train_embeddings
 from marginlens_papers.archive.embeddings import LEVELS, KeptRun, kept_runs
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman

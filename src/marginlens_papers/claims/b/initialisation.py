@@ -11,11 +11,15 @@ from scipy.stats import norm
 
 from marginlens import plotting
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.embeddings.bounds import first_step_loss, first_step_norms
-from marginlens.embeddings.initial import initial_concentration, initial_orthogonality
-from marginlens.embeddings.one_step import first_step
-from marginlens.embeddings.parameters import initial_parameters
-from marginlens.embeddings.proved import log_of_pairs
+from marginlens.embeddings.first_step import (
+    first_step,
+    first_step_loss,
+    first_step_norms,
+    initial_concentration,
+    initial_orthogonality,
+    log_of_pairs,
+)
+from marginlens.embeddings.models import initial_parameters
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
 ID = "B-I"

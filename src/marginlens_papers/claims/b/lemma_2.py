@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, balanced_sequences, level_sequences
-from marginlens.embeddings.bounds import first_step_errors
-from marginlens.embeddings.one_step import first_step
-from marginlens.embeddings.parameters import Parameters, initial_parameters
+from marginlens.embeddings.first_step import first_step, first_step_errors
+from marginlens.embeddings.models import Parameters, initial_parameters
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
 ID = "B-L2"

@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 
 from marginlens import plotting
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.embeddings.one_step import first_step
-from marginlens.embeddings.parameters import initial_parameters
+from marginlens.embeddings.first_step import first_step
+from marginlens.embeddings.models import initial_parameters
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.svm.solution import Status
 from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.directional import directional_slope
-from marginlens.embeddings.one_layer import loss_and_gradients
-from marginlens.embeddings.parameters import Parameters, initial_parameters
+from marginlens.embeddings.first_step import directional_slope
+from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
 ID = "B-L7"

@@ -14,8 +14,7 @@ from scipy.stats import norm, rankdata
 
 from marginlens import plotting
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.embeddings.results import FREQUENT
-from marginlens.embeddings.settings import TrainingSettings
+from marginlens.embeddings.train import FREQUENT, TrainingSettings
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
 from marginlens_papers.archive.embeddings import KeptRun, kept_runs
 from marginlens_papers.claim import Bound, Finding, Progress

@@ -1,16 +1,27 @@
-"""AdamW as in torch.optim, compiled: on a vector, and on embeddings whose gradient has rank two and is never formed."""
+"""The one-layer model under AdamW on the CPU, compiled: embeddings whose gradient has rank two, which is never formed."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.embeddings.settings import BETAS, EPSILON
+from marginlens.data.tokens import IntArray
+from marginlens.embeddings.models import (
+    ADAMW_BETAS,
+    ADAMW_EPSILON,
+    DistinctTokens,
+    Parameters,
+    columns,
+    scalar_gradients,
+)
 from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import in_equal_parts
+
+if TYPE_CHECKING:
+    from marginlens.embeddings.train import TrainingSettings
 
 
 def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:
@@ -23,14 +34,14 @@ def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[A
     Returns:
         1 - ηλ, 1 - β₁, β₂, 1 - β₂, 1/√(1 - β₂ᵗ), ε, η/(1 - β₁ᵗ).
     """
-    first, second = BETAS
+    first, second = ADAMW_BETAS
     numbers = (
         1.0 - rate * decay,
         1.0 - first,
         second,
         1.0 - second,
         1.0 / math.sqrt(1.0 - second**step),
-        EPSILON,
+        ADAMW_EPSILON,
         rate / (1.0 - first**step),
     )
     return tuple(np.dtype(dtype).type(one) for one in numbers)
@@ -121,3 +132,74 @@ def row_products(first: int, last: int, E: Any, directions: Any, products: Any) 
 def over_rows(kernel: Any, count: int, *arguments: Any) -> None:
     """Run a kernel on slices of rows or columns side by side; how they are cut changes no result."""
     in_equal_parts(kernel, count, *arguments)
+
+
+class CompiledOneLayer:
+    """The one-layer model under AdamW on the CPU: a step reads and writes E and its moments once.
+
+    `a` and `b` are always E p and E v at the present parameters.
+    """
+
+    def __init__(self, pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> None:
+        self.pairs, self.settings = pairs, settings
+        self.E, self.p, self.v = start.E, start.p, start.v
+        shapes = {"E": self.E, "p": self.p, "v": self.v}
+        self.moments = {name: (np.zeros_like(one), np.zeros_like(one)) for name, one in shapes.items()}
+        self.a, self.b = np.empty((2, len(self.E)), dtype=self.E.dtype)
+        over_rows(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+        self.taken, self.loss = 0, 0.0
+        self.order: IntArray = np.arange(len(pairs))
+
+    def begin(self, order: IntArray) -> None:
+        """Start an epoch in which the sequences come in this order."""
+        self.order, self.loss = order, 0.0
+
+    def step(self, first: int, last: int, rate: float) -> None:
+        """One AdamW step on the sequences at places `first` to `last` of the order; their losses are added to `loss`."""
+        samples = self.order[first:last]
+        slopes, f = np.zeros((2, len(self.E))), np.empty(len(samples))
+        scalar_gradients(columns(self.pairs), samples, (self.a, self.b), (slopes[0], slopes[1]), f)
+        self.loss += float(np.sum(np.logaddexp(0.0, -self.pairs.y[samples] * f)))
+        rows = np.flatnonzero(slopes.any(axis=0))
+        x, y = (slopes / len(samples)).astype(self.E.dtype)
+        by_p, by_v = np.empty((2, len(self.p)), dtype=self.E.dtype)
+        over_rows(weighted_rows, len(self.p), self.E, rows, (x, y), (by_p, by_v))
+        self.taken += 1
+        constants = adamw_constants(self.taken, rate, self.settings.weight_decay, self.E.dtype)
+        p, v = self.p.copy(), self.v.copy()
+        adamw_vector(self.p, *self.moments["p"], by_p, constants)
+        if self.settings.train_v:
+            adamw_vector(self.v, *self.moments["v"], by_v, constants)
+        table, directions = (self.E, *self.moments["E"]), (p, v, self.p, self.v)
+        over_rows(adamw_rank_two, len(self.E), table, (x, y), directions, constants, (self.a, self.b))
+
+    def products(self) -> tuple[Any, Any]:
+        """(n_vocabulary,) E p and E v."""
+        return self.a, self.b
+
+    def outputs(self, pairs: DistinctTokens | None = None) -> Any:
+        """(n_samples,) f for every sequence at the present parameters, or for every other one in `pairs`."""
+        others = self.pairs if pairs is None else pairs
+        f, all_sequences = np.empty(len(others)), np.arange(len(others))
+        scalar_gradients(columns(others), all_sequences, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
+        return f
+
+    def parameters(self) -> Parameters:
+        """The present parameters, as NumPy arrays that later steps change."""
+        return Parameters(self.E, self.p, self.v)
+
+    def state(self) -> dict[str, Any]:
+        """All arrays that the next step depends on, by name."""
+        moments = {
+            f"{kind}_{name}": one for name, both in self.moments.items() for kind, one in zip("ms", both, strict=True)
+        }
+        return {"E": self.E, "p": self.p, "v": self.v, **moments, "a": self.a, "b": self.b}
+
+    def restore(self, arrays: dict[str, Any], taken: int) -> None:
+        """Go back to a state, after `taken` steps."""
+        for name, mine in self.state().items():
+            if name in arrays:
+                mine[...] = arrays[name]
+        if "a" not in arrays:  # a state that another device left
+            over_rows(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+        self.taken = taken

@@ -1,0 +1,295 @@
+"""Both models of paper B on the distinct tokens of a sequence: parameters, outputs, and the one-layer model's exact gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data.labelled import LabelledSequences, as_labelled
+from marginlens.data.random_tokens import as_generator
+from marginlens.data.sequences import flat_sequences
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.kernels.linalg import COMPILED
+from marginlens.papers import implements, uses
+from marginlens.runtime.compilation import njit
+
+ADAMW_BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
+ADAMW_EPSILON = 1e-8
+_KINDS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+@dataclass(frozen=True, repr=False)
+class Parameters:
+    """Embeddings E (n_vocabulary, d_model), the ⟨cls⟩ embedding p (d_model,) and the output vector v (d_model,)."""
+
+    E: Any
+    p: Any
+    v: Any
+
+    def __repr__(self) -> str:
+        return f"Parameters(E of shape {self.E.shape}, p, v, {self.E.dtype})"
+
+
+def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, spread: float = 1.0) -> Parameters:
+    r"""The values training starts from: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
+
+    Args:
+        rng: a `numpy.random.Generator`, or a whole number to seed one. dtype: float32 or float64.
+    """
+    K, d = (whole_number(n, name, at_least=1) for n, name in ((n_vocabulary, "n_vocabulary"), (d_model, "d_model")))
+    kind, generator = _kind(dtype), as_generator(rng)
+    scale = kind.type(positive_number(spread, "spread") / np.sqrt(d))
+    E = generator.standard_normal((K, d), dtype=kind)
+    E *= scale
+    p, v = generator.standard_normal((2, d), dtype=kind)
+    return Parameters(E, p * scale, (v / np.linalg.norm(v)).astype(kind))
+
+
+def as_parameters(model: Any, argument: str) -> Parameters:
+    """`model` if it is parameters, else the sentence that says what is expected."""
+    if not isinstance(model, Parameters):
+        raise reject(argument, "Parameters with E, p and v", type(model).__name__)
+    return model
+
+
+def _kind(dtype: Any) -> Any:
+    try:
+        kind = None if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise reject("dtype", "float32 or float64", repr(dtype)[:60]) from problem
+    if kind is None or kind not in _KINDS:
+        raise reject("dtype", "float32 or float64", repr(dtype)[:60])
+    return kind
+
+
+@dataclass(frozen=True, repr=False)
+class DistinctTokens:
+    """Sequences as sets with multiplicities, which is all that attention without positions sees.
+
+    `token` and `count` (n_pairs,) are the distinct tokens of all sequences, sample i at `offsets[i]:offsets[i + 1]`, in the order of
+    their first occurrence; `y` (n_samples,) are labels of ±1. A softmax over positions is one over pairs with log `count` added to the
+    logits.
+    """
+
+    token: Any
+    count: Any
+    offsets: IntArray
+    y: Any
+    n_vocabulary: int
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n_samples,) distinct tokens of each sequence."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"DistinctTokens({len(self)} sequences, {len(self.token)} pairs, {self.n_vocabulary} tokens)"
+
+
+def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
+    """The distinct tokens of every sequence and how often they occur in it, in one pass."""
+    tokens = np.ascontiguousarray(data.tokens, dtype=np.int32)
+    token, count = np.empty(len(tokens), dtype=np.int32), np.empty(len(tokens), dtype=np.int32)
+    offsets = np.zeros(len(data) + 1, dtype=np.int64)
+    n_pairs = _merge(tokens, data.offsets, np.full(data.n_vocabulary, -1), (token, count, offsets))
+    y = data.y.astype(np.int8)
+    return DistinctTokens(token[:n_pairs].copy(), count[:n_pairs].copy(), offsets, y, data.n_vocabulary)
+
+
+@njit(**COMPILED)
+def _merge(tokens: Any, offsets: Any, place: Any, out: Any) -> int:
+    token, count, bounds = out
+    pairs = 0
+    for i in range(len(offsets) - 1):
+        begin = pairs
+        for k in range(offsets[i], offsets[i + 1]):
+            s = tokens[k]
+            if place[s] >= begin:
+                count[place[s]] += 1
+            else:
+                place[s] = pairs
+                token[pairs], count[pairs] = s, 1
+                pairs += 1
+        bounds[i + 1] = pairs
+    return pairs
+
+
+def batches_of(n_samples: int, batch: int) -> list[tuple[int, int]]:
+    """First and last place, in the order of an epoch, of each of its minibatches; the last one may be smaller."""
+    return [(first, min(first + batch, n_samples)) for first in range(0, n_samples, batch)]
+
+
+@njit(**COMPILED)
+def scalar_gradients(pairs: Any, samples: Any, products: Any, slopes: Any, outputs: Any) -> None:
+    r"""Derivatives of the summed loss of some sequences by a and b, added to `slopes`.
+
+    .. math:: f = \sum_s q_s b_s,\quad q = \mathrm{softmax}(a + \log c),\quad
+        \frac{\partial f}{\partial a_s} = q_s (b_s - f),\quad \frac{\partial f}{\partial b_s} = q_s
+
+    Args:
+        pairs: token, count, offsets and y of all sequences. samples: the sequences to take.
+        products: a and b, (n_vocabulary,). slopes: two float64 arrays of that length that the derivatives are added to.
+        outputs: (n_samples,) receives f.
+    """
+    token, count, offsets, y = pairs
+    a, b = products
+    by_a, by_b = slopes
+    longest = 0
+    for i in samples:
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    q = np.empty(longest)
+    for n in range(len(samples)):
+        i = samples[n]
+        first, last = offsets[i], offsets[i + 1]
+        top, best = -np.inf, 0.0
+        for k in range(first, last):
+            if a[token[k]] > top:
+                top, best = a[token[k]], b[token[k]]
+        total, lead = 0.0, 0.0
+        for k in range(first, last):
+            w = count[k] * math.exp(a[token[k]] - top)
+            q[k - first] = w
+            total += w
+            lead += w * (best - b[token[k]])
+        lead /= total  # b of the first token less f, which a saturated softmax would make cancel
+        f = best - lead
+        outputs[n] = f
+        slope = -y[i] / (1.0 + math.exp(y[i] * f)) / total
+        for k in range(first, last):
+            s = token[k]
+            w = slope * q[k - first]
+            by_a[s] += w * (b[s] - best + lead)
+            by_b[s] += w
+
+
+@implements("B", "Eq. (1)", "Eq. (2)", "Lemma 7")
+@uses(
+    "B",
+    {
+        "Eq. (11)": "The logits a and the softmax weights q of every token of a sequence.",
+        "Eq. (12)": "The scores γ, the label times ⟨E_s, v⟩.",
+        "Eq. (13)": "The weight g of a sequence in the gradient, one over 1 + exp(y f).",
+    },
+)
+def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) -> tuple[float, Parameters]:
+    r"""The logistic loss of the one-layer model over a dataset, and its gradients in closed form.
+
+    .. math:: L = \frac1n \sum_i \log(1 + e^{-y_i f(X_i)}),\quad f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v,\quad
+        \nabla_{E} L = \frac{\partial L}{\partial a} p^\top + \frac{\partial L}{\partial b} v^\top,\quad
+        \nabla_p L = E^\top \frac{\partial L}{\partial a}
+
+    Args:
+        E: (n_vocabulary, d_model). p, v: (d_model,). sequences, y: labelled sequences, or token-id lists and their labels.
+    Returns:
+        L and its gradients by E, p and v; in float64.
+    """
+    data = as_labelled(sequences, y)
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    if len(table) < data.n_vocabulary:
+        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
+    query, head = real_array(p, "p", (table.shape[1],)), real_array(v, "v", (table.shape[1],))
+    slopes, f = np.zeros((2, len(table))), np.empty(len(data))
+    products = (table @ query, table @ head)
+    scalar_gradients(columns(distinct_tokens(data)), np.arange(len(data)), products, (slopes[0], slopes[1]), f)
+    by_a, by_b = slopes / len(data)
+    gradients = Parameters(np.outer(by_a, query) + np.outer(by_b, head), table.T @ by_a, table.T @ by_b)
+    return float(np.mean(np.logaddexp(0.0, -data.y * f))), gradients
+
+
+def columns(pairs: DistinctTokens) -> tuple[Any, ...]:
+    return pairs.token, pairs.count, pairs.offsets, pairs.y
+
+
+LAYER_NORM_EPSILON = 1e-5  # torch's default
+
+
+class Evaluation(NamedTuple):
+    """The mean logistic loss of some sequences, and the share whose label has the sign of the output."""
+
+    loss: float
+    accuracy: float
+
+
+@implements("B", "Eq. (1)")
+def one_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
+    r"""The output of the one-layer model for every sequence.
+
+    .. math:: f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v
+
+    Args:
+        E: (n_vocabulary, d_model). p, v: (d_model,).
+        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are not looked at.
+    Returns:
+        (n_samples,) f; its sign is the predicted label. Labels close the circle: `loss_and_gradients` gives the mean of
+        log(1 + e^(-y f)).
+    """
+    table, query, head, pairs = _arguments(E, p, v, sequences)
+    outputs, slopes = np.empty(len(pairs)), np.zeros((2, len(table)))
+    columns = (pairs.token, pairs.count, pairs.offsets, pairs.y)
+    scalar_gradients(columns, np.arange(len(pairs)), (table @ query, table @ head), (slopes[0], slopes[1]), outputs)
+    return outputs
+
+
+@implements("B", "Eq. (36)")
+def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
+    r"""The output of the two-layer model for every sequence.
+
+    .. math:: E'_X = \mathrm{LayerNorm}(\mathrm{Softmax}(E_X E_X^\top) E_X + E_X),\quad f(X) = \mathrm{Softmax}(p^\top E_X'^\top) E'_X v
+
+    The layer norm has neither gain nor bias. Repeated tokens have equal rows, so a sequence is computed by its distinct tokens, the
+    logarithms of their counts added to the logits of both softmaxes.
+
+    Args:
+        E: (n_vocabulary, d_model). p, v: (d_model,).
+        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are not looked at.
+    Returns:
+        (n_samples,) f; its sign is the predicted label.
+    """
+    table, query, head, pairs = _arguments(E, p, v, sequences)
+    outputs = np.empty(len(pairs))
+    for i in range(len(pairs)):
+        of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
+        X, log_count = table[pairs.token[of_sequence]], np.log(pairs.count[of_sequence])
+        mixed = _softmax(X @ X.T + log_count) @ X + X  # (n_distinct, d_model)
+        centred = mixed - mixed.mean(axis=1, keepdims=True)
+        normed = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + LAYER_NORM_EPSILON)
+        outputs[i] = _softmax(normed @ query + log_count) @ (normed @ head)
+    return outputs
+
+
+def evaluate(outputs: Any, y: Any) -> Evaluation:
+    r"""The mean logistic loss :math:`\frac1n \sum_i \log(1 + e^{-y_i f_i})` and the accuracy of some outputs.
+
+    Args:
+        outputs: (n_samples,) f. y: (n_samples,) labels, each -1 or +1, or `LabelledSequences` that hold them.
+    """
+    f = real_array(outputs, "outputs", ("n_samples",))
+    labels = y.y if isinstance(y, LabelledSequences) else real_array(y, "y", ("n_samples",))
+    if not len(f) or labels.shape != f.shape or not np.isin(labels, (-1.0, 1.0)).all():
+        raise reject("y", f"labels, each -1 or +1, of shape {f.shape}, of at least one output", f"shape {labels.shape}")
+    margins = labels * f
+    return Evaluation(float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0)))
+
+
+def _arguments(E: Any, p: Any, v: Any, sequences: Any) -> tuple[FloatArray, FloatArray, FloatArray, DistinctTokens]:
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    query, head = (real_array(one, name, (table.shape[1],)) for one, name in ((p, "p"), (v, "v")))
+    if isinstance(sequences, LabelledSequences):
+        data = as_labelled(sequences)
+    else:
+        data = LabelledSequences(sequences, np.ones(len(flat_sequences(sequences)[1]) - 1), len(table))
+    if len(table) < data.n_vocabulary:
+        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
+    return table, query, head, distinct_tokens(data)
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))

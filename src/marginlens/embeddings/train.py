@@ -1,0 +1,384 @@
+"""Training embeddings with AdamW over labelled sequences: settings, the training loop, which resumes with the same bits, and the result."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.data.files import write_whole
+from marginlens.data.labelled import LabelledSequences, as_labelled
+from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.embeddings.models import (
+    DistinctTokens,
+    Evaluation,
+    Parameters,
+    batches_of,
+    distinct_tokens,
+    evaluate,
+    initial_parameters,
+    one_layer_outputs,
+    two_layer_outputs,
+)
+from marginlens.embeddings.statistics import TokenStatistics, token_statistics
+from marginlens.errors import reject, whole_number
+from marginlens.papers import implements
+from marginlens.training.callbacks import Callback
+from marginlens.training.checkpoint import checkpoint_path
+from marginlens.training.loop import Ending, Schedule, TrainingLoop
+from marginlens.training.settings import (
+    RunSettings,
+    choice,
+    flag,
+    non_negative,
+    positive,
+    settings_or_default,
+    text,
+    torch_device,
+    whole,
+    whole_numbers,
+)
+
+DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
+
+
+@implements("B", "App. E")
+@dataclass(frozen=True)
+class TrainingSettings(RunSettings):
+    """Choices of one training run; the defaults are the paper's for IMDB and Yelp.
+
+    Args:
+        layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
+        epochs, batch: passes over the data, and sequences in a step; the last step of an epoch may have fewer.
+        learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
+        train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
+        seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
+        dtype: "float32" or "float64", of all parameters and moments.
+        spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
+        tf32: whether, on a GPU, the two-layer model's products of a sequence with itself round their factors to 10 bits; sums and all
+            else stay float32.
+    """
+
+    FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
+
+    layers: int = choice(1, 2)
+    d_model: int = whole(2048, at_least=1)
+    epochs: int = whole(500)
+    batch: int = whole(128, at_least=1)
+    learning_rate: float = positive(0.01)
+    weight_decay: float = non_negative(1e-8)
+    milestones: tuple[int, ...] = whole_numbers((100, 200), "a list of epochs")
+    train_v: bool = flag(True)
+    seed: int = whole(0)
+    device: str = text("cpu", "cpu or cuda")
+    dtype: str = choice("float32", "float64")
+    spread: float = positive(1.0)
+    tf32: bool = flag(False)
+
+    @classmethod
+    def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:
+        """The paper's settings for its synthetic data (B Fig 2): 196 epochs, rate 1e-4, weight decay 1e-4; `changes` replace others."""
+        return cls(**{"epochs": 196, "learning_rate": 1e-4, "weight_decay": 1e-4, **changes})
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate in an epoch, counted from 0."""
+        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= milestone for milestone in self.milestones)
+
+
+FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
+CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record
+DENSE_EPOCHS = 20  # the first epochs, all of which are measured closely
+EPOCHS_PER_DECADE = 40  # of the later epochs, which are measured closely
+TABLE, FACTS = "tokens.csv", "run.json"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: its number from 1, its mean loss, both rank correlations at its end, and the seconds since the run began.
+
+    `held_out_loss` and `held_out_accuracy` are those of held-out sequences at its end, NaN where they were not measured.
+    """
+
+    epoch: int
+    loss: float
+    correlation_v: float
+    correlation_p: float
+    seconds: float
+    held_out_loss: float = float("nan")
+    held_out_accuracy: float = float("nan")
+
+    def __str__(self) -> str:
+        ranks = f"Spearman {self.correlation_v:+.4f} (v), {self.correlation_p:+.4f} (p)"
+        return f"epoch {self.epoch}: loss {self.loss:.6g}, {ranks}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingRun:
+    """A trained model: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,), its parameters, and how it got there.
+
+    `loss` and `accuracy` are those of all training sequences at the final parameters, `held_out_loss` and `held_out_accuracy` those of
+    the held-out ones (NaN without any); `history` has the mean loss of each epoch.
+    """
+
+    settings: TrainingSettings
+    statistics: TokenStatistics
+    parameters: Parameters
+    a: FloatArray
+    b: FloatArray
+    history: tuple[EpochRecord, ...]
+    loss: float
+    accuracy: float
+    ending: Ending
+    held_out_loss: float = float("nan")
+    held_out_accuracy: float = float("nan")
+
+    def __repr__(self) -> str:
+        layers = "one layer" if self.settings.layers == 1 else "two layers"
+        return (
+            f"TrainingRun({layers}, d_model={self.settings.d_model}, {len(self.history)} epochs, loss {self.loss:.4g})"
+        )
+
+    def outputs(self, sequences: Any) -> FloatArray:
+        """(n_samples,) the model's output f for every sequence, by B Eq. (1) or (36); its sign is the predicted label."""
+        model = one_layer_outputs if self.settings.layers == 1 else two_layer_outputs
+        return model(self.parameters.E, self.parameters.p, self.parameters.v, sequences)
+
+    def columns(self) -> dict[str, Any]:
+        """The table by column: a, b, alpha, posterior_difference and count, by token id."""
+        statistics = self.statistics
+        return {
+            "a": self.a,
+            "b": self.b,
+            "alpha": statistics.alpha,
+            "posterior_difference": statistics.posterior_difference,
+            "count": statistics.count,
+        }
+
+    def write(self, folder: Path, *, names: Sequence[str] | None = None, facts: dict[str, Any] | None = None) -> None:
+        """Write the table as CSV and everything else, with the table's SHA-256, as JSON; neither holds any text of the sequences.
+
+        Args:
+            folder: made where it is not there. names: (n_vocabulary,) what each token is called. facts: added to the JSON.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = self.columns()
+        stream = StringIO()
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["id", "token", *columns])
+        for s in range(len(self.a)):
+            values = [f"{column[s]:.9g}" if column.dtype.kind == "f" else int(column[s]) for column in columns.values()]
+            rows.writerow([s, "" if names is None else names[s], *values])
+        table = stream.getvalue().encode()
+        write_whole(folder / TABLE, table, "folder")
+        summary = {
+            "settings": self.settings.to_dict(),
+            "ending": self.ending.name,
+            "epochs_done": len(self.history),
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "held_out_loss": self.held_out_loss,
+            "held_out_accuracy": self.held_out_accuracy,
+            "positions": self.statistics.n_positions,
+            "table": digest(table),
+            "history": {name: [getattr(record, name) for record in self.history] for name in (*CURVES, "seconds")},
+            **(facts or {}),
+        }
+        write_whole(folder / FACTS, json.dumps(_json_values(summary), indent=1).encode(), "folder")
+
+
+def close_look(epoch: int) -> bool:
+    """Whether an epoch, counted from 1, is one of those whose curves are kept and whose held-out loss is measured."""
+    if epoch <= DENSE_EPOCHS:
+        return True
+    position = EPOCHS_PER_DECADE * np.log10(epoch / DENSE_EPOCHS)
+    nearest = DENSE_EPOCHS * 10.0 ** (np.array([np.floor(position), np.ceil(position)]) / EPOCHS_PER_DECADE)
+    return bool(np.any(np.round(nearest) == epoch))
+
+
+def digest(table: bytes) -> str:
+    """The SHA-256 of a table, by which the facts know it."""
+    return hashlib.sha256(table).hexdigest()
+
+
+class RankCorrelations:
+    """Spearman's correlation of ⟨E_s, v⟩ with the posterior difference, and of ⟨E_s, p⟩ with its modulus, over frequent tokens."""
+
+    def __init__(self, statistics: TokenStatistics, at_least: int = FREQUENT) -> None:
+        if not isinstance(statistics, TokenStatistics):
+            raise reject("statistics", "TokenStatistics, as token_statistics gives them", type(statistics).__name__)
+        least = max(whole_number(at_least, "at_least", at_least=0), 1)  # what never occurs has no posterior difference
+        self.tokens: IntArray = np.flatnonzero(statistics.count >= least)
+        difference = statistics.posterior_difference[self.tokens]
+        self._v, self._p = _ranks(difference), _ranks(np.abs(difference))
+
+    def __call__(self, a: Any, b: Any) -> tuple[float, float]:
+        """The two correlations, v first; NaN where there is nothing to rank."""
+        return _cosine(self._v, _ranks(np.asarray(b)[self.tokens])), _cosine(
+            self._p, _ranks(np.asarray(a)[self.tokens])
+        )
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    from scipy.stats import rankdata
+
+    if len(values) == 0:
+        return np.empty(0)
+    ranks = rankdata(values)
+    return ranks - ranks.mean()
+
+
+def _cosine(x: FloatArray, y: FloatArray) -> float:
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / size if size > 0.0 else float("nan")
+
+
+def _json_values(value: Any) -> Any:
+    """JSON has no NaN: null stands for it."""
+    if isinstance(value, dict):
+        return {name: _json_values(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_values(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def train_embeddings(
+    data: Any,
+    settings: TrainingSettings | None = None,
+    *,
+    held_out: Any = None,
+    checkpoint: str | Path | None = None,
+    every: int = 50,
+    time_limit: float | None = None,
+    callback: Callback | None = None,
+) -> TrainingRun:
+    r"""Train embeddings, ⟨cls⟩ embedding and output vector on labelled sequences by AdamW.
+
+    .. math:: \min_{E, p, v} \frac1n \sum_i \log(1 + e^{-y_i f(X_i)})
+
+    Args:
+        data: `LabelledSequences`. settings: the paper's by default.
+        held_out: other sequences of the same tokens, on which loss and accuracy are measured: in the first epochs, then ever more
+            seldom, and at the end.
+        checkpoint: a file. Where it exists the run resumes from it. It is written before the first step, every `every` epochs, at the
+            time limit, at Ctrl-C and at the end. Resuming gives the same bits as never having stopped, on the same machine.
+        time_limit: seconds from the call; the run stops after the first step that passes them.
+        callback: a function of every epoch's record, or `Callbacks`.
+    Returns:
+        The trained model with its table of tokens; `ending` says why it stopped. Ctrl-C raises KeyboardInterrupt.
+    """
+    schedule, path = Schedule(every, time_limit), checkpoint_path(checkpoint)
+    others = None if held_out is None else as_labelled(held_out)
+    loop = _EmbeddingLoop(as_labelled(data), settings_or_default(settings, TrainingSettings), path, others)
+    run: TrainingRun = loop.run(schedule, callback)
+    return run
+
+
+def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> Any:
+    """The model that the settings ask for, on their device."""
+    if settings.layers == 1 and settings.device == "cpu":
+        from marginlens.embeddings.cpu_model import CompiledOneLayer
+
+        return CompiledOneLayer(pairs, start, settings)
+    torch_device(settings.device)
+    from marginlens.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
+
+    return (DeviceOneLayer if settings.layers == 1 else DeviceTwoLayer)(pairs, start, settings)
+
+
+class _EmbeddingLoop(TrainingLoop):
+    """A run in progress: the model, and the random generator that draws the order of each epoch."""
+
+    KIND = "embeddings"
+    RECORD = EpochRecord
+
+    def __init__(
+        self, data: LabelledSequences, settings: TrainingSettings, path: Path | None, held_out: LabelledSequences | None
+    ) -> None:
+        if not len(data):
+            raise reject("data", "at least one sequence", "none")
+        if held_out is not None and not (len(held_out) and held_out.n_vocabulary <= data.n_vocabulary):
+            expected = f"at least one sequence of the {data.n_vocabulary} tokens of the data"
+            raise reject("held_out", expected, f"{len(held_out)} of {held_out.n_vocabulary} tokens")
+        self.batches = batches_of(len(data), settings.batch)
+        super().__init__(settings, len(self.batches), path, "" if path is None else data.fingerprint)
+        checkpoint = self.saved_checkpoint()
+        self.data = data
+        self.held_out = None if held_out is None else distinct_tokens(held_out)
+        self.statistics = token_statistics(data)
+        self.ranks = RankCorrelations(self.statistics)
+        self.rng = np.random.default_rng(settings.seed)
+        start = initial_parameters(data.n_vocabulary, settings.d_model, self.rng, settings.dtype, settings.spread)
+        self.model = model_of(distinct_tokens(data), start, settings)
+        if checkpoint is not None:
+            self.resume(checkpoint)
+        self.rng_states = {self.epoch: self.rng.bit_generator.state}  # by epoch, before its order is drawn
+
+    def begin_epoch(self) -> None:
+        loss, before = self.model.loss if self.step_index else 0.0, self.rng.bit_generator.state
+        order = self.rng.permutation(len(self.data))
+        self.rng_states = {self.epoch: before, self.epoch + 1: self.rng.bit_generator.state}
+        self.rate = self.settings.rate(self.epoch)
+        self.model.begin(order)
+        self.model.loss = loss
+
+    def step(self) -> None:
+        first, last = self.batches[self.step_index]
+        self.model.step(first, last, self.rate)
+
+    def measure(self, epoch: int) -> EpochRecord | None:
+        (a, b), loss = self.model.products(), self.model.loss
+        if not (math.isfinite(loss) and np.isfinite(a).all() and np.isfinite(b).all()):
+            return None
+        other = self._held_out() if close_look(epoch) or epoch == self.settings.epochs else (math.nan, math.nan)
+        return EpochRecord(epoch, loss / len(self.data), *self.ranks(a, b), self.seconds, *other)
+
+    def _held_out(self) -> tuple[float, float]:
+        """Loss and accuracy of the held-out sequences at the present parameters."""
+        if self.held_out is None:
+            return math.nan, math.nan
+        return _evaluated(self.model.outputs(self.held_out), self.held_out.y)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        loss = self.model.loss if self.step_index else 0.0
+        generator = dict(self.rng_states[self.epoch])
+        return {"generator": generator, "steps": self.model.taken, "loss": loss}, self.model.state()
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        for name, array in self.model.state().items():
+            can_be_formed_again = name in ("a", "b") and name not in arrays
+            if not can_be_formed_again and arrays[name].shape != array.shape:
+                raise ValueError(name)
+        self.model.restore(arrays, int(values["steps"]))
+        self.model.loss = float(values["loss"])
+        self.rng.bit_generator.state = values["generator"]
+
+    def result(self, ending: Ending) -> TrainingRun:
+        current = self.model.parameters()
+        parameters = Parameters(current.E.copy(), current.p.copy(), current.v.copy())  # which no later step changes
+        E = parameters.E.astype(np.float64)
+        return TrainingRun(
+            self.settings,
+            self.statistics,
+            parameters,
+            E @ parameters.p.astype(np.float64),
+            E @ parameters.v.astype(np.float64),
+            tuple(self.history),
+            *_evaluated(self.model.outputs(), self.data.y),
+            ending,
+            *self._held_out(),
+        )
+
+
+def _evaluated(outputs: FloatArray, y: FloatArray) -> Evaluation:
+    """Loss and accuracy of some outputs; a model that diverged has no loss, and is right where its outputs are numbers."""
+    if np.isfinite(outputs).all():
+        return evaluate(outputs, y)
+    return Evaluation(math.nan, float(np.mean(y * outputs > 0.0)))
