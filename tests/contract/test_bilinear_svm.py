@@ -10,8 +10,8 @@ import tolerances
 from marginlens.errors import InputError
 from marginlens.svm import Status, least_distance
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
-from marginlens.svm.bilinear_pivot import solve_pivot
-from marginlens.svm.bilinear_rows import BilinearRows
+from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.svm.solvers.working_set import solve_pivot
 
 SAME_POINT = 1e-8  # two exact solvers whose rows differ in the order of roundings, relative to the solution
 Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -156,7 +156,7 @@ def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: 
     rng = np.random.default_rng(3)
     X, Q, triples = random_problem(rng, 40, (10, 11), feasible=True)
     best = bilinear_svm(X, Q, triples, formed=0).margin
-    monkeypatch.setattr("marginlens.svm.bilinear_pivot._FACTORS", 3)
+    monkeypatch.setattr("marginlens.svm.solvers.working_set._FACTORS", 3)
     monkeypatch.setattr("marginlens.svm.bilinear.FORMED_IN_DOUBT", 0)
     stopped = bilinear_svm(X, Q, triples, formed=0)
     lower, upper = stopped.margin_bounds()

@@ -19,7 +19,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
 from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.graph import GraphSolution, _blank, _by_groups, graph_svm, graph_triples, sufficient
-from marginlens.svm.graph_rows import GraphRows
+from marginlens.svm.solvers.rows import GraphRows
 
 Graphs = dict[int, PriorityGraph]
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]

@@ -15,8 +15,9 @@ from scipy.optimize import linprog, nnls
 import tolerances
 from marginlens.data import TokenDataset
 from marginlens.directions import unit
+from marginlens.kernels.linalg import exact_products
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
-from marginlens.svm.doubled import exact_products, solve_tight
+from marginlens.svm.solvers.least_distance import solve_tight
 
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 

@@ -14,7 +14,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, priority_graphs
 from marginlens.graphs import subspace as subspaces
-from marginlens.graphs.pseudo import pseudo_graphs
+from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction

@@ -39,7 +39,7 @@ def test_the_pages_for_users_show_how_to_call_the_library():
 def test_the_lookup_finds_the_function_of_a_statement(tmp_path):
     code = blocks(DOCS / "README.md", "python")[0]
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.startswith("marginlens.svm.relaxed relaxed_svm "), done.stderr
+    assert done.stdout.startswith("marginlens.svm.attention relaxed_svm "), done.stderr
 
 
 def commands():

@@ -10,9 +10,9 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
 from marginlens.svm import Status
 from marginlens.svm.graph import graph_svm, graph_triples
-from marginlens.svm.graph_columns import is_orthonormal, solve_columns
-from marginlens.svm.graph_rows import GraphRows
-from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_columns
+from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.rows import GraphRows
 from tolerances import CONDITIONED
 
 

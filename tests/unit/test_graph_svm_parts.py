@@ -12,11 +12,13 @@ import tolerances
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
-from marginlens.svm import Status, graph_groups, graph_large, graph_rows
+from marginlens.svm import Status
 from marginlens.svm.graph import _blank, _by_groups, graph_svm, graph_triples, sufficient
-from marginlens.svm.graph_conjugate import least_squares, shifted_solution
-from marginlens.svm.graph_products import GraphProducts
-from marginlens.svm.graph_rows import GraphRows
+from marginlens.svm.solvers import augmented_lagrangian as graph_large
+from marginlens.svm.solvers import independent_parts as graph_groups
+from marginlens.svm.solvers import rows as graph_rows
+from marginlens.svm.solvers.augmented_lagrangian import least_squares, shifted_solution
+from marginlens.svm.solvers.rows import GraphProducts, GraphRows
 
 
 def some_rows(rng: np.random.Generator, K: int = 12, d: int = 7, n: int = 40) -> GraphRows:
@@ -206,7 +208,7 @@ def test_a_thousand_rows_through_products_and_through_formed_rows(
     calls = []
     solve = graph_groups.solve_large
     monkeypatch.setattr(graph_groups, "solve_large", lambda *given: calls.append(1) or solve(*given))
-    monkeypatch.setattr("marginlens.svm.graph_groups.DECOMPOSED", -1)
+    monkeypatch.setattr("marginlens.svm.solvers.independent_parts.DECOMPOSED", -1)
     other = graph_svm(ds.E, graphs)
     assert calls == [1]
     assert exact.status is other.status is Status.OPTIMAL
@@ -220,7 +222,7 @@ def test_a_contradiction_among_many_last_tokens_is_proved(monkeypatch: pytest.Mo
     ds = acyclic_sequences(40, 6, 200, 5, 0)
     graphs = priority_graphs(ds)
     exact = graph_svm(ds.E, graphs)
-    monkeypatch.setattr("marginlens.svm.graph_groups.DECOMPOSED", -1)
+    monkeypatch.setattr("marginlens.svm.solvers.independent_parts.DECOMPOSED", -1)
     other = graph_svm(ds.E, graphs)
     for solution in (exact, other):
         assert solution.status is Status.INFEASIBLE

@@ -10,7 +10,7 @@ from marginlens.data.paper_examples import figure_2
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import to_networkx
-from marginlens.graphs.order import component_levels, thinned
+from marginlens.graphs.priority import component_levels, thinned
 from marginlens.svm.graph import graph_svm
 from tolerances import CONDITIONED
 

@@ -11,7 +11,7 @@ from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace, tied_positions
-from marginlens.graphs.pseudo import (
+from marginlens.graphs.cyclic import (
     LocalRule,
     leading_subset,
     local_subset,

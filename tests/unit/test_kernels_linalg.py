@@ -8,16 +8,18 @@ import pytest
 import tolerances
 from marginlens.kernels.linalg import (
     all_finite,
+    cholesky,
     dot,
     gram,
     matvec,
     max_abs,
     norm,
+    solve_lower,
+    solve_upper,
     squared_row_norms,
     vecmat,
     vecmat_rows,
 )
-from marginlens.svm.cholesky import cholesky, solve_lower, solve_upper
 
 SHAPES = [(n, d) for n in (1, 2, 3, 4, 5, 7, 8, 9, 13) for d in (1, 2, 3, 4, 5, 7, 8, 11)]
 

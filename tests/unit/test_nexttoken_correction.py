@@ -11,8 +11,8 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.descend import descend
 from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
+from marginlens.graphs.cyclic import LocalRule, pseudo_graphs
 from marginlens.graphs.priority import priority_graphs
-from marginlens.graphs.pseudo import LocalRule, pseudo_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction

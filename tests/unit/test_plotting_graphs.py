@@ -16,7 +16,7 @@ from marginlens.data.text_windows import text_windows
 from marginlens.errors import InputError
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx
-from marginlens.graphs.order import reduced_order
+from marginlens.graphs.priority import reduced_order
 from marginlens.plotting.graph_layout import Kind, Lettering, inner_edges, layered_layout
 from marginlens.plotting.graphs import draw_graphs
 from tolerances import ROUNDING

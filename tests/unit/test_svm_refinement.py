@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tolerances
-from marginlens.svm import MarginSolution, Status, least_distance, refinement
+from marginlens.svm import MarginSolution, Status, least_distance
+from marginlens.svm import solution as refinement
 from marginlens.svm.bilinear import bilinear_svm
 
 

@@ -1,21 +1,33 @@
 """Token-priority graphs of next-token data, their components, and the cyclic part of a dataset."""
 
-from marginlens.graphs.cyclic import CyclicSubset, cyclic_subset, tied_positions
-from marginlens.graphs.evidence import Evidence, ranking_evidence
-from marginlens.graphs.export import (
-    from_tables,
-    to_networkx,
-    to_table,
-)
-from marginlens.graphs.order import ComponentOrder, component_levels, component_order, reduced_order
-from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, is_acyclic, priority_graphs, separated_tokens
-from marginlens.graphs.pseudo import (
+from marginlens.graphs.cyclic import (
+    CyclicSubset,
     LocalRule,
+    cyclic_subset,
     leading_subset,
     local_subset,
     local_subspace,
     pseudo_graphs,
     selected_positions,
+    tied_positions,
+)
+from marginlens.graphs.export import (
+    from_tables,
+    to_networkx,
+    to_table,
+)
+from marginlens.graphs.priority import (
+    ComponentOrder,
+    Evidence,
+    PriorityGraph,
+    component_levels,
+    component_order,
+    graphs_of_edges,
+    is_acyclic,
+    priority_graphs,
+    ranking_evidence,
+    reduced_order,
+    separated_tokens,
 )
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 

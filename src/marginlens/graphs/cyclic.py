@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import reject
-from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs
+from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges, priority_graphs
+from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
 
 
@@ -103,3 +106,147 @@ class CyclicSubset(SequenceDataset):
     def last(self) -> IntArray:
         """(n_samples,) the last token of each whole sequence."""
         return self.queries
+
+
+def selected_positions(ds: SequenceDataset, W: Any, threshold: float) -> BoolArray:
+    r"""(n_positions,) whether attention selects a position: :math:`s_{it} > ` `threshold` at the weights W.
+
+    A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
+
+    Args:
+        W: (d_model, d_model). threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
+    """
+    limit = _threshold(threshold)
+    chosen = np.asarray(as_sequences(ds).attention(W) > limit)
+    empty = ~np.logical_or.reduceat(chosen, ds.offsets[:-1])
+    if empty.any():
+        i = int(np.argmax(empty))
+        remedy = f"A threshold below 1/{int(ds.lengths.max())} always selects."
+        raise reject(
+            "threshold",
+            "below the largest attention weight of every sample",
+            f"{limit:g}, which sample {i} never exceeds",
+            remedy,
+        )
+    return chosen
+
+
+@implements("C", "§6")
+def pseudo_graphs(ds: SequenceDataset, W: Any, threshold: float) -> dict[int, PriorityGraph]:
+    r"""The graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
+
+    .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
+
+    Args:
+        W: (d_model, d_model) trained weights. threshold: ε, from 0 up to below 1, applied to each position by itself.
+    Returns:
+        A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`; the tokens that a sequence selects
+        together are tied in it.
+    """
+    chosen = selected_positions(ds, W, threshold)
+    K, sample = ds.n_vocabulary, ds.sample
+    heads = np.unique(sample[chosen] * K + ds.tokens[chosen])  # each selected token of a sample once
+    owner, head = heads // K, heads % K
+    lengths = ds.lengths[owner]
+    ends = np.cumsum(lengths)
+    tail = ds.tokens[np.arange(ends[-1]) + np.repeat(ds.offsets[owner] - (ends - lengths), lengths)]
+    return graphs_of_edges(np.repeat(ds.last[owner], lengths), np.repeat(head, lengths), tail, K)
+
+
+@implements("C", "§6")
+def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset:
+    r"""What is left of the data when every sequence keeps only its tokens of highest priority in the given graphs.
+
+    For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
+    they are the tokens tied with the selected ones. Labels stay, whether or not they are kept. A sample stays when it keeps two
+    different tokens.
+
+    Args:
+        graphs: graphs that hold every token of every sequence with the last token it has.
+    Returns:
+        A `CyclicSubset`, without any sample where none keeps two different tokens.
+    """
+    rank = position_ranks(ds, graphs)
+    starts, lengths = ds.offsets[:-1], ds.lengths
+    kept = rank == np.repeat(np.minimum.reduceat(rank, starts), lengths)
+    lowest = np.minimum.reduceat(np.where(kept, ds.tokens, ds.n_vocabulary), starts)
+    highest = np.maximum.reduceat(np.where(kept, ds.tokens, -1), starts)
+    chosen = lowest < highest
+    kept &= np.repeat(chosen, lengths)
+    left = np.add.reduceat(kept.astype(np.int64), starts)[chosen]
+    return CyclicSubset.of_sample(ds, kept, left, np.flatnonzero(chosen))
+
+
+class LocalRule(Enum):
+    """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the sentence that users read.
+
+    For the data's own priority graphs both rules are `cyclic_subset`. The paper defers "a rigorous definition of local" W^cyc.
+    """
+
+    LABELS_COMPONENT = (
+        "A sequence keeps its label and the tokens in the label's component, as in C Eqs (4) and (5) and in the authors' code; without "
+        "another token beside the label it drops out."
+    )
+    SELECTED_COMPONENT = (
+        "A sequence keeps the tokens in the component of those that attention selects, whether or not its label is among them; with one "
+        "token it drops out."
+    )
+
+    def __repr__(self) -> str:
+        return f"LocalRule.{self.name}"
+
+
+@implements("C", "§6")
+def local_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], rule: LocalRule) -> CyclicSubset:
+    """The local cyclic subset: what every sequence keeps in the given pseudo-graphs, by either rule.
+
+    Args:
+        graphs: `pseudo_graphs(ds, W, threshold)`. rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
+    Returns:
+        A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
+        by the selected one it may be missing from its own sample.
+    """
+    return (
+        cyclic_subset(ds, graphs) if as_local_rule(rule) is LocalRule.LABELS_COMPONENT else leading_subset(ds, graphs)
+    )
+
+
+@implements("C", "§6")
+def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) -> CyclicSubspace:
+    r"""The local S_cyc: the span of Definition 3 over those components of which some sample of a local subset keeps tokens.
+
+    By `LocalRule.SELECTED_COMPONENT` these are all components of several tokens, and the span is `cyclic_subspace(E, graphs)`: every edge
+    inside a component comes from a sequence that selects its head. By `LocalRule.LABELS_COMPONENT` they are the components of the
+    labels, as in the authors' code; ties among tokens that no label belongs to do not count.
+
+    Args:
+        graphs: the graphs that the subset was made with. subset: from `local_subset`.
+    """
+    last, component = subset.last[subset.sample], position_ranks(subset, graphs)
+    met = {(int(k), int(one)) for k, one in zip(last, component, strict=True)}
+    chains = [
+        (k, members[t], members[t - 1])  # a cycle through the members of a component
+        for k, number in sorted(met)
+        for members in [graphs[k].components[number]]
+        for t in range(len(members))
+    ]
+    last, head, tail = np.array(chains, dtype=np.int64).reshape(-1, 3).T
+    return cyclic_subspace(subset.E, graphs_of_edges(last, head, tail, subset.n_vocabulary))
+
+
+def as_local_rule(rule: Any) -> LocalRule:
+    """`rule`, if it is one."""
+    if not isinstance(rule, LocalRule):
+        raise reject("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
+    return rule
+
+
+def _threshold(threshold: Any) -> float:
+    expected = "a number from 0 up to below 1"
+    try:
+        limit = float(threshold)
+    except (TypeError, ValueError) as problem:
+        raise reject("threshold", expected, repr(threshold)) from problem
+    if not 0.0 <= limit < 1.0:
+        raise reject("threshold", expected, f"{limit:g}")
+    return limit

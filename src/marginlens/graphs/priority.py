@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -276,3 +276,120 @@ def _levels(heads: IntArray, tails: IntArray, count: int) -> IntArray:
         waiting[reached] -= times
         ready = reached[waiting[reached] == 0]
     return level
+
+
+def reduced_order(graph: PriorityGraph) -> BoolArray:
+    """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
+    direct, reach = component_order(graph)
+    above, below = direct.any(axis=1), direct.any(axis=0)
+    upper, middle, lower = np.flatnonzero(above), np.flatnonzero(above & below), np.flatnonzero(below)
+    steps = direct[np.ix_(upper, middle)].astype(np.float64) @ reach[np.ix_(middle, lower)].astype(np.float64)
+    direct[np.ix_(upper, lower)] &= steps == 0.0
+    return direct
+
+
+class ComponentOrder(NamedTuple):
+    """Which components stand strictly above which, each (n_components, n_components).
+
+    Attributes:
+        direct: whether a strict edge leads from one component (row) to another (column). reach: whether a chain of such edges does;
+            components that neither reaches are not compared by the data.
+    """
+
+    direct: BoolArray
+    reach: BoolArray
+
+
+def component_order(graph: PriorityGraph) -> ComponentOrder:
+    """The strict order of the components of a graph: by an edge, and by chains of edges."""
+    count = as_graph(graph).n_components
+    direct = np.zeros((count, count), dtype=bool)
+    ends = _ends(graph)
+    direct[ends[:, 0], ends[:, 1]] = True
+    above = direct.any(axis=1)
+    reach = direct.copy()
+    for part in np.flatnonzero(above)[::-1]:  # edges lead to higher numbers
+        reach[part] |= reach[direct[part] & above].any(axis=0)
+    return ComponentOrder(direct, reach)
+
+
+def component_levels(graph: PriorityGraph) -> IntArray:
+    """(n_components,) how many components the longest chain above each one has."""
+    level = np.zeros(as_graph(graph).n_components, dtype=np.int64)
+    for i, j in np.unique(_ends(graph), axis=0).tolist():  # edges lead to higher numbers, so i is final
+        level[j] = max(level[j], level[i] + 1)
+    return level
+
+
+def thinned(graph: PriorityGraph) -> PriorityGraph:
+    r"""The same order with as few strict edges as it takes: one for each pair of components that no longer chain implies.
+
+    Its Graph-SVM has the same solution. Tokens of a component have equal logits, so one edge between two components says what all say;
+    and a chain :math:`i \Rightarrow j \Rightarrow l` of margins of at least one gives :math:`i \Rightarrow l` a margin of two.
+    """
+    ends = graph.component_of[np.searchsorted(graph.nodes, graph.edges)].reshape(-1, 2)
+    keys = ends[:, 0] * graph.n_components + ends[:, 1]
+    kept = ends[:, 0] == ends[:, 1]
+    _, first = np.unique(keys, return_index=True)
+    first = first[reduced_order(graph)[ends[first, 0], ends[first, 1]]]
+    kept[first] = True
+    return replace(graph, edges=graph.edges[kept], counts=graph.counts[kept])
+
+
+def _ends(graph: PriorityGraph) -> IntArray:
+    """(n_strict, 2) the components of the strict edges."""
+    return graph.component_of[np.searchsorted(graph.nodes, graph.strict)].reshape(-1, 2)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Evidence:
+    """The sequences behind the strict pairs i ⇒ j of one graph.
+
+    Attributes:
+        pairs: (n_strict, 2) the pairs, as in `graph.strict`. samples: (n_strict,) how many sequences end in the graph's last token, hold j
+            and are followed by i. first: (n_strict,) the index of the first of them.
+        components: (n_ordered, 2) the components with a strict pair between them. component_samples: (n_ordered,) how many sequences
+            have their label in the first and hold a token of the second, each counted once.
+    """
+
+    pairs: IntArray
+    samples: IntArray
+    first: IntArray
+    components: IntArray
+    component_samples: IntArray
+
+    def __repr__(self) -> str:
+        return f"Evidence({len(self.pairs)} strict pairs, {len(self.components)} ordered pairs of components)"
+
+
+def ranking_evidence(ds: SequenceDataset, graph: PriorityGraph) -> Evidence:
+    """The sequences of a dataset that put tokens strictly above others in one of its priority graphs.
+
+    Args:
+        graph: one of `priority_graphs(ds)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
+            that lacks its label does not count.
+    """
+    as_sequences(ds)
+    last, K = as_graph(graph).last, ds.n_vocabulary
+    ending = np.flatnonzero(ds.last == last)
+    ending = ending[ds.take(ending).is_realizable]
+    part = ds.take(ending)
+    held = np.unique(part.sample * K + part.tokens)  # each token once in each sequence
+    head, tail = part.labels[held // K], held % K
+    sample = ending[held // K]
+    if not np.isin(np.concatenate([head, tail]), graph.nodes).all():
+        raise reject("graph", "one of the priority graphs of these sequences", f"that of last token {last} of others")
+    upper, lower = (graph.component_of[np.searchsorted(graph.nodes, ids)] for ids in (head, tail))
+    strict = upper != lower
+    sample, head, tail, upper, lower = (ids[strict] for ids in (sample, head, tail, upper, lower))
+    _, first, counts = np.unique(head * K + tail, return_index=True, return_counts=True)
+    N = graph.n_components
+    ordered = np.unique(np.stack([upper * N + lower, sample], axis=1), axis=0)[:, 0]
+    keys, times = np.unique(ordered, return_counts=True)
+    return Evidence(
+        pairs=np.stack([head[first], tail[first]], axis=1),
+        samples=counts,
+        first=sample[first],
+        components=np.stack([keys // N, keys % N], axis=1),
+        component_samples=times,
+    )

@@ -16,9 +16,9 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
+from marginlens.kernels.linalg import EPS
 from marginlens.papers import implements
 
-_EPS = 2.0**-52
 _DENSE = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
 _QUICK = 250  # up to so many, that is quicker than anything else
 _FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
@@ -117,7 +117,7 @@ class CyclicSubspace:
             np.abs(inner / a - np.eye(len(rows))).max(),
             np.abs(outer / np.sqrt(np.outer(b, b)) - np.eye(len(ends))).max(),
         )
-        return a * b if apart <= 16 * _EPS else None
+        return a * b if apart <= 16 * EPS else None
 
     @property
     def direct(self) -> bool:
@@ -289,7 +289,7 @@ def near_one(E: FloatArray) -> tuple[FloatArray, int]:
 def _frame(rows: FloatArray) -> FloatArray:
     """(d, rank) an orthonormal frame of the span of `rows` (n, d)."""
     _, values, right = np.linalg.svd(rows, full_matrices=False)
-    kept = values > 64 * _EPS * max(rows.shape) * values.max(initial=0.0)
+    kept = values > 64 * EPS * max(rows.shape) * values.max(initial=0.0)
     return np.ascontiguousarray(right[kept].T)
 
 

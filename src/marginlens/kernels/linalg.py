@@ -13,6 +13,7 @@ import numpy as np
 
 from marginlens.runtime.compilation import njit
 
+EPS = 2.0**-52  # spacing of doubles at one
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}
 
@@ -197,3 +198,64 @@ def centred(keys: Any, lengths: Any) -> Any:
             for k in range(d):
                 rows[i * T + t, k] = keys[i, t, k] - mean[k]
     return rows
+
+
+@njit(cache=True, nogil=True)
+def cholesky(L: Any, n: int, smallest: float) -> int:
+    """Factor the leading n × n block, given by its lower triangle, in place as L Lᵀ.
+
+    Returns -1, or the first index whose pivot is not above `smallest`, where the factorisation stopped.
+    """
+    for j in range(n):
+        for i in range(j, n, 4):
+            i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+            s0, s1, s2, s3 = dot_4(L, (i, i1, i2, i3), L[j], j)
+            t0, t1, t2, t3 = L[i, j] - s0, L[i1, j] - s1, L[i2, j] - s2, L[i3, j] - s3
+            if i == j:
+                if not t0 > smallest:
+                    return j
+                pivot = np.sqrt(t0)
+                inverse = 1.0 / pivot
+            L[i, j], L[i1, j], L[i2, j], L[i3, j] = t0 * inverse, t1 * inverse, t2 * inverse, t3 * inverse
+        L[j, j] = pivot
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def solve_lower(L: Any, n: int, right: Any) -> None:
+    """right[:n] becomes L⁻¹ right[:n]."""
+    for i in range(n):
+        total = right[i]
+        for j in range(i):
+            total -= L[i, j] * right[j]
+        right[i] = total / L[i, i]
+
+
+@njit(cache=True, nogil=True)
+def solve_upper(L: Any, n: int, right: Any) -> None:
+    """right[:n] becomes L⁻ᵀ right[:n]."""
+    for i in range(n - 1, -1, -1):
+        right[i] /= L[i, i]
+        for j in range(i):
+            right[j] -= L[i, j] * right[i]
+
+
+_SPLIT = 2.0**27 + 1.0  # Veltkamp's, which parts a double into two halves
+
+
+def exact_products(matrix: Any, vector: Any, minus: Any = None) -> Any:
+    """(n,) matrix (n, m) @ vector (m,) - minus (n,), each rounded once; as NumPy adds where a product is not finite."""
+    rest = np.zeros(len(matrix)) if minus is None else minus
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        product = matrix * vector
+        (a, b), (c, d) = _halves(matrix), _halves(vector)
+        error = ((a * c - product) + a * d + b * c) + b * d
+        terms = np.concatenate([product, error, -rest[:, None]], axis=1)
+        if not np.isfinite(terms).all():
+            return np.asarray(matrix @ vector - rest)
+    return np.array([math.fsum(row) for row in terms.tolist()])
+
+
+def _halves(values: Any) -> tuple[Any, Any]:
+    high = _SPLIT * values - (_SPLIT * values - values)
+    return high, values - high

@@ -23,7 +23,7 @@ from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
 from marginlens.risk.reduced_sequences import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
-from marginlens.svm.graph_columns import is_orthonormal
+from marginlens.svm.solvers.independent_parts import is_orthonormal
 
 _THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 

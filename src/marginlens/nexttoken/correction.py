@@ -15,9 +15,15 @@ from marginlens.data.sequences import SequenceDataset, as_sequences, check_reali
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.errors import reject, whole_number
-from marginlens.graphs.cyclic import CyclicSubset
+from marginlens.graphs.cyclic import (
+    CyclicSubset,
+    LocalRule,
+    leading_subset,
+    local_subset,
+    local_subspace,
+    pseudo_graphs,
+)
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_graphs
-from marginlens.graphs.pseudo import LocalRule, leading_subset, local_subset, local_subspace, pseudo_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.correction_landscape import Landscape

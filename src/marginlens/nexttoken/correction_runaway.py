@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph
-from marginlens.graphs.pseudo import pseudo_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.svm.graph import graph_svm

@@ -21,8 +21,8 @@ from marginlens.graphs.subspace import cyclic_subspace, near_one
 from marginlens.papers import implements
 from marginlens.risk.reduced_sequences import reduce_sequences
 from marginlens.svm.graph import graph_svm
-from marginlens.svm.graph_columns import is_orthonormal
 from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solvers.independent_parts import is_orthonormal
 
 ACTIVE_GAP = 1e-7  # logit gap beyond one at which a strict pair no longer counts as active
 WEAK_MULTIPLIER = 1e-9  # a multiplier below this share of their sum counts as zero

@@ -16,8 +16,7 @@ from unicodedata import east_asian_width
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.graphs.order import component_levels, reduced_order
-from marginlens.graphs.priority import PriorityGraph
+from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
 
 MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
 MIN_CHAIN = 3  # so many single tokens one below the other share a box

@@ -1,14 +1,11 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
-from marginlens.svm.attention import att_svm, token_pairs
+from marginlens.svm.attention import att_svm, label_svm, relaxed_svm, token_pairs
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
-from marginlens.svm.graph import GraphSolution, graph_svm
-from marginlens.svm.graph_conflict import GraphConflict, graph_conflict
-from marginlens.svm.label import label_svm
-from marginlens.svm.least_distance import least_distance
-from marginlens.svm.relaxed import relaxed_svm
+from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
 from marginlens.svm.sets import SetSolution, Unfinished, set_svm
 from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 
 __all__ = [

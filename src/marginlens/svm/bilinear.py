@@ -11,14 +11,13 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.graphs.subspace import near_one
-from marginlens.svm.bilinear_pivot import solve_pivot
-from marginlens.svm.bilinear_rows import BilinearRows
 from marginlens.svm.graph import FAR
-from marginlens.svm.graph_groups import FORMED
-from marginlens.svm.kernel import NOTHING, TIGHT
-from marginlens.svm.least_distance import held_to_proof, least_distance
-from marginlens.svm.refinement import refined
-from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
+from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status, refined
+from marginlens.svm.solvers.batch import NOTHING, TIGHT
+from marginlens.svm.solvers.independent_parts import FORMED
+from marginlens.svm.solvers.least_distance import held_to_proof, least_distance
+from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.svm.solvers.working_set import solve_pivot
 
 FORMED_IN_DOUBT = (
     4_000_000  # up to so many entries, rows that could not be made tight together are formed for the exact solver

@@ -17,9 +17,9 @@ from scipy.spatial import cKDTree
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
-from marginlens.svm.branching import Alternatives, Search, branch_and_bound
-from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
+from marginlens.svm.solvers.least_distance import least_distance
 
 MOST_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
 SAME_POINT = 1e-6  # distance, relative to the norm, up to which two minima are one

@@ -15,8 +15,8 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import array_of_any, real_array, reject
 from marginlens.papers import implements
-from marginlens.svm.least_distance import least_distance
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
+from marginlens.svm.solvers.least_distance import least_distance
 
 CLOSED_FORM = (
     1e-9  # residual, relative, up to which the closed form meets all equations, and its multipliers make it up

@@ -9,10 +9,10 @@ from marginlens import plotting
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.directions import correlation
-from marginlens.graphs.pseudo import LocalRule, local_subset, selected_positions
+from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
 from marginlens.losses.next_token import SquaredLoss, SquaredProbability
-from marginlens.svm.graph_rows import GraphRows
-from marginlens.svm.least_distance import least_distance
+from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.rows import GraphRows
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.c.training_curves import (
     RULES,

@@ -16,8 +16,8 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
+from marginlens.graphs.cyclic import LocalRule, local_subset, local_subspace, pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
-from marginlens.graphs.pseudo import LocalRule, local_subset, local_subspace, pseudo_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
 from marginlens.nexttoken.starts import random_start

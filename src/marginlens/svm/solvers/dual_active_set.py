@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.kernels.linalg import dot, matvec, vecmat
+from marginlens.kernels.linalg import EPS, dot, matvec, solve_lower, solve_upper, vecmat
 from marginlens.runtime.compilation import njit
-from marginlens.svm.cholesky import solve_lower, solve_upper
 
 SOLVED, IMPOSSIBLE, STALLED = 0, 1, 2
 IMPOSSIBLE_BELOW = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
-_EPS = 2.0**-52
-_DEPENDENT = 16 * _EPS  # a combination of unit rows this small, relative to its weights, is zero
-_NEGLIGIBLE = 64 * _EPS  # a coefficient this small, relative to the largest, is rounding
+_DEPENDENT = 16 * EPS  # a combination of unit rows this small, relative to its weights, is zero
+_NEGLIGIBLE = 64 * EPS  # a coefficient this small, relative to the largest, is rounding
 _MOST_DRIFT = 64  # steps after which x and the multipliers are recomputed from the factors
 
 
@@ -122,7 +120,7 @@ def _most_violated(A: FloatArray, b: FloatArray, x: FloatArray, marked: BoolArra
     """The row outside that x misses by the largest distance, or -1; fills `slack`."""
     m, d = A.shape
     matvec(A[:m], x, slack)
-    worst, which = -_EPS * (8.0 + np.sqrt(d)) * np.sqrt(dot(x, x)), -1
+    worst, which = -EPS * (8.0 + np.sqrt(d)) * np.sqrt(dot(x, x)), -1
     for r in range(m):
         slack[r] -= b[r]
         if slack[r] < worst and not marked[r]:
@@ -149,7 +147,7 @@ def _divide(a: FloatArray, Q: FloatArray, k: int, split: Split) -> float:
         for j in range(k):
             shift[j] += more[j]
         before, length = length, np.sqrt(square)
-        if length > 0.25 * before or length <= _EPS:
+        if length > 0.25 * before or length <= EPS:
             break
     return length
 
@@ -170,7 +168,7 @@ def _first_to_leave(held: FloatArray, turn: FloatArray, k: int, dependent: bool)
     largest = 1.0
     for j in range(k):
         largest = max(largest, abs(turn[j]))
-    threshold = largest * (_NEGLIGIBLE if dependent else _EPS)
+    threshold = largest * (_NEGLIGIBLE if dependent else EPS)
     leaving: Any = np.int64(-1)
     limit = np.inf
     for j in range(k):
@@ -227,7 +225,7 @@ def _rebuild(A: FloatArray, inside: Inside, k: int, split: Split) -> int:
     for j in range(k):
         row = inside.entered[j]
         distance = _divide(A[row], inside.Q, kept, split)
-        if distance <= _EPS:
+        if distance <= EPS:
             inside.marked[row] = False
             continue
         _append(inside, kept, split, distance)

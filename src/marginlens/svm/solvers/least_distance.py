@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
-from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.errors import array_of_any, float_array, n_axes, real_array, reject
+from marginlens.kernels.linalg import EPS, exact_products
 from marginlens.runtime.threads import over_problems
-from marginlens.svm.doubled import solve_tight
-from marginlens.svm.equalities import NullSpace
-from marginlens.svm.kernel import (
+from marginlens.svm.solution import ACCURATE, CONTRADICTION, MarginSolution, Status, refined
+from marginlens.svm.solvers.batch import (
     INFEASIBLE,
     OPTIMAL,
     SHAKY,
@@ -25,8 +27,6 @@ from marginlens.svm.kernel import (
     empty_result,
     gram_slice,
 )
-from marginlens.svm.refinement import ACCURATE, refined
-from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
 
 FEW_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _Solution = TypeVar("_Solution", bound=MarginSolution)
@@ -227,3 +227,105 @@ def _names(pairs: Any, A: FloatArray) -> IntArray | None:
     if names.dtype.kind not in "iu" or names.shape != shape:
         raise reject("pairs", f"whole numbers of shape {shape}", f"shape {names.shape} of {names.dtype}")
     return names
+
+
+_INSIDE = 64 * EPS  # a row whose part outside the span of C is this small, relative to it, lies inside
+
+
+class NullSpace:
+    """The vectors orthogonal to the rows of C, for each problem of a batch.
+
+    Args:
+        C: (batch, n_equalities, d). Rows may be zero or depend on each other; singular values of the normalised rows below
+            64 max(n_equalities, d) roundoffs of the largest count as zero.
+    """
+
+    def __init__(self, C: FloatArray) -> None:
+        size = length(C)
+        self._size = np.where(size == 0.0, 1.0, size)
+        left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
+        limit = 64 * EPS * max(C.shape[1:]) * values.max(axis=-1, initial=0.0, keepdims=True)
+        kept = values > limit
+        self._basis = right * kept[..., None]  # (batch, rank, d)
+        self._inverse = left * np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)[:, None, :]
+
+    def project(self, rows: FloatArray) -> FloatArray:
+        """`rows` (batch, n_rows, d) without their parts in the span of C; rows inside that span become exactly zero."""
+        outside = rows
+        for _ in range(2):
+            outside = outside - (outside @ np.swapaxes(self._basis, -1, -2)) @ self._basis
+        size, left = length(rows), length(outside)
+        return np.where((left <= _INSIDE * size)[..., None], 0.0, outside)
+
+    def multipliers(self, rows: FloatArray, found: Found) -> FloatArray:
+        """mu (batch, n_equalities) that comes closest to x = Aᵀ weights + Cᵀ mu, or to 0 for a Farkas vector."""
+        goal = np.where((found.outcome == INFEASIBLE)[:, None], 0.0, found.x)
+        with np.errstate(all="ignore"):  # weights and mu may leave double precision
+            wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
+            return (self._inverse @ (self._basis @ wanted[..., None]))[..., 0] / self._size
+
+
+_ROUNDS = 60
+_SETTLED = 2.0**-70  # relative change of x and the multipliers, far below their last digits, at which refinement ends
+
+
+class Tight(NamedTuple):
+    """x (d,) and the multipliers (n_tight,) of rows that hold with equality, each to the nearest double."""
+
+    x: FloatArray
+    multipliers: FloatArray
+
+
+def solve_tight(A: FloatArray, b: FloatArray, tight: BoolArray) -> Tight | None:
+    r"""The shortest x that satisfies the rows marked in `tight` (n_rows,) with equality; None where they are dependent to rounding.
+
+    .. math:: \begin{pmatrix} I & -R^\top \\ R & 0 \end{pmatrix} \begin{pmatrix} x \\ \lambda \end{pmatrix}
+        = \begin{pmatrix} 0 \\ b \end{pmatrix}
+
+    Björck's refinement of this system, by the QR factors of Rᵀ, loses only the condition of R where the normal equations lose its square.
+    """
+    exponent = np.frexp(np.abs(A[tight]).max(axis=1, initial=0.0))[1]
+    R, goal = np.ldexp(A[tight], -exponent[:, None]), np.ldexp(b[tight], -exponent)
+    k, d = R.shape
+    if not 0 < k <= d:
+        return None
+    Q, T = np.linalg.qr(R.T)
+    if not np.abs(np.diag(T)).all():
+        return None
+    upper, lower = np.hstack([R.T, R.T, -np.eye(d), -np.eye(d)]), np.hstack([-R, -R])
+    x, pushes, before = _Doubled.zero(d), _Doubled.zero(k), np.inf
+    for _ in range(_ROUNDS):
+        across = exact_products(upper, np.concatenate([*pushes, *x]))  # Rᵀλ - x
+        missing = exact_products(lower, np.concatenate(x), -goal)  # b - R x
+        along = solve_triangular(T, missing, trans="T", check_finite=False) - Q.T @ across
+        x, pushes = x.plus(across + Q @ along), pushes.plus(change := solve_triangular(T, along, check_finite=False))
+        moved = max(_ratio(across + Q @ along, x.high), _ratio(change, pushes.high))
+        if moved <= _SETTLED:
+            return Tight(x.high, np.ldexp(pushes.high, -exponent)) if (pushes.high > 0.0).all() else None
+        if not moved < 0.5 * before:
+            return None
+        before = moved
+    return None
+
+
+class _Doubled(NamedTuple):
+    """Vectors as sums of two doubles each, the second below the last digit of the first."""
+
+    high: FloatArray
+    low: FloatArray
+
+    @classmethod
+    def zero(cls, n: int) -> _Doubled:
+        return cls(np.zeros(n), np.zeros(n))
+
+    def plus(self, change: FloatArray) -> _Doubled:
+        total = self.high + change
+        part = total - self.high
+        low = self.low + ((self.high - (total - part)) + (change - part))
+        high = total + low
+        return _Doubled(high, low - (high - total))
+
+
+def _ratio(change: FloatArray, whole: FloatArray) -> float:
+    size = float(length(whole))
+    return float(length(change)) / size if 0.0 < size < np.inf else np.inf

@@ -13,15 +13,15 @@ from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpstrf
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.svm.graph_products import GraphProducts
+from marginlens.kernels.linalg import EPS
+from marginlens.svm.solvers.rows import GraphProducts
 
-_EPS = 2.0**-52
 _ENOUGH = 1e-13  # distance to a halfspace, relative to ‖W‖, that counts as none
 _PER_QUERY = 3  # rows of one query that enter at a time
 _WORTHWHILE = 0.1  # of the largest violation, what a row must be missed by to enter
 _DEPENDENT = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
 _FEW = 0.1  # of the members, as many as are let go without a new factor
-_ROUNDING = 64 * _EPS
+_ROUNDING = 64 * EPS
 _FACTORS = 1000  # how often a set is factored before giving up
 
 
@@ -106,7 +106,7 @@ class _Pivots:
 
     def _nothing(self, now: _Set) -> float:
         """The slack that counts as none."""
-        return max(_ENOUGH * (2.0 * max(self._value(now), 0.0)) ** 0.5, 16 * _EPS * float(now.held.sum()))
+        return max(_ENOUGH * (2.0 * max(self._value(now), 0.0)) ** 0.5, 16 * EPS * float(now.held.sum()))
 
     def _value(self, now: _Set) -> float:
         """The dual value of a set whose rows are tight, ‖W‖²/2."""

@@ -7,13 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.kernels.linalg import dot, gram, squared_row_norms
+from marginlens.kernels.linalg import EPS, dot, gram, squared_row_norms
 from marginlens.runtime.compilation import njit
-from marginlens.svm.active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
-from marginlens.svm.block_pivot import coordinate_guess, pivot_some
-from marginlens.svm.certify import EPS, Answer, Problem, impossibility, measure, measure_slack, optimality
-from marginlens.svm.gram_set import gram_active_set
 from marginlens.svm.solution import MOST_AMPLIFIED
+from marginlens.svm.solvers.block_pivoting import coordinate_guess, pivot_some
+from marginlens.svm.solvers.dual_active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
+from marginlens.svm.solvers.gram_active_set import (
+    Answer,
+    Problem,
+    gram_active_set,
+    impossibility,
+    measure,
+    measure_slack,
+    optimality,
+)
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED, SHAKY = 0, 1, 2, 3, 4, 5
 SWEEPS = 60

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.kernels.linalg import dot, gram
+from marginlens.kernels.linalg import dot, gram, solve_lower, solve_upper
 from marginlens.runtime.compilation import njit
-from marginlens.svm.certify import Answer, Problem, measure
-from marginlens.svm.cholesky import solve_lower, solve_upper
-from marginlens.svm.gram_set import TIGHT, settle
+from marginlens.svm.solvers.gram_active_set import TIGHT, Answer, Problem, measure, settle
 
 _ROUNDS = 12
 
