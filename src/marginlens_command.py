@@ -17,7 +17,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell has it ignored in the background
         signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)
-    from marginlens.cli import main as run
+    from marginlens.cli.app import main as run
 
     run()
 

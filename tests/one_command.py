@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from marginlens import cli
+from marginlens.cli import app as cli
 
 
 def command(name):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marginlens.commands.endings import EXIT_NOT_REPRODUCED, one_sentence
+from marginlens.cli._exit import EXIT_NOT_REPRODUCED, one_sentence
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
@@ -35,7 +35,7 @@ def reproduce(
     An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced.
     """
     with one_sentence("The earlier report, if there was one, is untouched."):
-        from marginlens.commands.terminal import console
+        from marginlens.cli._terminal import console
         from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
         from marginlens_papers.claim import Effort
@@ -87,7 +87,7 @@ def claims(
 ) -> None:
     """List every claim with its last result."""
     with one_sentence():
-        from marginlens.commands.terminal import console
+        from marginlens.cli._terminal import console
         from marginlens_papers import report
         from marginlens_papers.report.terminal import ledger_table
 

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import marginlens
-from marginlens import cli
-from marginlens.commands import answers
+from marginlens.cli import _rows
+from marginlens.cli import app as cli
 from marginlens.errors import missing_extra
 
 ROWS = [
@@ -71,7 +71,7 @@ def test_a_benchmark_that_lacks_a_package_says_how_to_get_it(bench):
 
 
 def test_without_a_checkout_bench_ends_in_2_and_one_sentence(monkeypatch, tmp_path):
-    monkeypatch.setattr("marginlens.commands.bench.CHECKOUT", tmp_path)
+    monkeypatch.setattr("marginlens.cli.bench.CHECKOUT", tmp_path)
     result = invoke("bench", "svm")
     assert result.exit_code == 2
     assert result.stderr.startswith("marginlens: Benchmarks come with a checkout of the project")
@@ -151,7 +151,7 @@ def test_what_goes_wrong_outside_of_commands_ends_in_one_sentence_too(main, caps
 def test_json_is_json_in_every_encoding(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    text = answers.as_json({"token": "é😀"})
+    text = _rows.as_json({"token": "é😀"})
     assert text.isascii()
     assert json.loads(text) == {"token": "é😀"}
 

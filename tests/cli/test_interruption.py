@@ -59,7 +59,7 @@ def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
 def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch, handler):
-    from marginlens import cli
+    from marginlens.cli import app as cli
 
     seen = {}
     monkeypatch.setattr(cli, "app", lambda: seen.update({one: signal.getsignal(one) for one in before}))

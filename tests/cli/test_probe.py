@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.commands import probe_work
+from marginlens.cli import probe_work
 from one_command import command
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_llama, tiny_vit
 

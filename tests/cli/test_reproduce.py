@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import tolerances
 from fake_claims import fake_claim, finding, raising
-from marginlens import cli
+from marginlens.cli import app as cli
 from marginlens.errors import missing_extra
 from marginlens_papers.claims import catalogue
 

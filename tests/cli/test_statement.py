@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 import marginlens
-from marginlens.commands.statement import found, public_name
+from marginlens.cli.statement import found, public_name
 from marginlens.papers import EARLIER_LABELS, registered
 from marginlens_papers.claims import catalogue
 from one_command import command

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import marginlens_papers
-from marginlens.commands.text import TrainingRequest, read_parts
+from marginlens.cli.text import TrainingRequest, read_parts
 from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.text import ReviewTable
 from marginlens.text.classifier import AttentionTextClassifier

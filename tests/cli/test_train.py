@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.commands.terminal import Bars
+from marginlens.cli._terminal import Bars
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
 from marginlens.plotting import problems as drawn_problems
 from one_command import command

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from marginlens.commands.timings import timings_table
+from marginlens.cli.timings import timings_table
 
 LONG = "precomputed kernel, rows and their negatives"
 SVM = [

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from marginlens.commands.probe_work import show
+from marginlens.cli.probe_work import show
 from marginlens.errors import InputError
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.heads.key_query import KeyQueryMap

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fake_claims import fake_claim, finding, raising
-from marginlens.commands.terminal import duration
+from marginlens.cli._terminal import duration
 from marginlens.plotting.files import LARGEST_SVG, png, svg
 from marginlens_papers.claim import Bound, Effort, Verdict
 from marginlens_papers.report import reproduce

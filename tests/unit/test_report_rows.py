@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from fake_claims import fake_claim
-from marginlens.commands.tables import Column, Rows
-from marginlens.commands.terminal import facts_table, rows_table
+from marginlens.cli._terminal import facts_table, rows_table
+from marginlens.cli.tables import Column, Rows
 from marginlens_papers.report import reproduce
 from marginlens_papers.report.terminal import ledger_table
 

@@ -142,7 +142,7 @@ _COMMAND = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from importlib import import_module
-from marginlens import cli
+from marginlens.cli import app as cli
 from marginlens_papers.claims import catalogue
 from marginlens_papers.claim import Claim
 from marginlens_papers.report import workers

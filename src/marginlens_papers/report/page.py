@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marginlens.commands.terminal import duration
+from marginlens.cli._terminal import duration
 from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
 from marginlens.plotting.files import DOTS_PER_INCH

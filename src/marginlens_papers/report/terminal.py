@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.markup import escape
 
-from marginlens.commands.tables import Column, Rows
-from marginlens.commands.terminal import Bar, Bars, duration
+from marginlens.cli._terminal import Bar, Bars, duration
+from marginlens.cli.tables import Column, Rows
 from marginlens_papers.claim import Claim, Progress, Verdict
 from marginlens_papers.report.entry import Entry
 from marginlens_papers.report.wording import MARKS

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import AsJson
 from marginlens.data.sequence_files import write_sequences
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
@@ -99,8 +99,8 @@ def graph(
     Windows of a text that do not hold the token which follows them are left out and counted: attention can only output what it reads.
     """
     with one_sentence():
-        from marginlens.commands import graph_answers as work
-        from marginlens.commands.terminal import console
+        from marginlens.cli import graph_answers as work
+        from marginlens.cli._terminal import console
 
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
@@ -149,7 +149,7 @@ def graph(
                 if out is not None:
                     _show_continuation(out, row["continuation"])
         if out is None:
-            typer.echo(answers.as_json(row))
+            typer.echo(_rows.as_json(row))
             return
         if held_out is None:
             out.print(
@@ -164,7 +164,7 @@ def graph(
 @contextmanager
 def _stage(title: str) -> Iterator[Any]:
     """A bar on stderr while one part of the work is done; it is gone before results are printed."""
-    from marginlens.commands.terminal import Bars, console
+    from marginlens.cli._terminal import Bars, console
 
     with Bars(console(stderr=True)) as bars:
         yield bars.bar(title)
@@ -188,7 +188,7 @@ def _solved(E: Any, graphs: Any) -> Any:
 
 def _source(file: Path, options: tuple[int | None, bool, int | None, int | None, bool, int]) -> Any:
     """How to read the file, with the options that its kind takes."""
-    from marginlens.commands.graph_sources import ListSource, TextSource
+    from marginlens.cli.graph_sources import ListSource, TextSource
     from marginlens.data.vocabulary import Characters, Words
 
     window, words, vocabulary, d_model, drop, seed = options
@@ -212,7 +212,7 @@ def _source(file: Path, options: tuple[int | None, bool, int | None, int | None,
 
 
 def _show_rankings(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     out.print(f"{row['file']}: {row['size']}", markup=False)
     out.print(_of_all(row), markup=False)
@@ -283,7 +283,7 @@ def _show_separability(out: Console, row: dict[str, Any]) -> None:
 
 
 def _show_prediction(out: Console, rows: list[dict[str, Any]]) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     cells = [
         {

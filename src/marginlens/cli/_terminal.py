@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, 
 from rich.progress import Progress as Display
 from rich.table import Table
 
-from marginlens.commands.tables import Column, Rows
+from marginlens.cli.tables import Column, Rows
 
 _NARROWEST = 120
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import AsJson
 
 
 def probe(
@@ -73,8 +73,8 @@ def probe(
     The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.commands import probe_work as work
-        from marginlens.commands.terminal import Bars, console
+        from marginlens.cli import probe_work as work
+        from marginlens.cli._terminal import Bars, console
         from marginlens.probe.settings import ProbeSettings
 
         asked = not checkpoints if max_margin is None else max_margin
@@ -87,6 +87,6 @@ def probe(
             if place is not None:
                 work.write(found, place)
         if as_json:
-            typer.echo(answers.as_json(found.to_json()))
+            typer.echo(_rows.as_json(found.to_json()))
         else:
             work.show(console(), found, place)

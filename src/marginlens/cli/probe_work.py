@@ -164,7 +164,7 @@ def show(out: Console, found: ProbeResult | CheckpointCurves, folder: Path | Non
 
 
 def _show_heads(out: Console, found: ProbeResult) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     size = f"{found.n_layers} layers of {found.n_heads} heads; {found.n_inputs:,} inputs, {found.n_queries:,} queries"
     out.print(f"{found.model}: {size}", markup=False)
@@ -224,7 +224,7 @@ def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
 
 
 def _show_curves(out: Console, found: CheckpointCurves) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     out.print(f"{found.model}: {len(found.names)} checkpoints; {found.n_inputs:,} inputs", markup=False)
     rows = [{name: one for name, one in row.items() if name in ("checkpoint", *_CURVE_COLUMNS)} for row in found.rows()]

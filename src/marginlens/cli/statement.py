@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson
-from marginlens.commands.papers_package import papers_module
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import AsJson
+from marginlens.cli.papers_package import papers_module
 from marginlens.errors import reject
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
 
@@ -41,12 +41,12 @@ def statement(
 ) -> None:
     """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
     with one_sentence():
-        from marginlens.commands.terminal import console, rows_table
+        from marginlens.cli._terminal import console, rows_table
 
         label = " ".join(words) if words else None
         rows = [one.told() for one in found(label)]
         if as_json:
-            typer.echo(answers.as_json(rows))
+            typer.echo(_rows.as_json(rows))
         elif label is None or label.strip().upper() in SOURCES:
             console().print(
                 rows_table(

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import (
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import (
     AsJson,
     DropUnrealizable,
     PlotPlace,
@@ -57,12 +57,12 @@ def solve(
     """
     with one_sentence():
         if holds_sequences(file):
-            from marginlens.commands import next_tokens
+            from marginlens.cli import next_tokens
 
             for_tokens_only(selected=selected, start=start, plot=plot)
             row = next_tokens.solved(file, drop=drop)
             if as_json:
-                typer.echo(answers.as_json(row))
+                typer.echo(_rows.as_json(row))
             else:
                 next_tokens.show_solved(row)
             return
@@ -79,21 +79,21 @@ def solve(
             if start is not None:
                 raise reject("start", "left out when selected is given, which predicts nothing", repr(start))
             found = token_optimality(data.as_batch(), v, data.as_batch().selection(token_indices(selected)))
-            rows = answers.solution_rows(found)
+            rows = _rows.solution_rows(found)
             problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
         if plot is not None:
             from marginlens.plotting.problems import draw_problems
 
             draw_problems(plot, data, v, [one["solutions"] for one in problems])
         if as_json:
-            typer.echo(answers.as_json({"file": str(file), "size": answers.size_of(data), "problems": problems}))
+            typer.echo(_rows.as_json({"file": str(file), "size": _rows.size_of(data), "problems": problems}))
         else:
             _show(file, data, problems, plot)
 
 
 def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list[dict[str, Any]]:
     """The prediction and every max-margin direction of each problem, the global ones first."""
-    from marginlens.commands.terminal import Bars, console
+    from marginlens.cli._terminal import Bars, console
 
     batch = data.as_batch()
     head = batch.head(v)
@@ -103,8 +103,8 @@ def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list
         bar.expect(len(batch))
         for j in range(len(batch)):
             prediction = predict_limit(batch[j], head[j], start=None if start is None else start[j])
-            rows = answers.candidate_rows(batch[j], head[j], prediction)
-            told = {**answers.prediction_row(prediction), "every_direction_listed": prediction.complete}
+            rows = _rows.candidate_rows(batch[j], head[j], prediction)
+            told = {**_rows.prediction_row(prediction), "every_direction_listed": prediction.complete}
             problems.append({"problem": j, "prediction": told, "solutions": rows})
             bar.advance()
     return problems
@@ -114,10 +114,10 @@ def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list
 
 
 def _show(file: Path, data: TokenDataset, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.commands.terminal import console
+    from marginlens.cli._terminal import console
 
     out = console()
-    out.print(f"{file}: {answers.size_of(data)}", markup=False)
+    out.print(f"{file}: {_rows.size_of(data)}", markup=False)
     if data.is_batch:
         _show_batch(out, problems)
     else:
@@ -127,7 +127,7 @@ def _show(file: Path, data: TokenDataset, problems: list[dict[str, Any]], plot: 
 
 
 def _show_one(out: Console, problem: dict[str, Any]) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     rows, prediction = problem["solutions"], problem["prediction"]
     title = "The hard-margin problem of these tokens" if prediction is None else "Max-margin directions"
@@ -147,7 +147,7 @@ def _show_one(out: Console, problem: dict[str, Any]) -> None:
     beside = " and of G^mm" if tied else ""
     shown = "G^mm alone is" if tied else "the GMM alone is"
     out.print(f"These are all of P^mm{beside}." if listed else f"P^mm is too large to list in full; {shown} shown.")
-    for text, indent in answers.theorem_lines(prediction["theorems"]):
+    for text, indent in _rows.theorem_lines(prediction["theorems"]):
         out.print(Padding(Text(text), (0, 0, 0, indent)))
     out.print(prediction["why"], markup=False, style="bold")
     missing = [row for row in rows if row["kind"] == "GMM" and row["status"] == Status.INFEASIBLE.name]
@@ -165,17 +165,17 @@ def _meaning(row: dict[str, Any]) -> str:
 def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "kind": row["kind"],
-        "selects": answers.selection(row["selected"]),
-        "direction": answers.vector(row["direction"]),
-        "margin": answers.number(row["margin"]),
-        "score gap": answers.number(row["score_gap"]),
+        "selects": _rows.selection(row["selected"]),
+        "direction": _rows.vector(row["direction"]),
+        "margin": _rows.number(row["margin"]),
+        "score gap": _rows.number(row["score_gap"]),
         "status": row["status"].lower(),
-        "residual": answers.proof(row),
+        "residual": _rows.proof(row),
     }
 
 
 def _show_batch(out: Console, problems: list[dict[str, Any]]) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     rows = []
     for problem in problems:

@@ -16,10 +16,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson
-from marginlens.commands.papers_package import papers_module
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import AsJson
+from marginlens.cli.papers_package import papers_module
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.progress import Progress
@@ -87,7 +87,7 @@ def train(
     Nothing is written before training is done; the model's folder appears whole or not at all.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.commands.terminal import Bars, console
+        from marginlens.cli._terminal import Bars, console
         from marginlens.text.classifier import check_model_folder
 
         request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
@@ -101,7 +101,7 @@ def train(
             kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
             model.save(out, {name: answer[name] for name in kept})
         if as_json:
-            typer.echo(answers.as_json(answer))
+            typer.echo(_rows.as_json(answer))
         else:
             _show_training(console(), answer, out)
 
@@ -117,8 +117,8 @@ def explain(
 ) -> None:
     """Classify texts, and show for each the tokens that decide."""
     with one_sentence():
-        from marginlens.commands.graph_answers import check_output
-        from marginlens.commands.terminal import console, rows_table
+        from marginlens.cli._terminal import console, rows_table
+        from marginlens.cli.graph_answers import check_output
         from marginlens.data.files import write_whole
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
@@ -129,7 +129,7 @@ def explain(
         if html is not None:
             write_whole(html, html_page(explanations).encode(), "html")
         if as_json:
-            typer.echo(answers.as_json([explanation.to_dict() for explanation in explanations]))
+            typer.echo(_rows.as_json([explanation.to_dict() for explanation in explanations]))
             return
         out = console()
         for explanation in explanations:
@@ -155,7 +155,7 @@ def figure(
 ) -> None:
     """Draw every token's products with p and v against what its occurrences say about the label."""
     with one_sentence():
-        from marginlens.commands.graph_answers import check_output
+        from marginlens.cli.graph_answers import check_output
         from marginlens.plotting.files import write_figure
         from marginlens.plotting.tokens import draw_tokens
 
@@ -205,8 +205,8 @@ def encode(
 ) -> None:
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
-        from marginlens.commands.graph_answers import check_output
-        from marginlens.commands.terminal import Bars, console
+        from marginlens.cli._terminal import Bars, console
+        from marginlens.cli.graph_answers import check_output
         from marginlens.embeddings.sequence_file import write_labelled
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
@@ -234,7 +234,7 @@ def encode(
             "out": str(out),
         }
         if as_json:
-            typer.echo(answers.as_json(answer))
+            typer.echo(_rows.as_json(answer))
         else:
             left_out = "".join(f"; left out {n} ({reason})" for reason, n in answer["left_out"].items())
             total = f"{answer['samples']:,} texts, {answer['positions']:,} positions, {answer['tokens']:,} tokens"
@@ -489,7 +489,7 @@ def _read_table(path: Path) -> TokenPoints:
 
 
 def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) -> None:
-    from marginlens.commands.terminal import rows_table
+    from marginlens.cli._terminal import rows_table
 
     first, second = answer["classes"]
     out.print(f"{answer['file']}: {answer['size']}; {first!r} against {second!r}", markup=False)

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from marginlens import __version__
-from marginlens.commands.bench import app as bench
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.graph import graph
-from marginlens.commands.papers_package import papers_module
-from marginlens.commands.probe import probe
-from marginlens.commands.solve import solve
-from marginlens.commands.statement import statement
-from marginlens.commands.text import app as text
-from marginlens.commands.train import train
+from marginlens.cli._exit import one_sentence
+from marginlens.cli.bench import app as bench
+from marginlens.cli.graph import graph
+from marginlens.cli.papers_package import papers_module
+from marginlens.cli.probe import probe
+from marginlens.cli.solve import solve
+from marginlens.cli.statement import statement
+from marginlens.cli.text import app as text
+from marginlens.cli.train import train
 from marginlens.training.script import print_every_sign
 
 app = typer.Typer(

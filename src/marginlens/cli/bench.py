@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 import marginlens
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import AsJson
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import AsJson
 from marginlens.errors import InputError
 
 app = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
@@ -63,8 +63,8 @@ def _measure(name: str, title: str, as_json: bool) -> None:
             )
         if str(CHECKOUT) not in sys.path:
             sys.path.insert(0, str(CHECKOUT))
-        from marginlens.commands.terminal import Bars, console
-        from marginlens.commands.timings import timings_table
+        from marginlens.cli._terminal import Bars, console
+        from marginlens.cli.timings import timings_table
 
         measure = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
         with Bars(console(stderr=True)) as bars:

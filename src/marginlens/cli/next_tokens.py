@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from marginlens.commands import answers
-from marginlens.commands.graph_answers import separability, size_of
-from marginlens.commands.options import coordinates
-from marginlens.commands.terminal import Bars, console, facts_table
+from marginlens.cli import _rows
+from marginlens.cli._options import coordinates
+from marginlens.cli._terminal import Bars, console, facts_table
+from marginlens.cli.graph_answers import separability, size_of
 from marginlens.data.sequence_files import SequenceProblem, read_sequence_problem
 from marginlens.data.sequences import SequenceDataset, reject_unrealizable
 from marginlens.data.tokens import FloatArray
@@ -97,7 +97,7 @@ def _row(file: Path, problem: SequenceProblem, prediction: NextTokenPrediction) 
         },
         "prediction": {
             "why": prediction.why,
-            "theorems": answers.theorem_rows(prediction.verdicts),
+            "theorems": _rows.theorem_rows(prediction.verdicts),
             "direction": prediction.direction if small else None,
             "path_direction": prediction.path_direction if small else None,
             "correction": prediction.correction if small else None,
@@ -109,7 +109,7 @@ def show_solved(row: dict[str, Any]) -> None:
     """Print what `solved` gives."""
     out = console()
     _show_problem(out, row)
-    for line, indent in answers.theorem_lines(row["prediction"]["theorems"]):
+    for line, indent in _rows.theorem_lines(row["prediction"]["theorems"]):
         out.print(Padding(Text(line), (0, 0, 0, indent)))
     out.print(row["prediction"]["why"], markup=False, style="bold")
 
@@ -134,7 +134,7 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
     if "conflict" in separable:
         out.print(separable["conflict"]["sentence"], markup=False)
     correction = row["cyclic_correction"]
-    size = f" Its norm is {answers.number(correction['norm'])}." if correction["status"] == "FINITE" else ""
+    size = f" Its norm is {_rows.number(correction['norm'])}." if correction["status"] == "FINITE" else ""
     out.print(f"Cyclic correction: {correction['meaning']}{size}", markup=False)
 
 
@@ -264,10 +264,10 @@ def show_trained(row: dict[str, Any], choices: Choices) -> None:
     trained = row["trained"]
     limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
     facts = {
-        "norm": answers.number(trained["norm"]),
-        "risk": f"{answers.number(trained['risk'])}{limit}",
+        "norm": _rows.number(trained["norm"]),
+        "risk": f"{_rows.number(trained['risk'])}{limit}",
         "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
-        f"at least {answers.number(trained['smallest_attention'])} on every label",
+        f"at least {_rows.number(trained['smallest_attention'])} on every label",
         "ended": f"{DescentStatus[trained['status']].value} ({trained['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", facts))
@@ -276,10 +276,10 @@ def show_trained(row: dict[str, Any], choices: Choices) -> None:
         beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
     if trained["cyclic_distance"] is not None:
         beside["distance from W^cyc in S_cyc"] = (
-            f"{answers.number(trained['cyclic_distance'])}, where W^cyc has norm {answers.number(trained['cyclic_norm'])}"
+            f"{_rows.number(trained['cyclic_distance'])}, where W^cyc has norm {_rows.number(trained['cyclic_norm'])}"
         )
     if trained["total_variation"] is not None:
-        mean, largest = (answers.number(trained["total_variation"][name]) for name in ("mean", "largest"))
+        mean, largest = (_rows.number(trained["total_variation"][name]) for name in ("mean", "largest"))
         beside["total variation to the automaton"] = f"{mean} on average, at most {largest}"
     if beside:
         out.print(facts_table("Beside the prediction", beside))

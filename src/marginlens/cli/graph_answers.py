@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.commands.graph_sources import Source
+from marginlens.cli.graph_sources import Source
 from marginlens.data.files import check_place, write_whole
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit

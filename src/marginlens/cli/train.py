@@ -9,9 +9,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from marginlens.commands import answers
-from marginlens.commands.endings import one_sentence
-from marginlens.commands.options import (
+from marginlens.cli import _rows
+from marginlens.cli._exit import one_sentence
+from marginlens.cli._options import (
     AsJson,
     DropUnrealizable,
     LossName,
@@ -59,19 +59,19 @@ def train(
     """
     with one_sentence():
         if holds_sequences(file):
-            from marginlens.commands import next_tokens
+            from marginlens.cli import next_tokens
 
             for_tokens_only(plot=plot)
             problem = next_tokens.read(file, drop=drop)
             how = next_tokens.chosen(problem.named.data, (steps, step_size, constant, loss, start))
             row = next_tokens.trained(file, how, problem)
             if as_json:
-                typer.echo(answers.as_json(row))
+                typer.echo(_rows.as_json(row))
             else:
                 next_tokens.show_trained(row, how)
             return
         for_sequences_only(drop=drop or None)
-        from marginlens.commands import training
+        from marginlens.cli import training
 
         data, v = read_problem(file)
         if plot is not None:
@@ -86,12 +86,12 @@ def train(
         if plot is not None:
             from marginlens.plotting.problems import draw_problems
 
-            best = answers.solution_rows(globally_optimal_direction(data.as_batch(), v))
+            best = _rows.solution_rows(globally_optimal_direction(data.as_batch(), v))
             drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]
             draw_problems(plot, data, v, drawn, paths, choices.loss)
         if as_json:
-            told = {"file": str(file), "size": answers.size_of(data), "training": choices.told(), "problems": problems}
-            typer.echo(answers.as_json(told))
+            told = {"file": str(file), "size": _rows.size_of(data), "training": choices.told(), "problems": problems}
+            typer.echo(_rows.as_json(told))
         else:
             _show(file, data, choices, problems, plot)
 
@@ -100,10 +100,10 @@ def train(
 
 
 def _show(file: Path, data: TokenDataset, choices: object, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.commands.terminal import console, rows_table
+    from marginlens.cli._terminal import console, rows_table
 
     out = console()
-    out.print(f"{file}: {answers.size_of(data)}", markup=False)
+    out.print(f"{file}: {_rows.size_of(data)}", markup=False)
     out.print(str(choices), markup=False)
     if data.is_batch:
         out.print(rows_table("Training beside the ATT-SVM of what it selects", _cells(problems)))
@@ -117,13 +117,13 @@ def _show(file: Path, data: TokenDataset, choices: object, problems: list[dict[s
 
 
 def _show_one(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.commands.terminal import facts_table
+    from marginlens.cli._terminal import facts_table
 
     solution = row["solution"]
     trained = {
-        "direction": answers.vector(row["direction"]),
-        "norm": answers.number(row["norm"]),
-        "selects": answers.selection(row["selected"]),
+        "direction": _rows.vector(row["direction"]),
+        "norm": _rows.number(row["norm"]),
+        "selects": _rows.selection(row["selected"]),
         "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
         "ended": f"{DescentStatus[row['status']].value} ({row['steps_taken']:,} steps)",
     }
@@ -131,11 +131,11 @@ def _show_one(out: Console, row: dict[str, Any]) -> None:
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
     tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
     margin = {
-        "direction": answers.vector(solution["direction"]),
-        "margin": answers.number(solution["margin"]),
+        "direction": _rows.vector(solution["direction"]),
+        "margin": _rows.number(solution["margin"]),
         "these tokens are": kinds.get(solution["kind"], "selected by no direction") + tied,
-        "score gap": answers.number(solution["score_gap"]),
-        "status": f"{Status[solution['status']].value} ({answers.proof(solution)})",
+        "score gap": _rows.number(solution["score_gap"]),
+        "status": f"{Status[solution['status']].value} ({_rows.proof(solution)})",
         "cosine": "–" if np.isnan(row["correlation"]) else _closeness(row),
     }
     out.print(facts_table("The ATT-SVM of what it selects", margin))
@@ -163,13 +163,13 @@ def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
         solution = row["solution"]
         cells = {
             "problem": row["problem"],
-            "selects": answers.selection(row["selected"]),
+            "selects": _rows.selection(row["selected"]),
             "kind": solution["kind"],
-            "norm": answers.number(row["norm"]),
-            "probability": answers.number(row["smallest_probability"]),
+            "norm": _rows.number(row["norm"]),
+            "probability": _rows.number(row["smallest_probability"]),
             "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
-            "score gap": answers.number(solution["score_gap"]),
-            "residual": answers.proof(solution),
+            "score gap": _rows.number(solution["score_gap"]),
+            "residual": _rows.proof(solution),
             "certain": _certainty(row),
         }
         if any(one["status"] != "COMPLETED" for one in problems):

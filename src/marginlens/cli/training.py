@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.commands import answers
-from marginlens.commands.options import coordinates, loss_named
-from marginlens.commands.terminal import Bars, console
+from marginlens.cli import _rows
+from marginlens.cli._options import coordinates, loss_named
+from marginlens.cli._terminal import Bars, console
 from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
@@ -42,7 +42,7 @@ class Choices:
 
     def __str__(self) -> str:
         told = self.told()
-        begin = answers.vector(self.start) if np.any(self.start) else "zero"
+        begin = _rows.vector(self.start) if np.any(self.start) else "zero"
         kind = "normalised steps of length" if told["step"] == "normalised" else "steps of plain gradient descent, η ="
         return f"{self.n_steps:,} {kind} {self.step.size:.4g}, {told['loss']} loss, from {begin}"
 
@@ -94,7 +94,7 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
     """One row per problem: where training went, the ATT-SVM of what it selected, and what was predicted."""
     batch = data.as_batch()
     head = batch.head(v)
-    solutions = answers.solution_rows(token_optimality(batch, v, run.selected))
+    solutions = _rows.solution_rows(token_optimality(batch, v, run.selected))
     weight = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]  # (batch, n_inputs)
     rows = []
     for j, (solution, prediction) in enumerate(zip(solutions, _predicted(batch, head, choices), strict=True)):
@@ -117,7 +117,7 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
                 "solution": solution,
                 "correlation": correlation(final, solution["direction"]),
                 "angle": angle(final, solution["direction"]),
-                "prediction": answers.prediction_row(prediction),
+                "prediction": _rows.prediction_row(prediction),
                 "correlation_with_prediction": predicted,
                 "correlation_with_observed": observed,
                 "agreement": agreement,
