@@ -199,16 +199,18 @@ def test_too_many_choices_are_refused_beforehand_and_offered_with_a_gap() -> Non
     rng = np.random.default_rng(4)
     data = TokenDataset(rng.normal(size=(40, 3, 60)), np.ones(40))
     sets = [[0, 1]] * 40
-    with pytest.raises(InputError, match=r"'optimal_sets' .* at most 10000000 choices .* got 1\.1e\+12 choices.*limit"):
+    with pytest.raises(
+        InputError, match=r"'optimal_sets' .* at most 10000000 choices .* got 1\.1e\+12 choices.*max_problems"
+    ):
         set_svm(data, sets)
-    found = set_svm(data, sets, limit=300)
+    found = set_svm(data, sets, max_problems=300)
     assert found.status is Unfinished.LIMIT
     assert found.n_covered < found.n_choices
     assert 0.0 < found.gap < 1.0
     assert found.lower_bound < np.linalg.norm(found.points[0])
     logits = data.K @ found.points[0]
     assert (logits[:, :2].max(axis=1) - logits[:, 2]).min() == pytest.approx(1.0, rel=tolerances.SVM_ORACLE)
-    longer = set_svm(data, sets, limit=3000)
+    longer = set_svm(data, sets, max_problems=3000)
     assert longer.gap < found.gap
     assert repr(longer).startswith("SetSolution(LIMIT, 1 solution, margin=")
 
@@ -257,5 +259,5 @@ def test_unusable_sets(sets: Any, message: str) -> None:
 def test_batches_and_limits_are_refused_in_words() -> None:
     with pytest.raises(InputError, match=r"'data' argument must be one problem; got a batch of 2.*data\[j\]"):
         set_svm(LINE.repeat(2), [[0, 1]])
-    with pytest.raises(InputError, match="'limit' argument must be a whole number of at least 1"):
-        set_svm(LINE, [[0, 1]], limit=0)
+    with pytest.raises(InputError, match="'max_problems' argument must be a whole number of at least 1"):
+        set_svm(LINE, [[0, 1]], max_problems=0)

@@ -266,8 +266,10 @@ def test_bad_input_is_named():
         feasible_selections(E, [[0, 1]], required=[[2]])
     with pytest.raises(InputError, match="'required' argument must be one list of token ids for each"):
         feasible_selections(E, [[0, 1]], required=[[0], [1]])
-    with pytest.raises(InputError, match="at most limit = 5 selections are consistent; got 1 different sequences"):
-        feasible_selections(E, [[0, 1, 2]], limit=5)
+    with pytest.raises(
+        InputError, match="at most max_problems = 5 selections are consistent; got 1 different sequences"
+    ):
+        feasible_selections(E, [[0, 1, 2]], max_problems=5)
 
 
 @pytest.mark.statement("B Eq. (9)", "B Lemma 19")

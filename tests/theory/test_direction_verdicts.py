@@ -73,7 +73,7 @@ def directions(rng):
 def test_what_is_near_a_direction_outside_p_mm_is_beaten_from_the_given_norm_on():
     rng, seen = np.random.default_rng(0), dict.fromkeys(DirectionCase, 0)
     for data, v, cone in directions(rng):
-        found = judge_direction(data, v, cone, limit=20)
+        found = judge_direction(data, v, cone, max_problems=20)
         listed = locally_optimal_directions(data, v).directions
         assert found.is_locally_optimal == bool(np.any(np.linalg.norm(listed - cone.axis, axis=-1) < ROUNDING))
         assert found.verdict.conditions[-1].holds == (not found.is_locally_optimal)

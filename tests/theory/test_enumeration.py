@@ -73,15 +73,15 @@ def test_pruning_makes_many_inputs_affordable_in_few_dimensions():
 def test_a_problem_that_is_too_large_is_refused_before_it_starts():
     data, v = sphere_tokens(1, 8, 6, 60, 0)
     with pytest.raises(
-        InputError, match=r"n = 8 inputs of up to T = 6 tokens with up to (\d+) problems.*Raise limit to \1"
+        InputError, match=r"n = 8 inputs of up to T = 6 tokens with up to (\d+) problems.*Raise max_problems to \1"
     ) as refused:
         locally_optimal_directions(data[0], v[0])
     assert "\n" not in str(refused.value)
     small, head = sphere_tokens(1, 2, 3, 4, 0)
     worst = 2 * 3 + 3 * 3  # own tokens, then every pair
-    assert len(locally_optimal_directions(small[0], head[0], limit=worst)) > 0
+    assert len(locally_optimal_directions(small[0], head[0], max_problems=worst)) > 0
     with pytest.raises(InputError, match=f"up to {worst} problems"):
-        locally_optimal_directions(small[0], head[0], limit=worst - 1)
+        locally_optimal_directions(small[0], head[0], max_problems=worst - 1)
 
 
 @pytest.mark.statement("A P^mm")
@@ -89,10 +89,10 @@ def test_a_problem_that_is_too_large_is_refused_before_it_starts():
 def test_the_stated_worst_case_is_never_exceeded(seed):
     rng = np.random.default_rng(seed)
     data, v = ragged_problem(rng, 5, 5, int(rng.integers(1, 4)))
-    n_solved = locally_optimal_directions(data, v, limit=10**9).n_solved
+    n_solved = locally_optimal_directions(data, v, max_problems=10**9).n_solved
     with pytest.raises(InputError) as refused:
-        locally_optimal_directions(data, v, limit=1)
-    assert n_solved <= int(str(refused.value).split("Raise limit to ")[1].split(",")[0])
+        locally_optimal_directions(data, v, max_problems=1)
+    assert n_solved <= int(str(refused.value).split("Raise max_problems to ")[1].split(",")[0])
 
 
 @pytest.mark.statement("A P^mm")

@@ -73,7 +73,7 @@ def test_degenerate_keys_are_found():
 def test_a_large_problem_is_sampled_and_says_so():
     rng = np.random.default_rng(0)
     data, _ = problem(rng, 6, 6, 5)
-    check = check_general_position(data, limit=500)
+    check = check_general_position(data, max_problems=500)
     assert check.holds
     assert check.numbers["looked_at"] == 1000.0 < check.numbers["matrices"]
     assert "a sample of 1000 of the" in check.sentence
@@ -98,7 +98,7 @@ def test_one_token_inputs_leave_nothing_to_check():
 
 def test_bad_arguments_are_named():
     data, _ = problem(np.random.default_rng(0), 2, 2, 2)
-    with pytest.raises(InputError, match=r"'limit' argument must be a whole number of at least 1"):
-        check_general_position(data, limit=0)
+    with pytest.raises(InputError, match=r"'max_problems' argument must be a whole number of at least 1"):
+        check_general_position(data, max_problems=0)
     with pytest.raises(InputError, match=r"'data' argument must be one problem"):
         check_general_position(data.as_batch())

@@ -100,7 +100,7 @@ def test_best_selections_are_those_of_brute_force():
         assert {tuple(alpha) for alpha in found.selections.tolist()} == best
         others = [margin for alpha, margin in margins.items() if alpha not in best]
         assert found.runner_up == pytest.approx(max(others, default=0.0), abs=ROUNDING)
-        climbed = best_selections(data, limit=1)
+        climbed = best_selections(data, max_problems=1)
         assert not climbed.complete or data.lengths.prod() == 1
         assert climbed.margin <= top * (1 + ROUNDING)
         assert climbed.margin == pytest.approx(top, abs=ROUNDING)  # three inputs: climbing from 64 selections finds it
@@ -186,8 +186,8 @@ def test_assumption_c_names_bad_arguments():
     apart = check_assumption_c(figure_3a(), [0, 0, 0])
     assert not apart
     assert "no head tells the labels" in apart.sentence
-    with pytest.raises(InputError, match=r"'limit' argument must be a whole number"):
-        best_selections(figure_3a(), limit=0)
+    with pytest.raises(InputError, match=r"'max_problems' argument must be a whole number"):
+        best_selections(figure_3a(), max_problems=0)
 
 
 # ---- predictions
@@ -286,7 +286,7 @@ def test_predictions_without_a_head_say_why_not():
         predict_limit(data, start=[0.0, 1.0])
     alone = predict_limit(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
     assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."
-    crowded = predict_limit(data, limit=2)
+    crowded = predict_limit(data, max_problems=2)
     assert not crowded.best.complete
     assert "too many selections" in str(crowded)
 

@@ -175,9 +175,9 @@ def test_theorem_8_names_the_condition_that_fails():
     many, w = scored_tokens(
         rng.standard_normal((6, 6, 3)), np.where(np.arange(6) < 3, 1.0, 0.0)[None].repeat(6, axis=0)
     )
-    short = predict_limit(many, w, limit=1)
+    short = predict_limit(many, w, max_problems=1)
     assert not short.verdicts[3].applies
-    assert "not finished after limit = 1 problems" in short.verdicts[3].conditions[2].sentence
+    assert "not finished after max_problems = 1 problems" in short.verdicts[3].conditions[2].sentence
 
 
 # ---- inputs that do not depend on p
@@ -494,13 +494,13 @@ def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
 def test_only_local_optima_are_candidates_and_each_once():
     data, v = figure_1b()
     gmm, local = (token_optimality(data, v, [t]).direction for t in (0, 1))
-    assert predict_limit(data, v, start=gmm, limit=1).labels == ("GMM",)
-    assert predict_limit(data, v, start=local, limit=1).labels == ("GMM", "LMM")
-    assert predict_limit(data, v, start=[-1.0, -1.0], limit=1).labels == ("GMM",)
+    assert predict_limit(data, v, start=gmm, max_problems=1).labels == ("GMM",)
+    assert predict_limit(data, v, start=local, max_problems=1).labels == ("GMM", "LMM")
+    assert predict_limit(data, v, start=[-1.0, -1.0], max_problems=1).labels == ("GMM",)
     against, head = scored_tokens(
         [[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]]
     )  # no p selects both optima
-    none = predict_limit(against, head, limit=1)
+    none = predict_limit(against, head, max_problems=1)
     assert none.selections.shape == (0, 2)
     assert "Candidates (P^mm is too large to list in full): none." in str(none)
 

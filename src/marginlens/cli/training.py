@@ -135,7 +135,7 @@ def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[
         bar.expect(len(batch))
         for j in range(len(batch)):
             one = predict_limit(
-                batch[j], head[j], loss=choices.loss, start=choices.start, optimizer=choices.step, limit=1
+                batch[j], head[j], loss=choices.loss, start=choices.start, optimizer=choices.step, max_problems=1
             )
             found.append(one)
             bar.advance()

@@ -205,7 +205,7 @@ class _Limits(NamedTuple):
         longest = 0.0 if path is None else float(np.max(np.linalg.norm(path, axis=-1)))
         far = max(300.0 * unit, 1.6 * longest)
         try:
-            optima = locally_optimal_directions(data, head, limit=_MAX_ENUMERATED)
+            optima = locally_optimal_directions(data, head, max_problems=_MAX_ENUMERATED)
         except InputError:  # too many selections
             return cls(None, None, None, unit, far)
         angles = 2.0 * np.pi * np.arange(_N_ANGLES) / _N_ANGLES

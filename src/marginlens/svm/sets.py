@@ -87,7 +87,7 @@ class SetSolution:
 
 
 @implements("A", "ATT-SVM'", "Thm 8")
-def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) -> SetSolution:
+def set_svm(data: TokenDataset, optimal_sets: Any, *, max_problems: int | None = None) -> SetSolution:
     r"""Every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,
@@ -98,7 +98,7 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
     Args:
         data: one problem with keys `data.K` of shape (n_inputs, n_tokens, d_key).
         optimal_sets: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
-        limit: convex problems after which to stop with the best solution found and its gap; by default the search is completed,
+        max_problems: convex problems after which to stop with the best solution found and its gap; by default the search is completed,
             and refused beforehand where there are more than ten million choices.
     Returns:
         A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, the list with `n_covered` and `runner_up`, the optimum
@@ -109,14 +109,14 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
     sets = as_optimal_sets(data, optimal_sets)
     binding = [i for i in range(data.n_inputs) if len(sets[i]) < data.lengths[i]]
     n_choices = prod(len(sets[i]) for i in binding)
-    if limit is not None:
-        whole_number(limit, "limit", at_least=1)
+    if max_problems is not None:
+        whole_number(max_problems, "max_problems", at_least=1)
     elif n_choices > MOST_CHOICES:
         raise reject(
             "optimal_sets",
             f"sets with at most {MOST_CHOICES} choices of one token each",
             f"{float(n_choices):.3g} choices",
-            "Give limit, the convex problems to solve at most, for the best solution found with its gap.",
+            "Give max_problems, the convex problems to solve at most, for the best solution found with its gap.",
         )
     if not binding:
         choices = np.array([one[:1] for one in sets]).reshape(1, -1)
@@ -124,7 +124,7 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, limit: int | None = None) 
     problem = _alternatives(data, sets, binding)
     if not problem.allowed.any(axis=1).all():
         return SetSolution((), _no_choice(data), Status.INFEASIBLE, np.inf, np.inf, 0, n_choices, n_choices)
-    search = branch_and_bound(problem, sys.maxsize if limit is None else limit)
+    search = branch_and_bound(problem, sys.maxsize if max_problems is None else max_problems)
     return _finish(data, sets, search, (n_choices, problem.n_choices))
 
 

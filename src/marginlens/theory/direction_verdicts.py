@@ -109,7 +109,7 @@ def judge_direction(
     cone: Cone,
     loss: Loss = Logistic(),  # noqa: B008
     *,
-    limit: int = 2000,
+    max_problems: int = 2000,
 ) -> DirectionVerdict:
     r"""Whether the local regularisation path in a cone can go to the cone's axis q; if not, what beats q, and from which norm on.
 
@@ -130,12 +130,12 @@ def judge_direction(
     Args:
         data: one problem. v: head (d_model,). loss: any strictly decreasing `Loss`.
         cone: axis q, width ε and least norm R₀.
-        limit: matrices that `check_general_position` looks at.
+        max_problems: matrices that `check_general_position` looks at.
     Returns:
         A `DirectionVerdict`. Check it with `excess_risk` at the competitor and at points within δ of q, or with `regularization_path`.
     """
     data, loss = one_problem(data), as_loss(loss)
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     if not isinstance(cone, Cone) or len(cone.axis) != data.d_key:
         got = f"an axis of length {len(cone.axis)}" if isinstance(cone, Cone) else type(cone).__name__
         raise reject("cone", f"a Cone with an axis of length {data.d_key}", got)
@@ -162,7 +162,7 @@ def judge_direction(
     conditions = (
         check_assumption_a(data, v, loss),
         check_distinct_scores(data, v),
-        check_general_position(data, limit=limit),
+        check_general_position(data, max_problems=max_problems),
         outside,
     )
     verdict = Verdict("A Thm 7", conditions, "the local path does not converge to this direction")

@@ -170,7 +170,7 @@ def check_missed_tokens(step: FirstStep) -> Check:
         "Eq. (32)": "The comparison of slopes for which its proof asks for the width with μ.",
     },
 )
-def check_lemma_19(step: FirstStep, delta: float = 0.05, *, limit: int = 20_000) -> Verdict:
+def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 20_000) -> Verdict:
     r"""Whether Lemma 19 says that the flow goes to the decisive tokens alone: Eq. (10), the lead of their margin, and two more widths.
 
     .. math:: \|\hat p\| < (1 - \mu) \|\hat p'\| \ \text{for every rival}\ \hat p', \qquad
@@ -182,7 +182,7 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, limit: int = 20_000)
     from all constraints being tight, which complementary slackness does not grant; its number is `earlier_log10_least`.
 
     Args:
-        step: the first step, whose embeddings the margins are taken of; small vocabularies only, see `feasible_selections` for `limit`.
+        step: the first step, whose embeddings the margins are taken of; small vocabularies only, see `feasible_selections` for `max_problems`.
         delta: δ.
     Returns:
         A verdict with the lead μ and the logarithms of both widths to base ten.
@@ -196,7 +196,7 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, limit: int = 20_000)
     ].T  # the embeddings in coordinates of their span, which keeps every margin
     renumbered = np.split(place, data.offsets[1:-1])
     required = [np.searchsorted(used, ids) for ids in decisive]
-    lead = feasible_selections(narrow, renumbered, required=required, limit=limit).margin_lead(required)
+    lead = feasible_selections(narrow, renumbered, required=required, max_problems=max_problems).margin_lead(required)
     size, chance = len(used), real_number(delta, "delta", "a probability between 0 and 1")
     by_margin = 4.0 * math.log10(2816.0 * T * n**2 * (1.0 + 2.0 * eta) / lead) if lead > 0.0 else math.inf
     by_rate = 4.0 * math.log10(2.0 * eta * (n * math.sqrt(log_of_pairs(size, chance)) + 44.0 * n))

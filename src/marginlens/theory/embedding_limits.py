@@ -91,7 +91,7 @@ def all_selecting_directions(E: Any, sequences: Any, y: Any = None) -> FloatArra
 
 
 @implements("B", "§3, one irrelevant token")
-def remaining_selections(E: Any, sequences: Any, y: Any = None, *, limit: int = 20_000) -> FeasibleSelections:
+def remaining_selections(E: Any, sequences: Any, y: Any = None, *, max_problems: int = 20_000) -> FeasibleSelections:
     r"""The selections that Theorem 5 and Lemma 6 leave: those that hold every decisive token, but for that of everything.
 
     .. math:: \{ (\mathcal S_X(p))_X : s_*^X \in \mathcal S_X(p)\ \forall X \} \setminus \{ (X)_X \}
@@ -100,12 +100,12 @@ def remaining_selections(E: Any, sequences: Any, y: Any = None, *, limit: int = 
     {1, 2} of tokens 0 and 1 that decide, {0}, {1, 2} is left too, and {0, 2}, {1}.
 
     Args:
-        E: embeddings (n_vocabulary, d_model). sequences, y: data that obey Assumption 4. limit: as `feasible_selections` takes it.
+        E: embeddings (n_vocabulary, d_model). sequences, y: data that obey Assumption 4. max_problems: as `feasible_selections` takes it.
     Returns:
         A `FeasibleSelections`; where only the decisive tokens are left it has one entry.
     """
     data = as_labelled(sequences, y)
-    listed = feasible_selections(E, data, required=decisive_tokens(data), limit=limit)
+    listed = feasible_selections(E, data, required=decisive_tokens(data), max_problems=max_problems)
     left = np.flatnonzero(np.isfinite(listed.margins))
     selections = tuple(listed.selections[k] for k in left)
     return replace(listed, selections=selections, margins=listed.margins[left], directions=listed.directions[left])

@@ -49,7 +49,7 @@ class LocalOptima:
 
 
 @implements("A", "P^mm")
-def locally_optimal_directions(data: TokenDataset, v: Any, *, limit: int = 100_000) -> LocalOptima:
+def locally_optimal_directions(data: TokenDataset, v: Any, *, max_problems: int = 100_000) -> LocalOptima:
     r"""Every locally optimal max-margin direction of one problem.
 
     .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
@@ -60,22 +60,22 @@ def locally_optimal_directions(data: TokenDataset, v: Any, *, limit: int = 100_0
 
     Args:
         data: one problem. v: head (d_model,).
-        limit: the most hard-margin problems that may have to be solved; beyond it nothing is started.
+        max_problems: the most hard-margin problems that may have to be solved; beyond it nothing is started.
     Returns:
         A `LocalOptima`. Check an entry with `token_optimality(data, v, selection)`, the list with brute force.
     """
     one_problem(data).head(v)
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     lengths = data.lengths
     candidates = [_separable(data, i) for i in range(data.n_inputs)]
     order = np.argsort([len(one) for one in candidates], kind="stable")
     worst = int(lengths.sum()) + _worst_case([len(candidates[i]) for i in order], lengths[order], data.d_key)
-    if worst > limit:
+    if worst > max_problems:
         raise reject(
             "data",
-            f"a problem whose enumeration solves at most limit = {limit} hard-margin problems",
+            f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
             f"n = {data.n_inputs} inputs of up to T = {data.n_tokens} tokens with up to {worst} problems to solve",
-            f"Raise limit to {worst}, or ask token_optimality about single selections.",
+            f"Raise max_problems to {worst}, or ask token_optimality about single selections.",
         )
     n_solved = int(lengths.sum())
     frontier = np.zeros((1, 0), dtype=np.int64)

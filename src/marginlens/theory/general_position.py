@@ -24,7 +24,7 @@ Row = tuple[int, int, int]  # input, selected token, other token
 
 
 @implements("A", "Thm 7")
-def check_general_position(data: TokenDataset, *, limit: int = 50_000, rng: Any = 0) -> Check:
+def check_general_position(data: TokenDataset, *, max_problems: int = 50_000, rng: Any = 0) -> Check:
     r"""Whether key differences to one selected token per input are as independent as their number allows.
 
     .. math:: \mathrm{rank}\, \bar K = d \ \text{for all } \bar K \in \mathbb R^{d \times d}, \qquad
@@ -36,7 +36,7 @@ def check_general_position(data: TokenDataset, *, limit: int = 50_000, rng: Any 
 
     Args:
         data: one problem.
-        limit: the most matrices of each kind that are looked at; `matrix_count` says beforehand how many there are.
+        max_problems: the most matrices of each kind that are looked at; `matrix_count` says beforehand how many there are.
         rng: for the sample that is taken where there are more: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `Check` with singular_value, the smallest one met of a matrix with unit rows; distance, the smallest one met from the
@@ -44,18 +44,20 @@ def check_general_position(data: TokenDataset, *, limit: int = 50_000, rng: Any 
         and the sentence says when it was one.
     """
     one_problem(data)
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     generator, counts = as_generator(rng), matrix_count(data)
     n_rows = min(data.d_key, _all_rows(data)), data.d_key + 1
     met, looked_at = [np.inf, np.inf], 0
     for kind, (count, height) in enumerate(zip(counts, n_rows, strict=True)):
         if count == 0:
             continue
-        matrices = _every(data, height, kind == 1) if count <= limit else _sample(data, height, limit, generator)
+        matrices = (
+            _every(data, height, kind == 1) if count <= max_problems else _sample(data, height, max_problems, generator)
+        )
         for chunk in _chunks(matrices):
             looked_at += len(chunk)
             met[kind] = min(met[kind], _distance_of_ones(data, chunk) if kind else _singular_value(data, chunk))
-    how = f"all {looked_at}" if max(counts) <= limit else f"a sample of {looked_at} of the {sum(counts)}"
+    how = f"all {looked_at}" if max(counts) <= max_problems else f"a sample of {looked_at} of the {sum(counts)}"
     sentence = f"in {how} matrices of key differences the smallest singular value is {met[0]:.3g}"
     if np.isfinite(met[1]):
         sentence += f" and ones stay {met[1]:.3g} away from the range"

@@ -86,7 +86,7 @@ def predict_joint_limit(
     data: TokenDataset,
     *,
     loss: Loss = Logistic(),  # noqa: B008
-    limit: int = 10_000,
+    max_problems: int = 10_000,
 ) -> JointPrediction:
     r"""Which theorem speaks about training head and attention together, and the directions that v and p converge to.
 
@@ -99,12 +99,12 @@ def predict_joint_limit(
 
     Args:
         data: one problem. loss: the theorems are about the logistic loss.
-        limit: selections that may be tried one by one for the largest label margin.
+        max_problems: selections that may be tried one by one for the largest label margin.
     Returns:
         A `JointPrediction`, `str` of which is a readable account. Check it with `descend(JointRisk(data))` and `joint_path`.
     """
     loss = as_loss(loss)
-    best = best_selections(one_problem(data), limit=limit)
+    best = best_selections(one_problem(data), max_problems=max_problems)
     found = _about(data, best, best.selections[0], loss)
     for selected in best.selections[1:_MOST_CANDIDATES]:
         if found.p_direction is not None or best.margin == 0.0:
@@ -251,7 +251,7 @@ class HeadRadius:
 
 
 @implements("A", "Thm 5", "Thm 6")
-def head_radius(data: TokenDataset, selected: Any, *, limit: int = 4096) -> HeadRadius:
+def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) -> HeadRadius:
     r"""The finite r from which the selection that Theorems 5 and 6 promise holds, and the r up to which another one wins.
 
     As R → ∞ with r fixed, the risk of a selection β tends to that of a plain logistic regression on its tokens,
@@ -269,18 +269,18 @@ def head_radius(data: TokenDataset, selected: Any, *, limit: int = 4096) -> Head
 
     Args:
         data: one problem. selected: α (n_inputs,), such as `predict_limit(data).selected`.
-        limit: selections up to which rivals are looked for.
+        max_problems: selections up to which rivals are looked for.
     Returns:
         A `HeadRadius`. Check it with `joint_path(data, r, R)` at a fixed r and large R.
     """
-    whole_number(limit, "limit", at_least=0)
+    whole_number(max_problems, "max_problems", at_least=0)
     head = label_margin(one_problem(data), selected)
     over = head.support if head.support.any() else np.ones(data.n_inputs, dtype=bool)
     mixing = check_assumption_c(data, head.selected, inputs=over)
     found = _fixed_head_radius(data, head, _nu(mixing))
     if att_svm(data, head.selected).status is not Status.OPTIMAL:
         found = _FixedHead(np.inf, found.nu, found.alignment)
-    refuted, rival = _last_rival(data, head, limit)
+    refuted, rival = _last_rival(data, head, max_problems)
     return HeadRadius(head.selected, found.radius, mixing.proved, found.nu, found.alignment, refuted, rival)
 
 
@@ -331,10 +331,10 @@ def _most_mixed(x: float, n_inputs: int) -> float:
     return float(np.log(n_inputs)) if small < 1e-300 else x + float(np.log(np.expm1(n_inputs * np.log1p(small))))
 
 
-def _last_rival(data: TokenDataset, head: LabelMargin, limit: int) -> tuple[float, IntArray | None]:
+def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tuple[float, IntArray | None]:
     """The largest r found at which another selection that some p makes has a lower limit risk, and that selection."""
     lengths = [int(length) for length in data.lengths]
-    if head.margin == 0.0 or prod(lengths) > limit:
+    if head.margin == 0.0 or prod(lengths) > max_problems:
         return 0.0, None
     each = np.arange(data.n_inputs)
     every = all_selections(lengths)

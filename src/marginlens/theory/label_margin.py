@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
+from marginlens.data.generators import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
@@ -83,19 +84,19 @@ class BestSelections:
 
 
 @implements("A", "Assumption C")
-def best_selections(data: TokenDataset, *, limit: int = 10_000) -> BestSelections:
+def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSelections:
     r"""Selections whose tokens let a head tell the labels apart with the largest margin.
 
     .. math:: \max_\alpha \Gamma(\alpha), \quad \Gamma(\alpha) = \max_{\|v\| \le 1} \min_i Y_i v^\top x_{i\alpha_i}
 
     Args:
         data: one problem.
-        limit: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as long
+        max_problems: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as long
             as that helps, and the result is not complete.
     """
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     lengths = [int(length) for length in one_problem(data).lengths]
-    complete = prod(lengths) <= limit
+    complete = prod(lengths) <= max_problems
     tried = all_selections(lengths) if complete else _climb(data)
     margins = margins_of_outputs(data, data.X[np.arange(data.n_inputs), tried])
     top = float(margins.max())
@@ -148,7 +149,13 @@ class MixingCheck(Check):
 
 @implements("A", "Assumption C")
 def check_assumption_c(
-    data: TokenDataset, selected: Any, *, inputs: Any = None, n_samples: int = 2000, limit: int = 20_000, seed: int = 0
+    data: TokenDataset,
+    selected: Any,
+    *,
+    inputs: Any = None,
+    n_samples: int = 2000,
+    max_problems: int = 20_000,
+    seed: int = 0,
 ) -> MixingCheck:
     r"""Whether attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
 
@@ -163,13 +170,13 @@ def check_assumption_c(
     Args:
         data: one problem. selected: α (n_inputs,).
         inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
-        n_samples: random p to try. limit: selections up to which the bound and outright selections are tried. seed: of the random p.
+        n_samples: random p to try. max_problems: selections up to which the bound and outright selections are tried. rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.
     """
     alpha = one_problem(data).selection(selected)
     whole_number(n_samples, "n_samples", at_least=1)
-    whole_number(limit, "limit", at_least=0)
+    whole_number(max_problems, "max_problems", at_least=0)
     mask = f"a mask of shape ({data.n_inputs},) with an input in it"
     asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
     if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
@@ -185,11 +192,11 @@ def check_assumption_c(
         said = f"the label margin is Γ = {gamma:.4g} and no input has a second token to mix in"
         return MixingCheck(name, True, said, {"margin": gamma, "nu": np.inf, "proved_nu": np.inf}, None, True, asked)
     cost = _Cost(data, alpha, asked, gamma)
-    nu, worst = _search(cost, n_samples, limit, np.random.default_rng(whole_number(seed, "seed", at_least=0)))
+    nu, worst = _search(cost, n_samples, max_problems, as_generator(rng))
     free = _free_ray(cost, head) if nu > 0.0 else None
     if free is not None:
         nu, worst = 0.0, free
-    proved_nu = _proved(data, alpha, asked, head, limit)
+    proved_nu = _proved(data, alpha, asked, head, max_problems)
     holds, proved = nu > NO_COST * gamma, proved_nu > NO_COST * gamma
     numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu}
     return MixingCheck(name, holds, _sentence(numbers, holds, proved), numbers, None if holds else worst, proved, asked)
@@ -236,9 +243,11 @@ class _Cost:
         return np.where(mixed > _VISIBLE, lost / np.maximum(mixed, _VISIBLE), np.inf)
 
 
-def _search(cost: _Cost, n_samples: int, limit: int, rng: np.random.Generator) -> tuple[float, FloatArray | None]:
+def _search(
+    cost: _Cost, n_samples: int, max_problems: int, rng: np.random.Generator
+) -> tuple[float, FloatArray | None]:
     """The smallest cost found and a p that has it."""
-    points = [_two_token_mixtures(cost), _outright(cost, limit), _random(cost, n_samples, rng)]
+    points = [_two_token_mixtures(cost), _outright(cost, max_problems), _random(cost, n_samples, rng)]
     tried = np.concatenate([one for one in points if len(one)])
     costs = cost.at(tried)
     width = 1.0
@@ -289,10 +298,10 @@ def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray
     return directions * (10.0 ** rng.uniform(-1.0, 1.5, (n_samples, 1)) / (spread or 1.0))
 
 
-def _outright(cost: _Cost, limit: int) -> FloatArray:
+def _outright(cost: _Cost, max_problems: int) -> FloatArray:
     """A p for each selection that some p makes and that differs from α."""
     lengths = [int(length) for length in cost.data.lengths]
-    if prod(lengths) > min(limit, 1000):
+    if prod(lengths) > min(max_problems, 1000):
         return np.empty((0, cost.data.d_key))
     every = all_selections(lengths)
     every = every[np.any(every != cost.alpha, axis=1)]
@@ -319,11 +328,11 @@ def _two_token_mixtures(cost: _Cost) -> FloatArray:
     return np.array(points).reshape(-1, data.d_key)
 
 
-def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginSolution, limit: int) -> float:
+def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginSolution, max_problems: int) -> float:
     """A lower bound on ν over all mixtures, reachable by some p or not; zero where there is none or too much to look at."""
     where = np.flatnonzero(asked)
     lengths = [int(data.lengths[i]) for i in where]
-    if prod(lengths) > limit:
+    if prod(lengths) > max_problems:
         return 0.0
     every = all_selections(lengths)
     leaves = every != alpha[where]  # (n_selections, n_asked)

@@ -116,7 +116,7 @@ def predict_limit(
     loss: Any = None,
     start: Any = None,
     optimizer: Any = None,
-    limit: int = 10_000,
+    max_problems: int = 10_000,
 ) -> Any:
     r"""Which theorem applies to a problem, assumption by assumption, and the direction that p/‖p‖ converges to.
 
@@ -139,13 +139,13 @@ def predict_limit(
         loss: any `Loss`, logistic by default; on sequences any `NextTokenLoss`, the log-loss by default.
         start: p(0) of shape (d_key,) or (batch, d_key). optimizer: `GD(eta)` to check η ≤ 1/L_p; any such step if left out. No
             theorem covers a `NormalizedGD`: `observed` and `why` then say what claims of the ledger saw such steps do.
-        limit: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
+        max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given.
     Returns:
         A `LimitPrediction`, a `JointPrediction` without a head or a `NextTokenPrediction` for sequences, `str` of which is a readable
         account; a list of them for a batch. Check it with `descend`.
     """
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     if head is not None:
         if v is not None:
             raise reject("head", "left out where v is given, because it is the same", "both")
@@ -160,18 +160,20 @@ def predict_limit(
             if value is not None:
                 raise reject(name, "left out where v is, because Theorems 5 and 6 are about the joint path", "it")
         problems = as_dataset(data).as_batch()
-        found = [predict_joint_limit(problems[j], loss=loss, limit=limit) for j in range(len(problems))]
+        found = [predict_joint_limit(problems[j], loss=loss, max_problems=max_problems) for j in range(len(problems))]
         return found if data.is_batch else found[0]
     heads = as_dataset(data).head(v)
     points = None if start is None else data.point(start, "start")
     if not data.is_batch:
-        return _predict(data, heads, loss, points, optimizer, limit)
+        return _predict(data, heads, loss, points, optimizer, max_problems)
     each = range(len(data))
-    return [_predict(data[j], heads[j], loss, None if points is None else points[j], optimizer, limit) for j in each]
+    return [
+        _predict(data[j], heads[j], loss, None if points is None else points[j], optimizer, max_problems) for j in each
+    ]
 
 
 def _predict(
-    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray | None, optimizer: Any, limit: int
+    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray | None, optimizer: Any, max_problems: int
 ) -> LimitPrediction:
     dependent = depends_on_p(one_problem(data), v)
     part = data.take_inputs(dependent) if dependent.any() else data
@@ -199,9 +201,9 @@ def _predict(
         "A Thm 3", (loss_is_fine, *inside), "descent converges in direction to the LMM that its start selects"
     )
     to_set, set_solution = (
-        (None, None) if strict or not dependent.any() else _path_to_set(part, v, loss_is_fine, loss, limit)
+        (None, None) if strict or not dependent.any() else _path_to_set(part, v, loss_is_fine, loss, max_problems)
     )
-    candidates, complete = _candidates(part, v, gmm, start_selection, limit)
+    candidates, complete = _candidates(part, v, gmm, start_selection, max_problems)
     if set_solution is not None:
         candidates = _with_set(candidates, set_solution)
     step_check = None if optimizer is None else check_step(data, v, optimizer, loss)
@@ -296,11 +298,11 @@ def _why(
 
 
 def _path_to_set(
-    data: TokenDataset, v: FloatArray, loss_is_fine: Check, loss: Loss, limit: int
+    data: TokenDataset, v: FloatArray, loss_is_fine: Check, loss: Loss, max_problems: int
 ) -> tuple[Verdict, SetSolution]:
     """Theorem 8 with the sets of tokens that share the highest score, and the solution of ATT-SVM' for them."""
     sets = optimal_sets(data, v)
-    found = set_svm(data, sets, limit=limit)
+    found = set_svm(data, sets, max_problems=max_problems)
     mixing = _check_linear_mixing(data, v, sets, loss_is_fine, loss)
     count = len(found.solutions)
     sentences: dict[Any, str] = {
@@ -309,7 +311,7 @@ def _path_to_set(
         Status.INFEASIBLE: "no direction lets an optimal token of every input beat those that are not",
         Status.INACCURATE: "rounding decides whether a direction lets optimal tokens beat those that are not",
     }
-    unfinished = f"the search for all global minima was not finished after limit = {limit} problems"
+    unfinished = f"the search for all global minima was not finished after max_problems = {max_problems} problems"
     sentence = sentences.get(found.status, unfinished)
     separable = Check(
         "separable sets", found.status is Status.OPTIMAL, sentence, {"margin": found.margin, "minima": float(count)}
@@ -389,11 +391,11 @@ def _score_range(data: TokenDataset, v: FloatArray) -> tuple[float, float]:
 
 
 def _candidates(
-    data: TokenDataset, v: FloatArray, gmm: TokenOptimality, start_selection: TokenOptimality | None, limit: int
+    data: TokenDataset, v: FloatArray, gmm: TokenOptimality, start_selection: TokenOptimality | None, max_problems: int
 ) -> tuple[Candidates, bool]:
     """The members of P^mm, and whether they are all there are."""
     try:
-        found = locally_optimal_directions(data, v, limit=limit)
+        found = locally_optimal_directions(data, v, max_problems=max_problems)
     except InputError:
         known = [gmm] if gmm.is_locally_optimal else []
         if start_selection is not None and start_selection.is_locally_optimal:

@@ -356,7 +356,7 @@ def _centres(
     They are the solutions of ATT-SVM' and p^mm of other selections: of the tokens whose own margin is largest, of one such token and of
     random ones, in turn.
     """
-    found = set_svm(data, sets, limit=_SEARCH)
+    found = set_svm(data, sets, max_problems=_SEARCH)
     suppressible = bool(found.solutions) and bool(np.isfinite(found.margin))
     size = SCORE_TOLERANCE * np.max(np.abs(np.where(data.mask, token_margins, 0.0)), axis=-1, keepdims=True)
     best = data.mask & (token_margins >= np.max(token_margins, axis=-1, keepdims=True) - size)

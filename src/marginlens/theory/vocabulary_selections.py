@@ -195,7 +195,9 @@ class FeasibleSelections:
 
 
 @implements("B", "Lemma 19")
-def feasible_selections(E: Any, sequences: Any, *, required: Any = None, limit: int = 20_000) -> FeasibleSelections:
+def feasible_selections(
+    E: Any, sequences: Any, *, required: Any = None, max_problems: int = 20_000
+) -> FeasibleSelections:
     r"""Every selection of tokens that some p makes, with its max-margin direction; for small vocabularies.
 
     .. math:: \{ (\mathcal S_X(p))_{X \in \mathcal X_n} : p \in \mathbb R^d \}
@@ -206,23 +208,23 @@ def feasible_selections(E: Any, sequences: Any, *, required: Any = None, limit: 
     Args:
         E: embeddings (n_vocabulary, d_model). sequences: token-id lists, an array, or `LabelledSequences`.
         required: ids that must be selected in each sequence, one list each (Theorem 5: the decisive tokens); none by default.
-        limit: the most max-margin problems that may have to be solved; beyond it none is.
+        max_problems: the most max-margin problems that may have to be solved; beyond it none is.
     Returns:
         A `FeasibleSelections`; check an entry with `vocabulary_svm(E, sequences, selection)`.
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    whole_number(limit, "limit", at_least=1)
+    whole_number(max_problems, "max_problems", at_least=1)
     sets = [np.unique(ids) for ids in token_lists(sequences, len(table))]
     needed = _required(required, sets)
     keys = [(tuple(ids.tolist()), tuple(must)) for ids, must in zip(sets, needed, strict=True)]
     distinct = sorted(set(keys), key=lambda key: (len(key[0]) - len(key[1]), key))
-    found = _consistent(distinct, len(table), limit)
+    found = _consistent(distinct, len(table), max_problems)
     if found is None:
         raise reject(
             "sequences",
-            f"so few and short that at most limit = {limit} selections are consistent",
+            f"so few and short that at most max_problems = {max_problems} selections are consistent",
             f"{len(distinct)} different sequences of up to {max(map(len, sets))} tokens with more",
-            "Raise limit, or ask vocabulary_svm about single selections.",
+            "Raise max_problems, or ask vocabulary_svm about single selections.",
         )
     lists = [np.array(tokens) for tokens, _ in distinct]
     margins, x, undecided = _solve(table, lists, found)
@@ -275,8 +277,8 @@ def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
     return lists
 
 
-def _consistent(distinct: list[tuple[Any, Any]], n_vocabulary: int, limit: int) -> list[Selection] | None:
-    """Every selection whose comparisons contradict no others, or None where there are more than `limit`."""
+def _consistent(distinct: list[tuple[Any, Any]], n_vocabulary: int, max_problems: int) -> list[Selection] | None:
+    """Every selection whose comparisons contradict no others, or None where there are more than `max_problems`."""
     identity = np.eye(n_vocabulary, dtype=bool)
     frontier: list[tuple[Selection, BoolArray, BoolArray]] = [((), identity, np.zeros_like(identity))]
     for tokens, must in distinct:
@@ -292,7 +294,7 @@ def _consistent(distinct: list[tuple[Any, Any]], n_vocabulary: int, limit: int) 
                 order = _added(at_least, above, subset, [s for s in tokens if s not in subset])
                 if order is not None:
                     extended.append(((*chosen, np.array(subset)), *order))
-                if len(extended) > limit:
+                if len(extended) > max_problems:
                     return None
         frontier = extended
     return [chosen for chosen, _, _ in frontier]

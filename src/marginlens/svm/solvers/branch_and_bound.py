@@ -207,17 +207,17 @@ class _Tree:
         return sum(prod(w for w, free in zip(self.ways, node, strict=True) if free) for node in (choices < 0).tolist())
 
 
-def branch_and_bound(problem: Alternatives, limit: int) -> Search:
-    """All shortest vectors of a problem with alternatives, by solving about `limit` convex problems at most.
+def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
+    """All shortest vectors of a problem with alternatives, by solving about `max_problems` convex problems at most.
 
     A partial choice of alternatives has a unique shortest vector, and no completion has a shorter one. If that vector meets every other
     group as it is, it is the only vector of that norm among all completions; otherwise the completions are split by the alternatives
     of the group that it misses by most. A part whose bound exceeds the best norm is closed.
     """
     tree = _Tree(problem)
-    best, dive = _first_guess(tree, limit) if tree.open else (np.inf, np.empty(0))
+    best, dive = _first_guess(tree, max_problems) if tree.open else (np.inf, np.empty(0))
     tree.found(best)
-    while tree.open and tree.explored < limit:
+    while tree.open and tree.explored < max_problems:
         nodes = tree.take()
         if not nodes:
             continue
@@ -264,7 +264,7 @@ def _report(tree: _Tree, dive: FloatArray) -> Search:
     )
 
 
-def _first_guess(tree: _Tree, limit: int) -> tuple[float, Any]:
+def _first_guess(tree: _Tree, max_problems: int) -> tuple[float, Any]:
     """A short vector to begin with: choose greedily, then exchange single alternatives as long as that shortens it."""
     problem = tree.problem
     choice, x = np.full(len(problem.rows), -1, dtype=np.int64), np.zeros(problem.rows.shape[-1])
@@ -273,10 +273,10 @@ def _first_guess(tree: _Tree, limit: int) -> tuple[float, Any]:
         group = int(np.argmax(np.where(choice < 0, distance.min(axis=1), -np.inf)))
         ways = np.flatnonzero(problem.allowed[group])
         best, choice, x = _best_exchange(tree, choice, [(group, int(way)) for way in ways])
-        if not np.isfinite(best) or tree.explored >= limit:
+        if not np.isfinite(best) or tree.explored >= max_problems:
             return np.inf, x
     every = [(int(i), int(a)) for i, a in np.argwhere(problem.allowed)]
-    while tree.explored < limit:
+    while tree.explored < max_problems:
         shorter, other, at = _best_exchange(tree, choice, every)
         if shorter >= best * (1.0 - TIE):
             break
