@@ -182,8 +182,8 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
     from all constraints being tight, which complementary slackness does not grant; its number is `earlier_log10_least`.
 
     Args:
-        step: the first step, whose embeddings the margins are taken of; small vocabularies only, see `feasible_selections` for `max_problems`.
-        delta: δ.
+        step: the first step, whose embeddings the margins are taken of; small vocabularies only.
+        delta: δ. max_problems: as `feasible_selections` takes it.
     Returns:
         A verdict with the lead μ and the logarithms of both widths to base ten.
     """

@@ -91,8 +91,8 @@ def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSe
 
     Args:
         data: one problem.
-        max_problems: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as long
-            as that helps, and the result is not complete.
+        max_problems: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as
+            long as that helps, and the result is not complete.
     """
     whole_number(max_problems, "max_problems", at_least=1)
     lengths = [int(length) for length in one_problem(data).lengths]
@@ -155,7 +155,7 @@ def check_assumption_c(
     inputs: Any = None,
     n_samples: int = 2000,
     max_problems: int = 20_000,
-    seed: int = 0,
+    rng: Any = 0,
 ) -> MixingCheck:
     r"""Whether attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
 
@@ -170,7 +170,8 @@ def check_assumption_c(
     Args:
         data: one problem. selected: α (n_inputs,).
         inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
-        n_samples: random p to try. max_problems: selections up to which the bound and outright selections are tried. rng: a `numpy.random.Generator`, or a whole number to seed one.
+        n_samples: random p to try. max_problems: selections up to which the bound and outright selections are tried.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.
     """
