@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from marginlens.data.generators import as_generator
+from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
