@@ -25,5 +25,5 @@ print(f"their sum is {np.round(weights @ inside.rows, 12) + 0.0}, residual {insi
 # What to notice: if p gave every one of these differences a margin of 1, their weighted sum would have a positive margin too;
 # but that sum is zero. So a token inside the hull of the others can score as high as it likes: attention never selects it.
 scored, head = ml.data.scored_tokens(X, [[0.0, 0.0, 0.0, 0.0, 1.0]])
-run = ml.descend(scored, head, n_steps=2000, optimizer=ml.GD(1.0))
+run = ml.descend(scored, head, n_steps=2000, optimizer=ml.GradientDescent(1.0))
 print(f"trained to want it: its probability ends at {run.attention[0, 4]:.3f}, the norm of p at {run.norm:.3f}")

@@ -30,7 +30,7 @@ data, v = ml.data.scored_tokens(rng.standard_normal((1, 5, 3)), [[1.0, 0.2, 0.2,
 # Solve: what the theorem predicts for this loss, and descent with it beside the losses that come with the library.
 prediction = ml.predict_limit(data, v, loss=HeavyTail())
 print(prediction.why)
-losses = (HeavyTail(), ml.Logistic(), ml.Exponential(), ml.Correlation())
+losses = (HeavyTail(), ml.Logistic(), ml.Exponential(), ml.CorrelationLoss())
 runs = {type(loss).__name__: ml.descend(data, v, loss=loss, n_steps=1000) for loss in losses}
 
 # Look: the cosine with the predicted direction under each loss.

@@ -39,7 +39,7 @@ limit, graph = ml.att_svm(data, data.optimal(v)).x, ml.graph_svm(sequences).x
 of_p = ml.AttentionRisk(data, v)
 of_W, of_factors = of_p.as_matrix([1.0]), of_p.as_factors([1.0], width=2)
 start = 0.1 * rng.standard_normal(of_factors.shape)
-plain = ml.descend(of_p, optimizer=ml.GD(2.0), n_steps=3000)
+plain = ml.descend(of_p, optimizer=ml.GradientDescent(2.0), n_steps=3000)
 on_p = ml.descend(of_p, optimizer=Momentum(), n_steps=3000)
 on_W = ml.descend(of_W, optimizer=Momentum(), n_steps=3000)
 on_factors = ml.descend(of_factors, optimizer=Momentum(), n_steps=3000, start=start)

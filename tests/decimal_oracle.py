@@ -8,7 +8,7 @@ DIGITS, EXPONENTS = 60, 10**9
 SLOPES = {
     "Logistic": lambda f: -1 / (1 + f.exp()),
     "Exponential": lambda f: -(-f).exp(),
-    "Correlation": lambda f: Decimal(-1),
+    "CorrelationLoss": lambda f: Decimal(-1),
 }
 
 

@@ -8,7 +8,6 @@ from marginlens.data.labelled import embedding_tokens
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import (
     Cone,
-    DescentStatus,
     JointPath,
     NextTokenPath,
     Path,
@@ -36,9 +35,8 @@ from marginlens.graphs import (
     pseudo_graphs,
     to_networkx,
 )
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.nexttoken import (
-    CorrectionStatus,
     CrossEntropy,
     CyclicCorrection,
     LogLoss,
@@ -56,7 +54,7 @@ from marginlens.nexttoken import (
     random_start,
 )
 from marginlens.norms import L2, Frobenius, Norm
-from marginlens.optimizers import GD, Blockwise, NormalizedGD, Optimizer
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
 from marginlens.risk import (
     AttentionRisk,
     FactorRisk,
@@ -72,7 +70,6 @@ from marginlens.svm import (
     MarginSolution,
     SetSolution,
     Status,
-    Unfinished,
     att_svm,
     graph_svm,
     label_svm,
@@ -99,19 +96,17 @@ from marginlens.theory import (
 
 __version__ = "0.1.0"
 __all__ = [
-    "GD",
     "L2",
     "AttentionRisk",
     "Blockwise",
     "Cone",
-    "CorrectionStatus",
-    "Correlation",
+    "CorrelationLoss",
     "CrossEntropy",
     "CyclicCorrection",
-    "DescentStatus",
     "Exponential",
     "FactorRisk",
     "Frobenius",
+    "GradientDescent",
     "GraphSolution",
     "InputError",
     "JointPath",
@@ -144,7 +139,6 @@ __all__ = [
     "TokenDataset",
     "TokenStatistics",
     "Trajectory",
-    "Unfinished",
     "UntilLength",
     "UntilNorm",
     "angle",

@@ -20,9 +20,9 @@ train, numbers = command("train")
 CHOICES = {
     "by default": ((), {}),
     "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "optimizer": ml.NormalizedGD(0.1)}),
-    "constant": (("--constant", "--step-size", "0.2"), {"optimizer": ml.GD(0.2)}),
+    "constant": (("--constant", "--step-size", "0.2"), {"optimizer": ml.GradientDescent(0.2)}),
     "exponential": (("--loss", "exponential"), {"loss": ml.Exponential()}),
-    "correlation": (("--loss", "Correlation"), {"loss": ml.Correlation()}),
+    "correlation": (("--loss", "Correlation"), {"loss": ml.CorrelationLoss()}),
     "start": (("--start", "0.5,-1, 2"), {"start": [0.5, -1.0, 2.0]}),
     "negative start": (("--start", "-1,0,0"), {"start": [-1.0, 0.0, 0.0]}),
     "many steps": (("--steps", "5000"), {"n_steps": 5000}),
@@ -60,11 +60,13 @@ def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(her
     }
 
 
-@pytest.mark.parametrize("loss", [ml.Exponential(), ml.Correlation()])
+@pytest.mark.parametrize("loss", [ml.Exponential(), ml.CorrelationLoss()])
 def test_a_constant_step_depends_on_the_loss(here, loss):
     data, v = sphere_tokens(1, 2, 3, 5, 0)
     write_problem("b.npz", data, v)
-    told = numbers("b.npz", "--constant", "--steps", "10", "--loss", type(loss).__name__)["training"]
+    told = numbers("b.npz", "--constant", "--steps", "10", "--loss", type(loss).__name__.removesuffix("Loss"))[
+        "training"
+    ]
     assert told["step_size"] == pytest.approx(ml.smoothness(data, v, loss).largest_step.min(), rel=ROUNDING)
 
 

@@ -18,7 +18,7 @@ class Hinged(ml.Loss):
         return -np.log1p(np.asarray(u, dtype=float) ** 2)
 
 
-LOSSES = [ml.Logistic(), ml.Exponential(), ml.Correlation(), Hinged()]
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss(), Hinged()]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)

@@ -118,7 +118,7 @@ def test_gradients_agree_with_differences_of_the_risk(loss, seed):
 @pytest.mark.parametrize("loss", OWN[:8], ids=names)
 def test_every_descent_takes_its_first_step_down_the_slope(loss):
     data, v, p = problem(3)
-    rate = ml.GD(1e-3)
+    rate = ml.GradientDescent(1e-3)
     slope = differences(lambda x: float(ml.AttentionRisk(data, v, loss).value(x)), p)
     run = ml.descend(data, v, loss=loss, optimizer=rate, n_steps=1, start=p)
     assert agrees((p - run.final) / rate.size, slope)
@@ -139,7 +139,7 @@ def test_every_descent_takes_its_first_step_down_the_slope(loss):
 def test_small_steps_and_the_flow_never_raise_the_risk(loss):
     data, v, p = problem(4)
     record = ml.Record(steps=20, keep=("risk",))
-    run = ml.descend(data, v, loss=loss, optimizer=ml.GD(2e-3), n_steps=200, start=p, record=record)
+    run = ml.descend(data, v, loss=loss, optimizer=ml.GradientDescent(2e-3), n_steps=200, start=p, record=record)
     assert np.all(np.diff(run.saved["risk"]) <= 1e-14)
     assert run.saved["risk"][-1] < run.saved["risk"][0]
     flow = ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0), start=p, record=ml.Record(keep=("risk",)))
@@ -240,12 +240,12 @@ def test_a_derivative_of_ones_own_is_honoured():
             return super().log_abs_derivative(u) + np.log(2.0)
 
     data, v, p = problem(0)
-    step = ml.GD(0.1)
+    step = ml.GradientDescent(0.1)
     doubled = ml.descend(data, v, loss=Doubled(), optimizer=step, n_steps=20, start=p)
-    plain = ml.descend(data, v, optimizer=ml.GD(0.2), n_steps=20, start=p)
+    plain = ml.descend(data, v, optimizer=ml.GradientDescent(0.2), n_steps=20, start=p)
     assert np.allclose(doubled.final, plain.final, rtol=1e-12)
     head = ml.descend(ml.JointRisk(data, Doubled()), optimizer=step, n_steps=20, start=(v, p)).split()
-    other = ml.descend(ml.JointRisk(data), optimizer=ml.GD(0.2), n_steps=20, start=(v, p)).split()
+    other = ml.descend(ml.JointRisk(data), optimizer=ml.GradientDescent(0.2), n_steps=20, start=(v, p)).split()
     assert np.allclose(head.p, other.p, rtol=1e-12)
 
 
@@ -362,7 +362,7 @@ def test_next_token_gradients_agree_with_differences(loss, general):
     W, C = rng.normal(size=(4, 4)), rng.normal(size=(5, 4)) if general else None
     slope = differences(lambda x: ml.nexttoken_risk(ds, x, head=C, loss=loss), W)
     assert agrees(ml.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
-    run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GD(1e-3), n_steps=1, start=W)
+    run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GradientDescent(1e-3), n_steps=1, start=W)
     assert agrees((W - run.final) / 1e-3, slope)
 
 

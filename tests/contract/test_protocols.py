@@ -61,7 +61,7 @@ def risks():
     of_p = ml.AttentionRisk(data, v)
     yield "p", of_p
     yield "p, exponential", ml.AttentionRisk(data, v, ml.Exponential())
-    yield "p, correlation", ml.AttentionRisk(data, v, ml.Correlation())
+    yield "p, correlation", ml.AttentionRisk(data, v, ml.CorrelationLoss())
     yield "W", of_p.as_matrix([1.0, -0.5])
     yield "factors", of_p.as_factors([1.0, -0.5], 2)
     yield "joint", ml.JointRisk(data)
@@ -80,7 +80,7 @@ def test_norms_keep_their_contract(norm, shape):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [ml.GD(0.3), ml.NormalizedGD(0.2), Momentum()], ids=lambda one: type(one).__name__
+    "optimizer", [ml.GradientDescent(0.3), ml.NormalizedGD(0.2), Momentum()], ids=lambda one: type(one).__name__
 )
 def test_optimizers_keep_their_contract(optimizer):
     check_optimizer(optimizer)
@@ -125,7 +125,7 @@ def test_a_users_own_optimizer_works_on_every_risk(name):
     start = 0.1 * np.random.default_rng(1).normal(size=risk.shape)
     optimizer = Momentum(0.05)
     run = ml.descend(risk, optimizer=optimizer, n_steps=200, start=start, record=ml.Record(50, ("x", "risk", "norm")))
-    assert run.status is ml.DescentStatus.COMPLETED
+    assert run.status is ml.Status.COMPLETED
     assert run.saved["risk"][-1] < run.saved["risk"][0]
     x, velocity = start, np.zeros(risk.shape)
     for _ in range(200):  # the same by hand
@@ -136,7 +136,7 @@ def test_a_users_own_optimizer_works_on_every_risk(name):
 
 
 @pytest.mark.parametrize("name", ["p", "joint", "next token"])
-@pytest.mark.parametrize("kind", [ml.GD, ml.NormalizedGD])
+@pytest.mark.parametrize("kind", [ml.GradientDescent, ml.NormalizedGD])
 def test_compiled_loops_are_the_optimizers_own_steps(name, kind):
     class Slow:  # the same rule, which no compiled loop knows
         def __init__(self, optimizer):
@@ -162,7 +162,7 @@ def test_training_factors_is_training_their_product():
     risk = ml.AttentionRisk(data, v).as_factors([1.0, 2.0], 3)
     rng = np.random.default_rng(3)
     Q, K = rng.normal(size=(2, 3)), rng.normal(size=(3, 3))
-    run = ml.descend(risk, optimizer=ml.GD(0.1), n_steps=50, start=(Q, K))
+    run = ml.descend(risk, optimizer=ml.GradientDescent(0.1), n_steps=50, start=(Q, K))
     for _ in range(50):
         g = risk.of_p.gradient(K @ Q.T @ np.array([1.0, 2.0])).value()
         Q, K = Q - 0.1 * np.outer([1.0, 2.0], K.T @ g), K - 0.1 * np.outer(g, Q.T @ np.array([1.0, 2.0]))
@@ -191,8 +191,8 @@ def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
         ml.descend(data)
     with pytest.raises(ml.InputError, match="'loss' argument must be left out where a risk is given"):
         ml.descend(ml.AttentionRisk(data, v), loss=ml.Logistic())
-    with pytest.raises(ml.InputError, match=r"'optimizer' argument must be .* got the class GD"):
-        ml.descend(data, v, optimizer=ml.GD)
+    with pytest.raises(ml.InputError, match=r"'optimizer' argument must be .* got the class GradientDescent"):
+        ml.descend(data, v, optimizer=ml.GradientDescent)
     with pytest.raises(ml.InputError, match="update must return a step of shape"):
         ml.descend(data, v, optimizer=type("Bad", (Momentum,), {"update": lambda self, g, s: (0.0, s)})(), n_steps=1)
     factors = ml.AttentionRisk(data, v).as_factors([1.0, 2.0], 2)
@@ -204,7 +204,7 @@ def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
     with pytest.raises(
         ml.InputError, match="'optimizer' argument must be Blockwise only for a risk whose points have parts"
     ):
-        ml.descend(data, v, optimizer=Blockwise(ml.GD(1.0)), n_steps=1)
+        ml.descend(data, v, optimizer=Blockwise(ml.GradientDescent(1.0)), n_steps=1)
 
 
 @pytest.mark.parametrize("name", [name for name in RISKS if name != "a user's own"])

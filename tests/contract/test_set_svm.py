@@ -11,7 +11,7 @@ import pytest
 import tolerances
 from marginlens.data import TokenDataset
 from marginlens.errors import InputError
-from marginlens.svm import SetSolution, Status, Unfinished, att_svm, least_distance, set_svm
+from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 
 LINE = TokenDataset(
     [[[1.0], [-1.0], [0.0]]], [1]
@@ -204,7 +204,7 @@ def test_too_many_choices_are_refused_beforehand_and_offered_with_a_gap() -> Non
     ):
         set_svm(data, sets)
     found = set_svm(data, sets, max_problems=300)
-    assert found.status is Unfinished.LIMIT
+    assert found.status is Status.MAX_PROBLEMS
     assert found.n_covered < found.n_choices
     assert 0.0 < found.gap < 1.0
     assert found.lower_bound < np.linalg.norm(found.points[0])

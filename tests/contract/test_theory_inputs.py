@@ -38,7 +38,7 @@ HELPERS = {
     "angle b": (lambda x: ml.angle(P, x), [*WEIGHTS, np.ones(3)]),
     "Logistic u": (lambda x: ml.Logistic().value(x), NEVER),
     "Exponential u": (lambda x: ml.Exponential().log_abs_derivative(x), NEVER),
-    "rise delta": (lambda x: ml.Correlation().rise(np.ones(3), x), [*NEVER, np.ones(2)]),
+    "rise delta": (lambda x: ml.CorrelationLoss().rise(np.ones(3), x), [*NEVER, np.ones(2)]),
     "log_rise sign": (lambda x: ml.Logistic().log_rise(np.ones(3), 0.0, x), [*NEVER, np.ones(2)]),
     "constants low": (lambda x: ml.Exponential().constants(x, 1.0), NUMBER),
     "repeat n_copies": (FIGURE.repeat, WHOLE),

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from marginlens import GD, Exponential, InputError, Logistic, Loss, NormalizedGD, TokenDataset
+from marginlens import Exponential, GradientDescent, InputError, Logistic, Loss, NormalizedGD, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.theory import (
     check_assumption_a,
@@ -71,11 +71,11 @@ def test_slopes_that_underflow_are_slopes_all_the_same():
     gamma, width = np.linalg.norm([1000.0, 900.0, 900.0]), np.linalg.norm(data.K[0], ord=2)
     log_L_p = np.log((gamma**2 + 3.0 * gamma) * width**2) - 900.0
     assert smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING)
-    assert check_step(data, v, GD(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
+    assert check_step(data, v, GradientDescent(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
     assert smoothness(data, v).L_p == 0.0
     steep, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[-900.0, -1000.0, -1000.0]])
     assert check_assumption_a(steep, v, Exponential())
-    assert not check_step(steep, v, GD(1e-300), Exponential())
+    assert not check_step(steep, v, GradientDescent(1e-300), Exponential())
 
 
 @pytest.mark.statement("A Assumption A")
@@ -184,8 +184,8 @@ def test_separability_needs_one_direction_for_every_input():
 def test_the_step_must_be_plain_and_at_most_the_inverse_smoothness():
     data, v = figure_1a()
     largest = smoothness(data, v).largest_step
-    assert check_step(data, v, GD(largest))
-    assert not check_step(data, v, GD(largest * 1.01))
+    assert check_step(data, v, GradientDescent(largest))
+    assert not check_step(data, v, GradientDescent(largest * 1.01))
     normal = check_step(data, v, NormalizedGD(0.1))
     assert not normal
     assert "plain gradient descent" in normal.sentence

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset
+from marginlens import CorrelationLoss, Exponential, InputError, Logistic, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.risk import risk_gradient
@@ -184,7 +184,7 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
 
 
 @pytest.mark.statement("A Lemma 7", "A Thm 3")
-@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_the_explicit_radius_bounds_the_gradient_ratio(loss):
     rng = np.random.default_rng(2)
     n_checked, loose = 0, 0

@@ -17,10 +17,11 @@ from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
+from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 
-FINITE, INFINITE, TRIVIAL = CorrectionStatus.FINITE, CorrectionStatus.INFINITE, CorrectionStatus.TRIVIAL
+FINITE, INFINITE, TRIVIAL = Status.FINITE, Status.INFINITE, Status.TRIVIAL
 
 
 class Linear(NextTokenLoss):
@@ -334,7 +335,7 @@ def test_a_zero_last_token_tells_nothing_apart() -> None:
 
 def test_a_correction_beyond_the_largest_number_is_not_called_finite() -> None:
     ds = SequenceDataset([[0, 1]] * 3, [0, 1, 1], 1e-170 * np.eye(2))
-    assert cyclic_correction(ds).status is CorrectionStatus.INACCURATE
+    assert cyclic_correction(ds).status is Status.INACCURATE
 
 
 def test_a_label_that_is_not_selected_has_no_log_likelihood() -> None:

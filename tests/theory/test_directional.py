@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset
+from marginlens import CorrelationLoss, Exponential, InputError, Logistic, TokenDataset
 from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.risk import excess_risk
@@ -153,7 +153,7 @@ def pairs_of_directions(seed, n_problems=400):
 
 
 @pytest.mark.statement("A Lemma 8")
-@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_the_predicted_direction_wins_from_the_radius_on(loss):
     data, v, p, q = pairs_of_directions(5)
     found = dominance(data, v, p, q, loss)

@@ -9,7 +9,6 @@ from scipy.optimize import root
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.dynamics import DescentStatus
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import (
     Parameters,
@@ -20,6 +19,7 @@ from marginlens.embeddings import (
     loss_and_gradients,
 )
 from marginlens.errors import InputError
+from marginlens.status import Status
 from marginlens.theory import (
     check_class_window,
     check_lemma_13,
@@ -114,7 +114,7 @@ def test_without_a_score_that_leads_a_finite_point_can_be_stationary():
     assert verdict.conditions[0].holds
     assert by_name(verdict, "E has full rank").holds
     run = embedding_flow(replace(model, p=at), data, until=UntilNorm(60.0))
-    assert run.status is DescentStatus.STATIONARY
+    assert run.status is Status.STATIONARY
     assert run.norm < 10.0
 
 
@@ -139,7 +139,7 @@ def test_a_loss_too_small_to_miss_a_token_leads_every_sequence_to_its_own():
         check = check_missed_tokens(step)
         E = step.after.E
         run = embedding_flow(step.after, data, until=UntilNorm(100.0), tolerance=1e-5)
-        if run.status is not DescentStatus.COMPLETED:
+        if run.status is not Status.COMPLETED:
             continue
         chosen = selected_tokens(E, run.final, data)
         right = all(own[0] in ids for own, ids in zip(decisive_tokens(data), chosen, strict=True))

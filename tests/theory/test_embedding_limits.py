@@ -8,7 +8,6 @@ import pytest
 import tolerances
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.dynamics import DescentStatus
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.first_step import directional_slope
@@ -81,7 +80,7 @@ def test_data_that_break_assumption_4_are_told():
 def test_the_flow_selects_the_decisive_tokens_with_maximum_margin(seed, rate):
     data = balanced_sequences(8, 4, 2, 4, seed)
     found = predict_embedding_limit(started(seed, data, 2048), rate, data)
-    assert found.run.status is DescentStatus.COMPLETED
+    assert found.run.status is Status.COMPLETED
     assert found.run.norm >= 500.0
     assert found.only_important
     assert found.selects_important
@@ -110,7 +109,7 @@ def test_the_limit_is_max_margin_whatever_is_selected():
 def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
     data = balanced_sequences(12, 6, 2, 5, seed)
     found = predict_embedding_limit(started(seed, data, 64), 1.0, data, until=UntilNorm(3000.0))
-    assert found.run.status is DescentStatus.TIED
+    assert found.run.status is Status.TIED
     assert found.tied
     assert max(map(len, found.selection)) > 1
     assert found.run.norm < 200.0

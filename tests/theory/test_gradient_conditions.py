@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_softmax
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import Correlation, Exponential, InputError, Logistic, TokenDataset, correlation
+from marginlens import CorrelationLoss, Exponential, InputError, Logistic, TokenDataset, correlation
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import (
@@ -22,7 +22,7 @@ from marginlens.theory.gradient_conditions import LocalGradientBounds
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING
 
-LOSSES = [Logistic(), Exponential(), Correlation()]
+LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
 
 @pytest.mark.statement("A Lemma 3")

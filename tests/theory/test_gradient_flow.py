@@ -10,15 +10,16 @@ from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.random_sequences import balanced_sequences
 from marginlens.directions import correlation
-from marginlens.dynamics import DescentStatus, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
 from marginlens.dynamics.flow_field import SteepestDescent
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.first_step import first_step
 from marginlens.errors import InputError
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk, risk_gradient
+from marginlens.status import Status
 from marginlens.svm import att_svm
 from random_problems import problem, ragged_problem
 
@@ -43,7 +44,7 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
     for time in (3.0, 40.0):
         end = solve_ivp(moving, (0.0, time), np.append(start, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
         run = gradient_flow(data, v, start=start, until=UntilLength(end[-1]), tolerance=1e-10)
-        assert run.status is DescentStatus.COMPLETED
+        assert run.status is Status.COMPLETED
         np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
 
@@ -55,7 +56,7 @@ def test_longer_keys_have_the_same_curve_nearer_to_zero(scale):
     scaled = TokenDataset(data.X * scale, data.y)
     one = gradient_flow(TokenDataset(data.X, data.y), v, start=start, until=UntilLength(20.0), tolerance=1e-9)
     other = gradient_flow(scaled, v / scale, start=start / scale, until=UntilLength(20.0 / scale), tolerance=1e-9)
-    assert other.status is DescentStatus.COMPLETED
+    assert other.status is Status.COMPLETED
     np.testing.assert_allclose(other.final * scale, one.final, atol=tolerances.FLOW_IN_TIME)
 
 
@@ -86,7 +87,7 @@ def test_normalised_steps_approach_it_at_first_order():
     assert order == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()])
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_its_jacobian_is_the_derivative_of_its_field(loss):
     data, v = ragged_problem(np.random.default_rng(4), 4, 5, 7)
     field = SteepestDescent(data, v, loss)
@@ -126,7 +127,7 @@ def test_it_stops_at_a_minimum(seed):
     while True:
         data, v = problem(rng, 8, 3, 2)
         run = gradient_flow(data, v, until=UntilNorm(100.0))
-        if run.status is DescentStatus.STATIONARY:
+        if run.status is Status.STATIONARY:
             break
     ours = float(risk(data, v, run.final))
     near = minimize(lambda p: float(risk(data, v, p)), run.final + 1e-2, method="BFGS")
@@ -143,7 +144,7 @@ def test_it_stops_at_a_minimum(seed):
 )
 def test_without_any_gradient_it_stays_at_the_start(data):
     run = gradient_flow(data, np.ones(4), start=np.arange(4.0), record=Record(steps=[0, 5], keep=("x",)))
-    assert run.status is DescentStatus.STATIONARY
+    assert run.status is Status.STATIONARY
     assert run.steps_taken == 0
     np.testing.assert_array_equal(run.saved["x"], [np.arange(4.0)] * 2)
 
@@ -155,7 +156,7 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
     data, after = after_one_step(seed, n, T, 512, 4.0 * n**2 * T**2)
     tokens = embedding_tokens(after.E, data)
     run = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(500.0))
-    assert run.status is DescentStatus.COMPLETED
+    assert run.status is Status.COMPLETED
     assert 500.0 <= run.norm <= 500.0 * (1.0 + 1e-8)
     downhill = -risk_gradient(tokens, after.v, run.final).array
     assert correlation(run.final, downhill) > 0.99  # it goes on growing

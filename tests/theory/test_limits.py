@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from marginlens import (
-    GD,
-    Correlation,
+    CorrelationLoss,
     Exponential,
+    GradientDescent,
     InputError,
     Logistic,
     Loss,
@@ -40,7 +40,7 @@ from marginlens_papers.claims import catalogue
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING
 
-LOSSES = [Logistic(), Exponential(), Correlation()]
+LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
 
 class Squared(Loss):
@@ -253,7 +253,7 @@ def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
     for _ in range(3):
         data, v = scored_tokens(*two_level_scores(rng, 1, 3, 4))
         margin = globally_optimal_direction(data, v).margin
-        step = GD(smoothness(data, v).largest_step)
+        step = GradientDescent(smoothness(data, v).largest_step)
         prediction = predict_limit(data, v, optimizer=step)
         assert prediction.verdicts[1].applies
         early, late = (descend(data, v, optimizer=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
@@ -310,7 +310,7 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     stuck = predict_limit(line, head)
     assert stuck.verdicts[0].applies
     assert not stuck.verdicts[1].applies
-    step = GD(1.0 / smoothness(line, head).from_keys)
+    step = GradientDescent(1.0 / smoothness(line, head).from_keys)
     early, late = (descend(line, head, optimizer=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
     assert late.norm == pytest.approx(float(early.norm), rel=FIXED_POINT)
     assert late.norm < 10
@@ -321,7 +321,7 @@ def test_without_a_separable_optimum_the_norm_stays_finite_although_both_assumpt
     data, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
     prediction = predict_limit(data, v)
     assert [check.holds for check in prediction.verdicts[1].conditions] == [True, True, False]
-    run = descend(data, v, optimizer=GD(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
+    run = descend(data, v, optimizer=GradientDescent(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
     assert run.norm < 5
 
 
@@ -373,7 +373,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     data, v = figure_1b()
     cone = basin_cone(data, v, [1])
     off = unit(cone.sample(1, 0)[0])
-    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=GD(0.01))
+    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=GradientDescent(0.01))
     assert certain.verdicts[2].applies
     assert certain.basin == 1
     np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
@@ -389,7 +389,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     assert "1 - correlation with p^mm" in wide.why
     low = predict_limit(data, v, start=[-1.0, -1.0])  # selects (0, 0), whose neighbours score higher
     assert "are not locally optimal" in low.why
-    for step in (GD(10.0), NormalizedGD(0.1)):
+    for step in (GradientDescent(10.0), NormalizedGD(0.1)):
         refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=step)
         assert refused.direction is None
         assert not refused.verdicts[2].applies
@@ -423,7 +423,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
     for start in (None, [0.0, 0.0], [3.0, -1.0]):  # with n = 1 every start will do
         unasked, plain, long, normalised = (
             predict_limit(data, v, start=start, optimizer=step)
-            for step in (None, GD(largest), GD(2.0 * largest), NormalizedGD(1.0))
+            for step in (None, GradientDescent(largest), GradientDescent(2.0 * largest), NormalizedGD(1.0))
         )
         assert unasked.why.startswith("Certain for constant steps up to 1/L_p: the GMM direction, from every start")
         assert plain.why.startswith("Certain: the GMM direction, from every start, by A Thm 2 with n = 1.")
@@ -452,7 +452,7 @@ def test_what_is_called_observed_is_shown_by_claims_that_take_normalised_steps()
 @pytest.mark.statement("A Thm 1", "A Thm 2", "A Thm 3")
 def test_the_account_names_theorems_assumptions_and_candidates():
     data, v = figure_1b()
-    text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=GD(0.01)))
+    text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=GradientDescent(0.01)))
     for line in (
         "A Thm 1 applies: the regularisation path converges to the GMM direction.",
         "A Thm 2 does not apply.",
@@ -526,7 +526,7 @@ def test_edge_cases_are_accounts_too():
     alone = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3))
     assert not any(verdict.applies for verdict in alone.verdicts)
     assert alone.direction is None
-    too_long = predict_limit(*figure_1a(), optimizer=GD(1e3))
+    too_long = predict_limit(*figure_1a(), optimizer=GradientDescent(1e3))
     assert [check.name for check in too_long.verdicts[1].conditions if not check.holds] == ["step size"]
     assert too_long.direction is None
     zero = predict_limit(*figure_1c(), start=[0.0, 0.0])

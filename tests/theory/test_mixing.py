@@ -11,12 +11,12 @@ import tolerances
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.dynamics import regularization_path
 from marginlens.errors import InputError
-from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import excess_risk, risk, softmax
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
 
-LOSSES = [Logistic(), Exponential(), Correlation()]
+LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
 
 def nonoptimal(sets: Any, n_tokens: int) -> np.ndarray:
@@ -40,7 +40,7 @@ def test_the_generator_gives_the_scores_it_promises() -> None:
 def test_the_constants_are_their_formulas() -> None:
     """With the slope one everywhere, and an input shorter than the other."""
     data = TokenDataset([[[2.0], [2.0], [1.0], [-3.0]], [[1.0], [0.25]]], [1, 1])
-    found = mixing_constants(data, [1.0], [[0, 1], [0]], Correlation())
+    found = mixing_constants(data, [1.0], [[0, 1], [0]], CorrelationLoss())
     assert (found.epsilon, found.C) == (0.5, 3.0)
     assert (found.C_plus, found.C_minus) == pytest.approx((5.0, 0.25), rel=tolerances.ROUNDING)
     assert found.nu.tolist() == [2.0, 1.0]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from marginlens import (
-    GD,
     CrossEntropy,
+    GradientDescent,
     InputError,
     NormalizedGD,
     SequenceDataset,
@@ -57,8 +57,8 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
 def test_the_step_is_held_against_the_smoothness():
     ds = acyclic_sequences(6, 8, 5, 4, 2)
     limit = 1.0 / nexttoken_smoothness(ds)
-    assert predict_nexttoken_limit(ds, optimizer=GD(0.99 * limit)).direction is not None
-    refused = predict_nexttoken_limit(ds, optimizer=GD(1.01 * limit))
+    assert predict_nexttoken_limit(ds, optimizer=GradientDescent(0.99 * limit)).direction is not None
+    refused = predict_nexttoken_limit(ds, optimizer=GradientDescent(1.01 * limit))
     assert refused.direction is None
     assert refused.path_direction is not None
     assert "open for gradient descent" in refused.why
@@ -211,12 +211,12 @@ def test_the_one_question_takes_sequences_too():
 @pytest.mark.parametrize("size", [0.0, 3.0])
 def test_constant_steps_from_a_start_have_both_limits(size):
     ds = SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
-    found = predict_nexttoken_limit(ds, optimizer=GD(1.0 / nexttoken_smoothness(ds)))
+    found = predict_nexttoken_limit(ds, optimizer=GradientDescent(1.0 / nexttoken_smoothness(ds)))
     assert "C Thm 3" in applying(found)
     start = size * np.random.default_rng(0).standard_normal((3, 3))
     gaps, turns = [], []
     for n_steps in (2_000, 20_000):
-        step = GD(1.0 / nexttoken_smoothness(ds))
+        step = GradientDescent(1.0 / nexttoken_smoothness(ds))
         W = descend(ds, start=start, optimizer=step, n_steps=n_steps).final
         gaps.append(np.linalg.norm(found.mix.subspace.project(W) - found.correction))
         turns.append(1.0 - correlation(W, found.direction, axes=2))

@@ -10,7 +10,7 @@ from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import SquaredLoss
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
@@ -82,7 +82,7 @@ def test_steps_up_to_one_over_l_keep_their_promise_and_long_ones_break_it():
 def _promise_kept(ds, eta):
     """Decrease of the risk over η/2 ‖∇L‖² along forty steps, where it can be told from rounding."""
     start = 0.5 * np.random.default_rng(1).normal(size=(ds.d_model, ds.d_model))
-    run = descend(ds, optimizer=GD(eta), n_steps=40, start=start, record=Record(keep=("x", "risk")))
+    run = descend(ds, optimizer=GradientDescent(eta), n_steps=40, start=start, record=Record(keep=("x", "risk")))
     promised = np.array([0.5 * eta * np.sum(nexttoken_gradient(ds, W).value() ** 2) for W in run.saved["x"][:-1]])
     clear = promised > 1e-9
     return (-np.diff(run.saved["risk"]) / np.where(clear, promised, 1.0))[clear]
@@ -139,7 +139,7 @@ def test_plain_descent_diverges_like_the_logarithm_and_its_gradient_vanishes():
     ds = acyclic_sequences(6, 8, 4, 4, 1)
     margin = float(graph_svm(ds.E, priority_graphs(ds)).margin)
     steps = [10**3, 10**4, 10**5]
-    step = GD(1.0 / sharp_smoothness(ds))
+    step = GradientDescent(1.0 / sharp_smoothness(ds))
     run = descend(ds, optimizer=step, n_steps=10**5, record=Record(steps=steps, keep=("x", "norm")))
     growth = np.diff(run.saved["norm"])
     assert np.all(growth > 0.0)

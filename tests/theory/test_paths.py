@@ -8,7 +8,7 @@ import tolerances
 from marginlens.data import TokenDataset, figures, sphere_tokens
 from marginlens.dynamics import Binding, Cone, regularization_path
 from marginlens.dynamics.paths.landscape import Landscape
-from marginlens.losses.margin import Correlation, Exponential, Logistic
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import excess_risk, risk, risk_gradient
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
 from random_problems import problem, ragged_problem
@@ -95,7 +95,7 @@ def test_other_seeds_and_more_starts_find_nothing_better():
 
 
 @pytest.mark.statement("A Eq. (2)")
-@pytest.mark.parametrize("loss", [Logistic(), Exponential(), Correlation()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()], ids=lambda one: type(one).__name__)
 def test_risk_falls_along_the_path_for_every_loss(loss):
     data, v, direction, margin = separable(np.random.default_rng(3), 3, 3, 3)
     path = regularization_path(data, v, np.geomspace(1.0, 1e4, 5) / margin, loss=loss, restarts=4)

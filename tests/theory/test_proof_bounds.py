@@ -6,7 +6,7 @@ import pytest
 from marginlens import Exponential, InputError, Logistic, TokenDataset, att_svm, correlation, relaxed_svm
 from marginlens.data import figure_3a, figure_3b, scored_tokens
 from marginlens.dynamics import Record, descend, joint_path
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk import risk, softmax
 from marginlens.svm import set_svm
 from marginlens.theory import (
@@ -197,7 +197,7 @@ def test_steps_that_are_too_long_can_climb():
 def test_descent_is_at_least_as_aligned_as_its_gradients_guarantee():
     data, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.0, 0.0]])
     step = float(smoothness(data, v).largest_step)
-    run = descend(data, v, optimizer=GD(step), n_steps=20_000, start=[0.6, 0.3], record=Record(100))
+    run = descend(data, v, optimizer=GradientDescent(step), n_steps=20_000, start=[0.6, 0.3], record=Record(100))
     points, alpha = run.saved["x"], [0]
     ratio = gradient_ratio(data.repeat(len(points)), v, points, np.zeros((len(points), 1), dtype=int))
     epsilon = float(np.clip(1.0 - 1.0 / ratio.max(), 1e-3, None))

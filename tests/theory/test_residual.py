@@ -9,8 +9,8 @@ from marginlens.data.random_tokens import scored_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
-from marginlens.losses.margin import Correlation, Exponential, Logistic
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.plotting import misalignment
 from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
@@ -19,7 +19,7 @@ from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 
 pytestmark = pytest.mark.statement("X O")
-LOSSES = [Logistic(), Exponential(), Correlation()]
+LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 TOP = 1.0  # the score of the selected token in the problems made here
 
 
@@ -73,7 +73,7 @@ def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_dire
             assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
 
 
-@pytest.mark.parametrize("loss", [Correlation(), Logistic()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [CorrelationLoss(), Logistic()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("C", [1.0, 3.0, 10.0])
 def test_the_offset_of_figure_5_is_its_known_height(loss, C):
     data, v = figure_5(C)
@@ -133,15 +133,15 @@ def test_descent_reaches_the_law_on_random_problems():
         pytest.param(NormalizedGD(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
         pytest.param(NormalizedGD(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
         pytest.param(NormalizedGD(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
-        pytest.param(GD(1.0), 9.0, 1.0, id="constant, the active rows decide"),
+        pytest.param(GradientDescent(1.0), 9.0, 1.0, id="constant, the active rows decide"),
     ],
 )
 def test_deviations_fall_at_the_predicted_rate(step, slack, spread):
     data, v = with_rows([[1.0, 0.9 * spread], [1.0, -0.7 * spread], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
-    law = residual_law(data, v, [0], loss=Correlation())
+    law = residual_law(data, v, [0], loss=CorrelationLoss())
     assert law.carrying.tolist() == [True, True, False]
     n_steps = 4000 if isinstance(step, NormalizedGD) else 400_000
-    run = descend(data, v, loss=Correlation(), optimizer=step, n_steps=n_steps, record=Record(10))
+    run = descend(data, v, loss=CorrelationLoss(), optimizer=step, n_steps=n_steps, record=Record(10))
     deviation, norm = law.deviation(run.saved["x"]), np.linalg.norm(run.saved["x"], axis=-1)
     late = (deviation > 1e-9) & (norm > min(0.6 * norm[-1], 12.0))
     assert late.sum() > 20
@@ -185,7 +185,7 @@ def test_law_deviation_is_that_of_the_selected_tokens_and_infinite_without_a_law
 def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
     rows, gaps = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 1.0]]), np.array([0.7, 1.5, 0.4])
     data, v = with_rows(rows, gaps)
-    law = residual_law(data, v, [0], loss=Correlation())
+    law = residual_law(data, v, [0], loss=CorrelationLoss())
     assert law.carrying.all()
     assert law.residual < CONDITIONED
     np.testing.assert_allclose(law.multipliers @ rows, law.solution.x, atol=CONDITIONED)
@@ -197,7 +197,7 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
         options={"ftol": 1e-14},
     )
     np.testing.assert_allclose(law.multipliers, entropy.x, atol=1e-6)
-    run = descend(data, v, loss=Correlation(), optimizer=NormalizedGD(0.2), n_steps=2000)
+    run = descend(data, v, loss=CorrelationLoss(), optimizer=NormalizedGD(0.2), n_steps=2000)
     assert law.deviation(run.final) < CONDITIONED
     np.testing.assert_allclose(law.multipliers_from(run.final), law.multipliers, rtol=CONDITIONED)
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
@@ -208,7 +208,7 @@ def test_small_multipliers_of_dependent_rows_have_their_closed_form(width):
     """Rows at -w, 0 and 2w: λ = (2t, 1 - 3t, t), and training can only show λ₁²λ₃/λ₂³ = c₁²c₃/c₂³."""
     gaps = np.array([1e-6, 100.0, 1e-4])
     data, v = with_rows([[1.0, -width], [1.0, 0.0], [1.0, 2.0 * width]], gaps)
-    law = residual_law(data, v, [0], loss=Correlation())
+    law = residual_law(data, v, [0], loss=CorrelationLoss())
     ratio = np.cbrt(gaps[0] ** 2 * gaps[2] / 4.0) / gaps[1]
     expected = np.array([2.0 * ratio, 1.0, ratio]) / (1.0 + 3.0 * ratio)
     np.testing.assert_allclose(law.multipliers, expected, rtol=CONDITIONED)

@@ -13,7 +13,7 @@ from tolerances import DIRECTION_ON_RANDOM_DATA
     [(1, 3, 2, 0), (2, 10, 8, 1), (8, 4, 60, 2), (10, 3, 30, 3), (3, 20, 100, 4), (4, 6, 50, 5)],
 )
 @pytest.mark.parametrize(
-    "loss", [ml.Logistic(), ml.Exponential(), ml.Correlation()], ids=lambda one: type(one).__name__
+    "loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()], ids=lambda one: type(one).__name__
 )
 def test_mean_correlation_on_random_data(n, T, d, seed, loss):
     data, v = ml.data.sphere_tokens(100, n, T, d, seed)

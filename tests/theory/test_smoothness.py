@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from marginlens import (
-    GD,
-    Correlation,
-    DescentStatus,
+    CorrelationLoss,
     Exponential,
+    GradientDescent,
     InputError,
     Logistic,
     Record,
@@ -18,12 +17,13 @@ from marginlens import (
 )
 from marginlens.data import gaussian_tokens, sphere_tokens
 from marginlens.risk import risk_gradient
+from marginlens.status import Status
 from marginlens.theory import predict_limit, smoothness, token_optimality
 from marginlens.theory.problem import log_slopes
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 
-LOSSES = [Logistic(), Exponential(), Correlation()]
+LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
 
 def observed(data, v, loss, rng, n_pairs=400):
@@ -92,10 +92,10 @@ def test_descent_with_the_largest_step_never_climbs_and_with_a_huge_one_does(los
     data, v = sphere_tokens(20, 3, 4, 3, 2)
     record = Record(keep=("risk",))
     largest = 1.0 / np.max(smoothness(data, v, loss).from_keys)
-    run = descend(data, v, loss=loss, optimizer=GD(largest), n_steps=200, record=record)
+    run = descend(data, v, loss=loss, optimizer=GradientDescent(largest), n_steps=200, record=record)
     assert np.diff(run.saved["risk"], axis=-1).max() <= ROUNDING
     assert np.ptp(run.saved["risk"], axis=-1).min() > 1e-3
-    wild = descend(data, v, loss=loss, optimizer=GD(300.0), n_steps=50, record=record)
+    wild = descend(data, v, loss=loss, optimizer=GradientDescent(300.0), n_steps=50, record=record)
     assert np.diff(wild.saved["risk"], axis=-1).max() > 1e-3
 
 
@@ -104,7 +104,7 @@ def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
     data, v = sphere_tokens(1, 3, 4, 3, 4)
     one, head = data[0], v[0]
     eta = smoothness(one, head).largest_step
-    run = descend(one, head, optimizer=GD(eta), n_steps=300, record=Record(keep=("x", "risk")))
+    run = descend(one, head, optimizer=GradientDescent(eta), n_steps=300, record=Record(keep=("x", "risk")))
     many = one.repeat(301)
     squares = np.sum(risk_gradient(many, head, run.saved["x"]).value() ** 2, axis=-1)
     fall = run.saved["risk"][0] - run.saved["risk"]
@@ -154,11 +154,11 @@ def test_large_tokens_raise_no_warning_anywhere_in_what_solve_and_train_ask(scal
         warnings.simplefilter("error")
         np.testing.assert_allclose(data.scores(v), near.scores(v) * scale, rtol=ROUNDING)
         assert predict_limit(data, v).why
-        assert descend(data, v, n_steps=5).status is DescentStatus.COMPLETED
+        assert descend(data, v, n_steps=5).status is Status.COMPLETED
         assert np.isfinite(risk_gradient(data, v, np.ones(3)).log_norm)
         margins = [token_optimality(one, v, data.optimal(v)).solution.margin for one in (near, data)]
         assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
-        assert descend(data, v, optimizer=GD(1e-3), n_steps=5).status is DescentStatus.NON_FINITE
+        assert descend(data, v, optimizer=GradientDescent(1e-3), n_steps=5).status is Status.NON_FINITE
 
 
 def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_refused():

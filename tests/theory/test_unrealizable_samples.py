@@ -5,8 +5,8 @@ import pytest
 
 import marginlens as ml
 from marginlens import (
-    GD,
     CrossEntropy,
+    GradientDescent,
     InputError,
     LogLoss,
     SequenceDataset,
@@ -21,9 +21,9 @@ from marginlens import (
     predict_limit,
     priority_graphs,
 )
-from marginlens.dynamics import DescentStatus
 from marginlens.graphs import cyclic_subset, separated_tokens
 from marginlens.nexttoken import LabelLoss, nexttoken_hessian
+from marginlens.status import Status
 from tolerances import CONDITIONED, ROUNDING
 
 LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
@@ -88,7 +88,7 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
     risk, gradient = by_torch(ds, C, W, loss)
     assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(risk, abs=ROUNDING)
     np.testing.assert_allclose(nexttoken_gradient(ds, W, head=C, loss=loss).value(), gradient, atol=ROUNDING)
-    run = descend(ds, head=C, loss=loss, optimizer=GD(0.5), n_steps=20, start=W)
+    run = descend(ds, head=C, loss=loss, optimizer=GradientDescent(0.5), n_steps=20, start=W)
     for _ in range(20):
         W = W - 0.5 * by_torch(ds, C, W, loss)[1]
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
@@ -130,9 +130,9 @@ def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
     ds, _, W = mixed(1)
     assert nexttoken_risk(ds, W) == np.inf
     assert np.isnan(nexttoken_gradient(ds, W).value()).all()
-    assert descend(ds, n_steps=5).status is DescentStatus.NON_FINITE
+    assert descend(ds, n_steps=5).status is Status.NON_FINITE
     batch = descend([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
-    assert batch.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
+    assert batch.status.tolist() == [Status.COMPLETED, Status.NON_FINITE]
     np.testing.assert_allclose(batch.final[0], descend(ds.realizable(), n_steps=5).final, atol=ROUNDING)
 
 

@@ -7,12 +7,12 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from marginlens import GD, InputError, SequenceDataset, descend, nexttoken_path, priority_graphs
+from marginlens import GradientDescent, InputError, SequenceDataset, descend, nexttoken_path, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
-from marginlens.nexttoken.path_expansion import ExpansionStatus, balance, can_carry
+from marginlens.nexttoken.path_expansion import ExpansionKind, balance, can_carry
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)
@@ -91,13 +91,13 @@ def test_tokens_of_equal_height_share_by_the_constant_term_of_the_path():
     path = nexttoken_path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
     error = [np.abs(layer_on([B, C, D], W, np.eye(4)) - expected).max() for W in path.points]
     assert error[0] > 10.0 * error[1] > 100.0 * error[2]  # like 1/R
-    run = descend(TIED_BY_CHANCE, optimizer=GD(1.0), n_steps=50_000)
+    run = descend(TIED_BY_CHANCE, optimizer=GradientDescent(1.0), n_steps=50_000)
     assert np.abs(layer_on([B, C, D], run.final, np.eye(4)) - expected).max() < 0.02
     assert np.abs(np.full(3, 1 / 3) - expected[1:]).max() > 0.2  # what W^cyc alone would say
     text = str(automaton.explain([B, C, D], names="abcd"))
     assert text.startswith("After d comes c (63.2%), b (21.1%), d (15.8%).")
     assert "have the same height, but the data do not compare them: the constant term of the trained weights" in text
-    assert automaton.expansion(D).status is ExpansionStatus.CONSTANT
+    assert automaton.expansion(D).status is ExpansionKind.CONSTANT
 
 
 @pytest.mark.statement("C Abstract", "X O")
@@ -116,7 +116,7 @@ def test_on_new_sequences_the_path_ends_in_the_automaton(shape, seed):
 def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
     automaton = NextTokenAutomaton.fit(DECIDED_SLOWLY)
     found = automaton.expansion(Z5)
-    assert found.status is ExpansionStatus.SLOW
+    assert found.status is ExpansionKind.SLOW
     halves = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]) / 2.0  # A with what it alone outranks, B with what it outranks
     np.testing.assert_allclose(found.slow[0] @ np.eye(6)[Z5], halves, atol=ROUNDING)
     np.testing.assert_array_equal(automaton.predict_proba([A, B, Z5]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -303,9 +303,7 @@ def test_data_that_no_matrix_separates_are_refused():
 
 def test_data_whose_mix_is_no_number_are_refused():
     ds = SequenceDataset([[A, B]] * 3, [A, B, B], 1e-170 * np.eye(2))
-    with pytest.raises(
-        InputError, match=r"no automaton: their cyclic correction is inaccurate\. Neither a minimum nor"
-    ):
+    with pytest.raises(InputError, match=r"no automaton: their cyclic correction is inaccurate"):
         NextTokenAutomaton.fit(ds)
 
 

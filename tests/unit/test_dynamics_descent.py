@@ -10,7 +10,7 @@ from decimal_oracle import gradient as decimal_gradient
 from marginlens.risk import excess_risk, risk, risk_gradient
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
-STEPS = [ml.NormalizedGD(0.5), ml.GD(2.0)]
+STEPS = [ml.NormalizedGD(0.5), ml.GradientDescent(2.0)]
 
 
 class OwnLogistic(ml.Loss):
@@ -98,7 +98,7 @@ def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent
     plain = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), start=start, n_steps=150)
     scaled = ml.TokenDataset(data.X, data.y, K=data.K * unit)
     run = ml.descend(scaled, v, optimizer=ml.NormalizedGD(0.5 / unit), start=start / unit, n_steps=150)
-    assert all(one is ml.DescentStatus.COMPLETED for one in run.status)
+    assert all(one is ml.Status.COMPLETED for one in run.status)
     assert np.allclose(run.final * unit, plain.final, rtol=LOOP_AGREEMENT, atol=0)
     assert np.allclose(run.attention, plain.attention, rtol=0, atol=LOOP_AGREEMENT)
 
@@ -169,8 +169,8 @@ def test_a_run_that_overflows_stops_alone(loss):
     wild = ml.TokenDataset(data.X, data.y, K=K)
     start = np.full((3, 2), 1e10)
     run = ml.descend(wild, v, loss=loss, n_steps=50, start=start, record=ml.Record(10))
-    assert run.status[1] is ml.DescentStatus.NON_FINITE
-    assert run.status[0] is run.status[2] is ml.DescentStatus.COMPLETED
+    assert run.status[1] is ml.Status.NON_FINITE
+    assert run.status[0] is run.status[2] is ml.Status.COMPLETED
     assert np.isfinite(run.final).all()
     assert run.steps_taken.tolist() == [50, 0, 50]
     assert np.array_equal(run.saved["x"][1], np.tile(start[1], (6, 1)))
@@ -182,7 +182,7 @@ def test_a_run_that_overflows_stops_alone(loss):
 @pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
 def test_diverging_steps_end_at_the_last_finite_iterate(loss):
     data, v = ml.data.sphere_tokens(2, 2, 3, 3, 1)
-    run = ml.descend(data, v, loss=loss, optimizer=ml.GD(1e308), n_steps=50, start=np.full(3, 1e300))
+    run = ml.descend(data, v, loss=loss, optimizer=ml.GradientDescent(1e308), n_steps=50, start=np.full(3, 1e300))
     assert np.isfinite(run.final).all()
 
 
@@ -190,19 +190,19 @@ def test_diverging_steps_end_at_the_last_finite_iterate(loss):
 def test_nothing_to_select_is_stationary(loss):
     one_token = ml.TokenDataset(np.ones((3, 1, 2)), [1, 1, -1])
     run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10, start=[1.0, 2.0], record=ml.Record(5))
-    assert run.status is ml.DescentStatus.STATIONARY
+    assert run.status is ml.Status.STATIONARY
     assert run.steps_taken == 0
     assert run.saved["x"].tolist() == [[1.0, 2.0]] * 3
     equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
-    assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.DescentStatus.STATIONARY
-    plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=ml.GD(1.0), n_steps=10)
-    assert plain.status is ml.DescentStatus.STATIONARY
+    assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.Status.STATIONARY
+    plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=ml.GradientDescent(1.0), n_steps=10)
+    assert plain.status is ml.Status.STATIONARY
     assert plain.norm == 0
 
 
 @pytest.mark.statement("A Lemma 1", "A Eq. (15b)")
 @pytest.mark.parametrize("head", ["linear", "nonlinear"])
-@pytest.mark.parametrize("step", [ml.GD(1.0), ml.NormalizedGD(0.1)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("step", [ml.GradientDescent(1.0), ml.NormalizedGD(0.1)], ids=lambda one: type(one).__name__)
 def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
     rng = np.random.default_rng(0)
     data, v = ml.data.sphere_tokens(2, 3, 4, 5, rng)
@@ -252,7 +252,7 @@ def test_the_norm_of_a_matrix_does_not_overflow():
 
 
 def test_steps_of_any_kind_of_number_are_floats():
-    for kind in (ml.GD, ml.NormalizedGD, ml.UntilNorm, ml.UntilLength):
+    for kind in (ml.GradientDescent, ml.NormalizedGD, ml.UntilNorm, ml.UntilLength):
         assert kind(Fraction(1, 2)) == kind(0.5)
         assert all(type(size) is float for size in vars(kind(Fraction(1, 2))).values())
 

@@ -9,7 +9,7 @@ from marginlens.risk import ExcessRisk, logits
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
-LOSSES = [ml.Logistic(), ml.Exponential(), ml.Correlation()]
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 
 
 @pytest.mark.statement("A Eq. (15a)", "A Eq. (18)", "A Eq. (1)", "A (ERM)")
@@ -24,7 +24,7 @@ def test_gradient_and_risk_agree_with_autograd(loss):
     value = {
         "Logistic": torch.nn.functional.softplus(-margin),
         "Exponential": torch.exp(-margin),
-        "Correlation": -margin,
+        "CorrelationLoss": -margin,
     }
     mean = value[type(loss).__name__].mean(dim=-1)
     mean.sum().backward()

@@ -6,7 +6,7 @@ import pytest
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
 from marginlens.dynamics import descend
-from marginlens.losses.margin import Correlation, Logistic
+from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk_gradient
 from marginlens.svm import att_svm
@@ -113,8 +113,8 @@ def test_shares_of_starts_name_their_window():
 
 @pytest.mark.statement("A Fig 5")
 def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
-    assert predicted_height(Correlation(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
-    assert predicted_height(Correlation(), 100.0) == pytest.approx(np.log(10.0))
+    assert predicted_height(CorrelationLoss(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
+    assert predicted_height(CorrelationLoss(), 100.0) == pytest.approx(np.log(10.0))
     assert predicted_height(Logistic(), 100.0) < -40.0
 
 

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import GD, Exponential, InputError, Logistic, Loss, NormalizedGD, Record, TokenDataset
+from marginlens import Exponential, GradientDescent, InputError, Logistic, Loss, NormalizedGD, Record, TokenDataset
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import DescentStatus, descend
+from marginlens.dynamics import descend
 from marginlens.optimizers import Blockwise
 from marginlens.risk import JointRisk, joint_gradient, risk, risk_gradient
+from marginlens.status import Status
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, HIGH_PRECISION, LOOP_AGREEMENT, ROUNDING
 
-STEPS = [NormalizedGD(0.1), GD(0.5)]
+STEPS = [NormalizedGD(0.1), GradientDescent(0.5)]
 
 
 class OwnLogistic(Loss):
@@ -131,10 +132,10 @@ def test_one_zero_gradient_rests_and_two_end_the_run(loss):
     run = descend_joint(figure_3a(), n_steps=1, loss=loss)  # from zero, no token scores anything: only v can move
     assert not run.split().p.any()
     assert run.norm == pytest.approx(0.1)
-    assert run.status is DescentStatus.COMPLETED
+    assert run.status is Status.COMPLETED
     nothing = TokenDataset([[(0.0, 0.0), (0.0, 0.0)]], [1.0])
     ended = descend_joint(nothing, n_steps=5, loss=loss)
-    assert ended.status is DescentStatus.STATIONARY
+    assert ended.status is Status.STATIONARY
     assert ended.steps_taken == 0
 
 
@@ -143,7 +144,7 @@ def test_a_run_that_leaves_the_numbers_stops_alone(loss):
     data, huge = figure_3a().repeat(2), 1e308
     start = (np.array([[0.0, 1.0], [huge, huge]]), np.array([[1.0, 0.0], [huge, huge]]))
     run = descend_joint(data, n_steps=5, start=start, loss=loss)
-    assert run.status.tolist() == [DescentStatus.COMPLETED, DescentStatus.NON_FINITE]
+    assert run.status.tolist() == [Status.COMPLETED, Status.NON_FINITE]
     assert run.steps_taken.tolist() == [5, 0]
     assert np.array_equal(run.split().v[1], start[0][1])
 

@@ -15,14 +15,15 @@ from marginlens.graphs.cyclic import LocalRule, pseudo_graphs
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import correction_landscape
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
+from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.nexttoken.correction_landscape import Landscape
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
+from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
 
-FINITE, INFINITE, INACCURATE = CorrectionStatus.FINITE, CorrectionStatus.INFINITE, CorrectionStatus.INACCURATE
+FINITE, INFINITE, INACCURATE = Status.FINITE, Status.INFINITE, Status.INACCURATE
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
 APART = np.array([[0.0, 0.5], [0.0, -0.5]])  # raises token 0 over token 1 by one where 1 comes last
 
@@ -215,7 +216,7 @@ def test_the_local_correction_of_weights_that_choose_the_labels_is_the_global_on
     nothing = local_correction(
         SequenceDataset([[0, 1, 2]], [0], np.eye(3)), np.diag([90.0, 0, 0]) @ np.ones((3, 3)), rule
     )
-    assert nothing.status is CorrectionStatus.TRIVIAL
+    assert nothing.status is Status.TRIVIAL
     assert not nothing.x.any()
     with pytest.raises(InputError, match=r"'rule'.*got None"):
         local_correction(ds, W, None)

@@ -5,14 +5,15 @@ import pytest
 
 from marginlens.data import SequenceDataset
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import DescentStatus, Record, descend
+from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.kernels.linalg import norm
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken.starts import random_start
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk
 from marginlens.risk.sequence_batch import SequenceBatch
+from marginlens.status import Status
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
@@ -44,7 +45,7 @@ def head_with(ds):
 @pytest.mark.statement("C Algo-GD")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("general", [False, True])
-@pytest.mark.parametrize("step", [NormalizedGD(0.02), GD(0.5)], ids=["normalized", "constant"])
+@pytest.mark.parametrize("step", [NormalizedGD(0.02), GradientDescent(0.5)], ids=["normalized", "constant"])
 def test_compiled_loop_equals_numpy_loop_and_batch_equals_single_runs(loss, general, step):
     batch = mixed()
     heads = [head_with(ds) for ds in batch] if general else None
@@ -75,7 +76,7 @@ def test_every_step_is_the_step_of_the_exact_gradient():
     for k in (0, 1, 63, 64, 199):
         slope = nexttoken_gradient(ds, W[k]).array
         assert np.abs(W[k + 1] - W[k] + 0.1 * slope / np.linalg.norm(slope)).max() < LOOP_AGREEMENT
-    plain = descend(ds, optimizer=GD(0.3), n_steps=50, record=Record(steps=1)).saved["x"]
+    plain = descend(ds, optimizer=GradientDescent(0.3), n_steps=50, record=Record(steps=1)).saved["x"]
     for k in (0, 20, 49):
         assert np.abs(plain[k + 1] - plain[k] + 0.3 * nexttoken_gradient(ds, plain[k]).value()).max() < LOOP_AGREEMENT
 
@@ -92,7 +93,7 @@ def test_many_pairs_run_on_the_weights_themselves():
 
 
 @pytest.mark.parametrize("shape", [(6, 8, 6, 4), (20, 3, 60, 8)], ids=["over pairs", "on the weights"])
-@pytest.mark.parametrize("step", [NormalizedGD(0.02), GD(2.0)], ids=["normalized", "constant"])
+@pytest.mark.parametrize("step", [NormalizedGD(0.02), GradientDescent(2.0)], ids=["normalized", "constant"])
 def test_a_start_stays_under_every_later_step(shape, step):
     """150 steps, past those after which logits are computed afresh, from weights that are no sum of gradients."""
     ds = acyclic_sequences(*shape, 1)
@@ -120,7 +121,7 @@ def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
     slope = nexttoken_gradient(ds, run.saved["x"][0]).array
     onwards = descend(ds, optimizer=NormalizedGD(1.0), n_steps=1, start=run.saved["x"][0])
     assert np.abs(onwards.final - run.saved["x"][0] + slope / norm(slope.ravel())).max() < 1e-9
-    assert run.status is DescentStatus.COMPLETED
+    assert run.status is Status.COMPLETED
 
 
 def test_saved_quantities_are_those_of_the_saved_weights():
@@ -163,20 +164,20 @@ def _lengths(ds, run):
 
 def test_runs_end_where_nothing_pulls_and_where_the_loss_ends():
     still = descend(SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
-    assert still.status is DescentStatus.STATIONARY
+    assert still.status is Status.STATIONARY
     assert still.steps_taken == 0
     for loss in (LogLoss(), in_numpy(LogLoss())):
         ended = descend(SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
-        assert ended.status is DescentStatus.NON_FINITE
+        assert ended.status is Status.NON_FINITE
         assert not ended.final.any()
-    thrown = descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=GD(1e308), n_steps=9)
+    thrown = descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=GradientDescent(1e308), n_steps=9)
     assert np.isfinite(thrown.final).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
     run = descend(SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
-    assert run.status is DescentStatus.STATIONARY
+    assert run.status is Status.STATIONARY
 
 
 def test_starts():

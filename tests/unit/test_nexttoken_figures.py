@@ -10,7 +10,7 @@ from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens_papers.claim import Claim, Effort, Silence, Verdict
@@ -97,7 +97,7 @@ def test_without_cycles_both_distances_are_zero():
     distance, empty = offset_of_trained(runs, runs.graphs)
     assert np.all(distance == 0.0)
     assert empty.all()
-    assert offset(runs).count(CorrectionStatus.TRIVIAL) == 2
+    assert offset(runs).count(Status.TRIVIAL) == 2
 
 
 def test_global_and_local_theory_are_one_where_the_graphs_agree():

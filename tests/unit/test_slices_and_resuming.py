@@ -54,7 +54,7 @@ def descents():
     wide, wide_v, wide_start = tokens((3, 2, 4, 30))
     flat, flat_v, flat_start = tokens((3, 4, 5, 2))
     huge = ml.TokenDataset(wide.X, wide.y, K=wide.K * 1e80)
-    constant = ml.GD(0.3)
+    constant = ml.GradientDescent(0.3)
     yield "wide", lambda **k: ml.descend(wide, wide_v, start=wide_start, **k)
     yield "flat", lambda **k: ml.descend(flat, flat_v, start=flat_start, **k)
     yield "constant", lambda **k: ml.descend(wide, wide_v, optimizer=constant, loss=ml.Exponential(), **k)
@@ -92,7 +92,7 @@ def test_resuming_gives_exactly_the_run_that_was_not_interrupted(kind):
 def test_runs_that_ended_early_stay_as_they_are():
     data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0]])  # nothing to gain anywhere
     run = ml.descend(data, v, n_steps=5)
-    assert run.status is ml.DescentStatus.STATIONARY
+    assert run.status is ml.Status.STATIONARY
     assert_same(run.resume(7, record=ml.Record(steps=3)), run)
     exploding = ml.descend(data.repeat(2), np.array([[0.0, 0.0, 1e300], [0.0, 0.0, 1.0]]), n_steps=3)
     assert_same(

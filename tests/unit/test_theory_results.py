@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens import GD, theory
+from marginlens import GradientDescent, theory
 from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.papers import implementations
 
@@ -28,7 +28,7 @@ def results():
     yield theory.dominance(data, v, [1.0, 0.0], [1.0, -0.1])
     yield theory.dominance(batch, heads, q, q)
     yield theory.check_assumption_a(data, v)
-    yield theory.check_step(data, v, GD(0.1))
+    yield theory.check_step(data, v, GradientDescent(0.1))
     yield theory.smoothness(data, v)
     yield theory.smoothness(batch, heads)
     yield cone

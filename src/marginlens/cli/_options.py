@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marginlens.errors import reject
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 ProblemFile = Annotated[
@@ -35,7 +35,7 @@ StartPoint = Annotated[
     ),
 ]
 
-LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": Correlation()}
+LOSSES: dict[str, Loss] = {"logistic": Logistic(), "exponential": Exponential(), "correlation": CorrelationLoss()}
 LossName = Annotated[
     str | None,
     typer.Option(

@@ -19,11 +19,10 @@ from marginlens.data.sequence_files import SequenceProblem, read_sequence_proble
 from marginlens.data.sequences import SequenceDataset, reject_unrealizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
-from marginlens.dynamics import DescentStatus, Trajectory, descend
+from marginlens.dynamics import Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.graphs import is_acyclic
 from marginlens.nexttoken import (
-    CorrectionStatus,
     CrossEntropy,
     LogLoss,
     NextTokenAutomaton,
@@ -34,7 +33,7 @@ from marginlens.nexttoken import (
     nexttoken_risk,
     nexttoken_smoothness,
 )
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.svm import Status
 from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
 
@@ -146,7 +145,7 @@ class Choices:
     """How to train, as objects."""
 
     n_steps: int
-    step: GD | NormalizedGD
+    step: GradientDescent | NormalizedGD
     loss_name: str
     start: FloatArray
 
@@ -189,7 +188,7 @@ def chosen(data: SequenceDataset, words: tuple[int | None, float | None, bool, s
         if len(numbers) != begin.size:
             raise reject("start", f"the {begin.size} entries of W for sequences, row by row", f"{len(numbers)} numbers")
         begin = data.weights(numbers.reshape(begin.shape), "start")
-    rule = GD if constant else NormalizedGD
+    rule = GradientDescent if constant else NormalizedGD
     return Choices(n_steps, rule(STEP_SIZE if size is None else size), name, begin)
 
 
@@ -241,13 +240,13 @@ def _compared(
     priority, mix = prediction.priority, prediction.mix
     if priority.status is Status.OPTIMAL and run.norm > 0.0:
         row["correlation"] = float(correlation(W, priority.x, axes=2))
-    if mix.status is CorrectionStatus.FINITE:
+    if mix.status is Status.FINITE:
         inside = mix.subspace.project(W)
         row["cyclic_distance"] = float(np.linalg.norm(inside - mix.x))
         row["cyclic_norm"] = float(np.linalg.norm(mix.x))
     has_automaton = priority.status in (Status.OPTIMAL, Status.TRIVIAL) and mix.status in (
-        CorrectionStatus.FINITE,
-        CorrectionStatus.TRIVIAL,
+        Status.FINITE,
+        Status.TRIVIAL,
     )
     if has_automaton and problem.head is None and isinstance(choices.loss, LogLoss):
         row["limit_risk"] = limit_risk(data)
@@ -268,7 +267,7 @@ def show_trained(row: dict[str, Any], choices: Choices) -> None:
         "risk": f"{_rows.number(trained['risk'])}{limit}",
         "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
         f"at least {_rows.number(trained['smallest_attention'])} on every label",
-        "ended": f"{DescentStatus[trained['status']].value} ({trained['steps_taken']:,} steps)",
+        "ended": f"{Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", facts))
     beside: dict[str, str] = {}

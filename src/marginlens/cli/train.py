@@ -23,7 +23,6 @@ from marginlens.cli._options import (
 )
 from marginlens.data import TokenDataset, read_problem
 from marginlens.data.sequence_files import holds_sequences
-from marginlens.dynamics import DescentStatus
 from marginlens.svm import Status
 from marginlens.theory import globally_optimal_direction
 
@@ -125,7 +124,7 @@ def _show_one(out: Console, row: dict[str, Any]) -> None:
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
         "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
-        "ended": f"{DescentStatus[row['status']].value} ({row['steps_taken']:,} steps)",
+        "ended": f"{Status[row['status']].value} ({row['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", trained))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}

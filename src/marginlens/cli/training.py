@@ -13,11 +13,12 @@ from marginlens.cli._terminal import Bars, console
 from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
-from marginlens.dynamics import DescentStatus, Record, Trajectory, descend
+from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Loss
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.plotting import steps_to_keep
+from marginlens.status import Status
 from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
 
 
@@ -26,7 +27,7 @@ class Choices:
     """How to train, as objects."""
 
     n_steps: int
-    step: GD | NormalizedGD
+    step: GradientDescent | NormalizedGD
     loss: Loss
     start: FloatArray
 
@@ -36,7 +37,7 @@ class Choices:
             "steps": self.n_steps,
             "step": "normalised" if isinstance(self.step, NormalizedGD) else "constant",
             "step_size": self.step.size,
-            "loss": type(self.loss).__name__.lower(),
+            "loss": type(self.loss).__name__.removesuffix("Loss").lower(),
             "start": self.start,
         }
 
@@ -59,7 +60,7 @@ def chosen(data: TokenDataset, v: FloatArray, words: tuple[int, float | None, bo
         if largest == 0.0:
             raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else 1.0
-    rule = GD if constant else NormalizedGD
+    rule = GradientDescent if constant else NormalizedGD
     return Choices(n_steps, rule(1.0 if size is None else size), loss, begin)
 
 
@@ -157,7 +158,7 @@ def _advice(choices: Choices, prediction: LimitPrediction) -> str:
     return "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
 
 
-def _agreement(solution: dict[str, Any], cosines: Cosines, ending: DescentStatus) -> str:
+def _agreement(solution: dict[str, Any], cosines: Cosines, ending: Status) -> str:
     """How training and theory compare, in one sentence."""
     reached, certain, observed = cosines
     if solution["status"] == "TRIVIAL":
@@ -168,7 +169,7 @@ def _agreement(solution: dict[str, Any], cosines: Cosines, ending: DescentStatus
         return f"The trained direction has cosine {observed:.6f} with the limit that is observed, not proved, for such steps."
     if solution["kind"] == "none":
         return "The softmax prefers no single token of every input, so there is no direction to compare with."
-    if np.isnan(reached) and ending is DescentStatus.NON_FINITE:
+    if np.isnan(reached) and ending is Status.NON_FINITE:
         return "The first step left what numbers can hold, so there is no direction to compare with; a smaller step size helps."
     if np.isnan(reached):
         return "The weights never left zero, so there is no direction to compare with."

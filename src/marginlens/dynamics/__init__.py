@@ -8,12 +8,11 @@ from marginlens.dynamics.paths.joint import JointPath, joint_path
 from marginlens.dynamics.paths.next_token import NextTokenPath, nexttoken_path
 from marginlens.dynamics.paths.next_token_law import PathLaw, path_law
 from marginlens.dynamics.record import Record, Saved
-from marginlens.dynamics.trajectory import DescentStatus, Trajectory
+from marginlens.dynamics.trajectory import Trajectory
 
 __all__ = [
     "Binding",
     "Cone",
-    "DescentStatus",
     "JointPath",
     "NextTokenPath",
     "Path",

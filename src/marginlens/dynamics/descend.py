@@ -18,7 +18,7 @@ from marginlens.dynamics.stepwise import Loop, StepwiseLoop
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import real_array, reject, whole_number
 from marginlens.losses.margin import compiled_code
-from marginlens.optimizers import GD, Blockwise, NormalizedGD, Optimizer, as_optimizer
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk, as_query
 from marginlens.risk.build import as_risk
@@ -51,8 +51,8 @@ def descend(
         problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or one of your own); or a `TokenDataset`, with the head, for the
             attention weights p; or a `SequenceDataset`, or a list of them, for the key-query weights W of a next-token layer.
         head, loss: of the risk, where a dataset is given; then as for `AttentionRisk` and `NextTokenRisk`.
-        optimizer: `NormalizedGD(size)`, `GD(size)`, or any object with the methods `init` and `update`. By default normalised steps: of
-            size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
+        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or any object with the methods `init` and `update`. By default
+            normalised steps: of size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
         start: x(0), (*risk.shape) or (batch, *risk.shape); zero by default. A joint start may be a pair (v, p).
         record: what to keep along the way; nothing by default.
         progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
@@ -140,7 +140,7 @@ def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
 
 @compiled_loop.register
 def _(risk: AttentionRisk, optimizer: Optimizer) -> Loop | None:
-    if not risk.is_linear or compiled_code(risk.loss) < 0 or type(optimizer) not in (GD, NormalizedGD):
+    if not risk.is_linear or compiled_code(risk.loss) < 0 or type(optimizer) not in (GradientDescent, NormalizedGD):
         return None
     normalized = isinstance(optimizer, NormalizedGD)
     return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))  # type: ignore[attr-defined]
@@ -149,14 +149,16 @@ def _(risk: AttentionRisk, optimizer: Optimizer) -> Loop | None:
 @compiled_loop.register
 def _(risk: JointRisk, optimizer: Optimizer) -> Loop | None:
     rule = optimizer.optimizer if type(optimizer) is Blockwise else optimizer
-    if compiled_code(risk.loss) < 0 or not (type(rule) is GD or (type(rule) is NormalizedGD and rule is not optimizer)):
+    if compiled_code(risk.loss) < 0 or not (
+        type(rule) is GradientDescent or (type(rule) is NormalizedGD and rule is not optimizer)
+    ):
         return None
     return JointLoop(risk.data.as_batch(), isinstance(rule, NormalizedGD), rule.size, compiled_code(risk.loss))
 
 
 @compiled_loop.register
 def _(risk: NextTokenRisk, optimizer: Optimizer) -> Loop | None:
-    if risk.loss.code < 0 or type(optimizer) not in (GD, NormalizedGD):
+    if risk.loss.code < 0 or type(optimizer) not in (GradientDescent, NormalizedGD):
         return None
     return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)  # type: ignore[attr-defined]
 
@@ -165,9 +167,13 @@ def _(risk: NextTokenRisk, optimizer: Optimizer) -> Loop | None:
 
 
 @implements("A", "Lemma 1")
-def matching_optimizer(optimizer: GD | NormalizedGD, query: Any) -> GD | NormalizedGD:
+def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: Any) -> GradientDescent | NormalizedGD:
     """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
-    if type(optimizer) not in (GD, NormalizedGD):
-        raise reject("optimizer", "ml.GD(size) or ml.NormalizedGD(size)", repr(optimizer))
+    if type(optimizer) not in (GradientDescent, NormalizedGD):
+        raise reject("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))
     size = float(length(as_query(query)))
-    return GD(optimizer.size / size / size) if isinstance(optimizer, GD) else NormalizedGD(optimizer.size / size)
+    return (
+        GradientDescent(optimizer.size / size / size)
+        if isinstance(optimizer, GradientDescent)
+        else NormalizedGD(optimizer.size / size)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,13 @@ import numpy.typing as npt
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.runtime.threads import ProgressCallback, as_progress
+from marginlens.status import Status
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
-class DescentStatus(Enum):
-    """How a run ended."""
-
-    COMPLETED = "It took every step that was asked for."
-    STATIONARY = "It stopped where the gradient is exactly zero."
-    NON_FINITE = "It stopped at its last finite iterate because the next one was not finite."
-    TIED = "It stopped where tokens tie: their pulls balance to nine digits, and it goes on too slowly to follow."
-
-
-ENDINGS = (DescentStatus.COMPLETED, DescentStatus.STATIONARY, DescentStatus.NON_FINITE, DescentStatus.TIED)
+ENDINGS = (Status.COMPLETED, Status.STATIONARY, Status.NON_FINITE, Status.TIED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +28,7 @@ class Trajectory:
         final: the last iterate, (…, *risk.shape): p, W, the factors of W, or v followed by p. `x` is another name for it.
         attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token; None for a risk that has none.
         selected: the token with the largest attention in each input, (…, n_inputs). norm: ‖final‖, (…).
-        status: a DescentStatus, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
+        status: a Status, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
         saved: what `record` asked to keep. risk: what was trained. continuation: what `resume` goes on from.
 
     There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
@@ -120,7 +111,7 @@ class Trajectory:
             chosen = self.selected[:8].tolist()
             listed = f"{chosen}" if len(self.selected) <= 8 else f"{str(chosen)[:-1]}, … {len(self.selected)} in all]"
             return f"Trajectory(norm={float(self.norm):.4g}, selected={listed}, status={self.status.name})"
-        early = int(np.sum(self.status != DescentStatus.COMPLETED))
+        early = int(np.sum(self.status != Status.COMPLETED))
         return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
 
 

@@ -1,6 +1,6 @@
 """Losses: of a signed margin, and of a next token."""
 
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
@@ -11,7 +11,7 @@ from marginlens.losses.next_token import (
 )
 
 __all__ = [
-    "Correlation",
+    "CorrelationLoss",
     "CrossEntropy",
     "Exponential",
     "LabelLoss",

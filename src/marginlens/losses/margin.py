@@ -270,7 +270,7 @@ class Exponential(Loss):
 
 
 @dataclass(frozen=True)
-class Correlation(Loss):
+class CorrelationLoss(Loss):
     r""":math:`\ell(u) = -u`: every input pulls with the same force."""
 
     code: ClassVar[int] = 2

@@ -9,10 +9,10 @@ from marginlens.losses.next_token import (
     SquaredProbability,
 )
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction, local_correction
+from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, local_correction
 from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
-from marginlens.nexttoken.path_expansion import ExpansionStatus, PathExpansion, expand_path
+from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import PredictionScore, WindowBigram
 from marginlens.nexttoken.starts import random_start
@@ -31,10 +31,9 @@ from marginlens.risk.next_token_smoothness import (
 )
 
 __all__ = [
-    "CorrectionStatus",
     "CrossEntropy",
     "CyclicCorrection",
-    "ExpansionStatus",
+    "ExpansionKind",
     "Explanation",
     "HeadCheck",
     "LabelLoss",

@@ -16,7 +16,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, component_order, priority_graphs
 from marginlens.graphs.priority import as_graphs
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.explanation import TIE, Explanation, Rival, TieBreak
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.nexttoken.scores import PredictionScore, score_shares
@@ -78,7 +78,7 @@ class NextTokenAutomaton:
         if priority.status not in (Status.OPTIMAL, Status.TRIVIAL):
             raise InputError(f"The data have no automaton: {_no_solution(priority)}")
         mix = cyclic_correction(ds, graphs=graphs)
-        if mix.status not in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL):
+        if mix.status not in (Status.FINITE, Status.TRIVIAL):
             raise InputError(
                 f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.value}"
             )

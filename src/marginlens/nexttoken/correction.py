@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from marginlens.nexttoken.correction_newton import minimise
 from marginlens.nexttoken.correction_runaway import runaway
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
+from marginlens.status import Status
 
 _SETTLED = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 _STARTING_LOGITS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
@@ -38,22 +38,6 @@ _SAME_RISK = 1e-9  # relative difference at which two minima are equally low
 _SAME_POINT = 1e-5  # largest difference of logits, relative to one and the largest, at which two minima are one point
 _CONVEX = "The log-loss with C Eᵀ = I is convex (C Lemma 3), and the minimum is isolated: it is the only one."
 _NEAR = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
-
-
-class CorrectionStatus(Enum):
-    """How the search for W^cyc ended; the value is the sentence that users read."""
-
-    FINITE = "A minimum of the risk over the cyclic subset was found at a finite norm."
-    INFINITE = (
-        "The risk over the cyclic subset falls for ever along a direction, so no finite minimum was there to find."
-    )
-    TRIVIAL = "No component has several tokens, so there is nothing to correct and W = 0."
-    INACCURATE = (
-        "Neither a minimum nor a direction along which the risk falls for ever could be shown in double precision."
-    )
-
-    def __repr__(self) -> str:
-        return f"CorrectionStatus.{self.name}"
 
 
 @implements("C", "Def 3", "Lemma 7", "Eq. (27)")
@@ -160,9 +144,7 @@ def _shortest(
     nothing = np.zeros((ds.d_model, ds.d_model))
     if not len(subset):
         reason = "No sequence keeps two different tokens of one component."
-        return CyclicCorrection(
-            nothing, CorrectionStatus.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True
-        )
+        return CyclicCorrection(nothing, Status.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True)
     landscape = Landscape(subset, compared, scores, loss)
     if landscape.risk.is_likelihood:
         at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
@@ -175,7 +157,7 @@ def _shortest(
     kept = (subset, space, landscape)
     found = _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc", kept)
     if landscape.risk.is_likelihood:
-        unique = found.status is CorrectionStatus.FINITE and not found.flat
+        unique = found.status is Status.FINITE and not found.flat
         return replace(found, is_unique=unique, uniqueness=_CONVEX if unique else "")
     if not restarts:
         return found
@@ -203,8 +185,8 @@ def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
     lowest = min(one.risk for one in found)
     blur = _SAME_RISK * max(1.0, abs(lowest))
     best = [one for one in found if one.risk <= lowest + blur]
-    finite = [one for one in best if one.status is CorrectionStatus.FINITE]
-    running = [one for one in best if one.status is CorrectionStatus.INFINITE]
+    finite = [one for one in best if one.status is Status.FINITE]
+    running = [one for one in best if one.status is Status.INFINITE]
     looked = f"{len(found)} starts were followed"
     if not finite:
         return replace(best[0], is_unique=False, uniqueness=f"No finite minimum was found as low; {looked}.")
@@ -237,7 +219,7 @@ def _found(
     flight = None if end.settled and not end.flat else runaway(landscape, end.W)
     if flight is not None:
         found = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
-        return CyclicCorrection(np.full_like(x, np.nan), CorrectionStatus.INFINITE, *found, *kept)
+        return CyclicCorrection(np.full_like(x, np.nan), Status.INFINITE, *found, *kept)
     spread = float(np.ptp(space.centre(space.cells(end.W))))
     if end.settled and near <= _SETTLED and (not end.flat or spread <= _NEAR) and np.isfinite(x).all():
         if landscape.risk.is_likelihood:
@@ -246,11 +228,11 @@ def _found(
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
         if end.flat:
             reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
-        return CyclicCorrection(x, CorrectionStatus.FINITE, reason, risk, gradient, None, *kept, flat=end.flat)
+        return CyclicCorrection(x, Status.FINITE, reason, risk, gradient, None, *kept, flat=end.flat)
     reason = (
         f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {length(x.ravel()):.3g}."
     )
-    return CyclicCorrection(x, CorrectionStatus.INACCURATE, reason, risk, gradient, None, *kept)
+    return CyclicCorrection(x, Status.INACCURATE, reason, risk, gradient, None, *kept)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -259,7 +241,7 @@ class CyclicCorrection:
 
     Attributes:
         x: (d_model, d_model) W^cyc; zero where nothing is tied, nan where it is infinite.
-        status: a `CorrectionStatus`. reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
+        status: a `Status`. reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
         risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
         gradient_norm: the norm of the risk's gradient by W at x.
         direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
@@ -270,7 +252,7 @@ class CyclicCorrection:
     """
 
     x: FloatArray
-    status: CorrectionStatus
+    status: Status
     reason: str
     risk: float
     gradient_norm: float

@@ -34,7 +34,7 @@ MAX_ROW_ENTRIES = 50_000_000  # numbers that the active rows may have when forme
 LARGEST_SCALE = 1e6  # by which multipliers may be enlarged to show that another one can be positive
 
 
-class ExpansionStatus(Enum):
+class ExpansionKind(Enum):
     """What follows the leading term of a regularisation path; the value is the sentence that users read."""
 
     CONSTANT = "Beside W^mm and W^cyc the path has a constant term, because every active pair carries a multiplier."
@@ -45,7 +45,7 @@ class ExpansionStatus(Enum):
     UNKNOWN = "The terms that follow W^mm could not be computed in double precision."
 
     def __repr__(self) -> str:
-        return f"ExpansionStatus.{self.name}"
+        return f"ExpansionKind.{self.name}"
 
 
 class StrictEntries(NamedTuple):
@@ -92,12 +92,12 @@ class PathExpansion:
             log log R, and so on. Empty where every active pair carries a multiplier.
         offset: (d_model, d_model) the constant O; nan where it is unknown. It is orthogonal to S_cyc. A multiple of W^mm or of a slow
             direction in it has no meaning and is left out.
-        status: an `ExpansionStatus`. reason: what is unknown and why; empty otherwise.
+        status: an `ExpansionKind`. reason: what is unknown and why; empty otherwise.
     """
 
     slow: tuple[FloatArray, ...]
     offset: FloatArray
-    status: ExpansionStatus
+    status: ExpansionKind
     reason: str = ""
 
     def __repr__(self) -> str:
@@ -139,13 +139,13 @@ def expand_path(
     offset, level = np.zeros((d, d)), graphs
     slow: list[FloatArray] = []
     if limit.status is Status.TRIVIAL or not len(entries.last):
-        return PathExpansion((), offset, ExpansionStatus.CONSTANT)
+        return PathExpansion((), offset, ExpansionKind.CONSTANT)
     x, pairs, multipliers = np.ldexp(limit.x, 2 * power), np.asarray(limit.pairs), np.asarray(limit.multipliers)
     known = np.isin(pairs[:, 0], list(graphs))
     pairs, multipliers = pairs[known], multipliers[known]
 
     def unknown(reason: str) -> PathExpansion:
-        return PathExpansion(tuple(slow), np.full((d, d), np.nan), ExpansionStatus.UNKNOWN, reason)
+        return PathExpansion(tuple(slow), np.full((d, d), np.nan), ExpansionKind.UNKNOWN, reason)
 
     for _ in range(MAX_LEVELS):
         edges = _Edges.of(near, level, entries, x, pairs, multipliers)
@@ -160,7 +160,7 @@ def expand_path(
         offset = offset + term - np.sum(term * x) / np.sum(x * x) * x
         left = np.flatnonzero(~carries)
         if not len(left):
-            status = ExpansionStatus.SLOW if slow else ExpansionStatus.CONSTANT
+            status = ExpansionKind.SLOW if slow else ExpansionKind.CONSTANT
             return PathExpansion(tuple(slow), np.ldexp(offset, -2 * power), status)
         level = _merged(level, edges, carries, len(E))
         entries = edges.rest(left, near, term)

@@ -12,7 +12,7 @@ from marginlens.errors import reject
 from marginlens.graphs.cyclic import tied_positions
 from marginlens.graphs.priority import is_acyclic, priority_graphs
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss
 from marginlens.papers import implements, uses
 from marginlens.risk.next_token_heads import as_head
@@ -48,7 +48,7 @@ def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_p
     rule = _label_loss(loss)
     if cyclic_part is None:
         found = cyclic_correction(ds, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
-        if found.status not in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL):
+        if found.status not in (Status.FINITE, Status.TRIVIAL):
             raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
         W = found.x
     else:

@@ -12,7 +12,7 @@ from marginlens.risk.log_scaled import FloatArray, LogScaled
 
 @implements("A", "Eq. (3)")
 @dataclass(frozen=True)
-class GD:
+class GradientDescent:
     r"""Gradient descent with a constant step: :math:`x \leftarrow x - \eta \nabla L(x)`."""
 
     size: float

@@ -29,8 +29,6 @@ def as_optimizer(optimizer: Any) -> Optimizer:
     """`optimizer` if it has the methods of one, else the error that says what is expected."""
     if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         got = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else repr(optimizer)
-        expected = (
-            "an optimizer such as ml.NormalizedGD(size) or ml.GD(size), or an object with the methods init and update"
-        )
+        expected = "an optimizer such as ml.NormalizedGD(size) or ml.GradientDescent(size), or an object with the methods init and update"
         raise reject("optimizer", expected, got)
     return optimizer

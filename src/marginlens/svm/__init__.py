@@ -3,7 +3,7 @@
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm, token_pairs
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
-from marginlens.svm.sets import SetSolution, Unfinished, set_svm
+from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
@@ -16,7 +16,6 @@ __all__ = [
     "MarginSolution",
     "SetSolution",
     "Status",
-    "Unfinished",
     "att_svm",
     "bilinear_svm",
     "closed_form_candidate",

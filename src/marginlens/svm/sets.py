@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from math import prod
 from typing import Any
 
@@ -25,15 +24,6 @@ MOST_CHOICES = 10_000_000  # beyond so many choices a search that may have to lo
 SAME_POINT = 1e-6  # distance, relative to the norm, up to which two minima are one
 
 
-class Unfinished(Enum):
-    """How a search ends that was not allowed to explore every choice; the value is the sentence that users read."""
-
-    LIMIT = "The limit on explored choices was reached: the solution is the best found, and its gap says how much shorter one may be."
-
-    def __repr__(self) -> str:
-        return f"Unfinished.{self.name}"
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class SetSolution:
     r"""All global minima of ATT-SVM', and why there are no others.
@@ -45,7 +35,7 @@ class SetSolution:
     Attributes:
         solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
         choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
-        status: a `Status`, or `Unfinished.LIMIT`.
+        status: a `Status`.
         lower_bound: no feasible p is shorter. runner_up: the smallest bound of what was discarded, inf where nothing
             was; a choice that agrees with a solution on those few inputs may be shorter, though longer than the solution.
         explored: convex problems solved. n_choices: complete choices there are. n_covered: how many are accounted for.
@@ -53,7 +43,7 @@ class SetSolution:
 
     solutions: tuple[MarginSolution, ...]
     choices: IntArray
-    status: Status | Unfinished
+    status: Status
     lower_bound: float
     runner_up: float
     explored: int
@@ -199,9 +189,9 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, coun
     n_choices, n_possible = counts
     choices = _distinct_choices(data, sets, search)
     solutions = _proved(data, sets, choices)
-    status: Status | Unfinished = Status.OPTIMAL if solutions else Status.INFEASIBLE
+    status: Status = Status.OPTIMAL if solutions else Status.INFEASIBLE
     if search.open_nodes:
-        status = Unfinished.LIMIT
+        status = Status.MAX_PROBLEMS
     elif search.n_covered < n_possible or any(one.status is not Status.OPTIMAL for one in solutions):
         status = Status.INACCURATE
     covered = search.n_covered + n_choices - n_possible

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import exact_products
+from marginlens.status import Status
 from marginlens.svm.solvers.augmented_lagrangian import DIRECT
 
 PROMISED = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
@@ -21,18 +21,6 @@ SHAKY_FLOOR = (
     MOST_AMPLIFIED / 16.0
 )  # `rounding_floor` beyond which the residual is computed from products that are summed without rounding
 CONTRADICTION = 1e-13  # Farkas residual up to which infeasibility counts as proved
-
-
-class Status(Enum):
-    """How a problem ended; the value is the sentence that users read."""
-
-    OPTIMAL = "The shortest vector was found, and its multipliers prove that it is the shortest."
-    INFEASIBLE = "No vector satisfies every constraint, and the certificate proves it."
-    TRIVIAL = "The zero vector satisfies every constraint, so the margin is infinite."
-    INACCURATE = "Rounding decides: neither a solution nor its absence could be proved in double precision."
-
-    def __repr__(self) -> str:
-        return f"Status.{self.name}"
 
 
 class Rows(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.losses.margin import Logistic, Loss, as_loss
-from marginlens.optimizers import GD, NormalizedGD, as_optimizer
+from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.svm import Status
@@ -191,7 +191,7 @@ def check_step(data: TokenDataset, v: Any, optimizer: Any, loss: Loss = Logistic
             "from_keys": found.from_keys,
             "log_L_p": found.log_L_p,
         }
-        if not isinstance(rule, GD):
+        if not isinstance(rule, GradientDescent):
             return Check(
                 "step size", False, f"the theorems speak of plain gradient descent, not of {_steps_of(rule)}", numbers
             )

@@ -13,7 +13,7 @@ from marginlens.data.labelled import as_labelled
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
-from marginlens.dynamics.trajectory import DescentStatus, Trajectory
+from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.first_step import FirstStep, embedding_flow, first_step
 from marginlens.embeddings.models import Parameters
 from marginlens.errors import real_array, reject
@@ -192,11 +192,11 @@ def predict_embedding_limit(
     step = first_step(start, rate, data)
     E = step.after.E
     run = embedding_flow(step.after, data, until=until)
-    tied = run.status is DescentStatus.TIED
+    tied = run.status is Status.TIED
     selection = selected_tokens(E, run.final, data, tie=TIED_LOGITS if tied else None)
     solution = vocabulary_svm(E, data, selection)
     verdict = check_theorem_5(data, rate=rate, d_model=E.shape[1], delta=delta)
-    goes_on = run.status in (DescentStatus.COMPLETED, DescentStatus.TIED) and solution.status is Status.OPTIMAL
+    goes_on = run.status in (Status.COMPLETED, Status.TIED) and solution.status is Status.OPTIMAL
     own = decisive_of_each(data)
     important, chosen = np.unique(np.concatenate(own)), np.unique(np.concatenate(selection))
     has = np.array([bool(np.isin(mine, ids).any()) for mine, ids in zip(own, selection, strict=True)])
@@ -225,7 +225,7 @@ def predict_embedding_limit(
 
 def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution) -> str:
     at = f"at ‖p‖ = {float(run.norm):.4g}"
-    if run.status not in (DescentStatus.COMPLETED, DescentStatus.TIED):
+    if run.status not in (Status.COMPLETED, Status.TIED):
         return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."
     if solution.status is not Status.OPTIMAL:
         return f"No limit: of the selection {at} one must say: {solution.status.value}"
@@ -234,7 +234,7 @@ def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution) -> str:
     sure = "Certain by B Thm 5" if verdict.applies else f"Expected, not certain, for want of {', '.join(failed)}"
     ties = (
         " Tokens tie: their pulls balance to nine digits, the flow goes on too slowly to follow."
-        if run.status is DescentStatus.TIED
+        if run.status is Status.TIED
         else ""
     )
     return f"{sure}: p goes to the max-margin direction of this selection; {at} the cosine is {near:.6f}.{ties}"

@@ -12,7 +12,7 @@ from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
 from marginlens.errors import positive_number
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements
 from marginlens.risk.attention import risk, risk_gradient
 from marginlens.risk.smoothness import smoothness
@@ -66,7 +66,7 @@ def gradient_budget(
     """
     one, largest = one_problem(data), smoothness(data, v, loss).largest_step
     eta = float(largest) if step is None else positive_number(step, "step")
-    run = descend(one, v, loss=loss, optimizer=GD(eta), n_steps=n_steps, start=start, record=Record(1))
+    run = descend(one, v, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1))
     points = run.saved["x"]
     many = one.repeat(len(points))
     values = risk(many, v, points, loss)

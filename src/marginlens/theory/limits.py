@@ -137,7 +137,7 @@ def predict_limit(
         data: one problem or a batch, or a `SequenceDataset`. v: head (d_model,) or (batch, d_model), or None for a head that is trained
             too; on sequences the head C (n_vocabulary, d_model), or None for C Eᵀ = I. head: another name for v.
         loss: any `Loss`, logistic by default; on sequences any `NextTokenLoss`, the log-loss by default.
-        start: p(0) of shape (d_key,) or (batch, d_key). optimizer: `GD(eta)` to check η ≤ 1/L_p; any such step if left out. No
+        start: p(0) of shape (d_key,) or (batch, d_key). optimizer: `GradientDescent(eta)` to check η ≤ 1/L_p; any such step if left out. No
             theorem covers a `NormalizedGD`: `observed` and `why` then say what claims of the ledger saw such steps do.
         max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given.

@@ -12,9 +12,9 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss
-from marginlens.nexttoken.correction import CorrectionStatus, CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss
-from marginlens.optimizers import GD, as_optimizer
+from marginlens.optimizers import GradientDescent, as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
@@ -80,7 +80,7 @@ def predict_nexttoken_limit(
 
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I. loss: the log-loss by default.
-        optimizer: `GD(eta)` to check η ≤ 1/L; any such step if left out.
+        optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out.
     Returns:
         A `NextTokenPrediction`, `str` of which is a readable account. Check it with `descend` and `nexttoken_path`.
     """
@@ -97,7 +97,7 @@ def predict_nexttoken_limit(
     slope, separable = Check("C Assumption 1", seen.holds, seen.sentence), _check_separable(priority)
     finite = Check(
         "finite cyclic correction",
-        mix.status in (CorrectionStatus.FINITE, CorrectionStatus.TRIVIAL),
+        mix.status in (Status.FINITE, Status.TRIVIAL),
         f"{mix.status.value.rstrip('.')}",
     )
     unique = _check_unique(mix)
@@ -160,7 +160,7 @@ def _tied(graph: PriorityGraph) -> Any:
 def _check_unique(mix: CyclicCorrection) -> Check:
     """The condition that C Thm 2's text lacks: its proof takes for granted that a minimising sequence on S_cyc converges."""
     name = "one minimiser on S_cyc (not in the text)"
-    if mix.status is CorrectionStatus.TRIVIAL:
+    if mix.status is Status.TRIVIAL:
         return Check(name, True, "S_cyc is zero")
     said = mix.uniqueness.rstrip(".") or "it was not looked at"
     return Check(name, bool(mix.is_unique), said[0].lower() + said[1:])
@@ -203,7 +203,7 @@ def _check_step(ds: SequenceDataset, optimizer: Any) -> tuple[Check, ...]:
         return ()
     limit = 1.0 / nexttoken_smoothness(ds)
     rule = as_optimizer(optimizer)
-    if not isinstance(rule, GD):
+    if not isinstance(rule, GradientDescent):
         said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
         return (Check("step size", False, said),)
     return (Check("step size", rule.size <= limit, f"η = {rule.size:.4g} and 1/L = {limit:.4g}", {"limit": limit}),)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c
 from marginlens.dynamics import Record, descend
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import softmax
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.a.textbook import textbook_iterates
@@ -54,7 +54,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     data, v = figure_1c()
     record = Record(1, keep=("x",))
     paths: dict[str, FloatArray] = {}
-    for name, step in (("ngd", NormalizedGD(0.1)), ("gd", GD(1.0))):
+    for name, step in (("ngd", NormalizedGD(0.1)), ("gd", GradientDescent(1.0))):
         paths[name] = descend(data, v, optimizer=step, n_steps=AT, record=record).saved["x"]
         progress.advance()
     paths["ngd_single_precision"] = np.concatenate(

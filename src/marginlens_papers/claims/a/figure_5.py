@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import figure_5
 from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import Correlation, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.svm import att_svm
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
@@ -38,7 +38,7 @@ PAPER_VALUE = (
     "(1, 0) for every C is by hand"
 )
 SCORES = (*range(1, 11), 100)
-LOSSES: dict[str, Loss] = {"correlation": Correlation(), "logistic": Logistic()}
+LOSSES: dict[str, Loss] = {"correlation": CorrelationLoss(), "logistic": Logistic()}
 SETTLED = 100  # the step from which the bias is read
 EXPECTED = {
     "largest_error_of_svm_direction": Bound(high=1e-12),

@@ -14,7 +14,7 @@ from marginlens import plotting
 from marginlens.data import TokenDataset, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import Record, Trajectory, descend
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.theory import (
     check_assumption_b,
     globally_optimal_direction,
@@ -93,7 +93,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     record = Record(plotting.steps_to_keep(n_steps))
     run = descend(runs, v, optimizer=NormalizedGD(0.1), n_steps=n_steps, start=STARTS, record=record)
     progress.advance()
-    step = GD(smoothness(data, v).largest_step)
+    step = GradientDescent(smoothness(data, v).largest_step)
     plain = descend(runs, v, optimizer=step, n_steps=10 * n_steps, start=STARTS)
     progress.advance()
     reaches_local = _basins(data, v, n_grid)

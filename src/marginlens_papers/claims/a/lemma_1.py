@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.dynamics import descend, matching_optimizer
-from marginlens.losses.margin import Correlation, Exponential, Logistic
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
@@ -45,8 +45,8 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     heads: dict[str, Any] = {"linear head": v}
     if find_spec("torch"):
         heads["network head"] = _network(8)
-    losses = (Logistic(), Exponential(), Correlation())
-    steps = (GD(0.5), NormalizedGD(0.1))
+    losses = (Logistic(), Exponential(), CorrelationLoss())
+    steps = (GradientDescent(0.5), NormalizedGD(0.1))
     settings = [
         (name, loss, step)
         for name in heads
@@ -58,7 +58,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     curves: dict[str, Any] = {}
     compared: list[int] = []
     for name, loss, step in settings:
-        rule = "plain" if isinstance(step, GD) else "normalised"
+        rule = "plain" if isinstance(step, GradientDescent) else "normalised"
         last = 1000 if name == "linear head" or effort is Effort.PAPER else 100
         marks = [mark for mark in CHECKPOINTS if mark <= last]
         found, count = _deviations(data, heads[name], u, (loss, step), start, marks)
@@ -90,7 +90,7 @@ def _deviations(
         gaps.append(np.abs(W - matrix_from_vector(p, u)).max(axis=(1, 2)) / np.abs(W).max(axis=(1, 2)))
         done = mark
     diverged = np.linalg.norm(p, axis=-1) > 0.5 * step.size * done
-    counted = np.ones(len(p), dtype=bool) if isinstance(step, GD) else diverged
+    counted = np.ones(len(p), dtype=bool) if isinstance(step, GradientDescent) else diverged
     return [float(gap[counted].max(initial=0.0)) for gap in gaps], int(counted.sum())
 
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, gaussian_tokens
 from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
-from marginlens.optimizers import GD
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.optimizers import GradientDescent
 from marginlens.risk import risk, risk_gradient
 from marginlens.theory import smoothness
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
@@ -44,7 +44,7 @@ ROUNDING = 4e-15  # of a risk of order one
 def compute(effort: Effort, progress: Progress) -> Finding:
     """Hold random gradients and descents against the constant."""
     problems, pairs = (60, 60) if effort is Effort.PAPER else (6, 20)
-    losses = (Logistic(), Exponential(), Correlation())
+    losses = (Logistic(), Exponential(), CorrelationLoss())
     progress.expect(len(SIZES) * len(losses))
     shares: dict[str, list[Any]] = {type(loss).__name__: [] for loss in losses}
     sharper, climbs, steps = [], 0, 0
@@ -105,7 +105,7 @@ def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.G
             one,
             head,
             loss=loss,
-            optimizer=GD(eta),
+            optimizer=GradientDescent(eta),
             n_steps=200,
             start=rng.normal(size=one.d_key),
             record=Record(1),

@@ -12,7 +12,7 @@ from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import Record, descend
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk import excess_risk, risk, risk_gradient
 from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
@@ -106,7 +106,9 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     eta = float(smoothness(data, v).largest_step)
     best = globally_optimal_direction(data, v)
     many = data.repeat(len(start))
-    run = descend(many, v, optimizer=GD(eta), n_steps=int(steps[-1]), start=start, record=Record(steps.tolist()))
+    run = descend(
+        many, v, optimizer=GradientDescent(eta), n_steps=int(steps[-1]), start=start, record=Record(steps.tolist())
+    )
     points = run.saved["x"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
     height = _log_excess(data, v, points, best.selected)
@@ -141,7 +143,7 @@ def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -
 
 def _correlation_with_gmm(data: TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
     """Where plain descent with step 1/L_p from a start ends: its correlation with the GMM direction."""
-    step = GD(float(smoothness(data, v).largest_step))
+    step = GradientDescent(float(smoothness(data, v).largest_step))
     run = descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     return float(correlation(run.final, globally_optimal_direction(data, v).direction))
 

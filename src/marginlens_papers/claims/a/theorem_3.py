@@ -13,7 +13,7 @@ from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.directions import angle, unit
 from marginlens.dynamics import Record, UntilLength, UntilNorm, descend, gradient_flow
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk import excess_risk, risk_gradient
 from marginlens.theory import BasinCone, basin_cone, smoothness
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
@@ -100,7 +100,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     chosen = cone.optimality.selected
     nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
     record = Record(sorted({round(float(one)) for one in np.geomspace(n_steps / 100, n_steps, 30)}))
-    run = descend(many, v, optimizer=GD(eta), n_steps=n_steps, start=nearest, record=record)
+    run = descend(many, v, optimizer=GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
     far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
     flow = gradient_flow(many, v, until=far, start=start, record=_stops(start))

@@ -14,7 +14,7 @@ from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import descend, nexttoken_path
 from marginlens.errors import InputError
 from marginlens.nexttoken import NextTokenAutomaton, sharp_smoothness
-from marginlens.optimizers import GD, NormalizedGD
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
 ID = "C-A"
@@ -84,7 +84,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
     for j in np.flatnonzero(is_cyclic).tolist():
         ds = problems[j][0]
-        weights[j] = descend(ds, optimizer=GD(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS).final
+        weights[j] = descend(ds, optimizer=GradientDescent(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS).final
     for j, W in weights.items():
         descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
     progress.advance()

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded
-from marginlens.nexttoken.correction import CorrectionStatus
+from marginlens.status import Status
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,
@@ -77,7 +77,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
         "corr_at_4000": mean(corr),
         "distance_at_4000": mean(distance),
         "undefined": float(text.undefined),
-        "infinite": float(trials - apart.count(CorrectionStatus.FINITE)),
+        "infinite": float(trials - apart.count(Status.FINITE)),
         "smallest_corr_at_4000": float(np.nanmin(corr)),
         "largest_distance_at_4000": float(np.nanmax(distance)),
         "distance_between_iterates": mean(between),

@@ -14,7 +14,7 @@ from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import LogLoss
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk.next_token import gradient_of, nexttoken_gradient, nexttoken_risk
 from marginlens.risk.next_token_heads import Head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
@@ -165,7 +165,9 @@ def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> An
 
 def _decrease(ds: SequenceDataset, W: Any, eta: float) -> Any:
     """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
-    run = descend(ds, optimizer=GD(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk")))
+    run = descend(
+        ds, optimizer=GradientDescent(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk"))
+    )
     risks, points = run.saved["risk"], run.saved["x"]
     promised = np.sum(np.diff(points, axis=0) ** 2, axis=(1, 2)) / (2.0 * eta)  # W(τ+1) - W(τ) = -η ∇L
     clear = ~(promised <= 1e-10 * (1.0 + np.abs(risks[:-1])))

@@ -14,7 +14,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.priority import priority_graphs
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction
+from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
@@ -103,7 +103,7 @@ def _measure(ds: SequenceDataset, rng: np.random.Generator) -> tuple[float, ...]
         return Status.TRIVIAL if margin.status is Status.TRIVIAL else Status.INFEASIBLE
     cyc = cyclic_correction(ds, graphs=graphs)
     W, size = cyc.x, float(np.linalg.norm(cyc.x))
-    if cyc.status is not CorrectionStatus.FINITE or cyc.landscape is None:
+    if cyc.status is not Status.FINITE or cyc.landscape is None:
         return (np.inf,) * (len(NAMES) - 1) + (0.0,)
     if size <= 1e-9:
         return Status.TRIVIAL

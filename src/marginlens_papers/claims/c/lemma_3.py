@@ -15,7 +15,7 @@ from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, SquaredLoss
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk.next_token import gradient_of, nexttoken_hessian, nexttoken_risk
 from marginlens.risk.next_token_heads import Head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
@@ -151,7 +151,7 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
     norms, slopes = [], []
     for ds in datasets:
         record = Record(steps=steps.tolist(), keep=("x", "norm"))
-        run = descend(ds, optimizer=GD(1.0 / nexttoken_smoothness(ds)), n_steps=n_steps, record=record)
+        run = descend(ds, optimizer=GradientDescent(1.0 / nexttoken_smoothness(ds)), n_steps=n_steps, record=record)
         batch, head = SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
         norms.append(run.saved["norm"])
         slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])

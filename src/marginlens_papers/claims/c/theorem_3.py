@@ -17,7 +17,7 @@ from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
 from marginlens.graphs.priority import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.optimizers import GD
+from marginlens.optimizers import GradientDescent
 from marginlens.risk.next_token import nexttoken_gradient
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.svm.graph import graph_svm
@@ -157,7 +157,7 @@ def follow(ds: SequenceDataset, automaton: NextTokenAutomaton, one: Series, star
     L = nexttoken_smoothness(ds) if one.papers_constant else sharp_smoothness(ds)
     run = descend(
         ds,
-        optimizer=GD(1.0 / L),
+        optimizer=GradientDescent(1.0 / L),
         n_steps=n_steps,
         start=start,
         record=Record(steps=steps.tolist(), keep=("x",)),

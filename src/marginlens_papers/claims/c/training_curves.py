@@ -19,7 +19,7 @@ from marginlens.dynamics.record import Record
 from marginlens.graphs.cyclic import LocalRule, local_subset, local_subspace, pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
-from marginlens.nexttoken.correction import CorrectionStatus, cyclic_correction, local_correction
+from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.nexttoken.starts import random_start
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress
@@ -152,16 +152,16 @@ class Offset:
 
     Attributes:
         distance: (n_trials, n_saved) :math:`\\|\\Pi_{S_{cyc}}(W) - W^{cyc}\\|`; zero without cycles, nan where W^cyc is infinite.
-        status: (n_trials,) how each correction was found, as `CorrectionStatus`.
+        status: (n_trials,) how each correction was found, as `Status`.
     """
 
     distance: FloatArray
-    status: list[CorrectionStatus]
+    status: list[Status]
 
     def __repr__(self) -> str:
         return f"Offset({len(self.distance)} trials, final mean {mean(self.distance[:, -1]):.5f})"
 
-    def count(self, kind: CorrectionStatus) -> int:
+    def count(self, kind: Status) -> int:
         """How many corrections ended so."""
         return self.status.count(kind)
 
@@ -242,7 +242,7 @@ class Contrast:
 
     Attributes:
         corr: (n_trials, n_saved) for "global" and "local". distance: (n_trials, n_saved) for "global" and for each of `RULES`, by which
-            the local correction is made. status: the `CorrectionStatus` of each trial, by the same names, where corrections converged.
+            the local correction is made. status: the `Status` of each trial, by the same names, where corrections converged.
         empty: (n_trials,) by rule, whether the local cyclic subset is empty, so that the local distance is zero at every step.
         agrees: (n_trials,) whether the two kinds of graph are equal.
         undefined: Graph-SVMs, of either kind, that have no solution or a zero one.
@@ -251,7 +251,7 @@ class Contrast:
     runs: Runs
     corr: Mapping[str, FloatArray]
     distance: Mapping[str, FloatArray]
-    status: Mapping[str, list[CorrectionStatus]]
+    status: Mapping[str, list[Status]]
     empty: Mapping[str, BoolArray]
     agrees: BoolArray
     undefined: int
@@ -275,7 +275,7 @@ class Contrast:
 
     def infinite(self, kind: str) -> int:
         """How many corrections are infinite, so that nothing can converge to them."""
-        return self.status[kind].count(CorrectionStatus.INFINITE)
+        return self.status[kind].count(Status.INFINITE)
 
     def always_zero(self, rule: str) -> BoolArray:
         """(n_trials,) whether the distance to the local correction is zero at every kept step."""
@@ -291,7 +291,7 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
     """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
     graphs, local = runs.graphs, runs.local_graphs
     aligned = {kind: alignment(runs, one) for kind, one in zip(KINDS, (graphs, local), strict=True)}
-    status: dict[str, list[CorrectionStatus]] = {}
+    status: dict[str, list[Status]] = {}
     distance, empty = {}, {}
     if trained:
         distance["global"] = offset_of_trained(runs, graphs)[0]
@@ -301,7 +301,7 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
         for name in ("global", *RULES):
             found = offset(runs, RULES.get(name))
             distance[name], status[name] = found.distance, found.status
-            empty[name] = np.array([one is CorrectionStatus.TRIVIAL for one in found.status])
+            empty[name] = np.array([one is Status.TRIVIAL for one in found.status])
     return Contrast(
         runs,
         {kind: one.corr for kind, one in aligned.items()},

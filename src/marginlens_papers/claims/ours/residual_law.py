@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import sphere_tokens
 from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import Correlation, Exponential, Logistic, Loss
-from marginlens.optimizers import GD, NormalizedGD, Optimizer
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
 from marginlens.theory import ResidualLaw, residual_law
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
@@ -54,7 +54,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
     paper = effort is Effort.PAPER
     n_problems, few = (300, 60) if paper else (60, 20)
-    losses: tuple[Loss, ...] = (Logistic(), Exponential(), Correlation()) if paper else (Logistic(),)
+    losses: tuple[Loss, ...] = (Logistic(), Exponential(), CorrelationLoss()) if paper else (Logistic(),)
     progress.expect(len(losses) + 3)
     rng = np.random.default_rng(SEED)
     sizes = (4, 6, 30)
@@ -68,7 +68,7 @@ def compute(effort: Effort, progress: Progress) -> Finding:
     short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
     progress.advance()
     gd_steps = [round(float(k)) for k in np.geomspace(10, 100_000, 13)]
-    plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GD(10.0), gd_steps)
+    plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GradientDescent(10.0), gd_steps)
     progress.advance()
     numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
     numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
