@@ -20,7 +20,7 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     assert {"marginlens.predict_limit", "marginlens.basin_cone"} == {one["name"] for one in told["functions"]}
     assert "A-F2" in told["claims"]
     shown = statement(label).stdout
-    assert "written in marginlens.theory.limits" in shown
+    assert "written in marginlens.theory.prediction" in shown
     assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
 
 

@@ -14,10 +14,11 @@ from marginlens.embeddings.first_step import directional_slope
 from marginlens.errors import InputError
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.embedding_conditions import check_theorem_5, decisive_tokens
 from marginlens.theory.embedding_limits import (
     all_selecting_directions,
+    check_theorem_5,
     decisive_margin,
+    decisive_tokens,
     predict_embedding_limit,
     remaining_selections,
     tightest_slack,

@@ -8,7 +8,7 @@ import pytest
 from marginlens.data import TokenDataset
 from marginlens.errors import InputError
 from marginlens.theory import check_general_position
-from marginlens.theory.general_position import matrix_count
+from marginlens.theory.assumptions import matrix_count
 from random_problems import problem, ragged_problem
 
 

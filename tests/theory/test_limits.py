@@ -35,7 +35,7 @@ from marginlens.theory import (
     smoothness,
     token_optimality,
 )
-from marginlens.theory.problem import depends_on_p
+from marginlens.theory.optimality import depends_on_p
 from marginlens_papers.claims import catalogue
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING

@@ -19,7 +19,7 @@ from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import descend, nexttoken_path
 from marginlens.nexttoken import LabelLoss, check_head, check_loss
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
-from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
+from marginlens.theory.next_token import predict_nexttoken_limit
 from tolerances import ROUNDING
 
 A, B, C, D = range(4)

@@ -19,7 +19,7 @@ from marginlens.data import gaussian_tokens, sphere_tokens
 from marginlens.risk import risk_gradient
 from marginlens.status import Status
 from marginlens.theory import predict_limit, smoothness, token_optimality
-from marginlens.theory.problem import log_slopes
+from marginlens.theory.optimality import log_slopes
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 

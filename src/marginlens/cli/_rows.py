@@ -13,7 +13,7 @@ import numpy as np
 from marginlens.data import TokenDataset
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory import LimitPrediction, TokenOptimality, token_optimality
-from marginlens.theory.verdicts import Verdict
+from marginlens.theory.assumptions import Verdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _TOKENS = 7  # of a selection that the terminal shows

@@ -35,7 +35,7 @@ from marginlens.nexttoken import (
 )
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.svm import Status
-from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
+from marginlens.theory.next_token import NextTokenPrediction, predict_nexttoken_limit
 
 N_STEPS, STEP_SIZE = 4000, 0.01  # of a normalised descent unless said otherwise, as in the paper's experiments
 LOSSES: dict[str, NextTokenLoss] = {

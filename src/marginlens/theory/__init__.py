@@ -3,57 +3,66 @@
 from marginlens.risk.smoothness import Smoothness, smoothness
 from marginlens.theory.assumptions import (
     Check,
+    Separator,
+    Verdict,
     check_assumption_a,
     check_assumption_b,
     check_distinct_scores,
+    check_general_position,
     check_separable,
     check_step,
     check_strict_optimum,
+    constructive_separator,
 )
-from marginlens.theory.basin import BasinCone, basin_cone
-from marginlens.theory.cones import in_cone, sample_cone
-from marginlens.theory.direction_verdicts import DirectionCase, DirectionVerdict, judge_direction
+from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.directional import (
     DirectionalMargin,
+    DirectionCase,
+    DirectionVerdict,
     Dominance,
     check_neighbour_count,
     directional_margin,
     dominance,
+    judge_direction,
     undercut_radius,
 )
-from marginlens.theory.embedding_conditions import (
+from marginlens.theory.embedding_limits import (
+    EmbeddingPrediction,
+    all_selecting_directions,
     check_class_window,
     check_lemma_13,
     check_lemma_14,
     check_lemma_19,
     check_missed_tokens,
     check_theorem_5,
-    decisive_tokens,
-)
-from marginlens.theory.embedding_limits import (
-    EmbeddingPrediction,
-    all_selecting_directions,
     decisive_margin,
+    decisive_tokens,
     predict_embedding_limit,
     remaining_selections,
     tightest_slack,
 )
-from marginlens.theory.enumeration import LocalOptima, locally_optimal_directions
-from marginlens.theory.feasibility import Separator, constructive_separator
-from marginlens.theory.general_position import check_general_position
-from marginlens.theory.gradient_budget import GradientBudget, gradient_budget
 from marginlens.theory.gradient_conditions import (
+    GradientBudget,
     KeyInequality,
     LocalGradientBounds,
     correlation_floor,
     descent_correlation,
+    gradient_budget,
     gradient_ratio,
     gradient_ratio_radius,
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens.theory.joint_bounds import JointRiskBounds, Quadrant, joint_risk_bounds, selection_quadrant
-from marginlens.theory.joint_limits import HeadRadius, JointPrediction, head_radius, predict_joint_limit
+from marginlens.theory.joint import (
+    HeadRadius,
+    JointPrediction,
+    JointRiskBounds,
+    Quadrant,
+    head_radius,
+    joint_risk_bounds,
+    predict_joint_limit,
+    selection_quadrant,
+)
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
@@ -62,7 +71,6 @@ from marginlens.theory.label_margin import (
     check_assumption_c,
     label_margin,
 )
-from marginlens.theory.limits import LimitPrediction, predict_limit
 from marginlens.theory.mixing import (
     MixingConstants,
     MixingPairs,
@@ -73,28 +81,32 @@ from marginlens.theory.mixing import (
     nonoptimality_bounds,
     optimal_sets,
 )
-from marginlens.theory.nexttoken_limits import NextTokenPrediction, predict_nexttoken_limit
-from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
-from marginlens.theory.residual import ResidualLaw, law_deviation, residual_law
-from marginlens.theory.selection_slopes import (
+from marginlens.theory.next_token import NextTokenPrediction, predict_nexttoken_limit
+from marginlens.theory.optimality import (
+    LocalOptima,
+    TokenOptimality,
+    globally_optimal_direction,
+    locally_optimal_directions,
+    token_optimality,
+)
+from marginlens.theory.prediction import LimitPrediction, predict_limit
+from marginlens.theory.residual_law import ResidualLaw, law_deviation, residual_law
+from marginlens.theory.vocabulary_selections import (
     DominantSlope,
+    FeasibleSelections,
+    LocalOptimality,
     OwnMaxMargin,
+    TokenRanks,
     WeightBounds,
     convergence_bound,
     dominant_slope,
-    own_max_margin,
-    slope_deficit,
-    softmax_weight_bounds,
-)
-from marginlens.theory.verdicts import Verdict
-from marginlens.theory.vocabulary_selections import (
-    FeasibleSelections,
-    LocalOptimality,
-    TokenRanks,
     equivalent_directions,
     feasible_selections,
     local_optimality,
+    own_max_margin,
     selected_tokens,
+    slope_deficit,
+    softmax_weight_bounds,
     token_ranks,
 )
 

@@ -1,7 +1,8 @@
-"""Where the ⟨cls⟩ embedding goes after the first step: the limit of the flow, what it selects, and what it cannot select."""
+"""Theorem 5 of paper B: its conditions and lemmas with their numbers, and where the flow of p goes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,32 +10,335 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from marginlens.data.labelled import as_labelled
+from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.embeddings.first_step import FirstStep, embedding_flow, first_step
+from marginlens.embeddings.first_step import (
+    FirstStep,
+    as_first_step,
+    embedding_flow,
+    first_step,
+    log_of_pairs,
+    mean_signed_share,
+)
 from marginlens.embeddings.models import Parameters
-from marginlens.errors import real_array, reject
-from marginlens.papers import implements
+from marginlens.embeddings.statistics import check_assumption_4, token_statistics
+from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
+from marginlens.papers import implements, uses
 from marginlens.svm import MarginSolution, Status
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.assumptions import Check
-from marginlens.theory.embedding_conditions import (
-    check_class_window,
-    check_lemma_13,
-    check_theorem_5,
-    decisive_of_each,
-    decisive_tokens,
-)
-from marginlens.theory.verdicts import Verdict
+from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.vocabulary_selections import (
     FeasibleSelections,
     Selection,
     feasible_selections,
     selected_tokens,
 )
+
+_SHARE_ATOL = 1e-12  # shares of a token in sequences are sums of a few ±1/T; below this they cancel
+_WINDOW_LOW, _WINDOW_TOKENS = 2.0, 6.0  # fitted to the runs of claim X-T5: see `check_class_window`
+
+
+@implements("B", "Assumption 4")
+def decisive_tokens(sequences: Any, y: Any = None) -> Selection:
+    """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4."""
+    data = as_labelled(sequences, y)
+    obeyed = check_assumption_4(data)
+    if not obeyed.holds:
+        raise reject("sequences", "such that each holds one decisive token among irrelevant ones", obeyed.why)
+    return decisive_of_each(data)
+
+
+def decisive_of_each(data: LabelledSequences) -> Selection:
+    """The completely positive and completely negative tokens of each sequence, none, one or several."""
+    decisive = np.abs(token_statistics(data).kind) == 2
+    return tuple(np.unique(ids[decisive[ids]]) for ids in np.split(data.tokens, data.offsets[1:-1]))
+
+
+# ---- Theorem 5 and the lemmas it is made of
+
+
+@implements("B", "Thm 5", "Eq. (10)")
+def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
+    r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
+
+    .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
+        (88\eta_0^2 + 111\eta_0 + 2)^8,\ |\mathcal S| + 3\Big\}
+
+    With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
+    theorem applies. Where what it says comes true is measured: see `check_class_window`.
+
+    The paper's sequences all have T tokens. Where lengths differ, T is the longest, and the step moves E_s by the mean of y times the
+    share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.
+
+    Args:
+        sequences, y: labelled sequences, or token-id lists and their labels. rate: η₀. d_model: d. delta: δ.
+    Returns:
+        A verdict; the powers of large numbers are given as their logarithms to base ten.
+    """
+    found = _conditions(as_labelled(sequences, y), rate, d_model, delta)
+    names = ("assumption", "rate", "256", "pairs", "power", "independent", "still")
+    conclusion = (
+        f"with probability {1.0 - delta:g} the flow diverges, selects every decisive token, and a limit is max-margin"
+    )
+    return Verdict("B Thm 5", tuple(found[name] for name in names), conclusion)
+
+
+@implements("B", "Lemma 13")
+def check_lemma_13(step: FirstStep, delta: float = 0.05) -> Verdict:
+    r"""Whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two that its proof uses.
+
+    .. math:: d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\ |\mathcal S| + 3\Big\}; \qquad
+        \exists s \in \mathcal S_c:\ \gamma_s(X) > \gamma_j(X) \ \text{for all}\ j \in X \setminus \{s\},\ X \ni s
+
+    The proof moves along a p̂ with p̂ᵀE_s = 1 for one decisive token s and 0 for all others, and takes γ_s − γ_j ≥ η₀/(4nT), which the
+    premises do not give: after a small step random scores decide. The last two conditions are enough by themselves, for any widths and
+    without any chance: then −p̂ᵀ∇L > 0 at every p, so the flow has no point to stay near.
+
+    Args:
+        step: the first step, after which the flow starts. delta: δ.
+    Returns:
+        A verdict; `lead` of its condition on scores is the largest over s of the smallest γ_s − γ_j.
+    """
+    data, after = as_first_step(step).data, step.after
+    found = _conditions(data, step.rate, after.E.shape[1], delta)
+    lead, token = _largest_lead(data, np.asarray(after.E @ after.v))
+    used = np.unique(data.tokens)
+    rank = int(np.linalg.matrix_rank(after.E[used]))
+    above = "beats" if lead > 0.0 else "does not beat"
+    ahead = f"of all decisive tokens, token {token} does best: it {above} the others of its sequences, by {lead:.4g}"
+    conditions = (
+        *(found[name] for name in ("assumption", "256", "pairs", "independent", "still")),
+        Check("E has full rank (by the proof)", rank == len(used), f"rank {rank} of |S| = {len(used)}", {"rank": rank}),
+        Check("γ_s > γ_j for some s (by the proof)", lead > 0.0, ahead if token >= 0 else "no token", {"lead": lead}),
+    )
+    return Verdict("B Lemma 13", conditions, f"with probability {1.0 - delta:g} ‖p‖ grows without end")
+
+
+@implements("B", "Lemma 14", "Lemma 18")
+def check_lemma_14(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
+    r"""The premises of Lemma 14, that a limit selects the decisive token of every sequence, and of Lemma 18, that it is max-margin.
+
+    .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
+        (88\eta_0^2 + 111\eta_0 + 2)^8\Big\} \ \Rightarrow\ s_*^X \in \mathcal S_X(p_\infty)\ \forall X,\quad p_\infty = p_*(p_\infty)
+
+    Args:
+        sequences, y, rate, d_model, delta: as `check_theorem_5` takes them, whose conditions these are but for |S| + 3.
+    Returns:
+        A verdict. `check_missed_tokens` asks the proof's question of the numbers at hand, which needs no width.
+    """
+    found = _conditions(as_labelled(sequences, y), rate, d_model, delta)
+    names = ("assumption", "rate", "256", "pairs", "power", "still")
+    conclusion = (
+        f"with probability {1.0 - delta:g} a limit selects the decisive token of every sequence, with maximum margin"
+    )
+    return Verdict("B Lemma 14", tuple(found[name] for name in names), conclusion)
+
+
+@implements("B", "Lemma 14")
+@uses(
+    "B",
+    {
+        "Eq. (19)": "The loss that is left when a sequence misses its decisive token, with the scores at hand for 1/(2n)."
+    },
+)
+def check_missed_tokens(step: FirstStep) -> Check:
+    r"""Whether the loss after the step is too small for any sequence to lose its decisive token: Lemma 14's proof in numbers.
+
+    .. math:: L(E^1, p^1) < \min_X \frac1n \Big[ \log\big(1 + e^{-\max_{j \ne s_*^X} \gamma_j(X)}\big)
+        + \sum_{X' \ne X} \log\big(1 + e^{-\max_j \gamma_j(X')}\big) \Big]
+
+    The flow never raises the loss, and along a diverging flow whose direction converges, a decisive token that is not selected loses all
+    attention, so that the right-hand side is left at least. Where this holds every such limit selects s_*^X for all X, at any width.
+
+    Args:
+        step: the first step, on data that obey Assumption 4.
+    Returns:
+        A check with `loss` and `least`, and with `least_of_a_class`: the same for all sequences of the label that loses less.
+    """
+    data, after = as_first_step(step).data, step.after
+    decisive = decisive_tokens(data)
+    scores = np.asarray(after.E @ after.v)
+    best, second = np.empty(len(data)), np.empty(len(data))
+    for i, own in enumerate(decisive):
+        ids, label = data[i]
+        others = ids[ids != own[0]]
+        best[i] = np.max(label * scores[ids])
+        second[i] = np.max(label * scores[others], initial=-np.inf)
+    least, missed = (np.logaddexp(0.0, -margin) for margin in (best, second))  # losses, (n_samples,)
+    missed = np.where(np.isfinite(second), missed, np.inf)  # a sequence of one token selects it
+    floor = float(least.mean())
+    rise = missed - least
+    of_class = min(float(np.sum(rise[data.y == label])) for label in np.unique(data.y)) / len(data)
+    bound, loss = floor + float(rise.min()) / len(data), step.loss_after
+    sentence = f"L(E¹, p¹) = {loss:.4g}, and a sequence without its decisive token leaves {bound:.4g} or more"
+    numbers = {"loss": loss, "least": bound, "least_of_a_class": floor + of_class}
+    return Check("B Lemma 14, in numbers", loss < bound, sentence, numbers)
+
+
+@implements("B", "Lemma 19")
+@implements("B'", "Lemma 4.5")
+@uses(
+    "B",
+    {
+        "Eq. (28)": "Eq. (15) for the decisive solution, which its proof shows for every rival.",
+        "Eq. (29)": "The rival's tight and loose constraints, by which its proof splits the sequences.",
+        "Eq. (30)": "Sequences without a tight constraint weigh nothing in its proof.",
+        "Eq. (31)": "The rival's slope, split into decisive and irrelevant tokens; the width with μ makes the latter small.",
+        "Eq. (32)": "The comparison of slopes for which its proof asks for the width with μ.",
+    },
+)
+def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 20_000) -> Verdict:
+    r"""Whether Lemma 19 says that the flow goes to the decisive tokens alone: Eq. (10), the lead of their margin, and two more widths.
+
+    .. math:: \|\hat p\| < (1 - \mu) \|\hat p'\| \ \text{for every rival}\ \hat p', \qquad
+        d \ge \max\Big\{ \Big(\frac{2816\, T n^2 (1 + 2\eta_0)}{\mu}\Big)^4,\
+        \Big(2\eta_0 \Big(n \sqrt{2 \log\tfrac{|\mathcal S|^2}{\delta}} + 44 n\Big)\Big)^4 \Big\}
+
+    The rivals are the selections that hold every decisive token, as the proof has it. A lead alone does not move the flow: at small d it
+    mostly goes elsewhere (claim B-L6). The earlier version asks for :math:`d \ge (8T(1 - \mu)/(\mu\eta_0))^4` in place of both widths,
+    from all constraints being tight, which complementary slackness does not grant; its number is `earlier_log10_least`.
+
+    Args:
+        step: the first step, whose embeddings the margins are taken of; small vocabularies only.
+        delta: δ. max_problems: as `feasible_selections` takes it.
+    Returns:
+        A verdict with the lead μ and the logarithms of both widths to base ten.
+    """
+    data, eta = as_first_step(step).data, step.rate
+    n, T, d = len(data), int(data.lengths.max()), step.after.E.shape[1]
+    decisive = decisive_tokens(data)
+    used, place = np.unique(data.tokens, return_inverse=True)
+    narrow = np.linalg.qr(step.after.E[used].T)[
+        1
+    ].T  # the embeddings in coordinates of their span, which keeps every margin
+    renumbered = np.split(place, data.offsets[1:-1])
+    required = [np.searchsorted(used, ids) for ids in decisive]
+    lead = feasible_selections(narrow, renumbered, required=required, max_problems=max_problems).margin_lead(required)
+    size, chance = len(used), real_number(delta, "delta", "a probability between 0 and 1")
+    by_margin = 4.0 * math.log10(2816.0 * T * n**2 * (1.0 + 2.0 * eta) / lead) if lead > 0.0 else math.inf
+    by_rate = 4.0 * math.log10(2.0 * eta * (n * math.sqrt(log_of_pairs(size, chance)) + 44.0 * n))
+    earlier = max(8.0 * T * (1.0 - lead) / (lead * eta), 1e-300) if lead > 0.0 else math.inf
+    own = math.log10(d)
+    found = _conditions(data, eta, d, chance)
+    conditions = (
+        *(found[name] for name in ("assumption", "rate", "256", "pairs", "power", "independent", "still")),
+        Check("‖p̂‖ < (1 − μ)‖p̂'‖", lead > 0.0, f"μ = {lead:.4g} against every other selection", {"mu": lead}),
+        Check(
+            "d ≥ (2816 T n² (1 + 2η₀)/μ)⁴",
+            own >= by_margin,
+            f"log₁₀ d = {own:.2f}, and that of the bound is {by_margin:.1f}",
+            {"log10_least": by_margin, "earlier_log10_least": 4.0 * math.log10(earlier)},
+        ),
+        Check(
+            "d ≥ (2η₀ (n √(2 log(|S|²/δ)) + 44n))⁴",
+            own >= by_rate,
+            f"log₁₀ d = {own:.2f}, and that of the bound is {by_rate:.1f}",
+            {"log10_least": by_rate},
+        ),
+    )
+    conclusion = f"with probability {1.0 - chance:g} a limit selects the decisive tokens alone, with maximum margin"
+    return Verdict("B Lemma 19", conditions, conclusion)
+
+
+# ---- where a class is lost
+
+
+@implements("X", "T5")
+def check_class_window(sequences: Any, y: Any = None, *, rate: float) -> Check:
+    r"""Whether the first step is outside the window in which the flow tends to lose a whole class; measured, not proved.
+
+    .. math:: g\, \log\frac{T}{6} \ge 2 \quad\text{and}\quad \min_s m_s \le 2 \log(T |\mathcal S_c|), \qquad
+        m_s = \frac{\eta_0}{2} |\alpha_s|,\quad g = \frac12 \sum_{s \in \mathcal S_c} m_s^2
+
+    The step gives every decisive token ±m_s v. A part of p along v then lifts the tokens of one label and sinks those of the other, and it
+    grows faster than the parts that lift both, by the factor g. The sinking class turns to irrelevant tokens with good random scores. That
+    ends where m_s is so large that the risen class has next to no loss left (e^(−m_s) T against 1/T for the other). The constants are
+    fitted to the runs of claim X-T5, which counts how many runs this window names rightly; T is the longest sequence.
+
+    Args:
+        sequences, y: data that obey Assumption 4. rate: η₀.
+    Returns:
+        A check that holds outside the window, with `moved` (the smallest m_s), `gain` (g) and the window's ends `least_gain`,
+        `largest_moved`.
+    """
+    data, eta = as_labelled(sequences, y), positive_number(rate, "rate")
+    decisive = np.unique(np.concatenate(decisive_tokens(data)))
+    T = int(data.lengths.max())
+    moved = 0.5 * eta * np.abs(mean_signed_share(data)[decisive])
+    gain, smallest = 0.5 * float(moved @ moved), float(moved.min())
+    above = math.log(T / _WINDOW_TOKENS)
+    least = _WINDOW_LOW / above if above > 0.0 else math.inf
+    largest = 2.0 * math.log(T * len(decisive))
+    outside = gain < least or smallest > largest
+    numbers = {"moved": smallest, "gain": gain, "least_gain": least, "largest_moved": largest}
+    sentence = (
+        f"the step moves decisive scores by {smallest:.3g} or more and p gains {gain:.3g} along v; runs lose a class where that gain is at "
+        f"least {least:.3g} and the scores move by no more than {largest:.3g}"
+    )
+    return Check("outside the window of lost classes (measured)", outside, sentence, numbers)
+
+
+# ---- parts
+
+
+def _conditions(data: LabelledSequences, rate: float, d_model: int, delta: float) -> dict[str, Check]:
+    """Every premise of the theorem by a short name; the lemmas take some of them."""
+    eta, d = positive_number(rate, "rate"), whole_number(d_model, "d_model", at_least=1)
+    n, T = len(data), int(data.lengths.max())
+    size = len(np.unique(data.tokens))
+    obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
+    pairs = log_of_pairs(size, real_number(delta, "delta", "a probability between 0 and 1")) ** 2
+    power = 8.0 * math.log10(88.0 * eta**2 + 111.0 * eta + 2.0)
+    width = f"d = {d}, and "
+    return {
+        "assumption": Check(
+            "B Assumption 4", obeyed.holds, obeyed.why.rstrip("."), {"offending": float(len(obeyed.offending))}
+        ),
+        "rate": Check(
+            "η₀ ≥ 4n²T²", eta >= least, f"η₀ = {eta:g}, and 4n²T² = {least:g} for n = {n}, T = {T}", {"least": least}
+        ),
+        "256": Check("d ≥ 256", d >= 256, f"d = {d}", {"least": 256.0}),
+        "pairs": Check(
+            "d ≥ (2 log(|S|²/δ))²", d >= pairs, f"{width}the bound is {pairs:.1f} for |S| = {size}", {"least": pairs}
+        ),
+        "power": Check(
+            "d ≥ (88η₀² + 111η₀ + 2)⁸",
+            math.log10(d) >= power,
+            f"log₁₀ d = {math.log10(d):.2f}, and that of the bound is {power:.1f}",
+            {"log10_d": math.log10(d), "log10_least": power},
+        ),
+        "independent": Check("d ≥ |S| + 3", d >= size + 3, f"{width}|S| + 3 = {size + 3}", {"least": float(size + 3)}),
+        "still": _irrelevant_tokens_stay(data),
+    }
+
+
+def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
+    """Whether the step moves no irrelevant token: always so where all sequences have one length."""
+    irrelevant = token_statistics(data).kind == 0
+    share = np.abs(np.where(irrelevant, mean_signed_share(data), 0.0))
+    moved, shortest, longest = float(share.max(initial=0.0)), int(data.lengths.min()), int(data.lengths.max())
+    lengths = f"all sequences have {longest} tokens" if shortest == longest else f"lengths are {shortest} to {longest}"
+    holds = moved <= _SHARE_ATOL
+    what = "so the step leaves irrelevant tokens" if holds else f"so the step moves token {int(share.argmax())}"
+    by = "" if holds else f", whose α_s is 0, by {moved:.4g} · η₀/2 along v"
+    return Check("irrelevant tokens stay", holds, f"{lengths}, {what}{by}", {"largest_share": moved})
+
+
+def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, int]:
+    """The largest over decisive tokens of the smallest score by which they lead the other tokens of their sequences, and which."""
+    smallest: dict[int, float] = {}
+    for i, own in enumerate(decisive_of_each(data)):
+        ids, label = data[i]
+        for s in own.tolist():
+            others: IntArray = ids[ids != s]
+            if len(others):
+                lead = float(label * scores[s] - np.max(label * scores[others]))
+                smallest[s] = min(smallest.get(s, math.inf), lead)
+    best = max(smallest, key=lambda s: smallest[s], default=-1)
+    return smallest.get(best, -math.inf), best
 
 
 @implements("B", "Lemma 21")

@@ -1,4 +1,4 @@
-"""How well labels can be told apart once tokens are selected, and whether mixing in other tokens always costs label margin."""
+"""Label margins of selected tokens, the selections with the largest one, and Assumption C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marginlens.papers import implements
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
-from marginlens.theory.problem import one_problem
+from marginlens.theory.optimality import one_problem
 
 SAME_MARGIN = 1e-10  # label margins that agree to this share are the same
 NO_COST = 1e-7  # a cost of mixing below this share of the label margin is no cost

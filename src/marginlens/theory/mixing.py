@@ -1,4 +1,4 @@
-"""Several optimal tokens per input: whether mixing in the others always hurts, and how far a path is from the set it must reach."""
+"""Several optimal tokens per input: Assumption D, Lemma 14's constants, and the distance to the set of minima."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from marginlens.papers import implements
 from marginlens.risk.softmax import logits
 from marginlens.svm import Status, att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
-from marginlens.theory.problem import SCORE_TOLERANCE, all_tied, log_slopes, one_problem, score_blur, score_differences
+from marginlens.theory.optimality import (
+    SCORE_TOLERANCE,
+    all_tied,
+    log_slopes,
+    one_problem,
+    score_blur,
+    score_differences,
+)
 
 _SEARCH = 10_000  # convex problems spent on directions that suppress the other tokens
 _SELECTIONS = 60  # other selections whose max-margin directions are sampled around

@@ -1,17 +1,106 @@
-"""Which selections are locally and globally optimal, and which tokens stand in their way."""
+"""Token optimality: score ties, locally and globally optimal selections, and the list of all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import comb, prod
+from typing import Any, TypeVar
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
+from marginlens.errors import reject, whole_number
+from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
+from marginlens.risk.smoothness import loss_on_scores
 from marginlens.svm import MarginSolution, Status, att_svm
-from marginlens.theory.problem import score_differences
+
+SCORE_TOLERANCE = (
+    1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+)
+_LOG_RANGE = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
+T = TypeVar("T")
+
+
+def one_problem(data: Any) -> TokenDataset:
+    """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
+    if as_dataset(data).is_batch:
+        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+    return data
+
+
+def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, FloatArray], T]) -> Any:
+    """The answer to `question(data, v)` for one problem; for a batch the list of the answers, in order."""
+    head = as_dataset(data).head(v)
+    return [question(data[j], head[j]) for j in range(len(data))] if data.is_batch else question(data, head)
+
+
+def score_blur(data: TokenDataset, v: Any) -> FloatArray:
+    r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_TOLERANCE` :math:`\sum_j |v_j x_{itj}|`.
+
+    Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
+    however large they are.
+    """
+    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_TOLERANCE * np.abs(data.head(v)))
+
+
+def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
+    """Whether every two tokens among `where` tie, (…), from arrays (…, n_tokens): intervals meet in pairs only if they share a point."""
+    highest = np.max(np.where(where, scores - blur, -np.inf), axis=-1)
+    return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))
+
+
+def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
+    r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
+
+    Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
+    """
+    alpha = data.selection(selected)[..., None]
+    scores = np.where(data.mask, data.finite_scores(v), 0.0)
+    other = data.mask & (np.arange(data.n_tokens) != alpha)
+    difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
+    blur = score_blur(data, v)
+    tied = np.abs(difference) <= blur + np.take_along_axis(blur, alpha, axis=-1)
+    return np.where(tied, 0.0, difference), other
+
+
+def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
+    """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
+    loss = as_loss(loss)
+    scores, mask = data.as_batch().finite_scores(v), data.as_batch().mask
+    for own, real in zip(scores, mask, strict=True):
+        low, high = float(own[real].min()), float(own[real].max())
+        margin = rising_margin(loss, low, high)
+        if margin is not None:
+            expected = f"a loss that decreases on the scores [{low:.4g}, {high:.4g}], as A Assumption A asks"
+            raise reject("loss", expected, f"{type(loss).__name__}, which increases at {margin:.4g}")
+    return loss
+
+
+def depends_on_p(data: TokenDataset, v: Any) -> BoolArray:
+    """Which inputs have an output that depends on p, (…, n_inputs): those with two different keys and two different scores.
+
+    An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The theorems
+    then speak of the other inputs, and n counts those.
+    """
+    same_key = np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1)
+    return np.asarray(~same_key & ~all_tied(data.finite_scores(v), score_blur(data, v), data.mask))
+
+
+def log_slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
+    """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
+    constants = loss_on_scores(data, v, decreasing_loss(data, v, loss))
+    bound, smallest = np.array([c.log_bound for c in constants]), np.array([c.log_smallest for c in constants])
+    return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
+
+
+def power(logarithm: Any) -> str:
+    """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
+    in_range = logarithm == -np.inf or abs(logarithm) < _LOG_RANGE
+    return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
+
 
 NEIGHBOUR_TOLERANCE = (
     1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
@@ -181,3 +270,137 @@ def _unique_optimum(data: TokenDataset, v: Any) -> Any:
     """Whether no other token ties with the highest score of its input, (…)."""
     difference, other = score_differences(data, v, data.optimal(v))
     return np.all(~other | (difference > 0.0), axis=(-2, -1))
+
+
+_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LocalOptima:
+    """All locally optimal max-margin directions of one problem, widest margin first.
+
+    Attributes:
+        selections: (n_found, n_inputs) the locally optimal α. directions: (n_found, d_key) p^mm(α) as unit vectors; zero where
+            no input has two tokens, because then there is nothing to separate.
+        margins: (n_found,) 1/‖p^mm(α)‖. score_gaps: (n_found,) smallest γ_α - γ_t over the neighbours of α.
+        is_global: (n_found,) whether α attains the highest score of every input.
+        n_solved: hard-margin problems solved. n_brute_force: how many selections there are.
+    """
+
+    selections: IntArray
+    directions: FloatArray
+    margins: FloatArray
+    score_gaps: FloatArray
+    is_global: BoolArray
+    n_solved: int
+    n_brute_force: int
+
+    def __len__(self) -> int:
+        return len(self.selections)
+
+    def __repr__(self) -> str:
+        return (
+            f"LocalOptima({len(self)} found, {int(self.is_global.sum())} global, "
+            f"{self.n_solved} problems solved for {self.n_brute_force} selections)"
+        )
+
+
+@implements("A", "P^mm")
+def locally_optimal_directions(data: TokenDataset, v: Any, *, max_problems: int = 100_000) -> LocalOptima:
+    r"""Every locally optimal max-margin direction of one problem.
+
+    .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
+
+    A selection of some inputs that no p makes is dropped with all its extensions. At most
+    :math:`2\sum_{k<r}\binom{m-1}{k}` selections survive, the number of regions into which the m planes
+    :math:`(k_{it} - k_{i\tau})^\top p = 0` cut a space of r dimensions, so few dimensions make many inputs affordable.
+
+    Args:
+        data: one problem. v: head (d_model,).
+        max_problems: the most hard-margin problems that may have to be solved; beyond it nothing is started.
+    Returns:
+        A `LocalOptima`. Check an entry with `token_optimality(data, v, selection)`, the list with brute force.
+    """
+    one_problem(data).head(v)
+    whole_number(max_problems, "max_problems", at_least=1)
+    lengths = data.lengths
+    candidates = [_separable(data, i) for i in range(data.n_inputs)]
+    order = np.argsort([len(one) for one in candidates], kind="stable")
+    worst = int(lengths.sum()) + _worst_case([len(candidates[i]) for i in order], lengths[order], data.d_key)
+    if worst > max_problems:
+        raise reject(
+            "data",
+            f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
+            f"n = {data.n_inputs} inputs of up to T = {data.n_tokens} tokens with up to {worst} problems to solve",
+            f"Raise max_problems to {worst}, or ask token_optimality about single selections.",
+        )
+    n_solved = int(lengths.sum())
+    frontier = np.zeros((1, 0), dtype=np.int64)
+    for depth in range(1, data.n_inputs):
+        frontier = _extend(frontier, candidates[order[depth - 1]])
+        if depth > 1:
+            n_solved += len(frontier)
+            frontier = frontier[_feasible(data.take_inputs(order[:depth]), frontier)]
+    last = _extend(frontier, candidates[order[-1]])
+    complete = np.empty_like(last)
+    complete[:, order] = last
+    return _collect(data, v, complete, n_solved + len(complete))
+
+
+def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> LocalOptima:
+    """The locally optimal ones among complete selections, sorted."""
+    parts: list[tuple[Any, ...]] = []
+    for chunk in _chunks(data, complete):
+        found: TokenOptimality = token_optimality(data.repeat(len(chunk)), v, chunk)
+        keep = found.is_locally_optimal
+        fields = (chunk, found.direction, found.margin, found.score_gap, found.is_globally_optimal)
+        parts.append(tuple(values[keep] for values in fields))
+    empty = (complete[:0], np.empty((0, data.d_key)), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_))
+    selections, directions, margins, gaps, is_global = (
+        np.concatenate(values) for values in zip(empty, *parts, strict=True)
+    )
+    rank = np.lexsort((*selections.T[::-1], -margins))
+    n_selections = prod(int(length) for length in data.lengths)
+    return LocalOptima(
+        selections[rank], directions[rank], margins[rank], gaps[rank], is_global[rank], n_solved, n_selections
+    )
+
+
+def _separable(data: TokenDataset, i: int) -> IntArray:
+    """Tokens of input i that some p selects within that input."""
+    every = np.arange(data.lengths[i])[:, None]
+    return every[_feasible(data.take_inputs([i]), every), 0]
+
+
+def _feasible(data: TokenDataset, selections: IntArray) -> BoolArray:
+    """Which selections are not proved infeasible, solved in batches."""
+    status = [att_svm(data.repeat(len(chunk)), chunk).status for chunk in _chunks(data, selections)]
+    return np.array([one is not Status.INFEASIBLE for part in status for one in part], dtype=np.bool_)
+
+
+def _extend(frontier: IntArray, tokens: IntArray) -> IntArray:
+    """Every partial selection followed by every token of one more input."""
+    return np.concatenate([np.repeat(frontier, len(tokens), axis=0), np.tile(tokens, len(frontier))[:, None]], axis=1)
+
+
+def _chunks(data: TokenDataset, selections: IntArray) -> list[IntArray]:
+    size = max(1, _NUMBERS_AT_ONCE // (data.n_inputs * data.n_tokens * max(data.d_key, data.d_model)))
+    return [selections[k : k + size] for k in range(0, len(selections), size)]
+
+
+def _worst_case(counts: list[int], lengths: IntArray, d_key: int) -> int:
+    """Problems that the levels can have to solve, from how many candidates and how many feasible selections there can be."""
+    total, partial, planes, rank = (counts[0] if len(counts) == 1 else 0), 1, 0, 0
+    for depth in range(1, len(counts)):
+        planes += int(lengths[depth - 1]) * (int(lengths[depth - 1]) - 1) // 2
+        rank = min(d_key, rank + int(lengths[depth - 1]) - 1)
+        partial = min(partial * counts[depth - 1], _regions(planes, rank))
+        total += partial * counts[depth]
+    return total
+
+
+def _regions(planes: int, dimensions: int) -> int:
+    """The most regions into which planes through the origin cut a space."""
+    if planes == 0:
+        return 1
+    return 2 * sum(comb(planes - 1, k) for k in range(min(dimensions, planes)))

@@ -14,8 +14,13 @@ from marginlens.data.random_sequences import balanced_sequences
 from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
-from marginlens.theory.embedding_conditions import check_lemma_19, decisive_tokens
-from marginlens.theory.embedding_limits import all_selecting_directions, decisive_margin, predict_embedding_limit
+from marginlens.theory.embedding_limits import (
+    all_selecting_directions,
+    check_lemma_19,
+    decisive_margin,
+    decisive_tokens,
+    predict_embedding_limit,
+)
 from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 

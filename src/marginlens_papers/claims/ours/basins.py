@@ -24,7 +24,7 @@ from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
-from marginlens.theory.problem import log_slopes
+from marginlens.theory.optimality import log_slopes
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 
 ID = "X-B"

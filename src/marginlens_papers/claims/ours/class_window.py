@@ -18,8 +18,7 @@ from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
-from marginlens.theory.embedding_conditions import check_class_window, decisive_tokens
-from marginlens.theory.embedding_limits import predict_embedding_limit
+from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens_papers.claim import Bound, Effort, Finding, Progress
 

@@ -1,4 +1,4 @@
-"""Where a next-token layer will go: which theorem of paper C applies to a dataset, condition by condition, and what it predicts."""
+"""Theorems 1 to 3 of paper C on one dataset, condition by condition."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from marginlens.papers import implements
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_svm
-from marginlens.theory.assumptions import Check
-from marginlens.theory.verdicts import Verdict
+from marginlens.theory.assumptions import Check, Verdict
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -1,4 +1,4 @@
-"""Residual attention is the SVM's dual: what a saturated model's small probabilities say, and where p stands at a finite norm."""
+"""Residual attention as the dual of ATT-SVM: the law of a saturated model's small probabilities and its finite-norm position."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.risk.softmax import attend
 from marginlens.svm import MarginSolution, Status
-from marginlens.theory.optimality import token_optimality
-from marginlens.theory.problem import decreasing_loss
+from marginlens.theory.optimality import decreasing_loss, token_optimality
 
 _WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero

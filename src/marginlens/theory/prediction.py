@@ -1,4 +1,4 @@
-"""Where the attention weights will go: which theorem applies to a problem, assumption by assumption, and the direction it predicts."""
+"""Predictions: which theorem applies to a training problem, condition by condition, and the direction that it gives."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ from marginlens.papers import implements
 from marginlens.svm import SetSolution, Status, set_svm
 from marginlens.theory.assumptions import (
     Check,
+    Verdict,
     check_assumption_a,
     check_assumption_b,
     check_separable,
     check_step,
     check_strict_optimum,
 )
-from marginlens.theory.basin import BasinCone, basin_cone
-from marginlens.theory.cones import apart
+from marginlens.theory.basin import BasinCone, apart, basin_cone
 from marginlens.theory.directional import directional_margin
-from marginlens.theory.enumeration import locally_optimal_directions
-from marginlens.theory.joint_limits import predict_joint_limit
+from marginlens.theory.joint import predict_joint_limit
 from marginlens.theory.mixing import mixing_constants, optimal_sets
-from marginlens.theory.nexttoken_limits import predict_nexttoken_limit
-from marginlens.theory.optimality import TokenOptimality, globally_optimal_direction, token_optimality
-from marginlens.theory.problem import depends_on_p, one_problem, power
-from marginlens.theory.verdicts import Verdict
+from marginlens.theory.next_token import predict_nexttoken_limit
+from marginlens.theory.optimality import (
+    TokenOptimality,
+    depends_on_p,
+    globally_optimal_direction,
+    locally_optimal_directions,
+    one_problem,
+    power,
+    token_optimality,
+)
 
 SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
 SAME_DIRECTION = 1e-9  # distance of unit vectors up to which two candidates are one
