@@ -3,7 +3,7 @@
 from typing import Any
 
 from marginlens import data
-from marginlens.data import SequenceDataset, TokenDataset
+from marginlens.data import SequenceDataset, TokenDataset, random_start
 from marginlens.data.labelled import embedding_tokens
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import (
@@ -51,7 +51,6 @@ from marginlens.nexttoken import (
     nexttoken_gradient,
     nexttoken_risk,
     nexttoken_smoothness,
-    random_start,
 )
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer

@@ -16,7 +16,7 @@ from marginlens.graphs import cyclic_subset, priority_graphs
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken import correction_landscape
+from marginlens.nexttoken import cyclic_risk
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
@@ -143,7 +143,7 @@ def test_correction_and_margin_are_orthogonal() -> None:
 
 def limits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "products":
-        monkeypatch.setattr(correction_landscape, "_SMALL", 0)
+        monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
     if way in ("iteration", "products"):
         monkeypatch.setattr(subspaces, "_FACTORED", 0)
     if way == "iteration":

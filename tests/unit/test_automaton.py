@@ -10,8 +10,7 @@ from scipy.special import softmax
 from marginlens import GradientDescent, InputError, SequenceDataset, descend, nexttoken_path, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
-from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
+from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
 from marginlens.nexttoken.path_expansion import ExpansionKind, balance, can_carry
 from tolerances import CONDITIONED, ROUNDING
 

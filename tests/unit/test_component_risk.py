@@ -11,8 +11,8 @@ import tolerances
 from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.losses.next_token import CrossEntropy, LogLoss, NextTokenLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken import component_risk
-from marginlens.nexttoken.component_risk import ComponentRisk
+from marginlens.nexttoken import cyclic_risk
+from marginlens.nexttoken.cyclic_risk import ComponentRisk
 from marginlens.risk.reduced_sequences import reduce_sequences
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
@@ -44,7 +44,7 @@ def by_definition(ds: SequenceDataset, loss: NextTokenLoss, scores: np.ndarray |
 def test_value_gradient_and_curvature_follow_the_definition(
     loss: NextTokenLoss, general: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(component_risk, "_CHUNK", 100)  # several chunks of second derivatives
+    monkeypatch.setattr(cyclic_risk, "_CHUNK", 100)  # several chunks of second derivatives
     ds, scores, rng = problem(0, general=general)
     reduced, brute = reduce_sequences(ds), by_definition(ds, loss, scores)
     risk = ComponentRisk(reduced, scores=scores, loss=loss)

@@ -14,9 +14,9 @@ from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.cyclic import LocalRule, pseudo_graphs
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken import correction_landscape
+from marginlens.nexttoken import cyclic_risk
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
-from marginlens.nexttoken.correction_landscape import Landscape
+from marginlens.nexttoken.cyclic_risk import Landscape
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
 from marginlens.status import Status
@@ -106,7 +106,7 @@ def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
     """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
     rng = np.random.default_rng(0)
     ds = SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
-    monkeypatch.setattr(correction_landscape, "_SMALL", 0)
+    monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
     monkeypatch.setattr(subspaces, "_FACTORED", 0)
     found = cyclic_correction(ds, loss=Power(0.0, 1))
     assert found.status is INFINITE
@@ -125,15 +125,15 @@ def test_the_sample_without_its_label_is_named():
 def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
     """Another order of additions changes the risk by rounding: Newton's last steps gain less than that and are taken all the same."""
     if by_products:
-        monkeypatch.setattr(correction_landscape, "_SMALL", -1)
-    rng, exact = np.random.default_rng(0), correction_landscape.Landscape.at
+        monkeypatch.setattr(cyclic_risk, "_SMALL", -1)
+    rng, exact = np.random.default_rng(0), cyclic_risk.Landscape.at
 
     def rounded(self, cells):
         point = exact(self, cells)
         point.__dict__["value"] = point.value * (1.0 + 0.1 * ROUNDING * rng.normal())
         return point
 
-    monkeypatch.setattr(correction_landscape.Landscape, "at", rounded)
+    monkeypatch.setattr(cyclic_risk.Landscape, "at", rounded)
     for seed in range(40):
         found = cyclic_correction(cyclic_sequences(7, 5, 20, 4, np.random.default_rng(seed)))
         assert found.status is FINITE, (seed, found.reason)

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, random_start
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.kernels.linalg import norm
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.nexttoken.starts import random_start
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk
 from marginlens.risk.sequence_batch import SequenceBatch

@@ -22,6 +22,7 @@ from marginlens.data.random_sequences import (
     level_sequences,
     ordered_sequences,
     random_sequences,
+    random_start,
 )
 from marginlens.data.random_tokens import (
     MonotoneNetwork,
@@ -67,6 +68,7 @@ __all__ = [
     "monotone_mixing",
     "ordered_sequences",
     "random_sequences",
+    "random_start",
     "read_problem",
     "read_sequences",
     "read_text",

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.sequences import SequenceDataset
+from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, float_array, real_number, reject, whole_number
 from marginlens.papers import implements
@@ -117,6 +117,22 @@ def cyclic_sequences_as_coded(
     sizes = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
     _check_can_be_cyclic(sizes[0], sizes[2], sizes[3])
     return _as_coded(sizes, rng, cyclic=True)
+
+
+def random_start(data: SequenceDataset | Sequence[SequenceDataset], rng: Any) -> FloatArray:
+    r"""W(0) with entries uniform in ±1/√d, as the authors' code of C starts; (d_model, d_model), or one for each of a list of datasets.
+
+    Args:
+        data: one dataset, or a list of datasets of one width.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
+    """
+    datasets = data if isinstance(data, list | tuple) else [data]
+    widths = {as_sequences(each).d_model for each in datasets}
+    if len(widths) != 1:
+        raise reject("data", "at least one dataset, all of the same d_model", f"widths {sorted(widths)}")
+    d = widths.pop()
+    W = as_generator(rng).uniform(-1.0, 1.0, size=(len(datasets), d, d)) / np.sqrt(d)
+    return W if isinstance(data, list | tuple) else W[0]
 
 
 def _as_coded(sizes: tuple[int, int, int, int], rng: Any, *, cyclic: bool) -> SequenceDataset:

@@ -8,14 +8,12 @@ from marginlens.losses.next_token import (
     SquaredLoss,
     SquaredProbability,
 )
-from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, local_correction
-from marginlens.nexttoken.explanation import Explanation, Rival, TieBreak
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import PredictionScore, WindowBigram
-from marginlens.nexttoken.starts import random_start
 from marginlens.risk.next_token import (
     next_token_probabilities,
     nexttoken_excess,
@@ -62,6 +60,5 @@ __all__ = [
     "nexttoken_risk",
     "nexttoken_smoothness",
     "path_radius",
-    "random_start",
     "sharp_smoothness",
 ]

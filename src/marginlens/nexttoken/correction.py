@@ -25,9 +25,8 @@ from marginlens.graphs.cyclic import (
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
-from marginlens.nexttoken.correction_landscape import Landscape
-from marginlens.nexttoken.correction_newton import minimise
-from marginlens.nexttoken.correction_runaway import runaway
+from marginlens.nexttoken.cyclic_minimum import minimise, runaway
+from marginlens.nexttoken.cyclic_risk import Landscape
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from marginlens import plotting
-from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded, random_sequences
+from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded, random_sequences, random_start
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
@@ -20,7 +20,6 @@ from marginlens.graphs.cyclic import LocalRule, local_subset, local_subspace, ps
 from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
-from marginlens.nexttoken.starts import random_start
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress
 from marginlens.svm.graph import graph_svm
