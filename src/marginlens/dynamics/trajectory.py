@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
+from marginlens.result import MAX_LINES, Result, axes_for, draw_matrix
 from marginlens.runtime.threads import ProgressCallback, as_progress
 from marginlens.status import Status
 
@@ -21,7 +22,7 @@ ENDINGS = (Status.COMPLETED, Status.STATIONARY, Status.NON_FINITE, Status.TIED)
 
 
 @dataclass(frozen=True, eq=False)
-class Trajectory:
+class Trajectory(Result):
     """A finished descent or flow.
 
     Attributes:
@@ -40,7 +41,7 @@ class Trajectory:
     norm: FloatArray
     status: Any
     steps_taken: IntArray
-    saved: Saved
+    saved: Saved = field(repr=False)
     risk: Any = field(default=None, repr=False)
     continuation: Any = field(default=None, repr=False)
 
@@ -104,6 +105,29 @@ class Trajectory:
         if not callable(getattr(law, "deviation", None)):
             raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
         return law.deviation(self.final)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw what was kept along the way over the steps, the first quantity of `record` that is a number; without any, the final
+        attention of one run (inputs by tokens), or how the norms of a batch are spread. Returns the axes.
+        """
+        ax = axes_for(ax)
+        name = next((name for name in ("excess_risk", "risk", "norm") if name in self.saved), None)
+        if name is not None:
+            values = self.saved[name]
+            curves = np.atleast_2d(values.log if name == "excess_risk" else values)[:MAX_LINES]
+            ax.plot(self.saved.steps, curves.T, color="#0072B2", linewidth=1.2, alpha=1.0 if len(curves) == 1 else 0.4)
+            ax.set(
+                xlabel="steps", ylabel={"excess_risk": "log of the excess risk", "risk": "risk", "norm": "norm"}[name]
+            )
+        elif self.is_batch:
+            ax.hist(self.norm, bins="auto", color="#0072B2")
+            ax.set(xlabel="norm of the weights", ylabel="runs")
+        elif self.attention is None:
+            return super().plot(ax)
+        else:
+            draw_matrix(ax, np.atleast_2d(self.attention), "Blues", 0.0)
+            ax.set(xlabel="token", ylabel="input")
+        return ax
 
     def __repr__(self) -> str:
         shape = self.norm.shape

@@ -12,6 +12,7 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import exact_products
+from marginlens.result import Result, axes_for
 from marginlens.status import Status
 from marginlens.svm.solvers.augmented_lagrangian import DIRECT
 
@@ -50,7 +51,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MarginSolution:
+class MarginSolution(Result):
     r"""The solution of one least-distance problem, or of a batch with a leading batch axis, with its proof.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
@@ -127,6 +128,26 @@ class MarginSolution:
         """x/‖x‖ in the shape of x: nan where the problem is infeasible, zero where it is trivial."""
         norm = length(self._flat)[..., None]
         return (self._flat / np.where(norm == 0.0, 1.0, norm)).reshape(self.x.shape)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how hard each row holds x, λ_r ‖a_r‖/‖x‖, or for an infeasible problem the weights of its certificate; for a batch how
+        its margins are spread. Returns the axes.
+        """
+        ax = axes_for(ax)
+        if self.is_batch:
+            margins = np.asarray(self.margin)
+            ax.hist(margins[np.isfinite(margins)], bins="auto", color="#0072B2")
+            ax.set(xlabel="margin", ylabel="problems")
+            return ax
+        infeasible = self.status is Status.INFEASIBLE
+        weights = self.certificate if infeasible else self.multipliers
+        weights = np.asarray(weights) * _sizes(self.rows) * (1.0 if infeasible else float(self.margin))
+        ax.bar(np.arange(len(weights)), np.nan_to_num(weights), color=np.where(self.active, "#D55E00", "#0072B2"))
+        ax.set(
+            xlabel="row (active ones in orange)",
+            ylabel="weight in the proof" if infeasible else "multiplier × row norm / ‖x‖",
+        )
+        return ax
 
     # ---- the check
 

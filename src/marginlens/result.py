@@ -1,0 +1,140 @@
+"""What every result can do: become a dict, be drawn, and show itself in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Mapping
+from enum import Enum
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_SHOWN = 8  # entries of an array up to which a table shows them all
+MAX_LINES = 100  # runs of a batch that are drawn as lines
+
+
+def jsonable(value: Any) -> Any:
+    """`value` in types that JSON has: arrays as lists, statuses by name, numbers that JSON lacks (nan, infinities) as None."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, np.ndarray | np.generic):
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(entry) for name, entry in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return jsonable(value._asdict())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(entry) for entry in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: jsonable(getattr(value, field.name)) for field in _public(value)}
+    return repr(value)
+
+
+def _public(value: Any) -> list[Any]:
+    return [field for field in dataclasses.fields(value) if field.repr and not field.name.startswith("_")]
+
+
+def axes_for(ax: Axes | None) -> Axes:
+    """`ax`, or new axes of a figure of their own."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]
+
+
+class Result:
+    """The base of what functions give back.
+
+    A subclass is a frozen dataclass. Fields declared with `repr=False`, and private ones, stay out of `to_dict` and of the table.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, in types that `json.dumps` takes."""
+        return {field.name: jsonable(getattr(self, field.name)) for field in _public(self)}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the solution `x`: entries of a vector as bars, a matrix, or the vectors of a batch, by colour. Returns the axes."""
+        ax = axes_for(ax)
+        x = np.asarray(getattr(self, "x"))  # noqa: B009
+        if x.ndim == 1:
+            ax.bar(np.arange(len(x)), x, color="#0072B2")
+            ax.axhline(0.0, color="0.4", linewidth=0.8)
+            ax.set(xlabel="entry", ylabel="x")
+            return ax
+        matrix = x if x.ndim == 2 else x.reshape(len(x), -1)
+        draw_matrix(ax, matrix)
+        ax.set(
+            xlabel="entry" if getattr(self, "is_batch", False) else "column",
+            ylabel="problem" if getattr(self, "is_batch", False) else "row",
+        )
+        return ax
+
+    def _repr_html_(self) -> str:
+        cells = {field.name: getattr(self, field.name) for field in _public(self)}
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(_shown(value))}</td></tr>"
+            for name, value in cells.items()
+            if value is not None
+        )
+        return f"<div><code>{escape(repr(self))}</code><table>{rows}</table>{self._picture()}</div>"
+
+    def _picture(self) -> str:
+        """A small picture of `plot` as an image element; nothing where there is nothing to draw."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.2, 2.6), dpi=96, layout="constrained")
+        try:
+            self.plot(figure.add_subplot())
+        except (AttributeError, TypeError, ValueError):
+            return ""
+        stream = BytesIO()
+        figure.savefig(stream, format="png")
+        encoded = base64.b64encode(stream.getvalue()).decode()
+        return f"<img alt='{escape(type(self).__name__)}' src='data:image/png;base64,{encoded}'>"
+
+
+def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
+    """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
+    finite = np.abs(matrix[np.isfinite(matrix)])
+    largest = float(finite.max()) if finite.size and finite.max() > 0.0 else 1.0
+    low = -largest if smallest is None else smallest
+    image = ax.imshow(matrix, cmap=colours, vmin=low, vmax=largest, aspect="auto", interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+
+
+def _shown(value: Any) -> str:
+    """A value as a cell of a table: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
+    if isinstance(value, Enum):
+        return f"{value.name}: {value.value}"
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            names = [getattr(entry, "name", str(entry)) for entry in value.ravel()]
+            return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+        if value.size <= MAX_SHOWN:
+            return np.array2string(value, precision=4, separator=", ").replace("\n", "")
+        spread = (
+            f", {np.nanmin(value):.4g} … {np.nanmax(value):.4g}"
+            if value.dtype.kind in "iuf" and not np.isnan(value).all()
+            else ""
+        )
+        return f"array {value.shape}{spread}"
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    text = repr(value)
+    return text if len(text) <= 160 else text[:157] + "…"
