@@ -109,13 +109,15 @@ class Result:
 
 def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
     """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
+    from matplotlib.ticker import MaxNLocator
+
     finite = np.abs(matrix[np.isfinite(matrix)])
     largest = float(finite.max()) if finite.size and finite.max() > 0.0 else 1.0
     low = -largest if smallest is None else smallest
     image = ax.imshow(matrix, cmap=colours, vmin=low, vmax=largest, aspect="auto", interpolation="nearest")
     ax.figure.colorbar(image, ax=ax)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+        axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _shown(value: Any) -> str:
