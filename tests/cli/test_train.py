@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.cli._terminal import Bars
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
 from marginlens.plotting import problems as drawn_problems
 from one_command import command
@@ -289,25 +288,6 @@ def test_bad_input_is_one_sentence_and_2(here, case, form):
     assert len(result.stderr.splitlines()) == 1
     assert sentence in result.stderr
     assert sorted(path.name for path in here.iterdir()) == ["deep.npz", "f.npz"]
-
-
-@pytest.mark.parametrize("n_problems", [1, 3])
-def test_the_bar_counts_every_step_once(here, monkeypatch, n_problems):
-    seen = []
-
-    class Bar:
-        def expect(self, total):
-            seen.append((total, []))
-
-        def advance(self, units=1):
-            seen[-1][1].append(units)
-
-    monkeypatch.setattr(Bars, "bar", lambda bars, title: Bar())
-    write_problem("b.npz", *sphere_tokens(n_problems, 2, 3, 4, 0))
-    assert train("b.npz", "--steps", "100000").exit_code == 0
-    total, advances = seen[0]
-    assert total == sum(advances) == 100_000
-    assert min(advances) >= 0
 
 
 def test_keys_too_large_for_a_step_of_the_theorems_ask_for_a_step(here):

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from marginlens.data.files import json_by_line
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
+from marginlens.runtime.files import json_by_line
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device

@@ -13,6 +13,7 @@ from rich.progress import Progress as Display
 from rich.table import Table
 
 from marginlens.cli.tables import Column, Rows
+from marginlens.runtime.progress import Progress
 
 _NARROWEST = 120
 
@@ -23,20 +24,16 @@ def console(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_NARROWEST, made.width))
 
 
-class Bar:
-    """The progress of one computation, shown as one bar."""
+class Bar(Progress):
+    """A progress bar: a callback `bar(done, total)`."""
 
     def __init__(self, display: Display, title: str) -> None:
+        super().__init__(self)
         self._display = display
         self._task: TaskID = display.add_task(escape(title), total=None)
 
-    def expect(self, total: int) -> None:
-        """Say how many units of work there are."""
-        self._display.update(self._task, total=total)
-
-    def advance(self, units: int = 1) -> None:
-        """Say that this many more units are done."""
-        self._display.advance(self._task, units)
+    def __call__(self, done: int, total: int) -> None:
+        self._display.update(self._task, completed=done, total=total or None)
 
     def remove(self) -> None:
         """Take the bar away."""

@@ -18,6 +18,7 @@ from marginlens.cli._options import AsJson
 from marginlens.data.sequence_files import write_sequences
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
+from marginlens.runtime.files import check_place
 
 WINDOW = 16  # tokens of a window unless said otherwise
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
@@ -111,7 +112,8 @@ def graph(
             (save, "save", (".json",)),
             (sequences, "sequences", (".npz", ".json")),
         ):
-            work.check_output(place, argument, ends)
+            if place is not None:
+                check_place(place, argument, ends)
         out = None if as_json else console()
         with _stage("Ranking tokens"):
             found = source.read() if held_out is None else source.split(held_out)
@@ -175,15 +177,7 @@ def _solved(E: Any, graphs: Any) -> Any:
     from marginlens.svm import graph_svm
 
     with _stage("Solving Graph-SVM") as bar:
-        before = 0
-
-        def progress(done: int, total: int) -> None:
-            nonlocal before
-            bar.expect(total)
-            bar.advance(done - before)
-            before = done
-
-        return graph_svm(E, graphs, progress=progress)
+        return graph_svm(E, graphs, progress=bar)
 
 
 def _source(file: Path, options: tuple[int | None, bool, int | None, int | None, bool, int]) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from marginlens.cli.graph_sources import Source
-from marginlens.data.files import check_place, write_whole
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit
 from marginlens.data.tokens import IntArray
@@ -23,6 +22,7 @@ from marginlens.graphs import PriorityGraph, component_order, priority_graphs, r
 from marginlens.graphs.export import to_table
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.scores import WindowBigram
+from marginlens.runtime.files import write_whole
 from marginlens.svm import GraphSolution, Status, graph_conflict
 
 _SHOWN = 3  # last tokens that are shown unless chosen
@@ -108,15 +108,6 @@ class Answer:
                 for (i, j), times, first in zip(evidence.pairs.tolist(), evidence.samples, evidence.first, strict=True)
             ],
         }
-
-
-def check_output(place: Path | None, argument: str, ends: tuple[str, ...]) -> None:
-    """Refuse a place that cannot be written, or a name without one of these endings, before anything is computed."""
-    if place is None:
-        return
-    if place.suffix.lower() not in ends:
-        raise reject(argument, f"a name that ends in {' or '.join(ends)}", repr(str(place)))
-    check_place(place, argument)
 
 
 def _last(name: str, vocabulary: Vocabulary, graphs: Mapping[int, PriorityGraph]) -> int:

@@ -196,16 +196,8 @@ def trained(file: Path, choices: Choices, problem: SequenceProblem) -> dict[str,
     """Descend on the sequences of a file, and put the trained W beside what paper C predicts, as plain values."""
     data, head = problem.named.data, problem.head
     with Bars(console(stderr=True)) as bars:
-        bar, before = bars.bar("Training"), 0
-
-        def progress(done: int, total: int) -> None:
-            nonlocal before
-            bar.expect(total)
-            bar.advance(done - before)
-            before = done
-
         options: dict[str, Any] = {"head": head, "loss": choices.loss, "optimizer": choices.step}
-        run = descend(data, n_steps=choices.n_steps, start=choices.start, progress=progress, **options)
+        run = descend(data, n_steps=choices.n_steps, start=choices.start, progress=bars.bar("Training"), **options)
         bars.bar("Predicting")
         prediction = predict_nexttoken_limit(data, **options)
     row = _row(file, problem, prediction)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from marginlens.data.files import resolved
 from marginlens.errors import reject
 from marginlens.probe.checkpoint_curves import CheckpointCurves
 from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
@@ -22,6 +19,7 @@ from marginlens.probe.pages.checkpoint_findings import MIN_CHECKPOINTS
 from marginlens.probe.pages.findings import head_name
 from marginlens.probe.result import ProbeResult
 from marginlens.probe.settings import ProbeSettings
+from marginlens.runtime.files import resolved, write_folder
 from marginlens.runtime.progress import Progress
 
 FOLDER = "probe-report"
@@ -111,25 +109,8 @@ def check_folder(folder: Path | None) -> Path | None:
 
 
 def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
-    """Write the files beside their place and move the folder into it, so that it appears whole or not at all."""
-    final = resolved(folder)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
-            made, earlier = Path(workshop) / "new", Path(workshop) / "earlier"
-            made.mkdir()
-            for name, content in _files(found).items():
-                (made / name).write_bytes(content)
-            if final.exists():
-                final.rename(earlier)
-            try:
-                shutil.move(made, final)
-            except BaseException:
-                if earlier.exists():
-                    earlier.rename(final)
-                raise
-    except OSError as problem:
-        got = f"{str(folder)!r} ({problem.strerror or problem})"
-        raise reject("out", "a place that can be written", got) from problem
+    """Write the folder, which appears whole or not at all."""
+    write_folder(folder, _files(found), "out")
 
 
 def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from marginlens.cli._options import AsJson
 from marginlens.cli.papers_package import papers_module
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
+from marginlens.runtime.files import check_place, write_whole
 from marginlens.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -118,12 +119,11 @@ def explain(
     """Classify texts, and show for each the tokens that decide."""
     with one_sentence():
         from marginlens.cli._terminal import console, rows_table
-        from marginlens.cli.graph_answers import check_output
-        from marginlens.data.files import write_whole
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 
-        check_output(html, "html", (".html", ".htm"))
+        if html is not None:
+            check_place(html, "html", (".html", ".htm"))
         classifier = AttentionTextClassifier.load(model)
         explanations = [classifier.explain(text) for text in texts]
         if html is not None:
@@ -155,11 +155,10 @@ def figure(
 ) -> None:
     """Draw every token's products with p and v against what its occurrences say about the label."""
     with one_sentence():
-        from marginlens.cli.graph_answers import check_output
         from marginlens.plotting.files import write_figure
         from marginlens.plotting.tokens import draw_tokens
 
-        check_output(plot, "plot", (".png", ".svg"))
+        check_place(plot, "plot", (".png", ".svg"))
         points, title = _read_points(source)
         fig = draw_tokens(points, title=title, n_names=names)
         write_figure(plot, fig)
@@ -206,12 +205,11 @@ def encode(
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
         from marginlens.cli._terminal import Bars, console
-        from marginlens.cli.graph_answers import check_output
         from marginlens.embeddings.sequence_file import write_labelled
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
 
-        check_output(out, "out", (".npz",))
+        check_place(out, "out", (".npz",))
         taken = ReviewPart(review_source(file, text, label, split), part, sample, hold_out, seed)
         pipeline = paper_pipeline(SubwordTokenizer.from_file(pieces), empty="drop" if drop else "refuse")
         if count_in is None and hold_out is not None:

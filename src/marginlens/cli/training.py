@@ -68,25 +68,16 @@ def descended(
     data: TokenDataset, v: FloatArray, choices: Choices, *, keep_path: bool
 ) -> tuple[Trajectory, FloatArray | None]:
     """The finished run of every problem, and its path (batch, n_kept, d_key) where one is to be drawn."""
-    batch, shown = data.as_batch(), 0
     with Bars(console(stderr=True)) as bars:
-        bar = bars.bar("Training")
-        bar.expect(choices.n_steps)
-
-        def progress(done: int, total: int) -> None:
-            nonlocal shown
-            bar.advance(done * choices.n_steps // total - shown)
-            shown = done * choices.n_steps // total
-
         run = descend(
-            batch,
+            data.as_batch(),
             v,
             loss=choices.loss,
             optimizer=choices.step,
             n_steps=choices.n_steps,
             start=choices.start,
             record=Record(steps_to_keep(choices.n_steps)) if keep_path else None,
-            progress=progress,
+            progress=bars.bar("Training"),
         )
     return run, run.saved["x"] if keep_path else None
 

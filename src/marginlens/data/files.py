@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import reject
+from marginlens.runtime.files import unusable, write_whole
 
 NEEDED = ("X", "y", "v")
 OPTIONAL = ("K", "W", "lengths")
@@ -83,39 +83,6 @@ def write_problem(path: str | os.PathLike[str], data: TokenDataset, v: Any) -> N
         write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
 
 
-def as_path(path: Any, argument: str, expected: str) -> Path:
-    """`path` as a `Path`, else the sentence that says what is expected of it."""
-    if not isinstance(path, str | os.PathLike):
-        raise reject(argument, expected, type(path).__name__)
-    return Path(path)
-
-
-def resolved(place: str | os.PathLike[str]) -> Path:
-    """The place itself, with ~ for a home; ~nobody stays as it is, as in shells."""
-    return Path(os.path.expanduser(place)).resolve()
-
-
-def write_whole(place: Path, content: bytes, argument: str) -> None:
-    """Write a file beside its place and rename it into it, so that it appears whole or not at all."""
-    check_place(place, argument)
-    final = place.resolve()
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
-            aside = Path(workshop) / final.name
-            aside.write_bytes(content)
-            aside.replace(final)
-    except OSError as problem:
-        raise reject(argument, "a file that can be written", _unusable(place, problem)) from problem
-
-
-def check_place(place: Path, argument: str) -> None:
-    """Refuse a place where no file can be: in no folder, or taken by something that is not a file."""
-    if place.exists() and not place.is_file():
-        raise reject(argument, "a file that can be written", f"{str(place)!r}, which is there and is no file")
-    if not place.resolve().parent.is_dir():
-        raise reject(argument, "a file in a folder that exists", repr(str(place)))
-
-
 # ---- reading
 
 
@@ -124,7 +91,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise reject("path", _KINDS, _unusable(path, problem)) from problem
+        raise reject("path", _KINDS, unusable(path, problem)) from problem
     if content.startswith(_ZIP):
         return _from_npz(path, content)
     if content.startswith(_NPY):
@@ -155,10 +122,6 @@ def _from_npz(path: Path, content: bytes) -> dict[str, Any]:
             what = f"dtype {values.dtype}" if hasattr(values, "dtype") else "an entry that is no array"
             raise reject(name, "an array of real numbers", what)
     return arrays
-
-
-def _unusable(path: Path, problem: OSError) -> str:
-    return f"{str(path)!r} ({problem.strerror or problem})"
 
 
 def _lengths(value: Any, X: Any) -> IntArray:
@@ -195,12 +158,3 @@ def _listed(data: TokenDataset, padded: FloatArray) -> list[Any]:
     lengths = data.as_batch().lengths
     listed = [[one[: lengths[j, i]].tolist() for i, one in enumerate(each)] for j, each in enumerate(problems)]
     return listed if data.is_batch else listed[0]
-
-
-def json_by_line(values: Mapping[str, Any]) -> bytes:
-    """A JSON object with one line for each name."""
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        for name, value in values.items()
-    )
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.files import as_path, write_whole
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.text_windows import ONE_HOT, decoded, embeddings
 from marginlens.data.tokens import FloatArray
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, real_array, reject
+from marginlens.runtime.files import as_path, write_whole
 
 _KINDS = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _ZIP = b"PK"  # how a .npz begins

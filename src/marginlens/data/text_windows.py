@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.files import as_path
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
+from marginlens.runtime.files import as_path
 
 ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
 

@@ -25,7 +25,7 @@ from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
-from marginlens.runtime.threads import ProgressCallback, as_progress
+from marginlens.runtime.progress import ProgressCallback, as_progress
 
 FloatArray = npt.NDArray[np.float64]
 

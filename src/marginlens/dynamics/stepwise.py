@@ -13,7 +13,7 @@ from marginlens.errors import InputError
 from marginlens.optimizers import Optimizer
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import Risk
-from marginlens.runtime.threads import ProgressCallback
+from marginlens.runtime.progress import ProgressCallback
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.result import MAX_LINES, Result, axes_for, draw_matrix
-from marginlens.runtime.threads import ProgressCallback, as_progress
+from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 
 FloatArray = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.files import as_path, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.errors import array_of_any, reject
+from marginlens.runtime.files import as_path, write_whole
 
 _NEEDED = ("tokens", "offsets", "y")
 _FORM = "a .npz file with tokens, offsets and y, and optionally names"

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.data.files import write_whole
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.models import (
@@ -31,6 +30,7 @@ from marginlens.embeddings.models import (
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
+from marginlens.runtime.files import write_whole
 from marginlens.training.callbacks import Callback
 from marginlens.training.checkpoint import checkpoint_path
 from marginlens.training.loop import Ending, Schedule, TrainingLoop

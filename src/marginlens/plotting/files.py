@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from marginlens.data.files import write_whole
+from marginlens.runtime.files import write_whole
 
 DOTS_PER_INCH = 150
 WIDEST_PIXELS = 2000

@@ -14,7 +14,6 @@ from matplotlib.patches import Patch
 
 from marginlens import plotting
 from marginlens.data import TokenDataset
-from marginlens.data.files import check_place
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
@@ -22,6 +21,7 @@ from marginlens.errors import InputError, reject
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting.files import write_figure
+from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
 
 _PANELS = 4  # problems that one figure holds side by side

@@ -89,10 +89,11 @@ def _without(correlation: Any) -> tuple[str, ...]:
     )
 
 
-class _Onward:
+class _Onward(Progress):
     """Passes on how far one checkpoint is, where the total was said for all of them."""
 
     def __init__(self, watch: Progress) -> None:
+        super().__init__()
         self._watch = watch
 
     def expect(self, total: int) -> None:

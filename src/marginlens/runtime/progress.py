@@ -1,25 +1,41 @@
-"""How long work says how far it is, without knowing who listens."""
+"""Progress of long computations, told to a callback `progress(done, total)`."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
+
+from marginlens.errors import reject
+
+ProgressCallback = Callable[[int, int], Any]
 
 
-class Progress(Protocol):
-    """Where a computation says how far it is; `advance` may raise KeyboardInterrupt through it at any call."""
+def as_progress(progress: Any) -> ProgressCallback | None:
+    """`progress` if it can be called, or None."""
+    if progress is not None and not callable(progress):
+        raise reject("progress", "a function progress(done, total), or None", repr(progress))
+    return progress
+
+
+class Progress:
+    """Counts units of work and calls `callback(done, total)` after each advance; without a callback it only counts.
+
+    An exception in the callback, KeyboardInterrupt among them, is raised by `advance`.
+    """
+
+    def __init__(self, callback: ProgressCallback | None = None, total: int = 0) -> None:
+        self.callback, self.done, self.total = as_progress(callback), 0, total
 
     def expect(self, total: int) -> None:
-        """Say once how many units of work there are."""
+        """Say how many units of work there are."""
+        self.total = total
 
     def advance(self, units: int = 1) -> None:
         """Say that this many more units are done."""
+        self.done += units
+        if self.callback is not None:
+            self.callback(self.done, self.total)
 
 
-class Silence:
+class Silence(Progress):
     """The progress of a computation that nobody watches."""
-
-    def expect(self, total: int) -> None:
-        """Nobody asked."""
-
-    def advance(self, units: int = 1) -> None:
-        """Nobody asked."""

@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from marginlens.errors import reject
+from marginlens.runtime.progress import Progress, ProgressCallback
 
 _SLICE_SECONDS = 0.1  # how long one call of a kernel is meant to take; Ctrl-C waits for it
 _FIRST_RATE = 2e8  # operations a second that the first slice is sized for
 _MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
 _WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
 
-ProgressCallback = Callable[[int, int], Any]
 Advance = Callable[
     [int, int, int, int], None
 ]  # (first, last, begin, end): steps begin … end - 1 of problems first … last - 1
@@ -76,34 +75,15 @@ def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = 
     Args:
         progress: called as `progress(done, total)` in the caller's thread after slices, in steps of all problems together.
     """
-    slices, report = _Slices(advance, work), _Report(progress, work.n_problems * work.n_steps)
-    own = slices.run()
-    report.add(next(own, 0))
+    slices, report = _Slices(advance, work), Progress(progress, work.n_problems * work.n_steps)
+    first_run = slices.run()
+    report.advance(next(first_run, 0))
     workers = min(n_threads(), work.n_problems)
     if workers > 1 and not slices.finished:
-        _in_threads(slices, [own, *(slices.run() for _ in range(workers - 1))], report)
+        _in_threads(slices, [first_run, *(slices.run() for _ in range(workers - 1))], report)
     else:
-        for units in own:
-            report.add(units)
-
-
-class _Report:
-    """How much is done, told to a callback."""
-
-    def __init__(self, progress: ProgressCallback | None, total: int) -> None:
-        self.progress, self.done, self.total = as_progress(progress), 0, total
-
-    def add(self, units: int) -> None:
-        self.done += units
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-def as_progress(progress: Any) -> ProgressCallback | None:
-    """`progress` if it can be called, or None."""
-    if progress is not None and not callable(progress):
-        raise reject("progress", "a function progress(done, total), or None", repr(progress))
-    return progress
+        for units in first_run:
+            report.advance(units)
 
 
 class _Slices:
@@ -152,7 +132,7 @@ class _Slices:
             return first, first + size
 
 
-def _in_threads(slices: _Slices, runs: list[Iterator[int]], report: _Report) -> None:
+def _in_threads(slices: _Slices, runs: list[Iterator[int]], report: Progress) -> None:
     reports: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
 
     def worker(run: Iterator[int]) -> None:
@@ -165,22 +145,22 @@ def _in_threads(slices: _Slices, runs: list[Iterator[int]], report: _Report) -> 
 
     threads = [threading.Thread(target=worker, args=(run,), daemon=True) for run in runs]
     try:
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         running = len(threads)
         while running:
             try:
-                found = reports.get(timeout=_WAIT_SECONDS)
+                message = reports.get(timeout=_WAIT_SECONDS)
             except queue.Empty:
                 continue
-            if found is None:
+            if message is None:
                 running -= 1
-            elif isinstance(found, BaseException):
-                raise found
+            elif isinstance(message, BaseException):
+                raise message
             else:
-                report.add(found)
+                report.advance(message)
     finally:
         slices.stop.set()
-        for one in threads:
-            if one.ident is not None:
-                one.join()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()

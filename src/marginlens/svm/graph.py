@@ -17,7 +17,7 @@ from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, priority_graphs, reduced_order
 from marginlens.graphs.subspace import near_one
 from marginlens.papers import implements
-from marginlens.runtime.threads import ProgressCallback, as_progress
+from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import NOTHING, TIGHT
 from marginlens.svm.solvers.independent_parts import FORMED, group_labels, is_orthonormal, solve_columns, solve_part

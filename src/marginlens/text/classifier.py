@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -18,7 +17,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
-from marginlens.data.files import as_path
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
@@ -27,6 +25,7 @@ from marginlens.embeddings.models import batches_of, distinct_tokens, initial_pa
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
+from marginlens.runtime.files import as_path, write_folder
 from marginlens.runtime.progress import Progress, Silence
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
@@ -299,14 +298,12 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     return classes, np.where(places == 1, 1.0, -1.0)
 
 
-class _WithoutTotal:
+class _WithoutTotal(Progress):
     """A progress whose total has been said for all parts together."""
 
     def __init__(self, progress: Progress) -> None:
-        self.advance = progress.advance
-
-    def expect(self, total: int) -> None:
-        """The total is known."""
+        super().__init__()
+        self.advance = progress.advance  # type: ignore[method-assign]
 
 
 # ---- learning
@@ -452,23 +449,8 @@ def _save(model: AttentionTextClassifier, folder: str | os.PathLike[str], facts:
     path = check_model_folder(folder).resolve()
     arrays, settings = _packed(model)
     settings |= {"arrays_sha256": hashlib.sha256(arrays).hexdigest(), "facts": facts}
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", suffix=".partial", dir=path.parent) as partial:
-            new, earlier = Path(partial) / "new", Path(partial) / "earlier"
-            new.mkdir()
-            (new / ARRAYS_FILE).write_bytes(arrays)
-            (new / SETTINGS_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
-            if path.exists():
-                path.rename(earlier)
-            try:
-                new.rename(path)
-            except BaseException:
-                if earlier.exists():
-                    earlier.rename(path)
-                raise
-    except OSError as problem:
-        got = f"{str(path)!r} ({problem.strerror or problem})"
-        raise reject("folder", "a place that can be written", got) from problem
+    written = json.dumps(settings, ensure_ascii=False, indent=1).encode()
+    write_folder(path, {ARRAYS_FILE: arrays, SETTINGS_FILE: written}, "folder")
 
 
 def _load(cls: Any, folder: str | os.PathLike[str]) -> Any:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.files import as_path
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
+from marginlens.runtime.files import as_path
 from marginlens.runtime.progress import Progress, Silence
 from marginlens.text.readers import ReviewSource
 

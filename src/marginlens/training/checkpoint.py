@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from marginlens.data.files import check_place
 from marginlens.errors import InputError, reject
+from marginlens.runtime.files import check_place, written_aside
 from marginlens.training.settings import RunSettings
 
 _VERSION = 2
@@ -44,21 +43,10 @@ class Checkpoint:
 
     def write(self, path: Path, kind: str) -> None:
         """Write the file aside, then rename it: an earlier checkpoint stays whole until the new one is."""
-        check_place(path, "checkpoint")
-        final = path.resolve()
-        aside = final.with_name(f".{final.name}.partial")
         header = {name: value for name, value in vars(self).items() if name != "arrays"}
         header |= {"kind": kind, "version": _VERSION}
-        try:
-            with aside.open("wb") as stream:
-                np.savez(stream, **{**self.arrays, _HEADER: np.array(json.dumps(header))})
-            aside.replace(final)
-        except OSError as problem:
-            got = f"{str(path)!r} ({problem.strerror or problem})"
-            raise reject("checkpoint", "a file that can be written", got) from problem
-        finally:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
+        with written_aside(path, "checkpoint") as aside, aside.open("wb") as stream:
+            np.savez(stream, **{**self.arrays, _HEADER: np.array(json.dumps(header))})
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Self:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import as_path, json_by_line, write_whole
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
@@ -21,6 +20,7 @@ from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import CURVES, FACTS, TABLE, TrainingSettings, close_look, digest
 from marginlens.errors import InputError, reject, whole_number
+from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.training.loop import Ending
 from marginlens_papers.archive.files import check_name, command_without_paths, results_folder
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marginlens.data.files import json_by_line, write_whole
 from marginlens.errors import InputError, reject
+from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.training.loop import Ending
 from marginlens_papers.archive.files import check_name, command_without_paths, results_folder
 from marginlens_papers.vision.results import FACTS, FORM, VisionCurves, curves_from, curves_to_dict

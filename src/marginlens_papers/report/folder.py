@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from marginlens.data.files import resolved
 from marginlens.errors import reject
+from marginlens.runtime.files import replace_folder, resolved, unusable
 from marginlens_papers.report.ledger_file import LEDGER
 
 
@@ -42,14 +42,7 @@ class Draft:
     def publish(self) -> None:
         """Put the draft into its place; if anything goes wrong on the way, the old report is put back."""
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if self.place.exists():
-                self.place.rename(self.attic)
-            self.folder.rename(self.place)
-        except BaseException:
-            if self.attic.exists() and not self.place.exists():
-                self.attic.rename(self.place)
-            raise
+        replace_folder(self.folder, self.place, self.attic)
 
 
 @contextmanager
@@ -64,8 +57,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
         ground = next(parent for parent in final.parents if parent.exists())
         workshop = Path(tempfile.mkdtemp(prefix=f".{final.name}-", suffix=".partial", dir=ground))
     except OSError as problem:
-        got = f"{str(place)!r} ({problem.strerror or problem})"
-        raise reject("out", "a folder that can be written", got) from problem
+        raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
     try:
         made = Draft(final, workshop / "new", workshop / "old")
         made.folder.mkdir()

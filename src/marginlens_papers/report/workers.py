@@ -111,10 +111,11 @@ def _pass_on(told: Any, by_id: dict[str, Claim], bars: dict[str, Progress], begi
 _told: Any = None
 
 
-class _Told:
+class _Told(Progress):
     """Progress that goes to the process that watches."""
 
     def __init__(self, claim_id: str) -> None:
+        super().__init__()
         self._id = claim_id
 
     def expect(self, total: int) -> None:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from marginlens.data.files import write_whole
 from marginlens.errors import missing_extra, reject
 from marginlens.papers import uses
+from marginlens.runtime.files import write_whole
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.settings import VisionSettings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import json_by_line, write_whole
 from marginlens.data.tokens import FloatArray
+from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.training.loop import Ending
 from marginlens_papers.vision.settings import VisionSettings
 

@@ -18,7 +18,8 @@ from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, matvec, norm
 from marginlens.risk.kernels.gradient_coefficients import largest_of, log_slope, pair_weights
 from marginlens.runtime.compilation import njit
-from marginlens.runtime.threads import ProgressCallback, Work, in_slices
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.runtime.threads import Work, in_slices
 
 
 @njit(**COMPILED)

@@ -19,7 +19,8 @@ from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, m
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
 from marginlens.runtime.compilation import njit
-from marginlens.runtime.threads import ProgressCallback, Work, in_slices
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.runtime.threads import Work, in_slices
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 

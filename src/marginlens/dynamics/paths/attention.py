@@ -21,7 +21,7 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.risk.attention import ExcessRisk
-from marginlens.runtime.threads import ProgressCallback, as_progress
+from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm import att_svm
 
 FloatArray = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.graphs.priority import PriorityGraph, thinned
-from marginlens.runtime.threads import ProgressCallback
+from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.solution import Status
 from marginlens.svm.solvers.augmented_lagrangian import solve_large
 from marginlens.svm.solvers.least_distance import least_distance

@@ -1,0 +1,95 @@
+"""Files and folders that appear whole or not at all: written aside, then renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marginlens.errors import reject
+
+
+def as_path(path: Any, argument: str, expected: str) -> Path:
+    """`path` as a `Path`, else the sentence that says what is expected of it."""
+    if not isinstance(path, str | os.PathLike):
+        raise reject(argument, expected, type(path).__name__)
+    return Path(path)
+
+
+def resolved(place: str | os.PathLike[str]) -> Path:
+    """The place itself, with ~ for a home; ~nobody stays as it is, as in shells."""
+    return Path(os.path.expanduser(place)).resolve()
+
+
+def unusable(path: str | os.PathLike[str], problem: OSError) -> str:
+    """A path and why the system refuses it, for the end of a sentence."""
+    return f"{str(path)!r} ({problem.strerror or problem})"
+
+
+def check_place(place: Path, argument: str, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a place where no file can be: in no folder, taken by something that is not a file, or without one of the suffixes."""
+    if suffixes and place.suffix.lower() not in suffixes:
+        raise reject(argument, f"a name that ends in {' or '.join(suffixes)}", repr(str(place)))
+    if place.exists() and not place.is_file():
+        raise reject(argument, "a file that can be written", f"{str(place)!r}, which is there and is no file")
+    if not place.resolve().parent.is_dir():
+        raise reject(argument, "a file in a folder that exists", repr(str(place)))
+
+
+@contextmanager
+def written_aside(place: Path, argument: str) -> Iterator[Path]:
+    """A path to write to; it is renamed to `place` when the block ends without an error, and removed otherwise."""
+    check_place(place, argument)
+    final = place.resolve()
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
+            aside = Path(workshop) / final.name
+            yield aside
+            aside.replace(final)
+    except OSError as problem:
+        raise reject(argument, "a file that can be written", unusable(place, problem)) from problem
+
+
+def write_whole(place: Path, content: bytes, argument: str) -> None:
+    """Write a file aside and rename it into its place."""
+    with written_aside(place, argument) as aside:
+        aside.write_bytes(content)
+
+
+def replace_folder(made: Path, place: Path, earlier: Path) -> None:
+    """Rename the folder `made` to `place`; what is there goes to `earlier` first, and back if anything goes wrong."""
+    try:
+        if place.exists():
+            place.rename(earlier)
+        made.rename(place)
+    except BaseException:
+        if earlier.exists() and not place.exists():
+            earlier.rename(place)
+        raise
+
+
+def write_folder(place: Path, files: Mapping[str, bytes], argument: str) -> None:
+    """Write a folder with these files aside and rename it into its place, instead of the folder that may be there."""
+    final = resolved(place)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", suffix=".partial", dir=final.parent) as workshop:
+            made = Path(workshop) / "new"
+            made.mkdir()
+            for name, content in files.items():
+                (made / name).write_bytes(content)
+            replace_folder(made, final, Path(workshop) / "earlier")
+    except OSError as problem:
+        raise reject(argument, "a place that can be written", unusable(place, problem)) from problem
+
+
+def json_by_line(values: Mapping[str, Any]) -> bytes:
+    """A JSON object with one line for each name."""
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        for name, value in values.items()
+    )
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
