@@ -1,17 +1,17 @@
-"""What a claim of the papers is here: a statement, a protocol, a computation, a drawing and the numbers it must reach."""
+"""A claim of a paper: statement, protocol, computation, figures, and the bounds that its numbers must meet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import ModuleType
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from marginlens.plotting import in_style
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress
 
 
 class Effort(Enum):
@@ -58,7 +58,7 @@ class Finding:
 
     Args:
         measured: one or two sentences with the numbers and their spread, for the ledger.
-        numbers: the numbers that the claim's bounds are held against, and others worth keeping, by name.
+        numbers: the numbers that the claim's bounds are held against, and others worth reporting, by name.
         arrays: plain arrays and tables from which `draw` makes the figures.
         note: where the result differs from the paper or needs a word; a non-empty note makes "reproduced with a note".
         assumption_met: False when the data at hand do not satisfy what the statement supposes.
@@ -71,14 +71,13 @@ class Finding:
     assumption_met: bool = True
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One row of the ledger, made from the module that holds its computation and its drawing.
+class Claim(ABC):
+    """One row of the ledger. A subclass is named after its id, `A_F9` for A-F9, and says what the paper states and how it is checked.
 
-    Such a module defines `ID`, `LABELS` (the papers' statements, such as "A Thm 3"), `TITLE`, `STATEMENT`, `PROTOCOL`, `PAPER_VALUE`,
-    `EXPECTED` (name → Bound: what must hold for the claim to be reproduced at all), `compute(effort, progress) -> Finding` and
-    `draw(finding) -> {name: Figure}`; it may define `AS_STATED` (name → Bound: what the paper's words and figures say beyond that).
-    A number outside its bound in `EXPECTED` makes the claim not reproduced, one in `AS_STATED` partly reproduced.
+    Attributes:
+        labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
+        expected: what must hold for the claim to be reproduced at all, by the name of the number.
+        as_stated: what the paper's words and figures say beyond that; a miss makes the claim partly reproduced.
     """
 
     id: str
@@ -88,27 +87,20 @@ class Claim:
     protocol: str
     paper_value: str
     expected: Mapping[str, Bound]
-    compute: Callable[[Effort, Progress], Finding]
-    draw: Callable[[Finding], dict[str, Figure]]
-    as_stated: Mapping[str, Bound] = field(default_factory=dict)
-    module: str = ""  # where another process finds it; empty for a claim made by hand
+    as_stated: Mapping[str, Bound] = {}
 
-    @classmethod
-    def of(cls, module: ModuleType) -> Claim:
-        """The claim that an experiment module defines."""
-        return cls(
-            id=module.ID,
-            labels=module.LABELS,
-            title=module.TITLE,
-            statement=module.STATEMENT,
-            protocol=module.PROTOCOL,
-            paper_value=module.PAPER_VALUE,
-            expected=module.EXPECTED,
-            compute=module.compute,
-            draw=in_style(module.draw),
-            as_stated=getattr(module, "AS_STATED", {}),
-            module=module.__name__,
-        )
+    def __init_subclass__(cls) -> None:
+        cls.id = cls.__name__.replace("_", "-")
+        if "draw" in vars(cls):
+            cls.draw = in_style(cls.draw)  # type: ignore[method-assign]
+
+    @abstractmethod
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Run the protocol."""
+
+    @abstractmethod
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The figures of a finding, by name."""
 
     @property
     def label(self) -> str:
@@ -130,4 +122,4 @@ class Claim:
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 
 
-__all__ = ["Bound", "Claim", "Effort", "Finding", "Progress", "Silence", "Verdict"]
+__all__ = ["Bound", "Claim", "Effort", "Finding", "Progress", "Verdict"]

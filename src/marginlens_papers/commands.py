@@ -40,9 +40,9 @@ def reproduce(
         from marginlens_papers import report
         from marginlens_papers.claim import Effort
         from marginlens_papers.claims import catalogue
-        from marginlens_papers.report.minilm import write_model_page
+        from marginlens_papers.report.ledger import tally
+        from marginlens_papers.report.model_page import write_model_page
         from marginlens_papers.report.terminal import ClaimBars, ledger_table
-        from marginlens_papers.report.wording import tally
 
         effort = Effort.QUICK if quick else Effort.PAPER
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
@@ -134,7 +134,7 @@ def _after_interruption(published: Report, effort: Effort, out: Path) -> str:
 
 def _resuming(effort: Effort, out: Path) -> str:
     """The command that runs what an interrupted run of this effort left unfinished."""
-    from marginlens_papers.report.wording import resume_command
+    from marginlens_papers.report.ledger import resume_command
 
     return resume_command(effort) + ("" if out == _REPORT else f" --out {shlex.quote(str(out))}")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
-from marginlens_papers.claim import Claim, Effort, Silence
+from marginlens_papers.claim import Claim, Effort, Progress
 from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
@@ -204,7 +204,7 @@ def write_picture(root: Path) -> None:
     from marginlens.plotting.files import png
 
     claim = catalogue.claim(PICTURED_CLAIM)
-    figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Silence())).values()))
+    figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Progress())).values()))
     (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
     (root / PICTURE).write_bytes(png(figure))
 

@@ -9,10 +9,10 @@ from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import as_head
-from marginlens_papers.claim import Claim, Effort, Silence, Verdict
-from marginlens_papers.claims.c import lemma_1 as c_l1
-from marginlens_papers.claims.c import lemma_2 as c_l2
-from marginlens_papers.claims.c import theorem_1 as c_t1
+from marginlens_papers.claim import Effort, Progress, Verdict
+from marginlens_papers.claims.c import lemmas as c_l1
+from marginlens_papers.claims.c import lemmas as c_l2
+from marginlens_papers.claims.c import paths as c_t1
 from marginlens_papers.claims.c import theorem_3 as c_t3
 from tolerances import ROUNDING
 
@@ -83,7 +83,7 @@ def test_a_correction_that_is_not_the_shortest_minimiser_is_noticed(fault, monke
     monkeypatch.setattr(c_l2, "cyclic_correction", lambda ds, graphs: replace(true, x=point))
     row = dict(zip(c_l2.NAMES, c_l2._measure(ds, np.random.default_rng(2)), strict=True))
     row["smallest_curvature"] = row.pop("curvature")
-    missed = {name for name, bound in c_l2.EXPECTED.items() if not bound.holds(row[name])}
+    missed = {name for name, bound in c_l2.C_L2.expected.items() if not bound.holds(row[name])}
     assert not missed if fault == "none" else "free_distance" in missed
 
 
@@ -92,7 +92,7 @@ def test_a_subspace_without_one_of_its_components_does_not_hold_the_minimiser():
     ds = cyclic_sequences(6, 8, 6, 4, 4)
     graphs = priority_graphs(ds)
     free = c_l2.minimise_over_all(cyclic_correction(ds).subset, np.zeros((8, 8)))
-    size, bar = np.linalg.norm(free), c_l2.EXPECTED["free_outside"]
+    size, bar = np.linalg.norm(free), c_l2.C_L2.expected["free_outside"]
     assert bar.holds(np.linalg.norm(c_l2._outside(ds.E, graphs, free)) / size)
     cyclic = [k for k, graph in graphs.items() if len(graph.tied)]
     for left_out in cyclic:
@@ -130,7 +130,7 @@ def test_a_path_to_another_direction_breaks_its_certificate(monkeypatch):
         return ds, replace(limit, x=np.roll(limit.x, 1, axis=0)), missed
 
     monkeypatch.setattr(c_t1, "feasible_data", elsewhere)
-    claim = Claim.of(c_t1)
-    finding = claim.compute(Effort.QUICK, Silence())
+    claim = c_t1.C_T1()
+    finding = claim.compute(Effort.QUICK, Progress())
     assert finding.numbers["outside_their_certificate"] > 0
     assert claim.judge(finding) is Verdict.NOT_REPRODUCED

@@ -8,9 +8,9 @@ import torch
 
 from marginlens.training.loop import Ending
 from marginlens_papers.archive.vision import KeptVisionRun, kept_run
-from marginlens_papers.claim import Claim, Effort, Silence, Verdict
-from marginlens_papers.claims.a import figures_6_and_7 as a_f67
-from marginlens_papers.claims.a.figures_6_and_7 import DIGITS, trends
+from marginlens_papers.claim import Effort, Progress, Verdict
+from marginlens_papers.claims.a import vision as a_f67
+from marginlens_papers.claims.a.vision import DIGITS, trends
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves
 from marginlens_papers.vision.settings import VisionSettings
@@ -57,12 +57,12 @@ def test_without_learning_the_map_stays_dense():
 @pytest.fixture(scope="module")
 def quick():
     """The claim at quick effort."""
-    return a_f67.compute(Effort.QUICK, Silence())
+    return a_f67.A_F67().compute(Effort.QUICK, Progress())
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
 def test_maps_of_digits_concentrate_and_all_bounds_are_met(quick):
-    claim = Claim.of(a_f67)
+    claim = a_f67.A_F67()
     assert set(claim.expected) == {*a_f67._bounds("digits"), *a_f67._bounds("cifar10")}
     assert claim.judge(quick) is Verdict.PARTLY_REPRODUCED
     missed = {name for name, bound in claim.as_stated.items() if not bound.holds(quick.numbers[name])}
@@ -82,8 +82,8 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
     monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, callback: _Done(quick.arrays["digits"][0]))
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
-    finding = a_f67.compute(Effort.QUICK, Silence())
-    claim = replace(Claim.of(a_f67), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
+    finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
+    claim = replace(a_f67.A_F67(), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
     assert claim.judge(finding) is verdict
     assert f"({share:.2f} of the first)" in finding.measured
     assert "AdamW at rate 0.003, batch 250, 5 steps of warm-up" in finding.note
@@ -97,8 +97,8 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
     kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.TIME_LIMIT, {"data": {"train": 18_000}})
     monkeypatch.setattr(a_f67, "TRAINS", False)
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
-    finding = a_f67.compute(Effort.QUICK, Silence())
-    claim = replace(Claim.of(a_f67), expected=a_f67._bounds("cifar10"))
+    finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
+    claim = replace(a_f67.A_F67(), expected=a_f67._bounds("cifar10"))
     assert claim.judge(finding) is Verdict.PARTLY_REPRODUCED
     assert "4 epochs of 9 on 18,000 images, SGD with momentum .9 at rate 0.003" in finding.note
     assert "torch or transformers is not installed" in finding.note
@@ -122,7 +122,7 @@ def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quic
     numbers = a_f67._numbers_of(still)
     missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
     assert missed == ["cifar10_accuracy"]
-    claim = Claim.of(a_f67)
+    claim = a_f67.A_F67()
     assert claim.judge(replace(quick, numbers={**quick.numbers, **numbers})) is Verdict.NOT_REPRODUCED
     assert f"test accuracy {still.accuracy:.3f}); more epochs were not tried" in quick.note
     assert np.isnan(a_f67.stated_rate_share([still]))
@@ -131,7 +131,7 @@ def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quic
 
 @pytest.mark.statement("A Fig 7")
 def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
-    claim = Claim.of(a_f67)
+    claim = a_f67.A_F67()
     as_described = {
         "cifar10_epochs": 400.0,
         "cifar10_training_images": 50_000.0,
@@ -178,7 +178,7 @@ def test_further_runs_are_shown_and_decide_nothing(quick):
     )
     for one, words in zip(others, told, strict=True):
         assert f"Tried too: {words}: nnz/T 0.999 → {one.curves.by_layer['sparsity'][-1, -1]:.3f}" in quick.note
-    drawn = Claim.of(a_f67).draw(quick)["runs-cifar10"].axes[0]
+    drawn = a_f67.A_F67().draw(quick)["runs-cifar10"].axes[0]
     assert [len(line.get_xdata()) for line in drawn.get_lines()] == [101, 65, 101, 101, 9, 59]
 
 

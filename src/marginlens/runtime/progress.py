@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from marginlens.errors import reject
 
 ProgressCallback = Callable[[int, int], Any]
+T = TypeVar("T")
 
 
 def as_progress(progress: Any) -> ProgressCallback | None:
@@ -35,6 +36,13 @@ class Progress:
         self.done += units
         if self.callback is not None:
             self.callback(self.done, self.total)
+
+    def each(self, items: Sequence[T], *, more: int = 0) -> Iterator[T]:
+        """Iterate over items, one unit of work each, with `more` units to come afterwards."""
+        self.expect(len(items) + more)
+        for item in items:
+            yield item
+            self.advance()
 
 
 class Silence(Progress):

@@ -1,7 +1,17 @@
 """Run the claims and publish what came out: the ledger, its figures and one page to read."""
 
-from marginlens_papers.report.entry import Check, Entry, Picture, Result
-from marginlens_papers.report.ledger_file import ledger
-from marginlens_papers.report.run import Interrupted, Report, reproduce
+from marginlens_papers.report.ledger import Check, ClaimResult, Entry, Ledger, Picture, ledger
+from marginlens_papers.report.run import Interrupted, Report, Watcher, reproduce
 
-__all__ = ["Check", "Entry", "Interrupted", "Picture", "Report", "Result", "ledger", "reproduce"]
+__all__ = [
+    "Check",
+    "ClaimResult",
+    "Entry",
+    "Interrupted",
+    "Ledger",
+    "Picture",
+    "Report",
+    "Watcher",
+    "ledger",
+    "reproduce",
+]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from marginlens.errors import reject
 from marginlens.runtime.files import replace_folder, resolved, unusable
-from marginlens_papers.report.ledger_file import LEDGER
+from marginlens_papers.report.ledger import LEDGER
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
 from marginlens.plotting.files import DOTS_PER_INCH
 from marginlens_papers.claim import Bound, Effort, Verdict
-from marginlens_papers.report.entry import Check, Entry, Picture, Result
-from marginlens_papers.report.minilm import ModelSection
-from marginlens_papers.report.wording import MARKS, number, resume_command, sizes, tally
+from marginlens_papers.report.ledger import MARKS, Check, ClaimResult, Entry, Picture, resume_command, tally
+from marginlens_papers.report.model_page import ModelSection
 
 PAGE = "index.html"
 _SCREEN_DOTS = 112  # a figure's inch on the screen: its letters then match the page's small print
@@ -33,7 +32,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     versions = latest.versions if latest else {}
     facts = [f"{duration(sum(result.seconds for result in results))} of computing"]
     if latest is not None:
-        facts += [f"at {sizes({result.effort for result in results})}", _moment(latest.finished)]
+        facts += [f"at {_sizes({result.effort for result in results})}", _moment(latest.finished)]
     unfinished = {
         resume_command(effort): ids
         for effort in Effort
@@ -44,7 +43,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
         "anchor": lambda entry: entry.id.replace(" ", "-"),
         "duration": duration,
-        "number": number,
+        "number": _number,
         "bound": _bound,
         "checked": _checked,
         "made": lambda result: _made(result, versions),
@@ -81,7 +80,7 @@ def _image(picture: Picture, folder: Path) -> _Image | None:
     return _Image(data_address(image, "image/png"), width)
 
 
-def _made(result: Result, versions: Mapping[str, str]) -> str:
+def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:
     """How long a result took and when it was made, with the versions that differ from the latest result's."""
     size = " at reduced sizes" if result.effort is Effort.QUICK else ""
     others = [f"{name} {value}" for name, value in result.versions.items() if versions.get(name) != value]
@@ -101,3 +100,17 @@ def _bound(bound: Bound) -> str:
 def _moment(iso: str) -> str:
     moment = datetime.fromisoformat(iso)
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
+
+
+def _number(value: float) -> str:
+    """A number with six significant digits and a true minus sign; "not found" when it is nan."""
+    return "not found" if value != value else f"{value:.6g}".replace("-", "−")
+
+
+def _sizes(efforts: set[Effort]) -> str:
+    """At which sizes the claims were run."""
+    if efforts == {Effort.PAPER}:
+        return "the papers' own sizes"
+    return (
+        "reduced sizes (--quick)" if efforts == {Effort.QUICK} else "the papers' own sizes and reduced ones, as marked"
+    )

@@ -1,47 +1,49 @@
-"""Run claims and publish their report: the ledger, the figures and the page, in one move; an interrupted run publishes what it finished."""
+"""Run claims, in this process or several, and publish their report: ledger, figures and page appear in one move."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
+import pickle
+import queue
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from marginlens.plotting.files import png, svg
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.runtime.threads import n_threads
 from marginlens.runtime.versions import versions
 from marginlens.training.loop import deferred_interrupts
-from marginlens_papers.claim import Claim, Effort, Progress, Silence, Verdict
-from marginlens_papers.report.entry import Check, Entry, Picture, Result
+from marginlens_papers.claim import Claim, Effort, Progress, Verdict
 from marginlens_papers.report.folder import Draft, draft
-from marginlens_papers.report.ledger_file import FOLDER, read_ledger, write_ledger
-from marginlens_papers.report.outcome import Outcome
+from marginlens_papers.report.ledger import FOLDER, Check, ClaimResult, Entry, Picture, read_ledger, write_ledger
 from marginlens_papers.report.page import PAGE, write_page
-from marginlens_papers.report.workers import outcomes
+
+_POLL_SECONDS = 0.1  # between two looks at the messages of the processes
 
 
-class Watcher(Protocol):
-    """Who sees the claims run."""
+class Watcher:
+    """Follows a run of claims; this one shows nothing."""
 
-    def begin(self, claim: Claim) -> Progress:
-        """A claim starts; what comes back is told how far it is."""
+    def begin(self, claim: Claim) -> ProgressCallback:
+        """A claim starts; what comes back is called with how far it is."""
+        return lambda done, total: None
 
     def finish(self, entry: Entry) -> None:
         """A claim has its result."""
-
-
-class Nobody:
-    """The watcher of a run that nobody watches."""
-
-    def begin(self, claim: Claim) -> Progress:
-        """Nobody asked."""
-        return Silence()
-
-    def finish(self, entry: Entry) -> None:
-        """Nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def reproduce(
         effort: how much of each protocol to run.
         keep: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
-        watcher: told when claims begin and end.
+        watcher: sees claims begin and end.
         workers: processes that compute claims side by side; 1 for this process alone.
         beside: writes another page into the folder it is given, which the report's own page then links, and returns a sentence on it.
 
@@ -107,7 +109,7 @@ def reproduce(
         Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
             `claims` are marked as unfinished and keep their earlier results. One before that leaves the earlier report as it was.
     """
-    watching = watcher or Nobody()
+    watching = watcher or Watcher()
     with draft(folder) as new:
         read_ledger(new.place)  # what is wrong with it is said before any computing
         finished: dict[str, Entry] = {}
@@ -156,7 +158,7 @@ def _published(
     return entries
 
 
-def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Result:
+def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> ClaimResult:
     """The result, with its figures written into `folder`."""
     pictures = []
     for name, (dots, curves) in outcome.drawings.items():
@@ -166,7 +168,7 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Res
         (folder / picture.png).write_bytes(dots)
         (folder / picture.svg).write_bytes(curves)
         pictures.append(picture)
-    return Result(
+    return ClaimResult(
         verdict=outcome.verdict,
         measured=outcome.measured,
         note=outcome.note,
@@ -188,3 +190,153 @@ def _files(entries: Iterable[Entry]) -> set[str]:
     """Every figure file that the entries name."""
     pictures = [picture for entry in entries if entry.result for picture in entry.result.pictures]
     return {name for picture in pictures for name in (picture.png, picture.svg)}
+
+
+# ---- one claim
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure."""
+
+    verdict: Verdict
+    measured: str
+    note: str
+    numbers: dict[str, float]
+    drawings: dict[str, tuple[bytes, bytes]]
+    seconds: float
+
+
+def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome:
+    """Compute, judge and draw; an error in any of them is a verdict, an interruption is not."""
+    start = time.perf_counter()
+    measured, note = "Nothing: the run stopped before it had a number.", ""
+    numbers: dict[str, float] = {}
+    drawings: dict[str, tuple[bytes, bytes]] = {}
+    try:
+        finding = claim.compute(effort, Progress(report))
+        measured, note = finding.measured, finding.note
+        numbers = {name: float(number) for name, number in finding.numbers.items()}
+        verdict = claim.judge(finding)
+        drawings = {name: (png(figure), svg(figure)) for name, figure in claim.draw(finding).items()}
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+        what = " ".join(str(error).split()) or "no message"
+        stopped = f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
+        verdict, note = Verdict.NOT_REPRODUCED, f"{note} {stopped}".strip()
+    return Outcome(verdict, measured, note, numbers, drawings, time.perf_counter() - start)
+
+
+# ---- several claims, in several processes
+
+
+def outcomes(
+    claims: Sequence[Claim], effort: Effort, begin: Callable[[Claim], ProgressCallback], workers: int
+) -> Generator[tuple[Claim, Outcome], None, None]:
+    """Run claims and yield each with its outcome as it finishes.
+
+    Args:
+        begin: called when a claim starts; what comes back is called with how far it is.
+        workers: processes that compute at the same time. Claims that cannot be pickled, and all of them where there is one worker or one
+            claim, run in this process one after the other.
+    """
+    sent = [claim for claim in claims if _is_picklable(claim)] if workers > 1 else []
+    if len(sent) > 1:
+        yield from _in_processes(sent, effort, begin, min(workers, len(sent)))
+    else:
+        sent = []
+    for claim in claims:
+        if all(claim is not other for other in sent):
+            yield claim, run_claim(claim, effort, begin(claim))
+
+
+def _is_picklable(claim: Claim) -> bool:
+    try:
+        pickle.dumps(claim)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _in_processes(
+    claims: list[Claim], effort: Effort, begin: Callable[[Claim], ProgressCallback], workers: int
+) -> Iterator[tuple[Claim, Outcome]]:
+    context = multiprocessing.get_context("spawn")
+    messages = context.Queue()
+    reports: dict[str, ProgressCallback] = {}
+    by_id = {claim.id: claim for claim in claims}
+    others = set(multiprocessing.active_children())
+    initial = (messages, max(1, n_threads() // workers))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_process, initargs=initial)
+    try:
+        with _interrupts_blocked():  # the processes start in it
+            waiting = {pool.submit(_run_in_process, claim, effort): claim for claim in claims}
+        while waiting:
+            done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            _deliver(messages, by_id, reports, begin)
+            for future in done:
+                claim = waiting.pop(future)
+                if claim.id not in reports:  # it finished before it was seen to begin
+                    reports[claim.id] = begin(claim)
+                try:
+                    outcome = future.result()
+                except BrokenProcessPool:  # its process was killed from outside
+                    outcome = run_claim(claim, effort, reports[claim.id])
+                reports[claim.id] = lambda done, total: None  # a late message may arrive when the bar is gone
+                yield claim, outcome
+    finally:
+        for child in set(multiprocessing.active_children()) - others:  # idle, unless this is an interruption
+            child.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Deliver Ctrl-C at the end of the block, and never to a process that starts in it.
+
+    A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
+    would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _deliver(
+    messages: Any,
+    by_id: dict[str, Claim],
+    reports: dict[str, ProgressCallback],
+    begin: Callable[[Claim], ProgressCallback],
+) -> None:
+    """Call the reports of the claims with the progress that the processes have sent."""
+    while True:
+        try:
+            claim_id, done, total = messages.get_nowait()
+        except queue.Empty:
+            return
+        if claim_id not in reports:
+            reports[claim_id] = begin(by_id[claim_id])
+        reports[claim_id](done, total)
+
+
+_messages: Any = None  # of a process, to the one that started it
+
+
+def _prepare_process(messages: Any, threads: int) -> None:
+    """Let a new process leave interruptions to the one that started it, and take its share of the processors."""
+    global _messages
+    _messages = messages
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    threadpool_limits(threads)
+
+
+def _run_in_process(claim: Claim, effort: Effort) -> Outcome:
+    _messages.put((claim.id, 0, 0))
+    return run_claim(claim, effort, lambda done, total: _messages.put((claim.id, done, total)))

@@ -9,9 +9,10 @@ from rich.markup import escape
 
 from marginlens.cli._terminal import Bar, Bars, duration
 from marginlens.cli.tables import Column, Rows
-from marginlens_papers.claim import Claim, Progress, Verdict
-from marginlens_papers.report.entry import Entry
-from marginlens_papers.report.wording import MARKS
+from marginlens.runtime.progress import ProgressCallback
+from marginlens_papers.claim import Claim, Verdict
+from marginlens_papers.report.ledger import MARKS, Entry
+from marginlens_papers.report.run import Watcher
 
 _COLOURS: dict[Verdict, str] = {
     Verdict.REPRODUCED: "green",
@@ -23,14 +24,14 @@ _COLOURS: dict[Verdict, str] = {
 _MEASURED = 150  # letters of what was measured that the ledger shows on the terminal
 
 
-class ClaimBars(Bars):
-    """The watcher that shows a run of claims on a console; use it in a `with` block."""
+class ClaimBars(Bars, Watcher):
+    """A run of claims on a console; use it in a `with` block."""
 
     def __init__(self, on: Console) -> None:
         super().__init__(on)
         self._running: dict[str, Bar] = {}
 
-    def begin(self, claim: Claim) -> Progress:
+    def begin(self, claim: Claim) -> ProgressCallback:
         """Show the bar of a claim that starts."""
         self._running[claim.id] = self.bar(f"{claim.id}  {claim.title}")
         return self._running[claim.id]

@@ -5,105 +5,114 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
+from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import softmax
 from marginlens.svm import Status, set_svm
 from marginlens.theory import token_optimality
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
-ID = "A-F9"
-LABELS = ("A Fig 9(a)", "A Fig 9(b)", "A Fig 10", "A Def 2", "A Thm 3")
-TITLE = "On random data, normalised descent converges to a locally optimal max-margin direction"
-STATEMENT = (
-    "Trained on random data, attention either keeps a finite norm (common for small d) or saturates, and when it saturates its direction "
-    "is the max-margin direction of the tokens it selects, which are almost always locally optimal; the share of globally optimal "
-    "selections grows with d, a negative score gap has probability below 1%, and even then the direction is the max-margin one."
-)
-PROTOCOL = (
-    "n = 4 inputs, T = 6 tokens, d ∈ {2, 5, 10, 100, 300, 500}; tokens and head uniform on the sphere, labels ±1, W = I; NGD with step 1 "
-    "for 1,000 steps from 0; 1,000 problems for each d. Saturated: mean selected probability at least 1 - 1e-5. The start is not stated; "
-    "0 is assumed. Controls: the same problems with the textbook gradient in float64, divided by its norm, and by its norm + ε with ε = "
-    "1e-9 and 1e-12, which the authors' notebooks for other figures use (those of Figs 9 and 10 are not published)."
-)
-PAPER_VALUE = "average correlation .997; P(score gap < 0) < 1%; correlation > .99 on average where the gap is negative"
 WIDTHS = (2, 5, 10, 100, 300, 500)
 EPSILONS = (0.0, 1e-9, 1e-12)  # added to the norm of the textbook gradient
 SEED = 9
 SATURATED = 1.0 - 1e-5  # the mean probability of the selected tokens from which on a run counts
 LONG = 100_000
-EXPECTED = {
-    "smallest_mean_corr": Bound(low=0.999),
-    "share_of_negative_gaps": Bound(high=0.01),
-    "global_share_grows": Bound(low=1.0),
-    "saturated_share_d2": Bound(high=0.4),
-    "saturated_share_d5": Bound(low=0.9),
-    "smallest_saturated_share_from_d10": Bound(low=0.999),
-}
-AS_STATED = {
-    "mean_corr_with_negative_gap": Bound(low=0.99),
-    "mean_corr_textbook_1e-12": Bound(0.9965, 0.9975),  # .997 in the paper's digits
-}
-FloatArray = npt.NDArray[np.float64]
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""
-    trials, control_trials = (1000, 1000) if effort is Effort.PAPER else (150, 30)
-    progress.expect((1 + len(EPSILONS)) * len(WIDTHS))
-    rows: list[dict[str, Any]] = []
-    for k, d in enumerate(WIDTHS):
-        data, v = sphere_tokens(trials, 4, 6, d, np.random.default_rng([SEED, k]))
-        rows.append(_classify(data, v, descend(data, v, optimizer=NormalizedGD(1.0), n_steps=1000)))
-        odd = rows[-1].pop("odd")
-        rows[-1] |= _continued(data, v, odd) | {"set_corr": _set_correlation(data, v, rows[-1].pop("final"), odd)}
-        progress.advance()
-        few, heads = TokenDataset(data.X[:control_trials], data.y[:control_trials]), v[:control_trials]
-        rows[-1]["textbook"] = {}
-        for epsilon in EPSILONS:
-            rows[-1]["textbook"][epsilon] = _textbook(few, heads, epsilon)
-            progress.advance()
-    mean = np.array([np.mean(row["corr"]) for row in rows])
-    gaps, corr = (np.concatenate([row[name] for row in rows]) for name in ("gap", "corr"))
-    odd = corr[gaps < 0]
-    share_global, share_saturated = (
-        np.array([np.sum(row[k]) for row in rows]) / trials for k in ("is_global", "saturated")
+class A_F9(Claim):
+    labels = ("A Fig 9(a)", "A Fig 9(b)", "A Fig 10", "A Def 2", "A Thm 3")
+    title = "On random data, normalised descent converges to a locally optimal max-margin direction"
+    statement = (
+        "Trained on random data, attention either keeps a finite norm (common for small d) or saturates, and when it saturates its "
+        "direction is the max-margin direction of the tokens it selects, which are almost always locally optimal; the share of globally "
+        "optimal selections grows with d, a negative score gap has probability below 1%, and even then the direction is the max-margin "
+        "one."
     )
-    controls = {epsilon: _summary(rows, epsilon) for epsilon in EPSILONS}
-    numbers = {
-        "smallest_mean_corr": float(mean.min()),
-        "mean_corr": float(corr.mean()),
-        "share_of_negative_gaps": odd.size / gaps.size,
-        "median_corr_with_negative_gap": float(np.median(odd)) if odd.size else 1.0,
-        "mean_corr_with_negative_gap": float(np.mean(odd)) if odd.size else 1.0,
-        "global_share_grows": float(np.all(np.diff(share_global) > 0)),
-        "smallest_saturated_share_from_d10": float(np.min(share_saturated[2:])),
-        **{f"saturated_share_d{d}": float(share) for d, share in zip(WIDTHS, share_saturated, strict=True)},
-        **{f"global_share_d{d}": float(share) for d, share in zip(WIDTHS, share_global, strict=True)},
-        **{f"mean_corr_d{d}": float(m) for d, m in zip(WIDTHS, mean, strict=True)},
-        **{f"{name}_textbook_{e:g}": value for e, found in controls.items() for name, value in found.items()},
+    protocol = (
+        "n = 4 inputs, T = 6 tokens, d ∈ {2, 5, 10, 100, 300, 500}; tokens and head uniform on the sphere, labels ±1, W = I; NGD with "
+        "step 1 for 1,000 steps from 0; 1,000 problems for each d. Saturated: mean selected probability at least 1 - 1e-5. The start is "
+        "not stated; 0 is assumed. Controls: the same problems with the textbook gradient in float64, divided by its norm, and by its "
+        "norm + ε with ε = 1e-9 and 1e-12, which the authors' notebooks for other figures use (those of Figs 9 and 10 are not published)."
+    )
+    paper_value = (
+        "average correlation .997; P(score gap < 0) < 1%; correlation > .99 on average where the gap is negative"
+    )
+    expected = {
+        "smallest_mean_corr": Bound(low=0.999),
+        "share_of_negative_gaps": Bound(high=0.01),
+        "global_share_grows": Bound(low=1.0),
+        "saturated_share_d2": Bound(high=0.4),
+        "saturated_share_d5": Bound(low=0.9),
+        "smallest_saturated_share_from_d10": Bound(low=0.999),
     }
-    measured = (
-        f"Mean correlation {corr.mean():.5f} over all saturated runs; by d: "
-        + ", ".join(f"{m:.5f} ± {np.std(r['corr']):.5f} (d={d})" for d, m, r in zip(WIDTHS, mean, rows, strict=True))
-        + f". Negative score gap in {100 * odd.size / gaps.size:.2f}% of them ({odd.size} of {gaps.size})"
-        + (
-            f", mean correlation there {np.mean(odd):.4f} ± {_standard_error(odd):.4f} (standard error)"
-            if odd.size
-            else ""
+    as_stated = {
+        "mean_corr_with_negative_gap": Bound(low=0.99),
+        "mean_corr_textbook_1e-12": Bound(0.9965, 0.9975),  # .997 in the paper's digits
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""
+        trials, control_trials = (1000, 1000) if effort is Effort.PAPER else (150, 30)
+        progress.expect((1 + len(EPSILONS)) * len(WIDTHS))
+        rows: list[dict[str, Any]] = []
+        for k, d in enumerate(WIDTHS):
+            data, v = sphere_tokens(trials, 4, 6, d, np.random.default_rng([SEED, k]))
+            rows.append(_classify(data, v, descend(data, v, optimizer=NormalizedGD(1.0), n_steps=1000)))
+            odd = rows[-1].pop("odd")
+            rows[-1] |= _continued(data, v, odd) | {"set_corr": _set_correlation(data, v, rows[-1].pop("final"), odd)}
+            progress.advance()
+            few, heads = TokenDataset(data.X[:control_trials], data.y[:control_trials]), v[:control_trials]
+            rows[-1]["textbook"] = {}
+            for epsilon in EPSILONS:
+                rows[-1]["textbook"][epsilon] = _textbook(few, heads, epsilon)
+                progress.advance()
+        mean = np.array([np.mean(row["corr"]) for row in rows])
+        gaps, corr = (np.concatenate([row[name] for row in rows]) for name in ("gap", "corr"))
+        odd = corr[gaps < 0]
+        share_global, share_saturated = (
+            np.array([np.sum(row[k]) for row in rows]) / trials for k in ("is_global", "saturated")
         )
-        + ". "
-        + _shares(rows, trials)
-        + " ".join(_control_words(epsilon, found) for epsilon, found in controls.items())
-    )
-    return Finding(measured, numbers, {"rows": rows, "trials": trials}, note=_note(rows, odd, controls))
+        controls = {epsilon: _summary(rows, epsilon) for epsilon in EPSILONS}
+        numbers = {
+            "smallest_mean_corr": float(mean.min()),
+            "mean_corr": float(corr.mean()),
+            "share_of_negative_gaps": odd.size / gaps.size,
+            "median_corr_with_negative_gap": float(np.median(odd)) if odd.size else 1.0,
+            "mean_corr_with_negative_gap": float(np.mean(odd)) if odd.size else 1.0,
+            "global_share_grows": float(np.all(np.diff(share_global) > 0)),
+            "smallest_saturated_share_from_d10": float(np.min(share_saturated[2:])),
+            **{f"saturated_share_d{d}": float(share) for d, share in zip(WIDTHS, share_saturated, strict=True)},
+            **{f"global_share_d{d}": float(share) for d, share in zip(WIDTHS, share_global, strict=True)},
+            **{f"mean_corr_d{d}": float(m) for d, m in zip(WIDTHS, mean, strict=True)},
+            **{f"{name}_textbook_{e:g}": value for e, found in controls.items() for name, value in found.items()},
+        }
+        measured = (
+            f"Mean correlation {corr.mean():.5f} over all saturated runs; by d: "
+            + ", ".join(
+                f"{m:.5f} ± {np.std(r['corr']):.5f} (d={d})" for d, m, r in zip(WIDTHS, mean, rows, strict=True)
+            )
+            + f". Negative score gap in {100 * odd.size / gaps.size:.2f}% of them ({odd.size} of {gaps.size})"
+            + (
+                f", mean correlation there {np.mean(odd):.4f} ± {_standard_error(odd):.4f} (standard error)"
+                if odd.size
+                else ""
+            )
+            + ". "
+            + _shares(rows, trials)
+            + " ".join(_control_words(epsilon, found) for epsilon, found in controls.items())
+        )
+        return Finding(measured, numbers, {"rows": rows, "trials": trials}, note=_note(rows, odd, controls))
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Stacked shares by d with confidence intervals; correlations; histogram and distribution of the score gap."""
+        return {"shares": _draw_shares(finding), "gaps": _draw_gaps(finding)}
 
 
 def _summary(rows: list[dict[str, Any]], epsilon: float) -> dict[str, float]:
@@ -123,10 +132,7 @@ def _summary(rows: list[dict[str, Any]], epsilon: float) -> dict[str, float]:
 def _control_words(epsilon: float, found: dict[str, float]) -> str:
     name = f"with ε = {epsilon:g}" if epsilon else "without ε"
     by_width = ", ".join(f"{found[f'mean_corr_d{d}']:.4f}" for d in WIDTHS)
-    return (
-        f"Textbook gradient in float64 {name}: mean correlation {found['mean_corr']:.4f} (by d: {by_width}), "
-        f"{_negative_gaps(found)}."
-    )
+    return f"Textbook gradient in float64 {name}: mean correlation {found['mean_corr']:.4f} (by d: {by_width}), {_negative_gaps(found)}."
 
 
 def _negative_gaps(found: dict[str, float]) -> str:
@@ -154,8 +160,8 @@ def _note(rows: list[dict[str, Any]], odd: FloatArray, controls: dict[float, dic
     epsilon = EPSILONS[-1]
     theirs = controls[epsilon]
     text = (
-        f"The paper's average of .997 is what dividing by ‖∇L‖ + {epsilon:g} gives in float64, {theirs['mean_corr']:.4f}: such runs stall "
-        f"before their direction has settled. They have {_negative_gaps(theirs)} (paper: in less than 1%, above .99). "
+        f"The paper's average of .997 is what dividing by ‖∇L‖ + {epsilon:g} gives in float64, {theirs['mean_corr']:.4f}: such runs "
+        f"stall before their direction has settled. They have {_negative_gaps(theirs)} (paper: in less than 1%, above .99). "
     )
     if odd.size == 0:
         return text.strip()
@@ -163,8 +169,8 @@ def _note(rows: list[dict[str, Any]], odd: FloatArray, controls: dict[float, dic
     text += (
         f"With exact gradients the {odd.size} runs with a negative score gap have mean correlation {np.mean(odd):.4f}, where the paper "
         f"says above .99 on average; the median is {np.median(odd):.4f} and the smallest {np.min(odd):.4f}. Continued to {LONG:,} steps, "
-        f"{settled} of them have moved on to tokens with a positive gap, and {finite} ({rows[0]['finite']} of these at d = {WIDTHS[0]}) do "
-        "not grow: finite minima beyond the saturation threshold, which no max-margin theorem speaks of."
+        f"{settled} of them have moved on to tokens with a positive gap, and {finite} ({rows[0]['finite']} of these at d = {WIDTHS[0]}) "
+        "do not grow: finite minima beyond the saturation threshold, which no max-margin theorem speaks of."
     )
     if settled + finite == odd.size:
         text += " So none of them is a divergent run that settles on a negative gap."
@@ -231,11 +237,6 @@ def _textbook(data: TokenDataset, v: FloatArray, epsilon: float) -> dict[str, Fl
     feasible = found.solution.status == Status.OPTIMAL
     corr = np.where(feasible, np.asarray(correlation(p, found.solution.x)), 0.0)
     return {"corr": corr[saturated], "gap": np.where(feasible, found.score_gap, np.inf)[saturated]}
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """Stacked shares by d with confidence intervals; correlations; histogram and distribution of the score gap."""
-    return {"shares": _draw_shares(finding), "gaps": _draw_gaps(finding)}
 
 
 def _draw_shares(finding: Finding) -> Figure:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data import TokenDataset
-
-FloatArray = npt.NDArray[np.float64]
+from marginlens.data.tokens import FloatArray
 
 
 def textbook_iterates(

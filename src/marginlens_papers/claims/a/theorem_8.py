@@ -7,104 +7,128 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
+from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import regularization_path
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-FloatArray = npt.NDArray[np.float64]
-
-ID = "A-T8"
-LABELS = ("A Thm 8", "A ATT-SVM'", "A Assumption D", "A Lemma 14", "A Eq. (83)")
-TITLE = "Several optimal tokens and nonlinear heads"
-STATEMENT = (
-    "Where mixing in non-optimal tokens always raises the risk, the regularisation path divided by ΞR converges to the set of global "
-    "minima of ATT-SVM', whichever optimal tokens they select and also under a nonlinear head."
-)
-PROTOCOL = (
-    "The example {−1, 1} on the line; random sets (n ≤ 3, T ≤ 5, |O| ≤ 3), branch and bound against every choice; Assumption D on "
-    "600² sampled pairs, with the right sets and with sets for which it is false at every depth: one optimal token of each left in, where "
-    "another choice of optimal tokens can be selected too, and one token too many, where that token can be selected; global paths to "
-    "R = 10⁴/Ξ on random problems with linearly mixed labels and with a random two-layer tanh network as head."
-)
-PAPER_VALUE = "{−1, 1} for the example on the line; distance → 0"
-EXPECTED = {
-    "line_error": Bound(high=1e-12),
-    "brute_force_disagreements": Bound(0, 0),
-    "assumption_d_failures": Bound(0, 0),
-    "small_sets_refuted": Bound(low=1.0, high=1.0),
-    "large_sets_refuted": Bound(low=1.0, high=1.0),
-    "largest_final_distance": Bound(high=1e-3),
-    "shallowest_slope": Bound(high=-0.9),
-}
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest
 FARTHEST = 1e4  # the last radius times the margin
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """The example, the solver against brute force, the assumption, and paths under both kinds of head."""
-    full = effort is Effort.PAPER
-    n_random, n_linear, n_network = (200, 10, 3) if full else (40, 1, 1)
-    radii = np.geomspace(3.0, FARTHEST, 8 if full else 4)
-    has_torch = find_spec("torch") is not None
-    heads = [label_mixing] * n_linear + [monotone_mixing] * (n_network if has_torch else 0)
-    progress.expect(n_random + len(heads) + 1)
-    disagreements = [_disagrees(np.random.default_rng(seed)) for seed in _counted(n_random, progress)]
-    paths, checks, small, large = [], [], [], []
-    for seed, make in enumerate(heads):
-        data, head, sets, found = _problem(make, seed)
-        checks.append(check_mixing(data, head, sets).holds)
-        small += [not check_mixing(data, head, wrong).holds for wrong in _too_small(data, sets, found)]
-        large += [not check_mixing(data, head, wrong).holds for wrong in _too_large(data, sets, found)]
-        path = regularization_path(data, head, radii / found.margin, restarts=8 if full else 4, rng=seed)
-        paths.append(found.margin * distance_to_set(path.points, found, path.radii))
-        progress.advance()
-    distances = np.array(paths)
-    slopes = np.array([_last_slope(radii, one) for one in distances])
-    line = set_svm(TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
-    planar = _planar(25 if full else 7)
-    progress.advance()
-    is_network = np.array([make is monotone_mixing for make in heads])
-    numbers = {
-        "line_error": float(np.max(np.abs(np.sort(line.points[:, 0]) - [-1.0, 1.0]))),
-        "brute_force_disagreements": float(sum(disagreements)),
-        "random_sets": float(n_random),
-        "assumption_d_failures": float(len(checks) - sum(checks)),
-        "small_sets_refuted": float(np.mean(small)),
-        "large_sets_refuted": float(np.mean(large)),
-        "small_sets": float(len(small)),
-        "large_sets": float(len(large)),
-        "largest_final_distance": float(distances[:, -1].max()),
-        "shallowest_slope": float(slopes.max()),
-        "median_slope": float(np.median(slopes)),
-        "paths": float(len(heads)),
-        "all_near_from": float(np.append(radii, np.inf)[1 + max(np.nonzero(distances > 0.1)[1], default=-1)]),
+class A_T8(Claim):
+    labels = ("A Thm 8", "A ATT-SVM'", "A Assumption D", "A Lemma 14", "A Eq. (83)")
+    title = "Several optimal tokens and nonlinear heads"
+    statement = (
+        "Where mixing in non-optimal tokens always raises the risk, the regularisation path divided by ΞR converges to the set of global "
+        "minima of ATT-SVM', whichever optimal tokens they select and also under a nonlinear head."
+    )
+    protocol = (
+        "The example {−1, 1} on the line; random sets (n ≤ 3, T ≤ 5, |O| ≤ 3), branch and bound against every choice; Assumption D on "
+        "600² sampled pairs, with the right sets and with sets for which it is false at every depth: one optimal token of each left in, "
+        "where another choice of optimal tokens can be selected too, and one token too many, where that token can be selected; global "
+        "paths to R = 10⁴/Ξ on random problems with linearly mixed labels and with a random two-layer tanh network as head."
+    )
+    paper_value = "{−1, 1} for the example on the line; distance → 0"
+    expected = {
+        "line_error": Bound(high=1e-12),
+        "brute_force_disagreements": Bound(0, 0),
+        "assumption_d_failures": Bound(0, 0),
+        "small_sets_refuted": Bound(low=1.0, high=1.0),
+        "large_sets_refuted": Bound(low=1.0, high=1.0),
+        "largest_final_distance": Bound(high=1e-3),
+        "shallowest_slope": Bound(high=-0.9),
     }
-    named = {"linear head": distances[~is_network, -1], "network": distances[is_network, -1]}
-    reached = " and ".join(
-        f"{one.max():.1e} ({name}, {len(one)} path{'s' if len(one) > 1 else ''})"
-        for name, one in named.items()
-        if len(one)
-    )
-    measured = (
-        f"The line has {len(line.solutions)} solutions, {{−1, 1}} to {numbers['line_error']:.0e}; {int(sum(disagreements))} of {n_random} "
-        f"random sets differ from brute force. Assumption D holds on {sum(checks)} of {len(checks)} problems; it is refuted for "
-        f"{sum(small)} of {len(small)} sets with an optimal token left out and {sum(large)} of {len(large)} with one token too many. "
-        f"At R = 10⁴/Ξ paths are within {reached} of the solution set, "
-        f"relative to its norm, and from R = {numbers['all_near_from']:.0f}/Ξ on all are within 10%; at the end the distance falls like R "
-        f"to the power {numbers['median_slope']:.2f} (shallowest {numbers['shallowest_slope']:.2f})."
-    )
-    note = "" if has_torch else "Without torch the nonlinear head was left out."
-    arrays = {"radii": radii, "distances": distances, "is_network": is_network, "planar": planar}
-    return Finding(measured, numbers, arrays, note=note)
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """The example, the solver against brute force, the assumption, and paths under both kinds of head."""
+        full = effort is Effort.PAPER
+        n_random, n_linear, n_network = (200, 10, 3) if full else (40, 1, 1)
+        radii = np.geomspace(3.0, FARTHEST, 8 if full else 4)
+        has_torch = find_spec("torch") is not None
+        heads = [label_mixing] * n_linear + [monotone_mixing] * (n_network if has_torch else 0)
+        progress.expect(n_random + len(heads) + 1)
+        disagreements = [_disagrees(np.random.default_rng(seed)) for seed in _counted(n_random, progress)]
+        paths, checks, small, large = [], [], [], []
+        for seed, make in enumerate(heads):
+            data, head, sets, found = _problem(make, seed)
+            checks.append(check_mixing(data, head, sets).holds)
+            small += [not check_mixing(data, head, wrong).holds for wrong in _too_small(data, sets, found)]
+            large += [not check_mixing(data, head, wrong).holds for wrong in _too_large(data, sets, found)]
+            path = regularization_path(data, head, radii / found.margin, restarts=8 if full else 4, rng=seed)
+            paths.append(found.margin * distance_to_set(path.points, found, path.radii))
+            progress.advance()
+        distances = np.array(paths)
+        slopes = np.array([_last_slope(radii, one) for one in distances])
+        line = set_svm(TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
+        planar = _planar(25 if full else 7)
+        progress.advance()
+        is_network = np.array([make is monotone_mixing for make in heads])
+        numbers = {
+            "line_error": float(np.max(np.abs(np.sort(line.points[:, 0]) - [-1.0, 1.0]))),
+            "brute_force_disagreements": float(sum(disagreements)),
+            "random_sets": float(n_random),
+            "assumption_d_failures": float(len(checks) - sum(checks)),
+            "small_sets_refuted": float(np.mean(small)),
+            "large_sets_refuted": float(np.mean(large)),
+            "small_sets": float(len(small)),
+            "large_sets": float(len(large)),
+            "largest_final_distance": float(distances[:, -1].max()),
+            "shallowest_slope": float(slopes.max()),
+            "median_slope": float(np.median(slopes)),
+            "paths": float(len(heads)),
+            "all_near_from": float(np.append(radii, np.inf)[1 + max(np.nonzero(distances > 0.1)[1], default=-1)]),
+        }
+        named = {"linear head": distances[~is_network, -1], "network": distances[is_network, -1]}
+        reached = " and ".join(
+            f"{one.max():.1e} ({name}, {len(one)} path{'s' if len(one) > 1 else ''})"
+            for name, one in named.items()
+            if len(one)
+        )
+        measured = (
+            f"The line has {len(line.solutions)} solutions, {{−1, 1}} to {numbers['line_error']:.0e}; {int(sum(disagreements))} of "
+            f"{n_random} random sets differ from brute force. Assumption D holds on {sum(checks)} of {len(checks)} problems; it is "
+            f"refuted for {sum(small)} of {len(small)} sets with an optimal token left out and {sum(large)} of {len(large)} with one "
+            f"token too many. At R = 10⁴/Ξ paths are within {reached} of the solution set, relative to its norm, and from R = "
+            f"{numbers['all_near_from']:.0f}/Ξ on all are within 10%; at the end the distance falls like R to the power "
+            f"{numbers['median_slope']:.2f} (shallowest {numbers['shallowest_slope']:.2f})."
+        )
+        note = "" if has_torch else "Without torch the nonlinear head was left out."
+        arrays = {"radii": radii, "distances": distances, "is_network": is_network, "planar": planar}
+        return Finding(measured, numbers, arrays, note=note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""
+        fig, (left, right) = plotting.figure(2, width=6.0, height=5.2)
+        _draw_plane(fig, left, finding.arrays["planar"])
+        radii, distances = finding.arrays["radii"], finding.arrays["distances"]
+        for is_network, colour, name in (
+            (False, plotting.ACCENTS[1], "linear head, mixed labels"),
+            (True, plotting.ACCENTS[3], "network head"),
+        ):
+            chosen = distances[finding.arrays["is_network"] == is_network]
+            for k, one in enumerate(chosen):
+                right.loglog(radii, one, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None)
+        guide = 3.0 / radii
+        right.loglog(radii, guide, color=plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
+        right.set(xlabel="radius, ΞR", ylabel="distance to the solution set, relative to its norm")
+        floor = 1e-7
+        right.set_ylim(floor, 4.0)
+        gone = int(np.sum(distances.min(axis=1) < floor))
+        if gone:
+            below = f"{gone} below this range:\nexponentially fast arrival"
+            right.text(0.98, 0.98, below, transform=right.transAxes, ha="right", va="top", fontsize=9)
+        right.set_title("Paths under two kinds of head")
+        right.legend(loc="lower left")
+        return {"sets": fig}
 
 
 def _counted(count: int, progress: Progress) -> Any:
@@ -200,32 +224,6 @@ def _planar(n_radii: int) -> dict[str, Any]:
         "axis": axis,
         "clear": clear,
     }
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""
-    fig, (left, right) = plotting.figure(2, width=6.0, height=5.2)
-    _draw_plane(fig, left, finding.arrays["planar"])
-    radii, distances = finding.arrays["radii"], finding.arrays["distances"]
-    for is_network, colour, name in (
-        (False, plotting.ACCENTS[1], "linear head, mixed labels"),
-        (True, plotting.ACCENTS[3], "network head"),
-    ):
-        chosen = distances[finding.arrays["is_network"] == is_network]
-        for k, one in enumerate(chosen):
-            right.loglog(radii, one, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None)
-    guide = 3.0 / radii
-    right.loglog(radii, guide, color=plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
-    right.set(xlabel="radius, ΞR", ylabel="distance to the solution set, relative to its norm")
-    floor = 1e-7
-    right.set_ylim(floor, 4.0)
-    gone = int(np.sum(distances.min(axis=1) < floor))
-    if gone:
-        below = f"{gone} below this range:\nexponentially fast arrival"
-        right.text(0.98, 0.98, below, transform=right.transAxes, ha="right", va="top", fontsize=9)
-    right.set_title("Paths under two kinds of head")
-    right.legend(loc="lower left")
-    return {"sets": fig}
 
 
 def _draw_plane(fig: Figure, ax: Axes, planar: dict[str, Any]) -> None:

@@ -18,36 +18,8 @@ from marginlens.embeddings import Parameters, initial_parameters, token_statisti
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk_gradient
 from marginlens.theory.embedding_limits import EmbeddingPrediction, predict_embedding_limit
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "B-T5"
-LABELS = ("B Thm 5", "B Eq. (7)", "B Eq. (10)")
-TITLE = "Gradient flow selects the decisive tokens with maximum margin"
-STATEMENT = (
-    "Where each sequence holds one completely positive or negative token among irrelevant ones, the ⟨cls⟩ embedding p that gradient flow "
-    "trains after one step on all embeddings diverges, selects every such token, and converges in direction, if at all, to the max-margin "
-    "solution of what it selects."
-)
-PROTOCOL = (
-    "24 random datasets (quick: 3) with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 to 8 "
-    "decisive and up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with η₀ = 10 and "
-    "100, then arc-length gradient flow to ‖p‖ = 1000. Datasets count whose decisive tokens are frequent enough that at η₀ = 10 the step "
-    "moves their scores by (η₀/2)α_s ≥ 6/√d, six standard deviations of a random score. The direction is held against vocabulary_svm of "
-    "the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to ‖p‖ = 50,000, with 1000 normalised steps of size 1 for "
-    "comparison; and smaller η₀, to ‖p‖ = 100, for the share of runs that select as the theorem says."
-)
-PAPER_VALUE = "–"
-EXPECTED = {
-    "smallest_corr": Bound(low=0.999),
-    "irrelevant_selected": Bound(low=0, high=0),
-    "important_missed": Bound(low=0, high=0),
-    "smallest_norm": Bound(low=1000),
-    "smallest_growth": Bound(low=0.99, high=1.001),
-    "stiff_smallest_norm": Bound(low=5e4),
-    "stiff_smallest_growth": Bound(low=0.99, high=1.001),
-    "stiff_smallest_corr": Bound(low=0.999),
-    "datasets": Bound(low=3),
-}
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)
 SMALL_RATES = (0.3, 1.0, 3.0)
@@ -55,29 +27,79 @@ SIGNAL = 6.0  # standard deviations of a random score by which the step with the
 KEPT = [0, *np.unique(np.geomspace(1, 1000, 25).round().astype(int)).tolist()]
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Follow the flow after one step on every dataset at both rates, then at the theorem's own rate and at small ones on some of them."""
-    n_datasets, n_stiff, n_small = (24, 4, 10) if effort is Effort.PAPER else (3, 1, 1)
-    progress.expect(2 * n_datasets + n_stiff + n_small)
-    found, growth, curves = [], [], []
-    for j in range(n_datasets):
-        data, start = _dataset(j)
-        for rate in RATES:
-            one = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR))
-            found.append(one)
-            growth.append(_growth(one, data))
-            if j < n_stiff:
-                curves.append(_curve(one, data))
+class B_T5(Claim):
+    labels = ("B Thm 5", "B Eq. (7)", "B Eq. (10)")
+    title = "Gradient flow selects the decisive tokens with maximum margin"
+    statement = (
+        "Where each sequence holds one completely positive or negative token among irrelevant ones, the ⟨cls⟩ embedding p that gradient "
+        "flow trains after one step on all embeddings diverges, selects every such token, and converges in direction, if at all, to the "
+        "max-margin solution of what it selects."
+    )
+    protocol = (
+        "24 random datasets (quick: 3) with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 "
+        "to 8 decisive and up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with "
+        "η₀ = 10 and 100, then arc-length gradient flow to ‖p‖ = 1000. Datasets count whose decisive tokens are frequent enough that at "
+        "η₀ = 10 the step moves their scores by (η₀/2)α_s ≥ 6/√d, six standard deviations of a random score. The direction is held "
+        "against vocabulary_svm of the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to ‖p‖ = 50,000, with 1000 "
+        "normalised steps of size 1 for comparison; and smaller η₀, to ‖p‖ = 100, for the share of runs that select as the theorem says."
+    )
+    paper_value = "–"
+    expected = {
+        "smallest_corr": Bound(low=0.999),
+        "irrelevant_selected": Bound(low=0, high=0),
+        "important_missed": Bound(low=0, high=0),
+        "smallest_norm": Bound(low=1000),
+        "smallest_growth": Bound(low=0.99, high=1.001),
+        "stiff_smallest_norm": Bound(low=5e4),
+        "stiff_smallest_growth": Bound(low=0.99, high=1.001),
+        "stiff_smallest_corr": Bound(low=0.999),
+        "datasets": Bound(low=3),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow the flow after one step on every dataset at both rates; on some of them at the theorem's rate and at small ones."""
+        n_datasets, n_stiff, n_small = (24, 4, 10) if effort is Effort.PAPER else (3, 1, 1)
+        progress.expect(2 * n_datasets + n_stiff + n_small)
+        found, growth, curves = [], [], []
+        for j in range(n_datasets):
+            data, start = _dataset(j)
+            for rate in RATES:
+                one = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR))
+                found.append(one)
+                growth.append(_growth(one, data))
+                if j < n_stiff:
+                    curves.append(_curve(one, data))
+                progress.advance()
+        stiff = []
+        for j in range(n_stiff):
+            stiff.append(_stiff(*_dataset(j, small=True)))
             progress.advance()
-    stiff = []
-    for j in range(n_stiff):
-        stiff.append(_stiff(*_dataset(j, small=True)))
-        progress.advance()
-    shares = []
-    for j in range(n_small):
-        shares += _small_steps(*_dataset(j))
-        progress.advance()
-    return _finding(found, growth, stiff, {"curves": curves, "shares": np.array(shares)})
+        shares = []
+        for j in range(n_small):
+            shares += _small_steps(*_dataset(j))
+            progress.advance()
+        return _finding(found, growth, stiff, {"curves": curves, "shares": np.array(shares)})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
+        fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.2)
+        for rate, colour in zip(RATES, (plotting.GLOBAL, plotting.LOCAL), strict=True):
+            lines = [one for one in finding.arrays["curves"] if one["rate"] == rate]
+            for k, one in enumerate(lines):
+                left.loglog(one["norm"], one["apart"], color=colour, lw=1.3, label=f"η₀ = {rate:g}" if k == 0 else None)
+            ends = finding.arrays["corr"][finding.arrays["rate"] == rate]
+            label = f"ends of all {len(ends)} runs" if rate == RATES[0] else None
+            left.scatter(
+                np.full(len(ends), FAR), np.maximum(1.0 - ends, 1e-9), s=14, color=colour, zorder=4, label=label
+            )
+        left.axhline(1e-3, color=plotting.INK, ls="--", lw=1.2)
+        left.text(1.1, 1.2e-3, "cosine .999", va="bottom")
+        left.set(xlabel="‖p‖ along the flow", ylabel="1 − cosine with the max-margin direction")
+        left.set_title("The direction converges")
+        left.legend(loc="lower left")
+        _draw_stiff(middle, finding.arrays["stiff"])
+        _draw_shares(right, finding)
+        return {"flow": fig}
 
 
 def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[Any], drawn: dict[str, Any]) -> Finding:
@@ -108,17 +130,17 @@ def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[
         "datasets": float(len(found) // len(RATES)),
     }
     measured = (
-        f"In {len(found)} runs on {len(found) // len(RATES)} datasets ‖p‖ grows to {numbers['smallest_norm']:.0f} or more, every decisive "
-        f"token is selected and no other in {sum(map(_as_stated, found))}, and the cosine with the max-margin direction is at least 1 - "
-        f"{1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches ‖p‖ = {numbers['stiff_smallest_norm']:.0f} in at most "
+        f"In {len(found)} runs on {len(found) // len(RATES)} datasets ‖p‖ grows to {numbers['smallest_norm']:.0f} or more, every "
+        f"decisive token is selected and no other in {sum(map(_as_stated, found))}, and the cosine with the max-margin direction is at "
+        f"least 1 - {1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches ‖p‖ = {numbers['stiff_smallest_norm']:.0f} in at most "
         f"{numbers['stiff_most_integrator_steps']:.0f} steps with cosines of at least 1 - {1.0 - numbers['stiff_smallest_corr']:.0e}, "
         f"while 1000 normalised steps of size 1 leave ‖p‖ at {', '.join(stopped)}."
     )
     note = (
-        f"The theorem's own condition (10) is met in no run, and on no machine can be: it asks for d beyond 10^{min(asked):.0f} "
-        f"(η₀ = 10) to 10^{max(asked):.0f} (η₀ = 4n²T²), and 10 and 100 are below 4n²T². These sequences are short (T ≤ 8): from about "
-        f"T = 10 on there is a window of larger steps for which the flow loses a whole class, at d = {D_MODEL} too (claim X-T5). Where the "
-        f"step moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
+        f"The theorem's own condition (10) is met in no run, and on no machine can be: it asks for d beyond 10^{min(asked):.0f} (η₀ = "
+        f"10) to 10^{max(asked):.0f} (η₀ = 4n²T²), and 10 and 100 are below 4n²T². These sequences are short (T ≤ 8): from about T = 10 "
+        f"on there is a window of larger steps for which the flow loses a whole class, at d = {D_MODEL} too (claim X-T5). Where the step "
+        f"moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
         f"4n²T² the flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."
     )
     arrays = {"corr": corr, "rate": np.array([one.step.rate for one in found]), "stiff": stiff, **drawn}
@@ -179,26 +201,6 @@ def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float
     """For small η₀ how many standard deviations the step moves the decisive scores, and whether the flow selects as stated."""
     runs = ((rate, predict_embedding_limit(start, rate, data, until=UntilNorm(NEAR))) for rate in SMALL_RATES)
     return [(rate * _signal(data), _as_stated(one)) for rate, one in runs]
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
-    fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.2)
-    for rate, colour in zip(RATES, (plotting.GLOBAL, plotting.LOCAL), strict=True):
-        lines = [one for one in finding.arrays["curves"] if one["rate"] == rate]
-        for k, one in enumerate(lines):
-            left.loglog(one["norm"], one["apart"], color=colour, lw=1.3, label=f"η₀ = {rate:g}" if k == 0 else None)
-        ends = finding.arrays["corr"][finding.arrays["rate"] == rate]
-        label = f"ends of all {len(ends)} runs" if rate == RATES[0] else None
-        left.scatter(np.full(len(ends), FAR), np.maximum(1.0 - ends, 1e-9), s=14, color=colour, zorder=4, label=label)
-    left.axhline(1e-3, color=plotting.INK, ls="--", lw=1.2)
-    left.text(1.1, 1.2e-3, "cosine .999", va="bottom")
-    left.set(xlabel="‖p‖ along the flow", ylabel="1 − cosine with the max-margin direction")
-    left.set_title("The direction converges")
-    left.legend(loc="lower left")
-    _draw_stiff(middle, finding.arrays["stiff"])
-    _draw_shares(right, finding)
-    return {"flow": fig}
 
 
 def _draw_stiff(ax: Axes, stiff: list[Any]) -> None:

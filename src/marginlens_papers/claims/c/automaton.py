@@ -15,33 +15,8 @@ from marginlens.dynamics import descend, nexttoken_path
 from marginlens.errors import InputError
 from marginlens.nexttoken import NextTokenAutomaton, sharp_smoothness
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "C-A"
-LABELS = ("C Abstract", "C Thm 2", "C Thm 3")
-TITLE = "The trained layer is an automaton"
-STATEMENT = (
-    "Trained on next tokens, self-attention retrieves from a sequence the tokens of the component with the highest priority and mixes them "
-    "in fixed proportions: its output tends to a closed form that needs the data alone and no training. On training sequences that is "
-    "made of W^mm and W^cyc; on new ones, where tokens of different components may have equal heights, of the path's constant term too."
-)
-PROTOCOL = (
-    "Random datasets of four shapes, acyclic and cyclic, fewer and more tokens than dimensions (redrawn where Graph-SVM is infeasible, and "
-    "counted). Closed form: NextTokenAutomaton.fit. Trained: the minimiser of the log-loss over balls up to norm 1e6; gradient descent "
-    "from zero, with normalised steps beyond norm 200 on acyclic data and with 20,000 constant steps of one over the smoothness on cyclic "
-    "data. Compared by total variation on every training sequence, and for the minimiser on as many new sequences of random tokens that "
-    "end in a token the data know. Control: the spread by W^cyc alone, without the constant term."
-)
-PAPER_VALUE = "–"
-EXPECTED = {
-    "largest_variation_at_norm_240": Bound(high=1e-3),
-    "mean_variation_on_new_sequences": Bound(high=1e-4),
-    "largest_variation_on_new_sequences": Bound(high=1e-2),
-    "largest_variation_of_acyclic_descent": Bound(high=1e-3),
-    "median_variation_of_cyclic_descent": Bound(high=0.01),
-    "retrieves_the_label_component": Bound(low=1),
-    "smallest_norm": Bound(low=200),
-}
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])
 AT_240 = 3
@@ -56,70 +31,122 @@ STEP, STEPS = 0.1, 4000  # normalised
 CONSTANT_STEPS = 20_000
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Build every dataset's automaton, train the layer on it, and compare the two sequence by sequence."""
-    count = 100 if effort is Effort.PAPER else 8
-    progress.expect(count + 1)
-    problems, redrawn = [], 0
-    seen, fresh, plain, norms, retrieved, shape_of, undecided = [], [], [], [], [], [], 0
-    for j in range(count):
-        (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
-        ds, automaton, tries = _separable(sizes, cyclic, rng)
-        redrawn += tries
-        path = nexttoken_path(ds, RADII)
-        new = _fresh(ds, rng)
-        seen.append([automaton.total_variation(ds, W).max() for W in path.points])
-        on_new = np.stack([automaton.total_variation(new, W) for W in path.points])
-        undecided += int(np.isnan(on_new[0]).sum())
-        fresh.append((on_new.mean(axis=1), on_new.max(axis=1)))
-        plain.append(np.mean(_without_offset(automaton, new, path.points[-1])))
-        norms.append(path.norm[-1])
-        retrieved.append(_retrieves(ds, automaton))
-        shape_of.append(j % len(SHAPES))
-        problems.append((ds, automaton, cyclic))
-        progress.advance()
-    is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
-    acyclic = np.flatnonzero(~is_cyclic)
-    batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)
-    weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
-    for j in np.flatnonzero(is_cyclic).tolist():
-        ds = problems[j][0]
-        weights[j] = descend(ds, optimizer=GradientDescent(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS).final
-    for j, W in weights.items():
-        descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
-    progress.advance()
-    variation, new_mean, new_largest = np.array(seen), *(np.array(part) for part in zip(*fresh, strict=True))
-    numbers = {
-        "largest_variation_at_norm_240": float(variation[:, AT_240].max()),
-        "median_variation_at_norm_240": float(np.median(variation[:, AT_240])),
-        "median_variation_at_norm_15": float(np.median(variation[:, 1])),
-        "mean_variation_on_new_sequences": float(new_mean[:, -1].mean()),
-        "largest_variation_on_new_sequences": float(new_largest[:, -1].max()),
-        "mean_variation_on_new_sequences_at_norm_240": float(new_mean[:, AT_240].mean()),
-        "mean_variation_without_the_constant_term": float(np.mean(plain)),
-        "undecided_new_sequences": float(undecided),
-        "largest_variation_of_acyclic_descent": float(descended[~is_cyclic].max()),
-        "median_variation_of_cyclic_descent": float(np.median(descended[is_cyclic])),
-        "largest_variation_of_cyclic_descent": float(descended[is_cyclic].max()),
-        "retrieves_the_label_component": float(np.mean(retrieved)),
-        "smallest_norm": float(np.min([*norms, *batch.norm])),
-        "datasets": float(count),
-        "redrawn": float(redrawn),
-    }
-    measured = (
-        f"On {count} datasets ({redrawn} drawn again because no W separates them) the total variation between automaton and layer on the "
-        f"training sequences is at most {numbers['largest_variation_at_norm_240']:.0e} at norm 240 (median over datasets "
-        f"{numbers['median_variation_at_norm_15']:.2g} at norm 15, {numbers['median_variation_at_norm_240']:.0e} at 240). After descent it "
-        f"is at most {numbers['largest_variation_of_acyclic_descent']:.0e} on the {len(acyclic)} acyclic datasets; on the cyclic ones, "
-        f"with constant steps, {numbers['median_variation_of_cyclic_descent']:.1g} in the median and "
-        f"{numbers['largest_variation_of_cyclic_descent']:.2g} at most. On new sequences the minimiser is at "
-        f"{numbers['mean_variation_on_new_sequences_at_norm_240']:.2g} in the mean at norm 240, where tokens close in height still share, "
-        f"and at {numbers['mean_variation_on_new_sequences']:.0e} at norm 1e6 "
-        f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height "
-        f"shared by W^cyc alone, that would be {numbers['mean_variation_without_the_constant_term']:.2g}."
+class C_A(Claim):
+    labels = ("C Abstract", "C Thm 2", "C Thm 3")
+    title = "The trained layer is an automaton"
+    statement = (
+        "Trained on next tokens, self-attention retrieves from a sequence the tokens of the component with the highest priority and "
+        "mixes them in fixed proportions: its output tends to a closed form that needs the data alone and no training. On training "
+        "sequences that is made of W^mm and W^cyc; on new ones, where tokens of different components may have equal heights, of the "
+        "path's constant term too."
     )
-    arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
-    return Finding(measured, numbers, arrays)
+    protocol = (
+        "Random datasets of four shapes, acyclic and cyclic, fewer and more tokens than dimensions (redrawn where Graph-SVM is "
+        "infeasible, and counted). Closed form: NextTokenAutomaton.fit. Trained: the minimiser of the log-loss over balls up to norm "
+        "1e6; gradient descent from zero, with normalised steps beyond norm 200 on acyclic data and with 20,000 constant steps of one "
+        "over the smoothness on cyclic data. Compared by total variation on every training sequence, and for the minimiser on as many "
+        "new sequences of random tokens that end in a token the data know. Control: the spread by W^cyc alone, without the constant term."
+    )
+    paper_value = "–"
+    expected = {
+        "largest_variation_at_norm_240": Bound(high=1e-3),
+        "mean_variation_on_new_sequences": Bound(high=1e-4),
+        "largest_variation_on_new_sequences": Bound(high=1e-2),
+        "largest_variation_of_acyclic_descent": Bound(high=1e-3),
+        "median_variation_of_cyclic_descent": Bound(high=0.01),
+        "retrieves_the_label_component": Bound(low=1),
+        "smallest_norm": Bound(low=200),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Build every dataset's automaton, train the layer on it, and compare the two sequence by sequence."""
+        count = 100 if effort is Effort.PAPER else 8
+        progress.expect(count + 1)
+        problems, redrawn = [], 0
+        seen, fresh, plain, norms, retrieved, shape_of, undecided = [], [], [], [], [], [], 0
+        for j in range(count):
+            (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
+            ds, automaton, tries = _separable(sizes, cyclic, rng)
+            redrawn += tries
+            path = nexttoken_path(ds, RADII)
+            new = _fresh(ds, rng)
+            seen.append([automaton.total_variation(ds, W).max() for W in path.points])
+            on_new = np.stack([automaton.total_variation(new, W) for W in path.points])
+            undecided += int(np.isnan(on_new[0]).sum())
+            fresh.append((on_new.mean(axis=1), on_new.max(axis=1)))
+            plain.append(np.mean(_without_offset(automaton, new, path.points[-1])))
+            norms.append(path.norm[-1])
+            retrieved.append(_retrieves(ds, automaton))
+            shape_of.append(j % len(SHAPES))
+            problems.append((ds, automaton, cyclic))
+            progress.advance()
+        is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
+        acyclic = np.flatnonzero(~is_cyclic)
+        batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)
+        weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
+        for j in np.flatnonzero(is_cyclic).tolist():
+            ds = problems[j][0]
+            weights[j] = descend(
+                ds, optimizer=GradientDescent(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS
+            ).final
+        for j, W in weights.items():
+            descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
+        progress.advance()
+        variation, new_mean, new_largest = np.array(seen), *(np.array(part) for part in zip(*fresh, strict=True))
+        numbers = {
+            "largest_variation_at_norm_240": float(variation[:, AT_240].max()),
+            "median_variation_at_norm_240": float(np.median(variation[:, AT_240])),
+            "median_variation_at_norm_15": float(np.median(variation[:, 1])),
+            "mean_variation_on_new_sequences": float(new_mean[:, -1].mean()),
+            "largest_variation_on_new_sequences": float(new_largest[:, -1].max()),
+            "mean_variation_on_new_sequences_at_norm_240": float(new_mean[:, AT_240].mean()),
+            "mean_variation_without_the_constant_term": float(np.mean(plain)),
+            "undecided_new_sequences": float(undecided),
+            "largest_variation_of_acyclic_descent": float(descended[~is_cyclic].max()),
+            "median_variation_of_cyclic_descent": float(np.median(descended[is_cyclic])),
+            "largest_variation_of_cyclic_descent": float(descended[is_cyclic].max()),
+            "retrieves_the_label_component": float(np.mean(retrieved)),
+            "smallest_norm": float(np.min([*norms, *batch.norm])),
+            "datasets": float(count),
+            "redrawn": float(redrawn),
+        }
+        measured = (
+            f"On {count} datasets ({redrawn} drawn again because no W separates them) the total variation between automaton and layer on "
+            f"the training sequences is at most {numbers['largest_variation_at_norm_240']:.0e} at norm 240 (median over datasets "
+            f"{numbers['median_variation_at_norm_15']:.2g} at norm 15, {numbers['median_variation_at_norm_240']:.0e} at 240). After "
+            f"descent it is at most {numbers['largest_variation_of_acyclic_descent']:.0e} on the {len(acyclic)} acyclic datasets; on the "
+            f"cyclic ones, with constant steps, {numbers['median_variation_of_cyclic_descent']:.1g} in the median and "
+            f"{numbers['largest_variation_of_cyclic_descent']:.2g} at most. On new sequences the minimiser is at "
+            f"{numbers['mean_variation_on_new_sequences_at_norm_240']:.2g} in the mean at norm 240, where tokens close in height still "
+            f"share, and at {numbers['mean_variation_on_new_sequences']:.0e} at norm 1e6 "
+            f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height shared by W^cyc alone, that would "
+            f"be {numbers['mean_variation_without_the_constant_term']:.2g}."
+        )
+        arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
+        return Finding(measured, numbers, arrays)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""
+        fig, (left, right) = plotting.figure(2, width=5.6, height=4.6)
+        variation, fresh = np.maximum(finding.arrays["variation"], 1e-16), finding.arrays["fresh"]
+        for k, (sizes, cyclic) in enumerate(SHAPES):
+            rows = variation[finding.arrays["shape"] == k]
+            label = f"{'cyclic' if cyclic else 'acyclic'}, K = {sizes[0]}, d = {sizes[1]}, n = {sizes[2]}"
+            radii, rows = (
+                RADII[: AT_240 + 1],
+                rows[:, : AT_240 + 1],
+            )  # beyond, W itself is rounded too coarsely to see more
+            left.loglog(radii, np.median(rows, axis=0), color=plotting.ACCENTS[k], marker="osD^"[k], label=label)
+            left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=plotting.ACCENTS[k], alpha=0.15, lw=0)
+        left.loglog(
+            RADII, fresh.mean(axis=0), color=plotting.INK, ls="--", marker="x", label="new sequences, mean of all"
+        )
+        left.axhline(1e-3, color=plotting.PATH, lw=1.0, ls=":")
+        left.set(xlabel="‖W‖ of the trained layer", ylabel="total variation to the automaton", ylim=(5e-17, 2.0))
+        left.set_title("The layer becomes its automaton")
+        left.legend(loc="lower right", fontsize=9)
+        _draw_example(right, finding.arrays["example"])
+        return {"automaton": fig}
 
 
 def _without_offset(automaton: NextTokenAutomaton, new: SequenceDataset, W: FloatArray) -> FloatArray:
@@ -180,25 +207,6 @@ def _example() -> dict[str, Any]:
         ]
         rows.append({"ids": ids, "label": label, "automaton": automaton.predict_proba(ids), "layers": np.array(layers)})
     return {"rows": rows, "radii": SHOWN}
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""
-    fig, (left, right) = plotting.figure(2, width=5.6, height=4.6)
-    variation, fresh = np.maximum(finding.arrays["variation"], 1e-16), finding.arrays["fresh"]
-    for k, (sizes, cyclic) in enumerate(SHAPES):
-        rows = variation[finding.arrays["shape"] == k]
-        label = f"{'cyclic' if cyclic else 'acyclic'}, K = {sizes[0]}, d = {sizes[1]}, n = {sizes[2]}"
-        radii, rows = RADII[: AT_240 + 1], rows[:, : AT_240 + 1]  # beyond, W itself is rounded too coarsely to see more
-        left.loglog(radii, np.median(rows, axis=0), color=plotting.ACCENTS[k], marker="osD^"[k], label=label)
-        left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=plotting.ACCENTS[k], alpha=0.15, lw=0)
-    left.loglog(RADII, fresh.mean(axis=0), color=plotting.INK, ls="--", marker="x", label="new sequences, mean of all")
-    left.axhline(1e-3, color=plotting.PATH, lw=1.0, ls=":")
-    left.set(xlabel="‖W‖ of the trained layer", ylabel="total variation to the automaton", ylim=(5e-17, 2.0))
-    left.set_title("The layer becomes its automaton")
-    left.legend(loc="lower right", fontsize=9)
-    _draw_example(right, finding.arrays["example"])
-    return {"automaton": fig}
 
 
 def _draw_example(ax: Any, example: dict[str, Any]) -> None:

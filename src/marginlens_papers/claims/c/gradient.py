@@ -20,91 +20,124 @@ from marginlens.risk.next_token_heads import Head
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "C-L"
-LABELS = ("C Eq. (19)", "C Eq. (23)", "C Lemma 5", "C Lemma 6")
-TITLE = "The gradient's formula, its Lipschitz constant, descent, and the pull towards W^mm"
-STATEMENT = (
-    "Under the log-loss and C Eᵀ = I the gradient is the sum of s_it (x_it − e_y) x̄ᵀ over the tokens that differ from the label, it is "
-    "Lipschitz with L = 2 √T_max ‖E‖⁴, steps up to 1/L lower the risk by at least η/2 ‖∇L‖² each, and W^mm is a direction of descent "
-    "at every W."
-)
-PROTOCOL = (
-    "Random datasets with K, d and n from 2 to 8, lengths up to 7, tokens repeated. The formula against central differences of the risk "
-    "and against the matrix form of Eq. (19); L on pairs of points at distances from 1e-3 to 1e2, half of them along the direction of "
-    "largest curvature; 100 steps of plain descent with η = 1/L and, as a control, eight times the inverse of the sharp constant; "
-    "Lemma 6 at points of norm up to 1e4 on acyclic data and up to 10 on cyclic data, where rounding can tell."
-)
-PAPER_VALUE = "–"
-EXPECTED = {
-    "gradient_against_differences": Bound(high=1e-7),
-    "gradient_against_matrix_form": Bound(high=1e-11),
-    "printed_form_of_eq_19": Bound(low=0.99),
-    "largest_share_of_L": Bound(high=1.0),
-    "largest_share_of_sharp_L": Bound(low=0.9, high=1.0 + 1e-9),
-    "lemma_5_smallest_ratio": Bound(low=1.0),
-    "lemma_5_smallest_ratio_beyond": Bound(high=0.99),
-    "lemma_6_violations": Bound(high=0),
-}
 SEED = 19
 STEPS = 100
 BEYOND = 8.0  # the control's step, times the inverse of the sharp constant
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Measure the four statements on random datasets."""
-    count = 150 if effort is Effort.PAPER else 20
-    progress.expect(count)
-    found: dict[str, list[Any]] = {
-        name: [] for name in ("differences", "matrix", "printed", "L", "sharp", "descent", "beyond", "pull")
-    }
-    for j in range(count):
-        rng = np.random.default_rng([SEED, j])
-        ds = random_sequences(rng)
-        W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
-        gradient = nexttoken_gradient(ds, W).value()
-        size = np.linalg.norm(gradient)
-        found["differences"].append(_off_differences(ds, W, gradient, rng))
-        found["matrix"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=True)) / size)
-        found["printed"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=False)) / size)
-        L, sharp = nexttoken_smoothness(ds), sharp_smoothness(ds)
-        slopes = _slopes(ds, rng)
-        found["L"].append(slopes / L)
-        found["sharp"].append(slopes / sharp)
-        found["descent"].append(_decrease(ds, W, 1.0 / L))
-        found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
-        found["pull"].append(_pull(rng))
-        progress.advance()
-    arrays = {name: np.concatenate([np.atleast_1d(one) for one in values]) for name, values in found.items()}
-    numbers = {
-        "gradient_against_differences": float(arrays["differences"].max()),
-        "gradient_against_matrix_form": float(arrays["matrix"].max()),
-        "printed_form_of_eq_19": float(arrays["printed"].min()),
-        "largest_share_of_L": float(arrays["L"].max()),
-        "largest_share_of_sharp_L": float(arrays["sharp"].max()),
-        "lemma_5_smallest_ratio": float(arrays["descent"].min()),
-        "lemma_5_smallest_ratio_beyond": float(arrays["beyond"].min()),
-        "lemma_6_violations": float(np.sum(~(arrays["pull"] > 0.0))),
-        "lemma_6_smallest_cosine": float(arrays["pull"].min()),
-        "pairs": float(arrays["L"].size),
-    }
-    measured = (
-        f"On {count} datasets the formula agrees with differences of the risk to {numbers['gradient_against_differences']:.0e} and with "
-        f"the matrix form to {numbers['gradient_against_matrix_form']:.0e}. Slopes between {arrays['L'].size:,} pairs reach "
-        f"{numbers['largest_share_of_L']:.3f} L at most (median {np.median(arrays['L']):.4f}) and "
-        f"{numbers['largest_share_of_sharp_L']:.4f} "
-        f"of our sharper constant. With η = 1/L each of {arrays['descent'].size:,} steps lowers the risk by at least "
-        f"{numbers['lemma_5_smallest_ratio']:.3f} times what Lemma 5 promises; with η eight times the inverse of the sharper constant "
-        f"{100 * np.mean(arrays['beyond'] < 1.0):.0f}% do not. Lemma 6: {numbers['lemma_6_violations']:.0f} violations in "
-        f"{arrays['pull'].size:,}, smallest cosine {numbers['lemma_6_smallest_cosine']:.1e}."
+class C_L(Claim):
+    labels = ("C Eq. (19)", "C Eq. (23)", "C Lemma 5", "C Lemma 6")
+    title = "The gradient's formula, its Lipschitz constant, descent, and the pull towards W^mm"
+    statement = (
+        "Under the log-loss and C Eᵀ = I the gradient is the sum of s_it (x_it − e_y) x̄ᵀ over the tokens that differ from the label, it "
+        "is Lipschitz with L = 2 √T_max ‖E‖⁴, steps up to 1/L lower the risk by at least η/2 ‖∇L‖² each, and W^mm is a direction of "
+        "descent at every W."
     )
-    note = (
-        "The last line of Eq. (19) prints the sum over O_i, which is zero; the line after it has the right set. Eq. (21) bounds ‖X_i‖ by "
-        "‖E‖, which repeated tokens break, but L holds with room: the curvature is at most ‖E‖⁴/2, so L is at least 4 √T_max too large. "
-        "The proof of Lemma 6 writes −1 where the constraint gives at most −1."
+    protocol = (
+        "Random datasets with K, d and n from 2 to 8, lengths up to 7, tokens repeated. The formula against central differences of the "
+        "risk and against the matrix form of Eq. (19); L on pairs of points at distances from 1e-3 to 1e2, half of them along the "
+        "direction of largest curvature; 100 steps of plain descent with η = 1/L and, as a control, eight times the inverse of the sharp "
+        "constant; Lemma 6 at points of norm up to 1e4 on acyclic data and up to 10 on cyclic data, where rounding can tell."
     )
-    return Finding(measured, numbers, arrays, note)
+    paper_value = "–"
+    expected = {
+        "gradient_against_differences": Bound(high=1e-7),
+        "gradient_against_matrix_form": Bound(high=1e-11),
+        "printed_form_of_eq_19": Bound(low=0.99),
+        "largest_share_of_L": Bound(high=1.0),
+        "largest_share_of_sharp_L": Bound(low=0.9, high=1.0 + 1e-9),
+        "lemma_5_smallest_ratio": Bound(low=1.0),
+        "lemma_5_smallest_ratio_beyond": Bound(high=0.99),
+        "lemma_6_violations": Bound(high=0),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Measure the four statements on random datasets."""
+        count = 150 if effort is Effort.PAPER else 20
+        progress.expect(count)
+        found: dict[str, list[Any]] = {
+            name: [] for name in ("differences", "matrix", "printed", "L", "sharp", "descent", "beyond", "pull")
+        }
+        for j in range(count):
+            rng = np.random.default_rng([SEED, j])
+            ds = random_sequences(rng)
+            W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
+            gradient = nexttoken_gradient(ds, W).value()
+            size = np.linalg.norm(gradient)
+            found["differences"].append(_off_differences(ds, W, gradient, rng))
+            found["matrix"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=True)) / size)
+            found["printed"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=False)) / size)
+            L, sharp = nexttoken_smoothness(ds), sharp_smoothness(ds)
+            slopes = _slopes(ds, rng)
+            found["L"].append(slopes / L)
+            found["sharp"].append(slopes / sharp)
+            found["descent"].append(_decrease(ds, W, 1.0 / L))
+            found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
+            found["pull"].append(_pull(rng))
+            progress.advance()
+        arrays = {name: np.concatenate([np.atleast_1d(one) for one in values]) for name, values in found.items()}
+        numbers = {
+            "gradient_against_differences": float(arrays["differences"].max()),
+            "gradient_against_matrix_form": float(arrays["matrix"].max()),
+            "printed_form_of_eq_19": float(arrays["printed"].min()),
+            "largest_share_of_L": float(arrays["L"].max()),
+            "largest_share_of_sharp_L": float(arrays["sharp"].max()),
+            "lemma_5_smallest_ratio": float(arrays["descent"].min()),
+            "lemma_5_smallest_ratio_beyond": float(arrays["beyond"].min()),
+            "lemma_6_violations": float(np.sum(~(arrays["pull"] > 0.0))),
+            "lemma_6_smallest_cosine": float(arrays["pull"].min()),
+            "pairs": float(arrays["L"].size),
+        }
+        measured = (
+            f"On {count} datasets the formula agrees with differences of the risk to {numbers['gradient_against_differences']:.0e} and "
+            f"with the matrix form to {numbers['gradient_against_matrix_form']:.0e}. Slopes between {arrays['L'].size:,} pairs reach "
+            f"{numbers['largest_share_of_L']:.3f} L at most (median {np.median(arrays['L']):.4f}) and "
+            f"{numbers['largest_share_of_sharp_L']:.4f} of our sharper constant. With η = 1/L each of {arrays['descent'].size:,} steps "
+            f"lowers the risk by at least {numbers['lemma_5_smallest_ratio']:.3f} times what Lemma 5 promises; with η eight times the "
+            f"inverse of the sharper constant {100 * np.mean(arrays['beyond'] < 1.0):.0f}% do not. Lemma 6: "
+            f"{numbers['lemma_6_violations']:.0f} violations in {arrays['pull'].size:,}, smallest cosine "
+            f"{numbers['lemma_6_smallest_cosine']:.1e}."
+        )
+        note = (
+            "The last line of Eq. (19) prints the sum over O_i, which is zero; the line after it has the right set. Eq. (21) bounds "
+            "‖X_i‖ by ‖E‖, which repeated tokens break, but L holds with room: the curvature is at most ‖E‖⁴/2, so L is at least 4 "
+            "√T_max too large. The proof of Lemma 6 writes −1 where the constraint gives at most −1."
+        )
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """How much of the Lipschitz constants is used, how much of Lemma 5's promise, and the cosines of Lemma 6."""
+        fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
+        arrays = finding.arrays
+        bins = np.geomspace(1e-5, 2.0, 61).tolist()
+        for name, colour, label in (
+            ("L", plotting.LOCAL, "L of Eq. (23)"),
+            ("sharp", plotting.GLOBAL, "sharper L"),
+        ):
+            left.hist(np.maximum(arrays[name], 1e-5), bins=bins, histtype="step", lw=2, color=colour, label=label)
+        left.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        left.set(xscale="log", xlabel="slope of ∇L between two points,\nover the constant", ylabel="pairs of points")
+        left.set_title("Eq. (23): never reached")
+        left.legend(loc="upper left")
+        for name, colour, label in (
+            ("beyond", plotting.NEITHER, "η = 8/sharper L"),
+            ("descent", plotting.LOCAL, "η = 1/L"),
+        ):
+            values = np.clip(arrays[name], -0.5, 2.1)
+            fill = name == "beyond"
+            heights, edges = np.histogram(values, bins=np.linspace(-0.5, 2.1, 53))
+            middle.stairs(heights / heights.sum(), edges, fill=fill, color=colour, lw=2, label=label)
+        middle.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log", ylim=(1e-4, 9))
+        middle.set_title("Lemma 5")
+        middle.legend(loc="upper left")
+        right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=plotting.GLOBAL)
+        right.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
+        right.set(xlabel="cosine of −∇L with W^mm", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
+        right.set_title("Lemma 6")
+        return {"smoothness": fig}
 
 
 def random_sequences(rng: np.random.Generator) -> SequenceDataset:
@@ -188,36 +221,3 @@ def _pull(rng: np.random.Generator, count: int = 10) -> Any:
         slope = nexttoken_gradient(ds, W).array
         found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
     return np.array(found)
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """How much of the Lipschitz constants is used, how much of Lemma 5's promise, and the cosines of Lemma 6."""
-    fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
-    arrays = finding.arrays
-    bins = np.geomspace(1e-5, 2.0, 61).tolist()
-    for name, colour, label in (
-        ("L", plotting.LOCAL, "L of Eq. (23)"),
-        ("sharp", plotting.GLOBAL, "sharper L"),
-    ):
-        left.hist(np.maximum(arrays[name], 1e-5), bins=bins, histtype="step", lw=2, color=colour, label=label)
-    left.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
-    left.set(xscale="log", xlabel="slope of ∇L between two points,\nover the constant", ylabel="pairs of points")
-    left.set_title("Eq. (23): never reached")
-    left.legend(loc="upper left")
-    for name, colour, label in (
-        ("beyond", plotting.NEITHER, "η = 8/sharper L"),
-        ("descent", plotting.LOCAL, "η = 1/L"),
-    ):
-        values = np.clip(arrays[name], -0.5, 2.1)
-        fill = name == "beyond"
-        heights, edges = np.histogram(values, bins=np.linspace(-0.5, 2.1, 53))
-        middle.stairs(heights / heights.sum(), edges, fill=fill, color=colour, lw=2, label=label)
-    middle.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
-    middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log", ylim=(1e-4, 9))
-    middle.set_title("Lemma 5")
-    middle.legend(loc="upper left")
-    right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=plotting.GLOBAL)
-    right.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
-    right.set(xlabel="cosine of −∇L with W^mm", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
-    right.set_title("Lemma 6")
-    return {"smoothness": fig}

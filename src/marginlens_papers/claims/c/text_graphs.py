@@ -16,46 +16,99 @@ from marginlens.data.tokens import BoolArray
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
 from marginlens.plotting.graphs import draw_graphs
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "C-G"
-LABELS = ("C §3.1", "C Fig 2", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
-TITLE = "Priority graphs, their components and the cyclic subdataset"
-STATEMENT = (
-    "For each last token, an edge from the label to every token of its sequence makes a graph. Tokens that reach each other are equal "
-    "(i ≍ j), an edge without a way back is strict (i ⇒ j); the cyclic subdataset keeps what is equal to the label, and data are acyclic "
-    "where it is empty."
-)
-PROTOCOL = (
-    "Random datasets with 1 to 60 sequences of 1 to 9 tokens, lengths differing within each, over 2 to 14 tokens; labels by one order, "
-    "by a few orders, or free. Each is compared with brute force written apart from the library: edges sample by sample, reachability by "
-    "closing the matrix, components, O_i, R_i and the subdataset by definition. Figure 2 is checked against every sentence that the text "
-    "says of it (its sequences are ours: the text does not give them). The real-text figures show all windows of 3 and of 16 characters "
-    "of tiny Shakespeare that hold the character which follows them, nothing pruned; the edges come with the package."
-)
-PAPER_VALUE = "Fig 2: four components after e₁; after e₂ {e₁, e₂, e₃} above e₄; I = {4, 5, 6, 7}"
-EXPECTED = {
-    "wrong_edges": Bound(high=0),
-    "wrong_components": Bound(high=0),
-    "wrong_strict_pairs": Bound(high=0),
-    "wrong_equal_pairs": Bound(high=0),
-    "wrong_numberings": Bound(high=0),
-    "wrong_token_sets": Bound(high=0),
-    "wrong_subsets": Bound(high=0),
-    "wrong_acyclic_tests": Bound(high=0),
-    "figure_2_sentences_missed": Bound(high=0),
-    "text_components_differ": Bound(high=0),
-    "acyclic_datasets": Bound(low=20),
-    "cyclic_datasets": Bound(low=20),
-}
 SEED = 17
 WINDOWS = (3, 16)
 SUBSCRIPTS = ("e₁", "e₂", "e₃", "e₄")
 
 
+class C_G(Claim):
+    labels = ("C §3.1", "C Fig 2", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
+    title = "Priority graphs, their components and the cyclic subdataset"
+    statement = (
+        "For each last token, an edge from the label to every token of its sequence makes a graph. Tokens that reach each other are "
+        "equal (i ≍ j), an edge without a way back is strict (i ⇒ j); the cyclic subdataset keeps what is equal to the label, and data "
+        "are acyclic where it is empty."
+    )
+    protocol = (
+        "Random datasets with 1 to 60 sequences of 1 to 9 tokens, lengths differing within each, over 2 to 14 tokens; labels by one "
+        "order, by a few orders, or free. Each is compared with brute force written apart from the library: edges sample by sample, "
+        "reachability by closing the matrix, components, O_i, R_i and the subdataset by definition. Figure 2 is checked against every "
+        "sentence that the text says of it (its sequences are ours: the text does not give them). The real-text figures show all windows "
+        "of 3 and of 16 characters of tiny Shakespeare that hold the character which follows them, nothing pruned; the edges come with "
+        "the package."
+    )
+    paper_value = "Fig 2: four components after e₁; after e₂ {e₁, e₂, e₃} above e₄; I = {4, 5, 6, 7}"
+    expected = {
+        "wrong_edges": Bound(high=0),
+        "wrong_components": Bound(high=0),
+        "wrong_strict_pairs": Bound(high=0),
+        "wrong_equal_pairs": Bound(high=0),
+        "wrong_numberings": Bound(high=0),
+        "wrong_token_sets": Bound(high=0),
+        "wrong_subsets": Bound(high=0),
+        "wrong_acyclic_tests": Bound(high=0),
+        "figure_2_sentences_missed": Bound(high=0),
+        "text_components_differ": Bound(high=0),
+        "acyclic_datasets": Bound(low=20),
+        "cyclic_datasets": Bound(low=20),
+    }
+
+    # ---- the claim
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Compare the library with brute force on random data, Figure 2 with its text, and the kept graphs with their edges."""
+        n_datasets = 1_000 if effort is Effort.PAPER else 100
+        progress.expect(n_datasets + 1)
+        rng = np.random.default_rng(SEED)
+        totals = {name: 0.0 for name in C_G.expected if name.startswith("wrong_")}
+        kinds, n_graphs, ragged = np.zeros(2), 0, 0
+        for _ in range(n_datasets):
+            ds = random_dataset(rng)
+            for name, count in compare(ds).items():
+                totals[name] += count
+            graphs = priority_graphs(ds)
+            kinds[int(is_acyclic(graphs))] += 1
+            n_graphs += len(graphs)
+            ragged += int(np.ptp(ds.lengths) > 0)
+            progress.advance()
+        tables = {window: text_table(window) for window in WINDOWS}
+        progress.advance()
+        numbers = {
+            **totals,
+            "figure_2_sentences_missed": float(figure_2_missed()),
+            "text_components_differ": float(sum(_text_differs(table) for table in tables.values())),
+            "acyclic_datasets": float(kinds[1]),
+            "cyclic_datasets": float(kinds[0]),
+            "graphs": float(n_graphs),
+            "ragged_datasets": float(ragged),
+            **{f"text_dropped_share_window_{window}": _dropped(table) for window, table in tables.items()},
+        }
+        differences = int(sum(totals.values()))
+        measured = (
+            f"{differences} differences from brute force in {n_graphs} graphs of {n_datasets} datasets ({int(kinds[0])} with ties, "
+            f"{int(kinds[1])} acyclic, {ragged} with differing lengths). Figure 2 misses {numbers['figure_2_sentences_missed']:.0f} of 9 "
+            f"sentences. In the real text, {_dropped(tables[16]):.0%} of the windows of 16 characters lack the next one and are left "
+            f"out, {_dropped(tables[3]):.0%} of those of 3."
+        )
+        return Finding(measured, numbers, {"tables": tables})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Figure 2 with its cyclic subdataset, and the priorities of tiny Shakespeare's characters."""
+        figures = {"figure-2": _draw_figure_2()}
+        for window, table in finding.arrays["tables"].items():
+            graphs = from_tables(table["graphs"])
+            title = (
+                f"Tiny Shakespeare, characters, windows of {window}: {table['samples']:,} kept, "
+                f"{table['dropped']:,} that lack the next character left out"
+            )
+            headings = [f"After {table['shown'][one['last']]} ({one['samples']:,} windows)" for one in table["graphs"]]
+            shown = [graphs[one["last"]] for one in table["graphs"]]
+            figures[f"text-window-{window}"] = draw_graphs(shown, table["shown"], title=title, headings=headings)
+        return figures
+
+
 # ---- brute force, from the definitions alone
-
-
 @dataclass
 class Brute:
     """One graph by definition: who points at whom, and who reaches whom."""
@@ -100,7 +153,7 @@ def random_dataset(rng: np.random.Generator) -> SequenceDataset:
 
 def compare(ds: SequenceDataset) -> dict[str, int]:
     """How many things the library says of a dataset that brute force does not."""
-    wrong = dict.fromkeys([name for name in EXPECTED if name.startswith("wrong_")], 0)
+    wrong = dict.fromkeys([name for name in C_G.expected if name.startswith("wrong_")], 0)
     graphs, brute = priority_graphs(ds), brute_graphs(ds)
     wrong["wrong_edges"] += int(graphs.keys() != brute.keys())
     reach = {k: one.reach() for k, one in brute.items()}
@@ -152,8 +205,6 @@ def _compare_subset(ds: SequenceDataset, graphs: dict[int, PriorityGraph], kept:
 
 
 # ---- the paper's example, and a real text
-
-
 def figure_2_missed() -> int:
     """How many sentences of the text about Figure 2 its example does not fulfil."""
     ds = figure_2()
@@ -192,64 +243,8 @@ def _text_differs(table: dict[str, Any]) -> int:
     return differ
 
 
-# ---- the claim
-
-
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Compare the library with brute force on random data, Figure 2 with its text, and the kept graphs with their edges."""
-    n_datasets = 1_000 if effort is Effort.PAPER else 100
-    progress.expect(n_datasets + 1)
-    rng = np.random.default_rng(SEED)
-    totals = {name: 0.0 for name in EXPECTED if name.startswith("wrong_")}
-    kinds, n_graphs, ragged = np.zeros(2), 0, 0
-    for _ in range(n_datasets):
-        ds = random_dataset(rng)
-        for name, count in compare(ds).items():
-            totals[name] += count
-        graphs = priority_graphs(ds)
-        kinds[int(is_acyclic(graphs))] += 1
-        n_graphs += len(graphs)
-        ragged += int(np.ptp(ds.lengths) > 0)
-        progress.advance()
-    tables = {window: text_table(window) for window in WINDOWS}
-    progress.advance()
-    numbers = {
-        **totals,
-        "figure_2_sentences_missed": float(figure_2_missed()),
-        "text_components_differ": float(sum(_text_differs(table) for table in tables.values())),
-        "acyclic_datasets": float(kinds[1]),
-        "cyclic_datasets": float(kinds[0]),
-        "graphs": float(n_graphs),
-        "ragged_datasets": float(ragged),
-        **{f"text_dropped_share_window_{window}": _dropped(table) for window, table in tables.items()},
-    }
-    differences = int(sum(totals.values()))
-    measured = (
-        f"{differences} differences from brute force in {n_graphs} graphs of {n_datasets} datasets ({int(kinds[0])} with ties, "
-        f"{int(kinds[1])} acyclic, {ragged} with differing lengths). Figure 2 misses {numbers['figure_2_sentences_missed']:.0f} of 9 "
-        f"sentences. In the real text, {_dropped(tables[16]):.0%} of the windows of 16 characters lack the next one and are left out, "
-        f"{_dropped(tables[3]):.0%} of those of 3."
-    )
-    return Finding(measured, numbers, {"tables": tables})
-
-
 def _dropped(table: dict[str, Any]) -> float:
     return float(table["dropped"] / (table["dropped"] + table["samples"]))
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """Figure 2 with its cyclic subdataset, and the priorities of tiny Shakespeare's characters."""
-    figures = {"figure-2": _draw_figure_2()}
-    for window, table in finding.arrays["tables"].items():
-        graphs = from_tables(table["graphs"])
-        title = (
-            f"Tiny Shakespeare, characters, windows of {window}: {table['samples']:,} kept, "
-            f"{table['dropped']:,} that lack the next character left out"
-        )
-        headings = [f"After {table['shown'][one['last']]} ({one['samples']:,} windows)" for one in table["graphs"]]
-        shown = [graphs[one["last"]] for one in table["graphs"]]
-        figures[f"text-window-{window}"] = draw_graphs(shown, table["shown"], title=title, headings=headings)
-    return figures
 
 
 def _draw_figure_2() -> Figure:

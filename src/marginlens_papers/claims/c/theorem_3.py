@@ -20,42 +20,10 @@ from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.optimizers import GradientDescent
 from marginlens.risk.next_token import nexttoken_gradient
 from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
-from marginlens.svm.solution import Status
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "C-T3"
-LABELS = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
-TITLE = "Constant steps from any start lead to W^mm and W^cyc, like 1/τ within S_cyc"
-STATEMENT = (
-    "With the log-loss, C Eᵀ = I and a feasible Graph-SVM, gradient descent with a constant step size from any W(0) has W/‖W‖ → "
-    "W^mm/‖W^mm‖, Eq. (2), and Π(W) → W^cyc within S_cyc, Eq. (3)."
-)
-PROTOCOL = (
-    "Eight random cyclic datasets, K = 6, d = 8, n = 6, T = 4 as in Figure 4, whose Graph-SVM is feasible and whose W^cyc is longer than "
-    ".1. A million constant steps from zero, and from random W(0) of norm 16 and 32, of the largest size that Lemma 5 allows: 1/L with "
-    "the least Lipschitz constant known here; and with the paper's own larger L of Eq. (23), a million from zero and ten million from "
-    "norm 32. Followed are the distance ‖Π(W) − W^cyc‖ and the largest total variation, over the training sequences, between attention "
-    "and its predicted limit, with slopes fitted on logarithms over the last two factors of ten; the correlation of W with W^mm; and "
-    "that of its growth W(τ) − W(τ/10). Controls that must fail: a W^cyc too long by a tenth, and the direction of the first step from "
-    "zero in place of W^mm. W^mm, W^cyc and the limit of attention are solved for, never trained. The paper gives no rate, so all bars "
-    "are ours; they were set after three draws of the datasets. Extremes over the runs vary from draw to draw, so medians carry the "
-    "rate, and each run must only fall tenfold over two factors of ten."
-)
-PAPER_VALUE = "a limit, without a rate"
-EXPECTED = {
-    "median_distance_slope": Bound(low=-1.05, high=-0.95),
-    "slowest_distance_slope": Bound(high=-0.5),  # in every run at least tenfold over two factors of ten
-    "median_attention_slope": Bound(low=-1.05, high=-0.95),
-    "slowest_attention_slope": Bound(high=-0.5),
-    "largest_final_distance": Bound(high=0.01),
-    "median_corr_from_zero": Bound(low=0.98),
-    "median_corr_of_growth": Bound(low=0.99),
-    "median_length_of_growth": Bound(low=0.95, high=1.05),
-    "runs_that_turn_away": Bound(high=0),
-    "control_smallest_distance_ratio": Bound(low=2),
-    "control_smallest_lead_of_growth": Bound(low=0.0),  # in every run closer to W^mm than to the first step
-}
 SEED = 23
 SHAPE = (6, 8, 6, 4)  # K, d, n, T
 SHORTEST_CORRECTION = 0.1
@@ -82,6 +50,116 @@ SERIES = (
 )
 
 
+class C_T3(Claim):
+    labels = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
+    title = "Constant steps from any start lead to W^mm and W^cyc, like 1/τ within S_cyc"
+    statement = (
+        "With the log-loss, C Eᵀ = I and a feasible Graph-SVM, gradient descent with a constant step size from any W(0) has W/‖W‖ → "
+        "W^mm/‖W^mm‖, Eq. (2), and Π(W) → W^cyc within S_cyc, Eq. (3)."
+    )
+    protocol = (
+        "Eight random cyclic datasets, K = 6, d = 8, n = 6, T = 4 as in Figure 4, whose Graph-SVM is feasible and whose W^cyc is longer "
+        "than .1. A million constant steps from zero, and from random W(0) of norm 16 and 32, of the largest size that Lemma 5 allows: "
+        "1/L with the least Lipschitz constant known here; and with the paper's own larger L of Eq. (23), a million from zero and ten "
+        "million from norm 32. Followed are the distance ‖Π(W) − W^cyc‖ and the largest total variation, over the training sequences, "
+        "between attention and its predicted limit, with slopes fitted on logarithms over the last two factors of ten; the correlation "
+        "of W with W^mm; and that of its growth W(τ) − W(τ/10). Controls that must fail: a W^cyc too long by a tenth, and the direction "
+        "of the first step from zero in place of W^mm. W^mm, W^cyc and the limit of attention are solved for, never trained. The paper "
+        "gives no rate, so all bars are ours; they were set after three draws of the datasets. Extremes over the runs vary from draw to "
+        "draw, so medians carry the rate, and each run must only fall tenfold over two factors of ten."
+    )
+    paper_value = "a limit, without a rate"
+    expected = {
+        "median_distance_slope": Bound(low=-1.05, high=-0.95),
+        "slowest_distance_slope": Bound(high=-0.5),  # in every run at least tenfold over two factors of ten
+        "median_attention_slope": Bound(low=-1.05, high=-0.95),
+        "slowest_attention_slope": Bound(high=-0.5),
+        "largest_final_distance": Bound(high=0.01),
+        "median_corr_from_zero": Bound(low=0.98),
+        "median_corr_of_growth": Bound(low=0.99),
+        "median_length_of_growth": Bound(low=0.95, high=1.05),
+        "runs_that_turn_away": Bound(high=0),
+        "control_smallest_distance_ratio": Bound(low=2),
+        "control_smallest_lead_of_growth": Bound(low=0.0),  # in every run closer to W^mm than to the first step
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Descend on every dataset from every kind of start."""
+        paper = effort is Effort.PAPER
+        n_datasets, n_steps = (8, 1_000_000) if paper else (2, 500_000)
+        chosen = SERIES if paper else SERIES[:3]
+        progress.expect(n_datasets * len(chosen))
+        found: dict[str, list[Curves]] = {one.name: [] for one in chosen}
+        for j in range(n_datasets):
+            rng = np.random.default_rng([SEED, j])
+            ds, automaton = _problem(rng)
+            for one in chosen:
+                start = rng.standard_normal((ds.d_model, ds.d_model))
+                start *= one.start_norm / np.linalg.norm(start)
+                found[one.name].append(follow(ds, automaton, one, start, n_steps))
+                progress.advance()
+        numbers, slopes = _numbers(found)
+        far = [one.name for one in chosen if one.start_norm == 32.0]
+        measured = (
+            f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(one.times for one in chosen):,} steps at most. "
+            f"Slopes on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the median "
+            f"({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} ({slopes[1].max():.3f} "
+            f"to {slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
+            f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} "
+            f"runs: {'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
+            f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}, and that "
+            f"growth is {numbers['median_length_of_growth']:.3f} as long as W^mm log 10 in the median. Controls: to a W^cyc too long by "
+            f"a tenth the distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the first step's "
+            f"direction the growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
+        )
+        needed = [one.steps_needed for name in far for one in found[name]]
+        note = (
+            "Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like W^mm log τ, so the part of W(0) "
+            f"across it fades like 1/log τ. From norm 32 the correlations end at {' and '.join(_range(found, name) for name in far)}; at "
+            f"that pace .99 takes from 10^{min(needed):.0f} to 10^{max(needed):.0f} steps. That the limit is W^mm is shown by the "
+            "growth, not by W itself. 1/τ is a bound rather than a law: where its coefficient nearly vanishes the distance falls faster "
+            f"(slope {slopes[0].min():.2f}), and from far starts the fit still holds a transient."
+        )
+        arrays = {name: [one._asdict() for one in runs] for name, runs in found.items()}
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The distance within S_cyc, the attention's distance to its limit, and the correlations, over the steps."""
+        fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.8)
+        for series, colour in zip(SERIES, plotting.ACCENTS, strict=False):
+            line = "--" if series.papers_constant else "-"
+            if series.name not in finding.arrays:
+                continue
+            for one in finding.arrays[series.name]:
+                look = {"color": colour, "lw": 1.1, "alpha": 0.75, "ls": line}
+                left.loglog(one["steps"], one["distance"], **look)
+                middle.loglog(one["steps"], one["attention"], **look)
+                right.semilogx(one["steps"], one["corr"], **look)
+            left.plot([], [], color=colour, ls=line, label=series.name)
+        for one in finding.arrays[SERIES[0].name]:
+            left.loglog(one["steps"], one["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
+        left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
+        for one in finding.arrays[SERIES[2].name]:
+            right.semilogx(one["steps"], one["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
+        right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
+        last = max(float(one["steps"][-1]) for runs in finding.arrays.values() for one in runs)
+        guide = np.array([last / 1e3, last])
+        for ax in (left, middle):
+            ax.loglog(guide, 1e4 / guide, color=plotting.INK, lw=1.6, ls=(0, (6, 2)))
+            ax.text(0.09 * last, 1.4e5 / last, "slope −1", ha="left", va="bottom")
+        left.set(ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in S$_{cyc}$ → W$^{cyc}$, like 1/τ")
+        middle.set(ylabel="largest total variation to the limit", title="Attention → its limit, like 1/τ")
+        right.set(
+            ylabel="correlation with $W^{\\rm mm}$", title="The direction → W$^{mm}$, like 1/log τ", ylim=(None, 1.03)
+        )
+        for ax in (left, middle, right):
+            ax.set_xlabel("constant steps τ")
+        named, labels = left.get_legend_handles_labels()
+        more, texts = right.get_legend_handles_labels()
+        fig.legend(named + more, labels + texts, loc="outside lower center", ncol=4, fontsize=9)
+        return {"limits": fig}
+
+
 class Curves(NamedTuple):
     """One run over its saved steps: distances within S_cyc, total variations, correlations, and those of the growth."""
 
@@ -96,47 +174,6 @@ class Curves(NamedTuple):
     steps_needed: (
         float  # log10 of the steps after which the correlation will be .99, if W goes on growing by W^mm log τ
     )
-
-
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Descend on every dataset from every kind of start."""
-    paper = effort is Effort.PAPER
-    n_datasets, n_steps = (8, 1_000_000) if paper else (2, 500_000)
-    chosen = SERIES if paper else SERIES[:3]
-    progress.expect(n_datasets * len(chosen))
-    found: dict[str, list[Curves]] = {one.name: [] for one in chosen}
-    for j in range(n_datasets):
-        rng = np.random.default_rng([SEED, j])
-        ds, automaton = _problem(rng)
-        for one in chosen:
-            start = rng.standard_normal((ds.d_model, ds.d_model))
-            start *= one.start_norm / np.linalg.norm(start)
-            found[one.name].append(follow(ds, automaton, one, start, n_steps))
-            progress.advance()
-    numbers, slopes = _numbers(found)
-    far = [one.name for one in chosen if one.start_norm == 32.0]
-    measured = (
-        f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(one.times for one in chosen):,} steps at most. Slopes "
-        f"on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the median "
-        f"({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} ({slopes[1].max():.3f} to "
-        f"{slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
-        f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} runs: "
-        f"{'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
-        f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}, and that growth is "
-        f"{numbers['median_length_of_growth']:.3f} as long as W^mm log 10 in the median. Controls: to a W^cyc too long by a tenth the "
-        f"distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the first step's direction the "
-        f"growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
-    )
-    needed = [one.steps_needed for name in far for one in found[name]]
-    note = (
-        f"Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like W^mm log τ, so the part of W(0) across it "
-        f"fades like 1/log τ. From norm 32 the correlations end at {' and '.join(_range(found, name) for name in far)}; at that pace .99 "
-        f"takes from 10^{min(needed):.0f} to 10^{max(needed):.0f} steps. That the limit is W^mm is shown by the growth, not by W itself. "
-        f"1/τ is a bound rather than a law: where its coefficient nearly vanishes the distance falls faster (slope "
-        f"{slopes[0].min():.2f}), and from far starts the fit still holds a transient."
-    )
-    arrays = {name: [one._asdict() for one in runs] for name, runs in found.items()}
-    return Finding(measured, numbers, arrays, note)
 
 
 def _problem(rng: np.random.Generator) -> tuple[SequenceDataset, NextTokenAutomaton]:
@@ -252,40 +289,3 @@ def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArr
 def _range(found: dict[str, list[Curves]], name: str) -> str:
     ends = [one.corr[-1] for one in found[name]]
     return f"{min(ends):.3f} to {max(ends):.3f}"
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """The distance within S_cyc, the attention's distance to its limit, and the correlations, over the steps."""
-    fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.8)
-    for series, colour in zip(SERIES, plotting.ACCENTS, strict=False):
-        line = "--" if series.papers_constant else "-"
-        if series.name not in finding.arrays:
-            continue
-        for one in finding.arrays[series.name]:
-            look = {"color": colour, "lw": 1.1, "alpha": 0.75, "ls": line}
-            left.loglog(one["steps"], one["distance"], **look)
-            middle.loglog(one["steps"], one["attention"], **look)
-            right.semilogx(one["steps"], one["corr"], **look)
-        left.plot([], [], color=colour, ls=line, label=series.name)
-    for one in finding.arrays[SERIES[0].name]:
-        left.loglog(one["steps"], one["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
-    left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
-    for one in finding.arrays[SERIES[2].name]:
-        right.semilogx(one["steps"], one["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
-    right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
-    last = max(float(one["steps"][-1]) for runs in finding.arrays.values() for one in runs)
-    guide = np.array([last / 1e3, last])
-    for ax in (left, middle):
-        ax.loglog(guide, 1e4 / guide, color=plotting.INK, lw=1.6, ls=(0, (6, 2)))
-        ax.text(0.09 * last, 1.4e5 / last, "slope −1", ha="left", va="bottom")
-    left.set(ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in S$_{cyc}$ → W$^{cyc}$, like 1/τ")
-    middle.set(ylabel="largest total variation to the limit", title="Attention → its limit, like 1/τ")
-    right.set(
-        ylabel="correlation with $W^{\\rm mm}$", title="The direction → W$^{mm}$, like 1/log τ", ylim=(None, 1.03)
-    )
-    for ax in (left, middle, right):
-        ax.set_xlabel("constant steps τ")
-    named, labels = left.get_legend_handles_labels()
-    more, texts = right.get_legend_handles_labels()
-    fig.legend(named + more, labels + texts, loc="outside lower center", ncol=4, fontsize=9)
-    return {"limits": fig}

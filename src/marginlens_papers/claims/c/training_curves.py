@@ -22,8 +22,8 @@ from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress
+from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
-from marginlens.svm.solution import Status
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = plotting.ACCENTS[1], plotting.ACCENTS[0]  # blue and orange, as in paper C's own figures

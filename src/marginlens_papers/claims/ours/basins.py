@@ -18,6 +18,7 @@ from scipy.ndimage import gaussian_filter
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.data.random_tokens import scored_tokens
+from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.losses.margin import Logistic
@@ -25,41 +26,75 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "X-B"
-LABELS = ("A Fig 1(b)", "A Def 2", "A Thm 3")
-TITLE = "In the plane, every start flows to a locally optimal direction or to a finite minimum"
-STATEMENT = (
-    "The plane of attention weights is divided into basins. From every start descent ends at one of the locally optimal "
-    "max-margin directions, each around its own cone of Theorem 3, or at a finite local minimum of the risk."
-)
-PROTOCOL = (
-    "Figure 1(b)'s data, and a random problem with n = 2, T = 4 whose globally optimal direction, two further locally optimal ones and a "
-    "finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts in [-4, 4]² (Figure "
-    "1(b)'s data, 5,000 steps; claim A-F1b counts starts in another window) and in [-6, 6]² (the random problem), and from starts spread "
-    "evenly over angles and log norms to beyond the radius of every cone. A run has ended at a "
-    "direction if it selects its tokens with correlation at least .99; it has ended at a finite minimum if a closed curve around it, "
-    "higher than its last point by more than any risk can change between the points at which the curve was evaluated, fences it in."
-)
-PAPER_VALUE = "beyond the papers; A Fig 1(b) shows six paths of the first problem"
-EXPECTED = {
-    "share_accounted_figure_1b": Bound(1.0, 1.0),
-    "share_accounted_random": Bound(1.0, 1.0),
-    "directions_with_starts_figure_1b": Bound(2.0, 2.0),
-    "directions_with_starts_random": Bound(low=3.0),
-    "finite_minimum_figure_1b": Bound(0.0, 0.0),
-    "finite_minimum_random": Bound(low=0.05),
-}
 SEED = 6076  # where the search over seeds begins
 STEP = 0.1
 NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
 REACHED = 0.99
 FENCE_POINTS = 720
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 _COLOURS = ("#0F6FB4", "#0B8A64", "#8A4F9E", "#C58A00")  # locally optimal directions, by margin
 _HATCHES = ("////", "....", "\\\\\\\\", "++")
+
+
+class X_B(Claim):
+    labels = ("A Fig 1(b)", "A Def 2", "A Thm 3")
+    title = "In the plane, every start flows to a locally optimal direction or to a finite minimum"
+    statement = (
+        "The plane of attention weights is divided into basins. From every start descent ends at one of the locally optimal "
+        "max-margin directions, each around its own cone of Theorem 3, or at a finite local minimum of the risk."
+    )
+    protocol = (
+        "Figure 1(b)'s data, and a random problem with n = 2, T = 4 whose globally optimal direction, two further locally optimal ones "
+        "and a finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts in [-4, 4]² "
+        "(Figure 1(b)'s data, 5,000 steps; claim A-F1b counts starts in another window) and in [-6, 6]² (the random problem), and from "
+        "starts spread evenly over angles and log norms to beyond the radius of every cone. A run has ended at a direction if it selects "
+        "its tokens with correlation at least .99; it has ended at a finite minimum if a closed curve around it, higher than its last "
+        "point by more than any risk can change between the points at which the curve was evaluated, fences it in."
+    )
+    paper_value = "beyond the papers; A Fig 1(b) shows six paths of the first problem"
+    expected = {
+        "share_accounted_figure_1b": Bound(1.0, 1.0),
+        "share_accounted_random": Bound(1.0, 1.0),
+        "directions_with_starts_figure_1b": Bound(2.0, 2.0),
+        "directions_with_starts_random": Bound(low=3.0),
+        "finite_minimum_figure_1b": Bound(0.0, 0.0),
+        "finite_minimum_random": Bound(low=0.05),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Descend from grids of starts on both problems and say where each start ends."""
+        paper = effort is Effort.PAPER
+        side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
+        progress.expect(5)
+        (data, v), (other, w) = figure_1b(), random_problem(SEED)
+        progress.advance()
+        seconds, first = _timed(data, v, side, NEAR_1B, n_steps)
+        progress.advance()
+        _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
+        progress.advance()
+        shown = {}
+        for name, one, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
+            shown[name] = _surroundings(one, head, plane, rings)
+            progress.advance()
+        numbers: dict[str, float] = {}
+        for name, parts in shown.items():
+            ends = np.concatenate([parts["plane"].ends.ravel(), parts["disc"].ends.ravel()])
+            numbers[f"share_accounted_{name}"] = float(np.mean(ends >= 0))
+            found = len(parts["optima"])
+            numbers[f"finite_minimum_{name}"] = float(np.mean(parts["plane"].ends == found))
+            numbers[f"directions_with_starts_{name}"] = float(
+                np.sum(np.bincount(ends[ends >= 0], minlength=found)[:found] > 0)
+            )
+        numbers["starts_times_steps"], numbers["seconds"] = float(side**2 * n_steps), seconds
+        return Finding(_sentence(numbers, shown), numbers, {"shown": shown})
+
+    # ---- the picture
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""
+        titles = {"figure_1b": "Figure 1(b)'s problem", "random": "A random problem, n = 2, T = 4"}
+        return {name: _picture(parts, titles[name]) for name, parts in finding.arrays["shown"].items()}
 
 
 @dataclass(frozen=True)
@@ -73,34 +108,6 @@ class Basins:
         return f"Basins({self.ends.size} starts, {int(np.sum(self.ends < 0))} unaccounted for)"
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Descend from grids of starts on both problems and say where each start ends."""
-    paper = effort is Effort.PAPER
-    side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
-    progress.expect(5)
-    (data, v), (other, w) = figure_1b(), random_problem(SEED)
-    progress.advance()
-    seconds, first = _timed(data, v, side, NEAR_1B, n_steps)
-    progress.advance()
-    _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
-    progress.advance()
-    shown = {}
-    for name, one, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
-        shown[name] = _surroundings(one, head, plane, rings)
-        progress.advance()
-    numbers: dict[str, float] = {}
-    for name, parts in shown.items():
-        ends = np.concatenate([parts["plane"].ends.ravel(), parts["disc"].ends.ravel()])
-        numbers[f"share_accounted_{name}"] = float(np.mean(ends >= 0))
-        found = len(parts["optima"])
-        numbers[f"finite_minimum_{name}"] = float(np.mean(parts["plane"].ends == found))
-        numbers[f"directions_with_starts_{name}"] = float(
-            np.sum(np.bincount(ends[ends >= 0], minlength=found)[:found] > 0)
-        )
-    numbers["starts_times_steps"], numbers["seconds"] = float(side**2 * n_steps), seconds
-    return Finding(_sentence(numbers, shown), numbers, {"shown": shown})
-
-
 def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
     total = sum(parts[grid].ends.size for parts in shown.values() for grid in ("plane", "disc"))
     share = min(numbers["share_accounted_figure_1b"], numbers["share_accounted_random"])
@@ -108,13 +115,11 @@ def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
     k = int(np.argmin(first["optima"].is_global))
     local, width = np.mean(first["plane"].ends == k), 2.0 * np.degrees(np.arccos(1.0 - first["cones"][k].mu))
     return (
-        f"{100 * share:.2f}% of {total:,} starts are accounted for. Of those in the window [-{NEAR_1B:g}, {NEAR_1B:g}]² around the origin "
-        f"of Figure "
-        f"1(b)'s problem, which is wider than the figure, {100 * local:.0f}% flow to the locally optimal direction, although its cone is "
-        f"only {width:.1f}° wide; in the random problem "
-        f"{numbers['directions_with_starts_random']:.0f} directions and a finite minimum "
-        f"({100 * numbers['finite_minimum_random']:.0f}% of the window) share the plane. {numbers['starts_times_steps']:,.0f} steps took "
-        f"{numbers['seconds']:.1f} s."
+        f"{100 * share:.2f}% of {total:,} starts are accounted for. Of those in the window [-{NEAR_1B:g}, {NEAR_1B:g}]² around the "
+        f"origin of Figure 1(b)'s problem, which is wider than the figure, {100 * local:.0f}% flow to the locally optimal direction, "
+        f"although its cone is only {width:.1f}° wide; in the random problem {numbers['directions_with_starts_random']:.0f} directions "
+        f"and a finite minimum ({100 * numbers['finite_minimum_random']:.0f}% of the window) share the plane. "
+        f"{numbers['starts_times_steps']:,.0f} steps took {numbers['seconds']:.1f} s."
     )
 
 
@@ -135,8 +140,6 @@ def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
 
 
 # ---- where starts end
-
-
 def _square(side: int, half: float) -> FloatArray:
     """Starts (side, side, 2) at the centres of a grid over [-half, half]²."""
     line = (np.arange(side) + 0.5) / side * 2.0 * half - half
@@ -249,15 +252,6 @@ def _paths(plane: Basins) -> FloatArray:
             )
             picked.append(inside[int(np.argmax(distance))])
     return np.array(picked)
-
-
-# ---- the picture
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""
-    titles = {"figure_1b": "Figure 1(b)'s problem", "random": "A random problem, n = 2, T = 4"}
-    return {name: _picture(parts, titles[name]) for name, parts in finding.arrays["shown"].items()}
 
 
 def _picture(parts: dict[str, Any], title: str) -> Figure:

@@ -20,34 +20,8 @@ from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "X-T5"
-LABELS = ("X T5", "B Thm 5", "B Eq. (10)")
-TITLE = "Where Theorem 5's selection comes true, and where a class is lost"
-STATEMENT = (
-    "Far below the sizes of Theorem 5 the flow after the first step selects the decisive tokens for small and for large steps, but not in "
-    "between: where the step moves decisive scores by m = (η₀/2)|α_s| along v, a window of m that opens from about T = 10 on and widens "
-    "with T and with the number of decisive tokens, p runs off along v, and the decisive tokens of one label are never selected."
-)
-PROTOCOL = (
-    "Data with irrelevant tokens balanced to the count: n = 20 sequences, 40 irrelevant tokens (fewer where they do not fit), one decisive "
-    "token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length gradient flow to ‖p‖ = "
-    "100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 to 8192 at T = 30, and 2 and 5 decisive tokens "
-    "a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Controls: the same flow with the part along v taken out of the keys, scores kept; "
-    "and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were fitted to such runs, some of them the same "
-    "(n = 20 and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all of them where m ≥ 6/√d."
-)
-PAPER_VALUE = "the theorem: η₀ ≥ 4n²T² and d beyond (88η₀² + 111η₀ + 2)⁸; nothing is said below"
-EXPECTED = {
-    "right_at_10_and_100": Bound(low=0.9),
-    "right_at_200_400_700": Bound(high=0.1),
-    "right_at_1000_3000_10000": Bound(low=0.9),
-    "right_in_the_window_without_v_in_the_keys": Bound(low=0.9),
-    "lost_runs_that_the_window_names": Bound(low=0.9),
-    "right_runs_among_those_outside": Bound(low=0.9),
-    "ends_that_full_accuracy_changes": Bound(high=0),
-}
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
 LENGTHS, WIDTHS, DECISIVE = (4, 8, 15, 30, 60), (128, 512, 2048, 8192), (1, 2, 5)
@@ -57,6 +31,72 @@ MOVES = (0.02, 10 / 120, 0.25, 100 / 120, 1.25, 200 / 120, 400 / 120, 700 / 120,
 FEWER = (0.02, 10 / 120, 100 / 120, 200 / 120, 400 / 120, 700 / 120, 25.0, 1e4 / 120)
 TRACED = (100.0, 400.0, 1e3)
 _SHARE = LinearSegmentedColormap.from_list("share", ["#eba98c", "#f6f1ea", "#a9cbe8"])  # of runs that come right
+
+
+class X_T5(Claim):
+    labels = ("X T5", "B Thm 5", "B Eq. (10)")
+    title = "Where Theorem 5's selection comes true, and where a class is lost"
+    statement = (
+        "Far below the sizes of Theorem 5 the flow after the first step selects the decisive tokens for small and for large steps, but "
+        "not in between: where the step moves decisive scores by m = (η₀/2)|α_s| along v, a window of m that opens from about T = 10 on "
+        "and widens with T and with the number of decisive tokens, p runs off along v, and the decisive tokens of one label are never "
+        "selected."
+    )
+    protocol = (
+        "Data with irrelevant tokens balanced to the count: n = 20 sequences, 40 irrelevant tokens (fewer where they do not fit), one "
+        "decisive token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length "
+        "gradient flow to ‖p‖ = 100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 to 8192 at T = 30, "
+        "and 2 and 5 decisive tokens a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Controls: the same flow with the part along v "
+        "taken out of the keys, scores kept; and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were "
+        "fitted to such runs, some of them the same (n = 20 and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all "
+        "of them where m ≥ 6/√d."
+    )
+    paper_value = "the theorem: η₀ ≥ 4n²T² and d beyond (88η₀² + 111η₀ + 2)⁸; nothing is said below"
+    expected = {
+        "right_at_10_and_100": Bound(low=0.9),
+        "right_at_200_400_700": Bound(high=0.1),
+        "right_at_1000_3000_10000": Bound(low=0.9),
+        "right_in_the_window_without_v_in_the_keys": Bound(low=0.9),
+        "lost_runs_that_the_window_names": Bound(low=0.9),
+        "right_runs_among_those_outside": Bound(low=0.9),
+        "ends_that_full_accuracy_changes": Bound(high=0),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow every run of the map, and the controls."""
+        cells = (
+            list(_cells()) if effort is Effort.PAPER else [(Cell(LENGTH, WIDTH, 1, rate / 120), 2) for rate in TRACED]
+        )
+        n_exact, n_blind = (1, 8) if effort is Effort.PAPER else (0, 1)
+        exact_rates = RATES if effort is Effort.PAPER else ()
+        window = [rate for rate in (200.0, 400.0, 700.0) if effort is Effort.PAPER or rate == 400.0]
+        progress.expect(sum(n for _, n in cells) + n_exact * len(exact_rates) + n_blind * len(window) + len(TRACED))
+        runs = []
+        for cell, n in cells:
+            for seed in range(n):
+                runs.append((cell, seed, *_outcome(cell, seed)))
+                progress.advance()
+        blind = []
+        for rate in window:
+            for seed in range(n_blind):
+                blind.append(_blind(Cell(LENGTH, WIDTH, 1, rate / 120), seed))
+                progress.advance()
+        changed = 0
+        for rate in exact_rates:
+            for seed in range(n_exact):
+                cell = Cell(LENGTH, WIDTH, 1, rate / 120)
+                changed += _exact(cell, seed) != next(run[2] for run in runs if run[:2] == (cell, seed))
+                progress.advance()
+        traces = []
+        for rate in TRACED:
+            traces.append({"rate": rate, **_trace(Cell(LENGTH, WIDTH, 1, rate / 120), 0)})
+            progress.advance()
+        return _finding(runs, blind, changed, traces)
+
+    # ---- the figures
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The map over lengths and over widths and numbers of decisive tokens, and three flows."""
+        return {"map": _draw_map(finding), "flows": _draw_flows(finding.arrays["traces"])}
 
 
 class Cell(NamedTuple):
@@ -76,36 +116,6 @@ class Cell(NamedTuple):
     def has_signal(self) -> bool:
         """Whether the step moves decisive scores by six standard deviations of a random score or more."""
         return self.moved * np.sqrt(self.d) >= SIGNAL
-
-
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Follow every run of the map, and the controls."""
-    cells = list(_cells()) if effort is Effort.PAPER else [(Cell(LENGTH, WIDTH, 1, rate / 120), 2) for rate in TRACED]
-    n_exact, n_blind = (1, 8) if effort is Effort.PAPER else (0, 1)
-    exact_rates = RATES if effort is Effort.PAPER else ()
-    window = [rate for rate in (200.0, 400.0, 700.0) if effort is Effort.PAPER or rate == 400.0]
-    progress.expect(sum(n for _, n in cells) + n_exact * len(exact_rates) + n_blind * len(window) + len(TRACED))
-    runs = []
-    for cell, n in cells:
-        for seed in range(n):
-            runs.append((cell, seed, *_outcome(cell, seed)))
-            progress.advance()
-    blind = []
-    for rate in window:
-        for seed in range(n_blind):
-            blind.append(_blind(Cell(LENGTH, WIDTH, 1, rate / 120), seed))
-            progress.advance()
-    changed = 0
-    for rate in exact_rates:
-        for seed in range(n_exact):
-            cell = Cell(LENGTH, WIDTH, 1, rate / 120)
-            changed += _exact(cell, seed) != next(run[2] for run in runs if run[:2] == (cell, seed))
-            progress.advance()
-    traces = []
-    for rate in TRACED:
-        traces.append({"rate": rate, **_trace(Cell(LENGTH, WIDTH, 1, rate / 120), 0)})
-        progress.advance()
-    return _finding(runs, blind, changed, traces)
 
 
 def _cells() -> Iterable[tuple[Cell, int]]:
@@ -149,10 +159,10 @@ def _finding(runs: list[Any], blind: list[bool], changed: int, traces: list[Any]
     n_each = int(np.sum(row & (np.abs(rates / 400.0 - 1.0) < 1e-9)))
     measured = (
         f"T = 30, d = 2048: for η₀ = {', '.join(f'{rate:,.0f}' for rate in RATES)} the decisive tokens alone are selected in "
-        f"{', '.join(map(str, per_rate))} of {n_each} runs. Taking v out of the keys, {sum(blind)} of {len(blind)} runs inside the window "
-        f"come right; left in, ⟨p, v⟩/‖p‖ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of the "
-        f"{int(named.sum())} lost runs (m ≥ 6/√d); {int(np.sum(right & outside))} of {int(outside.sum())} runs outside it come right, and "
-        f"{int(np.sum(right & signal & inside))} of {int(np.sum(signal & inside))} inside."
+        f"{', '.join(map(str, per_rate))} of {n_each} runs. Taking v out of the keys, {sum(blind)} of {len(blind)} runs inside the "
+        f"window come right; left in, ⟨p, v⟩/‖p‖ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of "
+        f"the {int(named.sum())} lost runs (m ≥ 6/√d); {int(np.sum(right & outside))} of {int(outside.sum())} runs outside it come "
+        f"right, and {int(np.sum(right & signal & inside))} of {int(np.sum(signal & inside))} inside."
         if len(runs) > 20
         else f"{len(runs)} runs: right at η₀ = 100 and 1000, wrong at 400 (shares {share(100.0):g}, {share(1e3):g}, {share(400.0):g})."
     )
@@ -167,8 +177,8 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
     high = np.array([cell.moved >= 300.0 for cell in cells])
     weak = ~signal
     parts = [
-        "Why: the step gives all decisive tokens ±m v. A part of p along v lifts one label's tokens and sinks the other's, and it grows by "
-        "the factor g = ½Σm_s² faster than what lifts both; the class that sinks turns to irrelevant tokens with good random scores. "
+        "Why: the step gives all decisive tokens ±m v. A part of p along v lifts one label's tokens and sinks the other's, and it grows "
+        "by the factor g = ½Σm_s² faster than what lifts both; the class that sinks turns to irrelevant tokens with good random scores. "
         "Beyond the window e^(−m)T, what is left of the risen class, is less than 1/T, and p comes back."
     ]
     if weak.any():
@@ -188,8 +198,6 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
 
 
 # ---- single runs
-
-
 def _start(cell: Cell, seed: int) -> tuple[LabelledSequences, FirstStep]:
     """The data and the first step of one run."""
     irrelevant = min(IRRELEVANT, SAMPLES // 2 * (cell.T - 1))
@@ -244,14 +252,6 @@ def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
     weight = np.sum(q * (data.tokens.reshape(len(data), cell.T) == own[:, None]), axis=-1)
     attention = np.stack([weight[:, data.y == label].mean(axis=1) for label in (1.0, -1.0)])
     return {"along": points @ step.after.v, "norm": run.saved["norm"], "attention": attention}
-
-
-# ---- the figures
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """The map over lengths and over widths and numbers of decisive tokens, and three flows."""
-    return {"map": _draw_map(finding), "flows": _draw_flows(finding.arrays["traces"])}
 
 
 def _draw_map(finding: Finding) -> Figure:

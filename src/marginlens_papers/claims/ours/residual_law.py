@@ -5,77 +5,87 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import sphere_tokens
+from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
 from marginlens.theory import ResidualLaw, residual_law
-from marginlens_papers.claim import Bound, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
-ID = "X-O"
-LABELS = ("X O",)
-TITLE = "Residual attention is the SVM's dual: a trained model shows its own certificate"
-STATEMENT = (
-    "Once attention saturates at a locally optimal selection α, the weights |ℓ'_i| s_it (γ_iα − γ_it) over the active constraints are "
-    "proportional to the multipliers λ_it of ATT-SVM. Equivalently p stands at R p^mm/‖p^mm‖ plus a computable offset in the span of "
-    "the active rows. Deviations die out like e^(−rate·R) with a rate known in advance, for normalised steps up to 2/stiffness."
-)
-PROTOCOL = (
-    "n = 4, T = 6, d = 30, tokens and head uniform on the sphere, 300 problems; logistic, exponential and correlation loss; NGD with "
-    "step 1 for 2,000 steps from 0, with step .3 for 20,000 steps, and with step .1 over the first length for 60 of them. Plain GD, "
-    "whose norm grows like a logarithm, on problems with n = 1, T = 3, d = 5. Deviation: the largest |log(λ read off / λ solved)| "
-    "over the constraints of a problem. A run counts as settled by the law's own clock, rate · R ≥ 6, if its step is not too long."
-)
-PAPER_VALUE = "beyond the papers; aim: median deviation ≤ 1e-3 and 95th percentile ≤ .05 after 2,000 steps"
-EXPECTED = {
-    "median_deviation": Bound(high=1e-3),
-    "p95_deviation_where_settled": Bound(high=0.05),
-    "p95_deviation_of_all_after_20000": Bound(high=0.05),
-    "share_settled": Bound(low=0.5),
-    "misalignment_kept_with_offset": Bound(high=0.7),
-    "median_misalignment_in_span": Bound(high=1e-12),
-    "median_deviation_short_steps": Bound(high=1e-3),
-    "median_deviation_plain_gd": Bound(high=0.05),
-}
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)
 STEPS = sorted({*LOOKED_AT, *(round(float(k)) for k in np.geomspace(10, 2000, 28))})
 CLOCK = 6.0  # rate · R from which on a run counts as settled
 BAR = 0.05
-FloatArray = npt.NDArray[np.float64]
 
 
-def compute(effort: Effort, progress: Progress) -> Finding:
-    """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
-    paper = effort is Effort.PAPER
-    n_problems, few = (300, 60) if paper else (60, 20)
-    losses: tuple[Loss, ...] = (Logistic(), Exponential(), CorrelationLoss()) if paper else (Logistic(),)
-    progress.expect(len(losses) + 3)
-    rng = np.random.default_rng(SEED)
-    sizes = (4, 6, 30)
-    problems = sphere_tokens(n_problems, *sizes, rng)
-    runs = []
-    for loss in losses:
-        runs.append(_held_against_the_law(problems, loss, NormalizedGD(1.0), STEPS))
+class X_O(Claim):
+    labels = ("X O",)
+    title = "Residual attention is the SVM's dual: a trained model shows its own certificate"
+    statement = (
+        "Once attention saturates at a locally optimal selection α, the weights |ℓ'_i| s_it (γ_iα − γ_it) over the active constraints "
+        "are proportional to the multipliers λ_it of ATT-SVM. Equivalently p stands at R p^mm/‖p^mm‖ plus a computable offset in the "
+        "span of the active rows. Deviations die out like e^(−rate·R) with a rate known in advance, for normalised steps up to "
+        "2/stiffness."
+    )
+    protocol = (
+        "n = 4, T = 6, d = 30, tokens and head uniform on the sphere, 300 problems; logistic, exponential and correlation loss; NGD with "
+        "step 1 for 2,000 steps from 0, with step .3 for 20,000 steps, and with step .1 over the first length for 60 of them. Plain GD, "
+        "whose norm grows like a logarithm, on problems with n = 1, T = 3, d = 5. Deviation: the largest |log(λ read off / λ solved)| "
+        "over the constraints of a problem. A run counts as settled by the law's own clock, rate · R ≥ 6, if its step is not too long."
+    )
+    paper_value = "beyond the papers; aim: median deviation ≤ 1e-3 and 95th percentile ≤ .05 after 2,000 steps"
+    expected = {
+        "median_deviation": Bound(high=1e-3),
+        "p95_deviation_where_settled": Bound(high=0.05),
+        "p95_deviation_of_all_after_20000": Bound(high=0.05),
+        "share_settled": Bound(low=0.5),
+        "misalignment_kept_with_offset": Bound(high=0.7),
+        "median_misalignment_in_span": Bound(high=1e-12),
+        "median_deviation_short_steps": Bound(high=1e-3),
+        "median_deviation_plain_gd": Bound(high=0.05),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
+        paper = effort is Effort.PAPER
+        n_problems, few = (300, 60) if paper else (60, 20)
+        losses: tuple[Loss, ...] = (Logistic(), Exponential(), CorrelationLoss()) if paper else (Logistic(),)
+        progress.expect(len(losses) + 3)
+        rng = np.random.default_rng(SEED)
+        sizes = (4, 6, 30)
+        problems = sphere_tokens(n_problems, *sizes, rng)
+        runs = []
+        for loss in losses:
+            runs.append(_held_against_the_law(problems, loss, NormalizedGD(1.0), STEPS))
+            progress.advance()
+        long = _held_against_the_law(problems, Logistic(), NormalizedGD(0.3), [20_000])
         progress.advance()
-    long = _held_against_the_law(problems, Logistic(), NormalizedGD(0.3), [20_000])
-    progress.advance()
-    short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
-    progress.advance()
-    gd_steps = [round(float(k)) for k in np.geomspace(10, 100_000, 13)]
-    plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GradientDescent(10.0), gd_steps)
-    progress.advance()
-    numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
-    numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
-    numbers["median_deviation_short_steps"] = float(np.median(short["deviation"][:, -1]))
-    numbers["median_deviation_plain_gd"] = float(np.median(plain["deviation"][:, -1]))
-    arrays = {"runs": runs, "plain": plain, "losses": [type(loss).__name__.lower() for loss in losses]}
-    return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
+        short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
+        progress.advance()
+        gd_steps = [round(float(k)) for k in np.geomspace(10, 100_000, 13)]
+        plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GradientDescent(10.0), gd_steps)
+        progress.advance()
+        numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
+        numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
+        numbers["median_deviation_short_steps"] = float(np.median(short["deviation"][:, -1]))
+        numbers["median_deviation_plain_gd"] = float(np.median(plain["deviation"][:, -1]))
+        arrays = {"runs": runs, "plain": plain, "losses": [type(loss).__name__.lower() for loss in losses]}
+        return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
+
+    # ---- figures
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Multipliers read off against solved ones; deviations over steps and over the law's clock; what the offset gains."""
+        return {
+            "collapse": _draw_collapse(finding),
+            "deviation": _draw_deviation(finding),
+            "offset": _draw_offset(finding),
+        }
 
 
 def _held_against_the_law(problems: Any, loss: Loss, step: Optimizer, steps: list[int]) -> dict[str, Any]:
@@ -144,11 +154,10 @@ def _quantile(values: FloatArray, level: float) -> float:
 def _sentence(numbers: dict[str, float]) -> str:
     return (
         "After 2,000 steps the multipliers read off a model deviate from the solver's by a median factor of "
-        f"e^{numbers['median_deviation']:.1e} (worst loss); where the law's clock says settled "
-        f"({100 * numbers['share_settled']:.0f}% of the runs) the 95th percentile is "
-        f"{numbers['p95_deviation_where_settled']:.1e}; over all runs it is {numbers['p95_deviation']:.2f}, and "
-        f"{numbers['p95_deviation_of_all_after_20000']:.1e} after 20,000 steps of .3. The offset takes 1 − corr from "
-        f"{numbers['median_misalignment']:.1e} to {numbers['median_misalignment_with_offset']:.1e} (medians), and to "
+        f"e^{numbers['median_deviation']:.1e} (worst loss); where the law's clock says settled ({100 * numbers['share_settled']:.0f}% of "
+        f"the runs) the 95th percentile is {numbers['p95_deviation_where_settled']:.1e}; over all runs it is "
+        f"{numbers['p95_deviation']:.2f}, and {numbers['p95_deviation_of_all_after_20000']:.1e} after 20,000 steps of .3. The offset "
+        f"takes 1 − corr from {numbers['median_misalignment']:.1e} to {numbers['median_misalignment_with_offset']:.1e} (medians), and to "
         f"{numbers['median_misalignment_in_span']:.0e} within the span of the active rows. Short steps: median "
         f"{numbers['median_deviation_short_steps']:.1e}; plain GD: {numbers['median_deviation_plain_gd']:.1e}."
     )
@@ -167,18 +176,6 @@ def _note(numbers: dict[str, float], runs: list[dict[str, Any]]) -> str:
         "1 exceeds 2/stiffness and the ratios oscillate. Relative to the largest multiplier the 95th percentile of the errors "
         f"is {numbers['p95_error_of_largest']:.1e}."
     )
-
-
-# ---- figures
-
-
-def draw(finding: Finding) -> dict[str, Figure]:
-    """Multipliers read off against solved ones; deviations over steps and over the law's clock; what the offset gains."""
-    return {
-        "collapse": _draw_collapse(finding),
-        "deviation": _draw_deviation(finding),
-        "offset": _draw_offset(finding),
-    }
 
 
 def _draw_collapse(finding: Finding) -> Figure:

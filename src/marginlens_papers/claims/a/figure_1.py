@@ -1,0 +1,387 @@
+"""A Fig 1: descent in the plane from several starts, with one input or three, and equal or unequal scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.optimize import minimize_scalar
+
+from marginlens import plotting
+from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_1c
+from marginlens.data.tokens import FloatArray
+from marginlens.directions import correlation
+from marginlens.dynamics import Record, descend
+from marginlens.optimizers import NormalizedGD
+from marginlens.theory import token_optimality
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.a.textbook import textbook_iterates
+
+HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
+STEP = 0.1
+WINDOW_A: plotting.Window = ((-3.3, 1.7), (-1.8, 3.2))
+
+
+class A_F1a(Claim):
+    labels = ("A Fig 1(a)", "A Thm 2")
+    title = "One input, equal non-optimal scores: every start leads to the globally optimal direction"
+    statement = (
+        "With a single input whose non-optimal tokens all score the same, gradient descent from any start grows without bound and its "
+        "direction converges to the max-margin direction of the optimal token."
+    )
+    protocol = (
+        "Keys (-.1, 1), (1, 0), (0, 0) with scores 1, .9, .9; logistic loss; starts (0, y), y ∈ {1, .5, 0, -.5, -1, -1.5}, as in the "
+        "authors' notebook; NGD with step .1 for 100,000 steps, compared with the ATT-SVM of the optimal token."
+    )
+    paper_value = (
+        "no numbers: every start reaches the GMM direction, and the correlation with it consistently increases; by hand the direction is "
+        "that of (-.1, 1), (-.099, .990)"
+    )
+    expected = {
+        "globally_optimal": Bound(1.0, 1.0),
+        "corr_1000": Bound(low=0.99),
+        "corr_end": Bound(low=0.999),
+        "norm_growth": Bound(low=0.99),
+        "smallest_rise_of_norm": Bound(low=0.0),
+        "largest_late_fall": Bound(high=1e-12),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Descend from the six starts and compare direction and norm with the SVM solution along the way."""
+        n_steps = 100_000 if effort is Effort.PAPER else 10_000
+        progress.expect(1)
+        data, v = figure_1a()
+        best = token_optimality(data, v, data.optimal(v))
+        start = np.array([(0.0, y) for y in HEIGHTS])
+        record = Record(plotting.steps_to_keep(n_steps, dense=1000))
+        run = descend(
+            data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
+        )
+        progress.advance()
+        steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
+        norm = np.linalg.norm(points, axis=-1)
+        corr = 1.0 - plotting.misalignment(points, best.direction)
+        corr[norm == 0.0] = -1.0  # the start at 0 has no direction yet
+        late, settled = steps >= 1000, steps >= 100
+        fall = np.maximum.accumulate(corr, axis=1) - corr
+        early_fall = np.max(fall, axis=1)
+        numbers = {
+            "globally_optimal": float(best.is_globally_optimal),
+            "corr_1000": float(corr[:, steps == 1000].min()),
+            "corr_end": float(np.min(correlation(run.final, best.direction))),
+            "norm_growth": float(np.min((norm[:, -1] - norm[:, late][:, 0]) / (STEP * (n_steps - 1000)))),
+            "smallest_rise_of_norm": float(np.min(np.diff(norm[:, settled], axis=1))),
+            "largest_late_fall": float(-np.min(np.diff(corr[:, settled], axis=1))),
+            "largest_early_fall": float(early_fall.max()),
+        }
+        fallen = early_fall > 1e-6
+        measured = (
+            f"GMM direction ({best.direction[0]:.4f}, {best.direction[1]:.4f}). Smallest correlation over the six starts: "
+            f"{numbers['corr_1000']:.5f} at step 1,000 and 1 - {1.0 - numbers['corr_end']:.0e} at step {n_steps:,}. From step 100 on the "
+            f"norm changes by {numbers['smallest_rise_of_norm']:.3f} or more from one kept step to the next, and it ends at "
+            f"{norm[:, -1].min():,.0f} … {norm[:, -1].max():,.0f}."
+        )
+        note = (
+            f"The correlation does not rise from the first step everywhere: the {fallen.sum()} starts that already point near the GMM "
+            f"first lose up to {early_fall.max():.3f} (to {corr[fallen].min():.3f}, at step {steps[np.argmax(fall, axis=1)].max()} at "
+            "the latest), because the token (1, 0), which is no neighbour, still pulls while the softmax is soft. From step 100 on it "
+            "rises at every kept step for all starts."
+            if fallen.any()
+            else ""
+        )
+        arrays = {
+            "keys": data.K,
+            "scores": data.scores(v),
+            "direction": best.direction,
+            "steps": steps,
+            "points": points,
+            "norm": norm,
+            "gap": plotting.misalignment(points, best.direction),
+        }
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Paths among the tokens; distance from the predicted direction; norm."""
+        at = finding.arrays
+        fig, plane, upper, lower = plotting.plane_and_curves()
+        colours = plotting.shades(len(HEIGHTS))
+        plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
+        plotting.common_separating_line(plane, at["keys"], [0], at["direction"], label="separating line")
+        for colour, path in zip(colours, at["points"], strict=True):
+            inside = plotting.until_it_leaves(path, WINDOW_A)
+            plotting.arrowed_path(plane, inside, color=colour)
+            plotting.starts(plane, inside[0], edgecolor=colour)
+        plotting.scatter_tokens(plane, at["keys"], at["scores"])
+        plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (18, 0))
+        plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (0, 15), ha="center")
+        plotting.note_at(plane, "γ = .9", at["keys"][0, 2], (9, 11))
+        plotting.finish_plane(plane, WINDOW_A, "First steps of six runs among the tokens")
+        for colour, gap, norm, y in zip(colours, at["gap"], at["norm"], HEIGHTS, strict=True):
+            upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(0, y))
+            lower.loglog(at["steps"][1:], norm[1:], color=colour)
+        upper.set(ylabel="1 − correlation with GMM", ylim=(3e-9, 5.0))
+        upper.set_title("The direction converges …")
+        upper.legend(title="start", ncols=2, loc="lower left")
+        lower.set(xlabel="step", ylabel="‖p‖")
+        lower.set_title("… while the norm diverges")
+        return {"paths": fig}
+
+
+HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
+STEP = 0.1
+WINDOW_B: plotting.Window = ((-2.4, 2.8), (-1.8, 3.2))
+
+
+class A_F1b(Claim):
+    labels = ("A Fig 1(b)", "A Thm 3", "A Def 2")
+    title = "Unequal scores: the start decides between the global and a local max-margin direction"
+    statement = (
+        "When non-optimal tokens score differently, a token that outscores its SVM-neighbours attracts its own set of starts: descent "
+        "converges to its max-margin direction (LMM) from there and to that of the optimal token (GMM) from elsewhere."
+    )
+    protocol = (
+        "Keys (-.1, 1), (1, 0), (0, 0) with scores 1, .9, 0; logistic loss; starts (0, y), y ∈ {1, .5, 0, -.5, -1, -1.5}; NGD with step "
+        ".1 for 100,000 steps. Both directions come from the ATT-SVM, whose neighbours and scores certify their optimality. A grid of "
+        "starts over the window [-2.4, 2.8] × [-1.8, 3.2], which is ours, is coloured by the token that each selects. The last two "
+        "starts are also run with the textbook gradient in single precision."
+    )
+    paper_value = (
+        "no numbers: some starts reach the GMM, some the LMM direction; in the authors' notebook the first four and the last two (by "
+        "hand, these are (-.099, .990) and (1, 0))"
+    )
+    expected = {
+        "globally_optimal": Bound(1.0, 1.0),
+        "locally_but_not_globally_optimal": Bound(1.0, 1.0),
+        "split_at_1000": Bound(1.0, 1.0),
+        "split_at_end": Bound(1.0, 1.0),
+        "corr_1000": Bound(low=0.999),
+        "corr_end": Bound(low=0.99999),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Certify both directions, descend from the six starts and from a grid of starts, and repeat two runs with rounding."""
+        n_steps, n_grid, grid_steps = (100_000, 151, 1000) if effort is Effort.PAPER else (10_000, 31, 300)
+        progress.expect(3)
+        data, v = figure_1b()
+        best, local = token_optimality(data, v, [0]), token_optimality(data, v, [1])
+        directions = np.stack([best.direction, local.direction])
+        start = np.array([(0.0, y) for y in HEIGHTS])
+        record = Record(plotting.steps_to_keep(n_steps, dense=1000))
+        run = descend(
+            data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
+        )
+        progress.advance()
+        reaches_local = _basins(data, v, n_grid, grid_steps)
+        progress.advance()
+        rounded_steps = 10_000 if effort is Effort.PAPER else 2000
+        iterates = textbook_iterates(data.repeat(2), v, start[4:], STEP, rounded_steps, np.float32)
+        rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
+        progress.advance()
+        steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
+        gaps = np.stack([plotting.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
+        limit = np.array([0, 0, 0, 0, 1, 1])
+        nearer = np.argmin(gaps, axis=0)
+        gap = np.take_along_axis(gaps, limit[None, :, None], axis=0)[0]
+        middle = int(np.flatnonzero(steps == 1000)[0])
+        rounded_gap = plotting.misalignment(rounded, local.direction)
+        rounded_norm = np.linalg.norm(rounded, axis=-1)
+        numbers = {
+            "globally_optimal": float(best.is_globally_optimal),
+            "locally_but_not_globally_optimal": float(local.is_locally_optimal and not local.is_globally_optimal),
+            "local_score_gap": float(local.score_gap),
+            "split_at_1000": float(np.array_equal(nearer[:, middle], limit)),
+            "split_at_end": float(np.all(nearer[:, middle:] == limit[:, None])),
+            "corr_1000": float(1.0 - gap[:, middle].max()),
+            "corr_end": float(1.0 - gap[:, -1].max()),
+            "share_of_starts_to_local": float(reaches_local.mean()),
+            "rounded_corr_1000": float(1.0 - rounded_gap[:, 1000].min()),
+            "rounded_corr_end": float(1.0 - rounded_gap[:, -1].min()),
+            "rounded_norm_1000": float(rounded_norm[:, 1000].max()),
+        }
+        changes = int(np.sum(np.any(np.diff(nearer[:, middle:], axis=1) != 0, axis=1)))
+        ended = [", ".join(f"{y:g}" for y, at in zip(HEIGHTS, nearer[:, -1], strict=True) if at == k) for k in (0, 1)]
+        measured = (
+            f"(1, 0) outscores its neighbours by {numbers['local_score_gap']:.1f} or more and is locally, not globally, optimal. At step "
+            f"{n_steps:,}, y = {ended[0]} are at the GMM and y = {ended[1]} at the LMM; the smallest correlation with the limit that the "
+            f"paper names is {numbers['corr_1000']:.5f} at step 1,000 and 1 - {gap[:, -1].max():.0e} in the end; {changes or 'no'} runs "
+            f"change sides in between. Of a grid of {n_grid}² starts over the window of the figure below, [-2.4, 2.8] × [-1.8, 3.2], "
+            f"{100 * reaches_local.mean():.0f}% reach the LMM."
+        )
+        note = (
+            "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision, the score of the "
+            "selected token and the output of the last two runs soon differ by one rounding unit or none. That token's own term is then "
+            "on or off at random, while the pull towards the optimal token stays: at step 1,000 their norm is at most "
+            f"{rounded_norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation with the LMM has fallen to "
+            f"{numbers['rounded_corr_1000']:.3f} or less; at step {rounded_steps:,} to {numbers['rounded_corr_end']:.3f} or less."
+        )
+        arrays = {
+            "keys": data.K,
+            "scores": data.scores(v),
+            "directions": directions,
+            "limit": limit,
+            "steps": steps,
+            "points": points,
+            "gap": gap,
+            "basins": reaches_local,
+            "rounded_gap": rounded_gap,
+            "rounded_norm": rounded_norm,
+        }
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
+        at = finding.arrays
+        colours = np.array([plotting.GLOBAL, plotting.LOCAL])
+        fig, plane, upper, lower = plotting.plane_and_curves()
+        x, y = (np.linspace(low, high, len(at["basins"])) for low, high in WINDOW_B)
+        plotting.basins(plane, x, y, at["basins"])
+        for k, (colour, name) in enumerate(zip(colours, ("GMM", "LMM"), strict=True)):
+            plotting.ray(plane, at["directions"][k], 20.0, color=colour, label=f"{name} direction")
+            plotting.common_separating_line(
+                plane, at["keys"], [k], at["directions"][k], color=colour, label="its separating line"
+            )
+        for path in at["points"]:
+            inside = plotting.until_it_leaves(path, WINDOW_B)
+            plotting.arrowed_path(plane, inside)
+            plotting.starts(plane, inside[0])
+        plotting.scatter_tokens(plane, at["keys"], at["scores"])
+        plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (-16, 0), ha="right")
+        plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (8, -13))
+        plotting.note_at(plane, "γ = 0", at["keys"][0, 2], (-11, 6), ha="right")
+        plotting.finish_plane(plane, WINDOW_B, "The start decides: shaded by the limit it leads to", "upper left")
+        for limit, gap, norm in zip(at["limit"], at["gap"], np.linalg.norm(at["points"], axis=-1), strict=True):
+            upper.loglog(at["steps"][1:], gap[1:], color=colours[limit], lw=1.5)
+            lower.loglog(at["steps"][1:], norm[1:], color=colours[limit], lw=1.5)
+        rounded_steps = np.arange(at["rounded_gap"].shape[1])
+        for gap, norm in zip(at["rounded_gap"], at["rounded_norm"], strict=True):
+            upper.loglog(rounded_steps[1:], gap[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
+            lower.loglog(rounded_steps[1:], norm[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
+        upper.set(ylabel="1 − correlation with limit")
+        upper.set_title("Exact gradients stay, rounded ones drift …")
+        lower.plot([], [], color=colours[0], label="to the GMM")
+        lower.plot([], [], color=colours[1], label="to the LMM")
+        lower.plot([], [], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3, label="LMM starts in float32")
+        lower.set(xlabel="step", ylabel="‖p‖")
+        lower.set_title("… and their norm stalls")
+        lower.legend(loc="upper left")
+        return {"paths": fig}
+
+
+def _basins(data: TokenDataset, v: FloatArray, n_grid: int, n_steps: int) -> Any:
+    """For a square grid of starts over the window, [row, column]: 1 where descent selects token 1, 0 where it selects token 0."""
+    x, y = (np.linspace(low, high, n_grid) for low, high in WINDOW_B)
+    start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start)
+    return (run.selected[:, 0] == 1).astype(float).reshape(n_grid, n_grid)
+
+
+STARTS = np.array([(x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
+STEP = 0.1
+WINDOW_C: plotting.Window = ((-2.3, 3.1), (-2.6, 2.0))
+
+
+class A_F1c(Claim):
+    labels = ("A Fig 1(c)", "A ATT-SVM")
+    title = "Three inputs: every start leads to the direction that separates all optimal tokens"
+    statement = (
+        "Trained on several inputs at once, descent converges in direction to the one max-margin solution that separates the optimal "
+        "token of every input from its other tokens."
+    )
+    protocol = (
+        "Three inputs with seven tokens each in the plane; the first token of each scores 1, the others .5; logistic loss; starts (x, "
+        "0), x ∈ {1, .5, 0, -.5, -1, -1.5}; tokens and starts are those of the authors' notebook. NGD with step .1 for 100,000 steps, "
+        "compared with the ATT-SVM and with the best of all angles in the plane, which uses no solver."
+    )
+    paper_value = "no numbers: the figure shows that every start reaches the GMM direction"
+    expected = {
+        "globally_optimal": Bound(1.0, 1.0),
+        "distance_to_best_angle": Bound(high=1e-6),
+        "corr_1000": Bound(low=0.999),
+        "corr_end": Bound(low=0.99999),
+        "corr_end_with_best_angle": Bound(low=0.99999),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Solve the ATT-SVM of the optimal tokens and descend towards it from six starts."""
+        n_steps = 100_000 if effort is Effort.PAPER else 10_000
+        progress.expect(1)
+        data, v = figure_1c()
+        best = token_optimality(data, v, data.optimal(v))
+        record = Record(plotting.steps_to_keep(n_steps, dense=1000))
+        run = descend(
+            data.repeat(len(STARTS)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
+        )
+        progress.advance()
+        steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
+        gap = plotting.misalignment(points, best.direction)
+        solution = best.solution.x
+        tight = np.argwhere(best.neighbours)
+        by_angle = max_margin_by_angle(data)
+        numbers = {
+            "globally_optimal": float(best.is_globally_optimal),
+            "distance_to_best_angle": float(np.abs(solution - by_angle).max()),
+            "kkt_residual": float(best.solution.kkt_residual()),
+            "corr_1000": float(1.0 - gap[:, steps == 1000].max()),
+            "corr_end": float(1.0 - gap[:, -1].max()),
+            "corr_end_with_best_angle": float(np.min(correlation(run.final, by_angle))),
+            "n_neighbours": float(len(tight)),
+        }
+        measured = (
+            f"The ATT-SVM gives p^mm = ({solution[0]:.4f}, {solution[1]:.4f}), margin {best.margin:.4f}, held by {len(tight)} neighbours "
+            f"(KKT residual {numbers['kkt_residual']:.0e}). Smallest correlation over {len(STARTS)} starts: {numbers['corr_1000']:.5f} "
+            f"at step 1,000, 1 - {gap[:, -1].max():.0e} at step {n_steps:,}; the norm there is {run.norm.min():,.0f} … "
+            f"{run.norm.max():,.0f}."
+        )
+        arrays = {
+            "keys": data.K,
+            "scores": data.scores(v),
+            "direction": best.direction,
+            "neighbours": best.neighbours,
+            "steps": steps,
+            "points": points,
+            "gap": gap,
+            "attention": run.attention,
+        }
+        return Finding(measured, numbers, arrays)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""
+        at = finding.arrays
+        fig, plane, upper, lower = plotting.plane_and_curves(height=5.4)
+        colours = plotting.shades(len(STARTS))
+        plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
+        plotting.common_separating_line(plane, at["keys"], [0, 0, 0], at["direction"], label="separating line")
+        for colour, path in zip(colours, at["points"], strict=True):
+            inside = plotting.until_it_leaves(path, WINDOW_C)
+            plotting.arrowed_path(plane, inside, color=colour)
+            plotting.starts(plane, inside[0], edgecolor=colour)
+        plotting.scatter_tokens(plane, at["keys"], at["scores"], size=50.0)
+        plotting.note_at(plane, "γ = 1", (0.8, 0.0), (0, 32), ha="center")
+        plotting.note_at(plane, "γ = .5", (-1.0, 1.3), (0, 14), ha="center")
+        plotting.note_at(plane, "γ = .5", (-0.55, -0.8), (0, -14), ha="center")
+        plotting.finish_plane(plane, WINDOW_C, "First steps of six runs among 3 × 7 tokens", "lower right", n_inputs=3)
+        for colour, gap, path, start in zip(colours, at["gap"], at["points"], STARTS, strict=True):
+            upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(*start))
+            lower.loglog(at["steps"][1:], np.linalg.norm(path[1:], axis=-1), color=colour)
+        upper.set(ylabel="1 − correlation with GMM", ylim=(1e-9, 5.0))
+        upper.set_title("The direction converges …")
+        upper.legend(title="start", loc="lower left")
+        lower.set(xlabel="step", ylabel="‖p‖")
+        lower.set_title("… while the norm diverges")
+        return {"paths": fig}
+
+
+def max_margin_by_angle(data: TokenDataset) -> FloatArray:
+    """p^mm of the first tokens of a problem in the plane by trying angles: its smallest margin is one, so it is the direction over the "
+    "margin."""
+    gaps = (data.K[:, :1] - data.K[:, 1:]).reshape(-1, 2)
+
+    def margin(angle: float) -> float:
+        return float(np.min(gaps @ (np.cos(angle), np.sin(angle))))
+
+    angles = np.linspace(-np.pi, np.pi, 3601)
+    near = float(angles[np.argmax([margin(angle) for angle in angles])])
+    ends = (near - angles[1] + angles[0], near + angles[1] - angles[0])
+    angle = float(minimize_scalar(lambda one: -margin(one), bounds=ends, method="bounded", options={"xatol": 1e-13}).x)
+    return np.array([np.cos(angle), np.sin(angle)]) / margin(angle)

@@ -1,0 +1,353 @@
+"""A Thms 1 and 4: global and local regularisation paths converge to max-margin directions."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from marginlens import plotting
+from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.directions import unit
+from marginlens.dynamics import Cone, Path, regularization_path
+from marginlens.theory import (
+    LocalOptima,
+    basin_cone,
+    check_distinct_scores,
+    check_general_position,
+    directional_margin,
+    globally_optimal_direction,
+    locally_optimal_directions,
+    token_optimality,
+)
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+
+GLOBAL_SEED = 5
+GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin
+FITTED = 3  # from this scale on
+
+
+class A_T1(Claim):
+    labels = ("A Thm 1", "A Eq. (2)")
+    title = "The regularisation path converges to the globally optimal direction"
+    statement = (
+        "Where every input has one token of highest score, the point of smallest risk among all p up to the norm R converges in "
+        "direction to the max-margin separator of these tokens (GMM) as R grows."
+    )
+    protocol = (
+        "Random sphere problems (n = 3, T = 4) with d from 2 to 50 whose optimal tokens one direction selects; logistic loss; R from 1 "
+        "to 1e5 over the margin. At each R all local minima found so far are followed and new starts added; candidates are compared by "
+        "the logarithm of the excess risk, which reaches e^-100000. The slope of log distance against log R is fitted from R = "
+        "1e3/margin on. Every point is checked by its KKT residual."
+    )
+    paper_value = "–"
+    expected = {
+        "smallest_corr_at_largest_radius": Bound(low=0.999),
+        "slowest_slope": Bound(high=-0.9),
+        "median_slope": Bound(high=-0.98),
+        "distance_grows": Bound(high=0),
+        "largest_kkt_residual": Bound(high=1e-7),
+        "problems": Bound(low=4),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow the path of every problem and measure its distance to the GMM direction."""
+        widths = (
+            np.unique(np.linspace(2, 50, 49).round().astype(int))
+            if effort is Effort.PAPER
+            else np.array([2, 12, 25, 50])
+        )
+        widths = np.concatenate([[2], widths]) if effort is Effort.PAPER else widths
+        progress.expect(len(widths) + 1)
+        distance, corr, residual, margins = [], [], [], []
+        for j, d in enumerate(widths.tolist()):
+            data, v, direction, margin = _separable(d, np.random.default_rng([GLOBAL_SEED, j]))
+            path = regularization_path(data, v, GLOBAL_SCALES / margin, restarts=1, rng=j)
+            distance.append(path.distance(direction))
+            corr.append(path.correlation(direction))
+            residual.append(path.kkt_residual())
+            margins.append(margin)
+            progress.advance()
+        distances = np.stack(distance)  # (n_problems, n_radii)
+        slopes = np.polyfit(np.log(GLOBAL_SCALES[FITTED:]), np.log(distances[:, FITTED:]).T, 1)[0]
+        planar = _global_planar()
+        progress.advance()
+        numbers = {
+            "smallest_corr_at_largest_radius": float(np.min(np.stack(corr)[:, -1])),
+            "smallest_corr_at_1000_over_margin": float(np.min(np.stack(corr)[:, FITTED])),
+            "slowest_slope": float(slopes.max()),
+            "median_slope": float(np.median(slopes)),
+            "steepest_slope": float(slopes.min()),
+            "largest_distance_at_the_end": float(distances[:, -1].max()),
+            "distance_grows": float(np.sum(~(np.diff(distances, axis=1) <= 0.0))),
+            "largest_kkt_residual": float(np.max(residual)),
+            "problems": float(len(widths)),
+        }
+        measured = (
+            f"In all {len(widths)} problems the correlation with the GMM is at least {numbers['smallest_corr_at_1000_over_margin']:.5f} "
+            f"at R = 1e3/margin and 1 - {1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at 1e5/margin. The distance of p̄(R)/R to "
+            f"it falls with R, with slopes from {slopes.max():.3f} to {slopes.min():.3f} (median {np.median(slopes):.4f}); KKT residuals "
+            f"are up to {numbers['largest_kkt_residual']:.0e}."
+        )
+        arrays = {"d": widths, "distance": distances, "slopes": slopes, "margins": np.array(margins), "planar": planar}
+        return Finding(measured, numbers, arrays)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
+        fig, (left, right) = plotting.figure(2, width=5.4, height=4.6)
+        distance, widths = finding.arrays["distance"], finding.arrays["d"]
+        low, high = float(widths.min()), float(widths.max())
+        shade = plotting.shades(101)
+        for d, line in zip(widths, distance, strict=True):
+            left.loglog(GLOBAL_SCALES, line, color=shade[round(100 * (d - low) / (high - low))], lw=1.0, alpha=0.8)
+        for d in (low, (low + high) / 2.0, high):
+            left.plot([], [], color=shade[round(100 * (d - low) / (high - low))], label=f"d = {d:.0f}")
+        guide = 30.0 / GLOBAL_SCALES[1:]
+        left.loglog(GLOBAL_SCALES[1:], guide, color=plotting.INK, ls="--", lw=1.3)
+        left.text(GLOBAL_SCALES[3], 2.0 * guide[2], "slope −1", ha="left", va="bottom")
+        left.set(xlabel="R · margin", ylabel="‖p̄(R)/R − GMM direction‖")
+        left.set_title(f"{len(widths)} problems: the distance falls like 1/R")
+        left.legend(loc="lower left")
+        _draw_global_plane(right, finding.arrays["planar"])
+        return {"path": fig}
+
+
+def _separable(d: int, rng: np.random.Generator) -> tuple[TokenDataset, Any, Any, float]:
+    """A random problem whose optimal tokens one direction selects, its head, that direction and its margin."""
+    while True:
+        data, v = sphere_tokens(20, 3, 4, d, rng)
+        found = globally_optimal_direction(data, v)
+        good = np.flatnonzero(found.is_feasible & found.optimum_is_unique)
+        if len(good):
+            j = int(good[0])
+            return data[j], v[j], found.direction[j], float(found.margin[j])
+
+
+def _global_planar() -> dict[str, Any]:
+    """The path of Figure 1(b)'s problem from the origin on."""
+    data, v = figure_1b()
+    path = regularization_path(data, v, np.geomspace(0.1, 8.0, 16), restarts=2)
+    found = globally_optimal_direction(data, v)
+    return {
+        "keys": data.K,
+        "scores": data.scores(v),
+        "direction": found.direction,
+        "radii": path.radii,
+        "points": path.points,
+    }
+
+
+def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
+    points, direction, radii = planar["points"], planar["direction"], planar["radii"]
+    window: plotting.Window = ((-2.6, 2.6), (-0.6, 4.4))
+    turn = np.linspace(0.0, 2.0 * np.pi, 200)
+    for radius in (1.0, 2.0, 3.0, 4.0):
+        ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=1)
+        plotting.note_at(
+            ax,
+            f"R = {radius:g}",
+            radius * np.array([-0.5, 0.866]),
+            (0, 0),
+            ha="center",
+            fontsize=9,
+            color=plotting.PATH,
+        )
+    plotting.ray(ax, direction, 20.0, color=plotting.GLOBAL, label="GMM direction")
+    start = points[0] / radii[0]
+    ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0")
+    ax.plot(*points.T, color=plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
+    plotting.scatter_tokens(ax, planar["keys"], planar["scores"])
+    ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂")
+    ax.set_title("One path bends into the max-margin direction")
+    ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
+
+
+LOCAL_SEED = 4
+WIDTH = 1e-3  # 1 - cosine at the edge of the cones around directions that are not locally optimal
+KINDS = ("max-margin, not locally optimal", "neighbour-optimal, not max-margin", "random")
+LOCAL_SCALES = np.array([1e3, 1e4, 1e5])
+
+
+class A_T4(Claim):
+    labels = ("A Thm 4", "A Thm 7", "A Eq. (9)", "A Eq. (66)", "A P^mm")
+    title = "Local paths keep the locally optimal directions and leave every other"
+    statement = (
+        "With distinct scores and keys in general position, the point of smallest risk inside a cone around q, however narrow, can "
+        "converge in direction to q as the norm limit grows only if q is a locally optimal max-margin direction."
+    )
+    protocol = (
+        "Random sphere problems (d = 2 or 3, n ≤ 3, T ≤ 4), all with distinct scores and keys in general position, which is checked. "
+        "Axes: every locally optimal direction, with the width and the smallest norm R₀ of A Eqs (32) and (46); and three kinds of "
+        "others with cones of 1 - cosine ≤ .001 and R₀ = 10: max-margin directions of selections that are not locally optimal, "
+        "directions beside a locally optimal one that select the same tokens and are neighbour-optimal, and random ones. Norms reach 1e3 "
+        "R₀ and 1e5/margin. An axis is kept if ‖p̄(R)/R - q‖ falls like 1/R over two decades, and left if it stays above a tenth of the "
+        "cone's width or of the distance to the nearest locally optimal direction."
+    )
+    paper_value = "–"
+    expected = {
+        "share_of_lmm_kept": Bound(low=1.0),
+        "share_of_others_left": Bound(low=1.0),
+        "share_in_general_position": Bound(low=1.0),
+        "largest_kkt_residual": Bound(high=1e-6),
+        "lmm": Bound(low=3),
+        "others": Bound(low=6),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow a local path around every direction of every problem."""
+        problems = 16 if effort is Effort.PAPER else 2
+        progress.expect(problems + 1)
+        kept, left, kinds, residual, position, norms = [], [], [], [], [], []
+        ends: list[Any] = []
+        for j in range(problems):
+            rng = np.random.default_rng([LOCAL_SEED, j])
+            data, v, optima = _problem(rng)
+            position.append(check_general_position(data).holds and check_distinct_scores(data, v).holds)
+            for alpha in optima.selections:
+                basin = basin_cone(data, v, alpha)
+                cone = Cone(basin.p, basin.mu, basin.radius)
+                path = regularization_path(data, v, np.array([10.0, 100.0, 1e3]) * cone.radius, cone=cone, restarts=2)
+                distance = path.distance(basin.p)
+                kept.append(bool(distance[-1] <= max(2e-2 * distance[-3], 1e-12)))
+                ends.append(distance)
+                residual.append(path.kkt_residual().max())
+            for kind, q in _others(data, v, optima, rng):
+                path = regularization_path(
+                    data, v, LOCAL_SCALES / optima.margins.min(), cone=Cone(q, WIDTH, 10.0), restarts=2
+                )
+                room = min(float(np.sqrt(2.0 * WIDTH)), float(np.min(np.linalg.norm(optima.directions - q, axis=-1))))
+                left.append(bool(path.distance(q)[-1] > 0.1 * room))
+                kinds.append(kind)
+                norms.append(path.norm[-1] / path.radii[-1])
+                residual.append(path.kkt_residual().max())
+            progress.advance()
+        planar = _local_planar()
+        progress.advance()
+        finite = np.array(norms) < 0.5
+        numbers = {
+            "share_of_lmm_kept": float(np.mean(kept)),
+            "share_of_others_left": float(np.mean(left)),
+            "share_in_general_position": float(np.mean(position)),
+            "largest_distance_of_lmm_at_the_end": float(np.max([one[-1] for one in ends])),
+            "largest_kkt_residual": float(np.max(residual)),
+            "share_of_others_that_stay_finite": float(np.mean(finite)),
+            "lmm": float(len(kept)),
+            "others": float(len(left)),
+            "problems": float(problems),
+        }
+        by_kind = ", ".join(
+            f"{sum(1 for one, gone in zip(kinds, left, strict=True) if one == k and gone)} of {kinds.count(k)} {name}"
+            for k, name in enumerate(KINDS)
+        )
+        measured = (
+            f"In {problems} problems, {sum(position)} of them in general position, the local paths keep {sum(kept)} of {len(kept)} "
+            f"locally optimal directions (distance at most {numbers['largest_distance_of_lmm_at_the_end']:.0e} at R = 1e3 R₀) and leave "
+            f"{sum(left)} of {len(left)} others: {by_kind}. {int(finite.sum())} of these stop at a finite norm; the rest go to the edge "
+            "of their cone or to another direction in it."
+        )
+        note = (
+            "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is "
+            "Theorem 3's side of it, and holds for cones with the width and norm of Eqs (32) and (46). With a smaller norm a finite "
+            "minimum just beyond it can win."
+        )
+        return Finding(measured, numbers, {"planar": planar}, note=note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""
+        fig, (ax,) = plotting.figure(1, width=8.4, height=5.2)
+        _draw_local_plane(ax, finding.arrays["planar"])
+        return {"cones": fig}
+
+
+def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, LocalOptima]:
+    """A random problem with a locally optimal direction whose margin is not tiny."""
+    while True:
+        n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        batch, heads = sphere_tokens(1, n, T, d, rng)
+        optima = locally_optimal_directions(batch[0], heads[0])
+        if len(optima) and optima.margins.min() > 0.02:
+            return batch[0], heads[0], optima
+
+
+def _others(data: TokenDataset, v: Any, optima: LocalOptima, rng: np.random.Generator) -> list[tuple[int, Any]]:
+    """Unit directions that are not locally optimal, each with the index of its kind."""
+    every = np.array(list(product(*(range(int(length)) for length in data.lengths))))
+    found = token_optimality(data.repeat(len(every)), v, every)
+    wrong = np.flatnonzero(found.is_feasible & ~found.is_locally_optimal)
+    directions = [(0, found.direction[k]) for k in rng.permutation(wrong)[:2]]
+    for axis in optima.directions[:2]:
+        q = unit(axis + 0.2 * unit(rng.standard_normal(len(axis))))
+        about, same = directional_margin(data, q, v), directional_margin(data, axis, v)
+        if about.neighbour_optimal and np.array_equal(about.selected, same.selected):
+            directions.append((1, q))
+    return [*directions, (2, unit(rng.standard_normal(data.d_key)))]
+
+
+def _local_planar() -> dict[str, Any]:
+    """Figure 1(b)'s problem with a cone around each of its locally optimal directions and around four others."""
+    data, v = figure_1b()
+    optima = locally_optimal_directions(data, v)
+    wrong = token_optimality(data, v, [2]).direction
+    angles = np.radians([40.0, 140.0, -40.0])
+    axes = [*optima.directions, wrong, *np.stack([np.cos(angles), np.sin(angles)], axis=-1)]
+    widths = [0.004] * len(optima) + [0.02] * 4
+    radii = np.geomspace(5.0, 5e3, 8)
+    paths: list[Path] = [
+        regularization_path(data, v, radii, cone=Cone(axis, mu, 5.0), restarts=1)
+        for axis, mu in zip(axes, widths, strict=True)
+    ]
+    return {
+        "axes": np.array(axes),
+        "half_angles": np.array([Cone(axis, mu, 5.0).half_angle for axis, mu in zip(axes, widths, strict=True)]),
+        "is_global": np.concatenate([optima.is_global, np.zeros(4, dtype=bool)]),
+        "is_local": np.arange(len(axes)) < len(optima),
+        "points": np.stack([path.points for path in paths]),
+        "floor": 5.0,
+    }
+
+
+def _draw_local_plane(ax: Axes, planar: dict[str, Any]) -> None:
+    floor, reach = planar["floor"], 4.0
+
+    def shrink(points: Any) -> Any:
+        norm = np.linalg.norm(points, axis=-1, keepdims=True)
+        return points / norm * (1.0 + np.log10(norm / floor))
+
+    turn = np.linspace(0.0, 2.0 * np.pi, 200)
+    for k in range(4):
+        ax.plot((1 + k) * np.cos(turn), (1 + k) * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=0)
+        place = (1 + k) * np.array([np.cos(np.radians(-82)), np.sin(np.radians(-82))])
+        plotting.note_at(ax, f"‖p‖ = {floor * 10**k:g}", place, (0, 0), ha="center", fontsize=9, color=plotting.PATH)
+    seen: set[str] = set()
+    for axis, half, is_global, is_local, points in zip(
+        *(planar[name] for name in ("axes", "half_angles", "is_global", "is_local", "points")), strict=True
+    ):
+        colour = plotting.GLOBAL if is_global else plotting.LOCAL if is_local else plotting.PATH
+        name = (
+            "cone around the GMM"
+            if is_global
+            else "cone around an LMM"
+            if is_local
+            else "cone around another direction"
+        )
+        middle = np.arctan2(axis[1], axis[0])
+        sweep = middle + np.linspace(-half, half, 40)
+        arc = np.stack([np.cos(sweep), np.sin(sweep)])
+        wedge = np.concatenate([arc, reach * arc[:, ::-1]], axis=1)
+        ax.fill(*wedge, color=colour, alpha=0.22, lw=0, zorder=1, label=None if name in seen else name)
+        seen.add(name)
+        ax.plot(*np.stack([axis, reach * axis]).T, color=colour, ls=(0, (5, 3)), lw=1.2, zorder=2)
+        path = shrink(points)
+        ax.plot(*path.T, color=plotting.INK, lw=2.0, zorder=4)
+        ends_inside = np.linalg.norm(points[-1]) < 0.5 * np.linalg.norm(planar["points"], axis=-1).max()
+        ax.plot(*path[-1], "X" if ends_inside else "o", ms=10, mfc=plotting.INK, mec="white", zorder=5)
+    ax.plot([], [], color=plotting.INK, lw=2.0, label="local path p̄(R)")
+    ax.plot([], [], "X", ms=9, color=plotting.INK, mec="white", label="stops at a finite norm")
+    ax.plot([], [], "o", ms=9, color=plotting.INK, mec="white", label="goes on with R")
+    ax.set(xlim=(-4.3, 4.3), ylim=(-4.3, 4.3), aspect="equal", xlabel="p₁, norms on a logarithmic scale", ylabel="p₂")
+    ax.set(xticks=[], yticks=[])
+    ax.set_title("Local paths keep locally optimal axes and leave the others")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)

@@ -1,0 +1,521 @@
+"""B Lemmas 3 and 6: max-margin directions of selections, and which selection has the largest margin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.optimize import nnls
+
+from marginlens import plotting
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.dynamics.flow import UntilNorm
+from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
+from marginlens.status import Status
+from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
+from marginlens.theory.embedding_limits import (
+    all_selecting_directions,
+    check_lemma_19,
+    decisive_margin,
+    decisive_tokens,
+    predict_embedding_limit,
+)
+from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+
+SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
+KINDS = ("one token each", "with ties", "decisive tokens")
+WIDTHS, COUNTS = (4, 8, 16, 64, 256, 1024), (1, 2, 4, 8, 16)  # d at n = 4, and n at d = 64
+VOCABULARY, TOKENS = 10, 4
+
+
+class B_L3(Claim):
+    labels = ("B Lemma 3", "B Eq. (8)", "B Eq. (9)", "B Eq. (18)")
+    title = "Every selection has one max-margin direction"
+    statement = (
+        "For any p ≠ 0 the shortest vector that selects the same tokens as p in every sequence, with a margin of one, exists and is "
+        "unique. App. D.2 writes the problem equivalently as Eq. (18), and its solution as p̂ = M⁺1, with all constraints tight."
+    )
+    protocol = (
+        "Random embeddings and sequences; selections made by a random direction (one token each), by random levels of the logits (with "
+        "ties), and of the decisive tokens after a first step with η₀ = 10. Each is solved with its multipliers as proof and again by "
+        "Lawson and Hanson's nonnegative least squares on the constraints as the paper writes them. The closed form is accepted only "
+        "with multipliers of at least 0, and must then be the solution, and otherwise not. Eq. (18), which asks for no ties, is solved "
+        "too: it can never have a longer solution. Selections that no p makes must be proved infeasible."
+    )
+    paper_value = "one solution, that of Eq. (18), which is p̂ = M⁺1"
+    expected = {
+        "selections_without_a_proved_solution": Bound(high=0),
+        "largest_kkt_residual": Bound(high=1e-10),
+        "largest_distance_to_nnls": Bound(high=1e-7),
+        "closed_form_misjudged": Bound(high=0),
+        "infeasible_without_proof": Bound(high=0),
+        "infeasible_selections": Bound(low=5),
+        "selections": Bound(low=100),
+        "longest_of_eq_18_over_eq_9": Bound(high=1.0 + 1e-9),
+        "eq_18_differs_without_ties": Bound(high=0),
+    }
+    as_stated = {"closed_form_failure_rate": Bound(high=0), "eq_18_differs_with_ties": Bound(high=0)}
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Solve random selections, prove them, and ask whether the closed form would have done."""
+        trials = 40 if effort is Effort.PAPER else 6
+        cells = [(d, 4) for d in WIDTHS] + [(64, n) for n in COUNTS]
+        progress.expect(len(cells) + 1)
+        rows = []
+        for cell, (d, n) in enumerate(cells):
+            for kind in range(len(KINDS)):
+                if (kind and d < VOCABULARY) or (kind == 2 and n == 1):
+                    continue
+                for trial in range(trials):
+                    rng = np.random.default_rng([SOLUTION_SEED, cell, kind, trial])
+                    one = _judge(*_problem(kind, d, n, rng))
+                    if one is not None:
+                        rows.append({"cell": cell, "kind": kind, **one})
+            progress.advance()
+        contradictions, unproved = _contradictions(trials, np.random.default_rng([SOLUTION_SEED, 99]))
+        progress.advance()
+        table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        refused, untight = ~table["certified"], table["untight"]
+        negative = refused & ~untight
+        shares = [float(np.mean(refused[table["kind"] == kind])) for kind in range(len(KINDS))]
+        ties, differs = table["ties"], table["untied_over"] < 1.0 - SAME
+        numbers = {
+            "selections_without_a_proved_solution": float(np.sum(~table["optimal"])),
+            "largest_kkt_residual": float(table["residual"].max()),
+            "largest_distance_to_nnls": float(table["distance"].max()),
+            "closed_form_misjudged": float(np.sum(table["same"] != table["certified"])),
+            "infeasible_without_proof": float(unproved),
+            "infeasible_selections": float(contradictions),
+            "selections": float(len(rows)),
+            "closed_form_failure_rate": float(np.mean(refused)),
+            "eq_18_differs_with_ties": float(np.mean(differs[ties])),
+            "eq_18_differs_without_ties": float(np.sum(differs[~ties])),
+            "longest_of_eq_18_over_eq_9": float(table["untied_over"].max()),
+            "shortest_of_eq_18_over_eq_9": float(table["untied_over"].min()),
+            "failures_by_negative_multipliers": float(np.sum(negative)),
+            "failures_by_contradicting_equations": float(np.sum(untight)),
+        }
+        low, high = plotting.proportion_interval(refused.sum(), len(rows))
+        longer = table["longer"][negative]
+        wide = float(np.mean(refused[(table["kind"] == 2) & (table["cell"] == len(WIDTHS) - 1)]))
+        residual, distance = numbers["largest_kkt_residual"], numbers["largest_distance_to_nnls"]
+        measured = (
+            f"{np.sum(table['optimal']):,} of {len(rows):,} selections have a proved solution (KKT residual up to {residual:.0e}), which "
+            f"NNLS finds too (distance up to {distance:.0e}); {contradictions - unproved} of {contradictions} contradictory ones are "
+            f"proved infeasible. The closed form fails for {np.mean(refused):.1%} of them (95% interval {float(low):.1%} to "
+            f"{float(high):.1%}): {shares[0]:.0%} with one token each, {shares[1]:.0%} with ties, {shares[2]:.0%} for decisive tokens; "
+            f"{negative.sum()} times by negative multipliers, {untight.sum()} times because no p makes all constraints equalities. Eq. "
+            f"(18) has another solution than Eq. (9) for {int(differs[ties].sum())} of the {int(ties.sum())} selections with ties."
+        )
+        note = (
+            "The lemma holds. What its proof adds does not: p̂ = M⁺1 drops complementary slackness, and where its multipliers are "
+            f"negative it is longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to {longer.max():.1f} times "
+            f"as long. For decisive tokens after a first step it comes true as d grows: it fails for {wide:.0%} of them at d = "
+            f"{WIDTHS[-1]:,}. Eq. (18) drops p ∈ 𝒫, that tokens selected together tie: its solution is shorter, down to "
+            f"{table['untied_over'].min():.2f} of that of Eq. (9), and selects other tokens."
+        )
+        return Finding(measured, numbers, {"table": table, "trials": trials}, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """How often the closed form fails, over the width and over the number of sequences."""
+        fig, axes = plotting.figure(2, width=5.2, height=4.2)
+        table = finding.arrays["table"]
+        panels = (("width d (n = 4)", WIDTHS, 0), ("sequences n (d = 64)", COUNTS, len(WIDTHS)))
+        for ax, (label, places, first) in zip(axes, panels, strict=True):
+            for kind, (name, colour, mark) in enumerate(zip(KINDS, plotting.ACCENTS, "osD", strict=False)):
+                at, shares = [], []
+                for k, place in enumerate(places):
+                    here = (table["cell"] == first + k) & (table["kind"] == kind)
+                    if here.any():
+                        failed = int(np.sum(~table["certified"][here]))
+                        low, high = plotting.proportion_interval(failed, here.sum())
+                        at.append(place * (1.0 + 0.04 * (kind - 1)))
+                        shares.append([failed / here.sum(), float(low), float(high)])
+                middle, low, high = np.array(shares).T
+                ax.errorbar(
+                    at,
+                    middle,
+                    np.stack([middle - low, high - middle]),
+                    color=colour,
+                    marker=mark,
+                    ms=5,
+                    lw=1.6,
+                    label=name,
+                )
+            ax.set(xscale="log", xlabel=label, ylim=(-0.03, 1.03))
+            ax.set_xticks(places, [f"{one:,}" for one in places], minor=False)
+            ax.minorticks_off()
+        axes[0].set_ylabel("share where M⁺1 is not the solution")
+        axes[0].set_title("How often the closed form fails, by width")
+        axes[1].set_title("and by the number of sequences")
+        axes[1].legend(loc="upper left")
+        return {"closed_form": fig}
+
+
+def _problem(kind: int, d: int, n: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Embeddings, sequences and a selection that some p makes."""
+    if kind == 2:
+        even = n + n % 2
+        data = balanced_sequences(even, TOKENS, min(2, even // 2), min(6, even // 2 * (TOKENS - 1)), rng)
+        E = first_step(initial_parameters(data.n_vocabulary, d, rng, np.float64), RATE, data).after.E
+        decisive = np.flatnonzero(np.abs(token_statistics(data).kind) == 2)
+        return E, data, [np.intersect1d(data[i][0], decisive) for i in range(len(data))]
+    E = rng.normal(size=(VOCABULARY, d)) / np.sqrt(d)
+    sequences = rng.integers(VOCABULARY, size=(n, TOKENS))
+    if kind == 0:
+        return E, sequences, selected_tokens(E, rng.normal(size=d), sequences)
+    level = rng.integers(3, size=VOCABULARY)
+    return E, sequences, [np.unique(ids[level[ids] == level[ids].max()]) for ids in sequences]
+
+
+def _judge(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
+    """What the solvers and the closed form say of one selection; None where everything is selected."""
+    solution = vocabulary_svm(E, sequences, selection)
+    if solution.status is Status.TRIVIAL:
+        return None
+    candidate, untied = closed_form_candidate(E, sequences, selection), untied_vocabulary_svm(E, sequences, selection)
+    size, lists = float(np.linalg.norm(solution.x)), token_lists(sequences, len(E))
+    return {
+        "optimal": solution.status is Status.OPTIMAL,
+        "residual": solution.kkt_residual(),
+        "distance": float(np.linalg.norm(solution.x - _nonnegative_least_squares(E, lists, selection))) / size,
+        "certified": candidate.certified,
+        "untight": candidate.equation_residual > SAME,
+        "same": float(np.linalg.norm(candidate.x - solution.x)) <= SAME * size,
+        "longer": float(np.linalg.norm(candidate.x)) / size,
+        "ties": any(len(ids) > 1 for ids in selection),
+        "untied_over": float(np.linalg.norm(untied.x)) / size,
+    }
+
+
+def _nonnegative_least_squares(E: Any, sequences: list[Any], selection: Any) -> Any:
+    """The shortest p from one nonnegative least squares: every pair of every sequence, ties as two inequalities each."""
+    rows, ties = [], [np.zeros((0, E.shape[1]))]
+    for ids, chosen in zip(sequences, selection, strict=True):
+        rows += [E[chosen] - E[s] for s in set(ids.tolist()) - set(chosen.tolist())]
+        ties += [E[chosen] - E[s] for s in chosen if len(chosen) > 1]
+    strict, equal = np.concatenate(rows), np.concatenate(ties)  # a tie comes with both signs
+    floor = np.repeat([1.0, 0.0], [len(strict), len(equal)])
+    target = np.append(np.zeros(E.shape[1]), 1.0)
+    matrix = np.concatenate([np.concatenate([strict, equal]).T, floor[None]])
+    left = matrix @ nnls(matrix, target, maxiter=200 * len(floor))[0] - target
+    return -left[:-1] / left[-1]
+
+
+def _contradictions(trials: int, rng: np.random.Generator) -> tuple[int, int]:
+    """How many random lists of selected tokens are infeasible, and how many of these are not proved so."""
+    found, unproved = 0, 0
+    for _ in range(4 * trials):
+        E = rng.normal(size=(6, 8))
+        sequences = [rng.permutation(6)[:3] for _ in range(5)]
+        solution = vocabulary_svm(E, sequences, [ids[:1] for ids in sequences])
+        if solution.status is Status.INFEASIBLE:
+            found, unproved = found + 1, unproved + (solution.certificate_residual() > 1e-12)
+        unproved += solution.status is Status.INACCURATE
+    return found, unproved
+
+
+MARGIN_SEED, D_MODEL, FAR = 6, 2048, 500.0
+SIZES = ((8, 0.5), (16, 3.0), (64, 3.0), (64, 10.0), (256, 3.0), (256, 10.0), (2048, 3.0), (2048, 10.0))  # d and η₀
+RATES = (30.0, 100.0)
+TILTS = (0.0, 6.0, 3.0)  # c, how far apart decisive and irrelevant tokens start along a common direction
+SIGNAL = 6.0  # standard deviations of a random score by which the step moves every decisive one
+
+
+class B_L6(Claim):
+    labels = ("B Lemma 6", "B Lemma 19", "B Lemma 20", "B Lemma 21")
+    title = "The limit never selects everything, and which selections have the widest margin"
+    statement = (
+        "The direction that gradient flow converges to cannot select all tokens (Lemma 6). If the max-margin solution that selects the "
+        "decisive tokens alone is shorter than that of every other selection, which the paper expects where all α_s are alike, the flow "
+        "converges to it for d beyond Eq. (10) and two widths more (Lemma 19). Each max-margin solution has a tight constraint (Lemma "
+        "20), and that of the decisive tokens has norm at most 4n (Lemma 21)."
+    )
+    protocol = (
+        "Small random datasets with irrelevant tokens balanced to the count (n = 4 or 6, T = 3, 2 or 4 decisive and 1 to 4 irrelevant "
+        "tokens), d = 2048, one step with η₀ = 30 or 100; the decisive scores move by at least 6/√d. Every selection that some p makes "
+        "is listed with its max-margin solution, and the flow is followed to ‖p‖ = 500. A third of the datasets start from the paper's "
+        "embeddings; in the others a common direction is added to those of the decisive tokens and taken from the rest, c = 3 or 6 "
+        "apart, to widen the margin in question. Lemma 19 is read as its proof has it: the other selections are those that hold every "
+        "decisive token. Whether its lead in margin decides at sizes that exist is asked of more such datasets at d = 8 to 2048 and η₀ = "
+        ".5 to 10, chosen without regard to how far scores move: 24 with the lead (c = 6) and 24 from the paper's embeddings at each "
+        "size, followed to ‖p‖ = 100."
+    )
+    paper_value = "–"
+    expected = {
+        "limits_that_select_everything": Bound(low=0, high=0),
+        "largest_drift_where_all_tie": Bound(high=1e-8),
+        "largest_difference_of_leads": Bound(high=1e-9),
+        "elsewhere_with_the_lead_at_the_smallest_size": Bound(low=0.5),
+        "elsewhere_with_the_lead_at_the_largest_size": Bound(high=0.1),
+        "largest_slack_of_the_tightest_constraint": Bound(high=1e-8),
+        "largest_norm_over_4n": Bound(high=1),
+        "limits_not_among_the_selections": Bound(low=0, high=0),
+        "selections": Bound(low=50),
+    }
+    as_stated = {
+        "lead_from_the_papers_start": Bound(low=0.5)
+    }  # "we expect this to be the case", where all α_s are alike
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """List the selections of every dataset and follow its flow."""
+        paper = effort is Effort.PAPER
+        n_datasets, n_flows = (24, 24) if paper else (3, 4)
+        sizes = SIZES if paper else (SIZES[0], SIZES[-1])
+        progress.expect(n_datasets + 2 * len(sizes))
+        rows = []
+        for j in range(n_datasets):
+            rows.append(_one(j))
+            progress.advance()
+        flows = []
+        for size in sizes:
+            for tilt in (TILTS[1], 0.0):
+                flows += [_flow(j, size, tilt) for j in range(n_flows)]
+                progress.advance()
+        table = {name: np.array([row[name] for row in rows]) for name in rows[0] if name != "ratios"}
+        plain = table["tilt"] == 0.0
+        rates = {name: np.array([one[name] for one in flows]) for name in flows[0]}
+        ahead, away = rates["lead"] > 0.0, ~rates["decisive"]
+        near = (rates["d"] == sizes[0][0]) & ahead
+        far = (rates["d"] == sizes[-1][0]) & (rates["rate"] == sizes[-1][1]) & ahead
+        untilted = rates["tilt"] == 0.0
+        expected = untilted & rates["alike"]
+        numbers = {
+            "limits_that_select_everything": float(np.sum(table["everything"])),
+            "largest_drift_where_all_tie": float(table["drift"].max()),
+            "cases_that_meet_lemma_19": float(np.sum(table["applies"])),
+            "counter_examples_to_lemma_19": float(np.sum(table["applies"] & ~table["decisive"])),
+            "largest_difference_of_leads": float(np.max(np.abs(table["lead"] - table["listed_lead"]))),
+            "elsewhere_with_the_lead_at_the_smallest_size": _share(away[near]),
+            "elsewhere_with_the_lead_at_the_largest_size": _share(away[far]),
+            "elsewhere_without_the_lead": _share(away[untilted & ~ahead]),
+            "elsewhere_with_the_lead": _share(away[ahead]),
+            "lead_from_the_papers_start": _share(ahead[expected]),
+            "flows_to_the_decisive_tokens": float(np.sum(table["decisive"])),
+            "largest_slack_of_the_tightest_constraint": float(table["slack"].max()),
+            "largest_norm_over_4n": float(table["over_4n"].max()),
+            "limits_not_among_the_selections": float(np.sum(table["place"] < 0)),
+            "selections": float(np.sum(table["selections"])),
+            "smallest_corr": float(table["corr"].min()),
+            "datasets": float(n_datasets),
+        }
+        by_size = ", ".join(
+            f"{int(away[ahead & of_cell].sum())} of {int((ahead & of_cell).sum())} at d = {d}, η₀ = {rate:g}"
+            for d, rate in sizes
+            for of_cell in [(rates["d"] == d) & (rates["rate"] == rate)]
+        )
+        measured = (
+            f"Among {numbers['selections']:.0f} selections of {n_datasets} datasets: {numbers['limits_that_select_everything']:.0f} "
+            "limits select everything, and along the directions that would the flow moves by "
+            f"{numbers['largest_drift_where_all_tie']:.0e} of ‖p‖ at most; the tightest constraint is within "
+            f"{numbers['largest_slack_of_the_tightest_constraint']:.0e} of equality; ‖p̂‖ is at most "
+            f"{numbers['largest_norm_over_4n']:.2f} · 4n. With the widest margin at the decisive tokens the flow goes elsewhere in "
+            f"{by_size}."
+        )
+        asked = float(np.min(table["log10_width"]))
+        note = (
+            f"Lemma 19 itself is met by no run: its widths begin at 10^{asked:.0f} here, beside Eq. (10). Its lead in margin alone does "
+            f"not decide: with it {numbers['elsewhere_with_the_lead']:.0%} of the flows go elsewhere over these sizes, and without it, "
+            f"from the paper's embeddings, {numbers['elsewhere_without_the_lead']:.0%}; width and step do. The paper expects the lead "
+            f"where all α_s are alike: from its own initial embeddings, which are nearly orthonormal, {int(ahead[expected].sum())} of "
+            f"{int(expected.sum())} such datasets have it. There selecting one decisive token where it stands and everything elsewhere "
+            "takes ‖p̂'‖ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). At d = "
+            f"{D_MODEL} and η₀ of 30 and 100 the flow goes to the decisive tokens in {int(np.sum(table['decisive'] & plain))} of "
+            f"{int(plain.sum())} datasets with the paper's embeddings all the same: scores decide, not margins. Among all selections, as "
+            "the lemma is worded, the condition cannot hold where every constraint is tight: −p̂ selects the irrelevant tokens with the "
+            "same margin."
+        )
+        arrays = {**table, "ratios": [row["ratios"] for row in rows], "flows": rates, "sizes": sizes}
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The length of every selection's solution beside that of the decisive tokens, its norm beside 4n, and flows by size."""
+        fig, (left, right, third) = plotting.figure(3, width=5.0, height=4.2)
+        _draw_lengths(left, finding)
+        _draw_flows(third, finding)
+        m, over, tilt = (finding.arrays[name] for name in ("irrelevant", "over_4n", "tilt"))
+        colours = (plotting.GLOBAL, plotting.LOCAL, plotting.ACCENTS[3])
+        for k, (colour, c) in enumerate(zip(colours, sorted(set(tilt.tolist())), strict=False)):
+            of_tilt = tilt == c
+            right.scatter(m[of_tilt] + 0.12 * (k - 1), over[of_tilt], s=30, color=colour, label=f"c = {c:g}")
+        right.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        right.text(0.8, 0.9, "bound of Lemma 21", va="top")
+        right.set(
+            xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", yscale="log", ylim=(1e-3, 2.0)
+        )
+        right.set_xticks([1, 2, 3, 4])
+        right.set_title("Lemma 21 holds with room")
+        right.legend(loc="lower left")
+        return {"margins": fig}
+
+
+def _dataset(j: int, rng: np.random.Generator) -> LabelledSequences:
+    """Small data whose decisive tokens move by SIGNAL standard deviations; the number of irrelevant tokens runs through 1 to 4."""
+    while True:
+        n, n_important = 2 * int(rng.integers(2, 4)), int(rng.integers(1, 3))
+        data = balanced_sequences(n, 3, n_important, 1 + j % 4, rng)
+        alpha = np.abs(token_statistics(data).alpha)
+        if 0.5 * RATES[0] * float(alpha[alpha > 0.0].min()) * np.sqrt(D_MODEL) >= SIGNAL:
+            return data
+
+
+def _tilted(data: LabelledSequences, d: int, tilt: float, rng: np.random.Generator) -> Parameters:
+    """Initial embeddings with decisive and irrelevant tokens `tilt` apart along a common direction."""
+    start = initial_parameters(data.n_vocabulary, d, rng, np.float64)
+    common = rng.standard_normal(d)
+    common *= 0.5 * tilt / np.linalg.norm(common)
+    side = np.where(np.abs(token_statistics(data).kind) == 2, 1.0, -1.0)
+    return Parameters(start.E + np.outer(side, common), start.p, start.v)
+
+
+def _flow(j: int, size: tuple[int, float], tilt: float) -> dict[str, Any]:
+    """The lead in margin of one small dataset's decisive tokens, and whether its flow goes to them."""
+    d, rate = size
+    rng = np.random.default_rng([MARGIN_SEED, 1, j, d])
+    data = balanced_sequences(2 * int(rng.integers(2, 4)), 3, int(rng.integers(1, 3)), 1 + j % 4, rng)
+    step = first_step(_tilted(data, d, tilt, rng), rate, data)
+    E, decisive = step.after.E, decisive_tokens(data)
+    narrow = np.linalg.qr(E.T)[1].T if d > len(E) else E
+    end = embedding_flow(step.after, data, until=UntilNorm(100.0), tolerance=1e-4).final
+    return {
+        "d": d,
+        "rate": rate,
+        "tilt": tilt,
+        "alike": bool(np.ptp(np.abs(step.alpha[np.unique(np.concatenate(decisive))])) < 1e-12),
+        "lead": feasible_selections(narrow, data, required=decisive).margin_lead(decisive),
+        "decisive": all(map(np.array_equal, selected_tokens(E, end, data), decisive)),
+    }
+
+
+def _one(j: int) -> dict[str, Any]:
+    """Everything that one dataset says about the lemmas."""
+    rng = np.random.default_rng([MARGIN_SEED, j])
+    data, tilt = _dataset(j, rng), TILTS[j % len(TILTS)]
+    tilted = _tilted(data, D_MODEL, tilt, rng)
+    found = predict_embedding_limit(tilted, RATES[j // 12 % 2], data, until=UntilNorm(FAR))
+    E = found.step.after.E
+    narrow = np.linalg.qr(E.T)[1].T  # the embeddings in coordinates of their span, which keeps every margin
+    decisive = decisive_tokens(data)
+    listed = feasible_selections(narrow, data)
+    lemma = check_lemma_19(found.step)
+    ties = all_selecting_directions(E, data)
+    moved = ties @ (found.run.final - found.step.after.p) / np.linalg.norm(ties, axis=1)
+    _, short = decisive_margin(narrow, data)
+    finite, place = np.isfinite(listed.margins), listed.index(found.selection)
+    own = float(listed.margins[listed.index(decisive)])
+    return {
+        "irrelevant": 1 + j % 4,
+        "tilt": tilt,
+        "everything": all(len(ids) == len(np.unique(data[i][0])) for i, ids in enumerate(found.selection)),
+        "drift": float(np.max(np.abs(moved))) / float(found.run.norm),
+        "decisive": all(map(np.array_equal, found.selection, decisive)),
+        "lead": feasible_selections(narrow, data, required=decisive).margin_lead(decisive),
+        "listed_lead": _lead(listed, decisive),
+        "applies": lemma.applies,
+        "log10_width": max(check.numbers.get("log10_least", 0.0) for check in lemma.conditions[-2:]),
+        "slack": float(np.max(_tightest(narrow, data, listed))),
+        "over_4n": short.numbers["norm"] / short.numbers["bound"],
+        "place": place,
+        "selections": int(finite.sum()),
+        "corr": found.correlation,
+        "end": own / float(listed.margins[place]),
+        "ratios": own / listed.margins[finite],  # ‖p̂'‖/‖p̂‖
+    }
+
+
+def _lead(listed: FeasibleSelections, decisive: Any) -> float:
+    """The same lead of the decisive tokens, from the margins of all selections that hold every one of them."""
+    own = listed.index(decisive)
+    rivals = [
+        float(margin)
+        for k, (ids, margin) in enumerate(zip(listed.selections, listed.margins, strict=True))
+        if k != own and np.isfinite(margin) and all(np.isin(a, b).all() for a, b in zip(decisive, ids, strict=True))
+    ]
+    return 1.0 - max(rivals, default=0.0) / float(listed.margins[own])
+
+
+def _tightest(E: FloatArray, data: LabelledSequences, listed: FeasibleSelections) -> FloatArray:
+    """|smallest lead - 1| of each selection but that of everything: how far the tightest constraint of its solution is from equality."""
+    finite = np.flatnonzero(np.isfinite(listed.margins))
+    solutions = listed.directions[finite] / listed.margins[finite, None]
+    lead = np.full(len(finite), np.inf)
+    for k, logits in zip(range(len(finite)), solutions @ E.T, strict=True):
+        for i, ids in enumerate(listed.selections[finite[k]]):
+            others = np.setdiff1d(data[i][0], ids)
+            if len(others):
+                lead[k] = min(lead[k], logits[ids].min() - logits[others].max())
+    return np.abs(lead - 1.0)
+
+
+def _draw_flows(ax: Axes, finding: Finding) -> None:
+    """How many flows go elsewhere, with the lead in margin and without it, by width and step."""
+    rates, sizes = finding.arrays["flows"], finding.arrays["sizes"]
+    groups = (
+        (TILTS[1], plotting.GLOBAL, "o", "with the widest margin (c = 6)"),
+        (0.0, plotting.LOCAL, "s", "the paper's embeddings"),
+    )
+    for k, (tilt, colour, mark, label) in enumerate(groups):
+        for x, (d, rate) in enumerate(sizes):
+            of_cell = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
+            count, n = int(np.sum(~rates["decisive"][of_cell])), int(of_cell.sum())
+            low, high = (float(end) for end in plotting.proportion_interval(count, n))
+            place, share = x + 0.2 * (k - 0.5), count / n
+            style: dict[str, Any] = {
+                "color": colour,
+                "fmt": mark,
+                "ms": 6,
+                "capsize": 3,
+                "label": label if x == 0 else None,
+            }
+            ax.errorbar([place], [share], yerr=[[share - low], [high - share]], **style)
+    ax.set_xticks(range(len(sizes)), [f"{d:,}\n{rate:g}" for d, rate in sizes])
+    ax.set(xlabel="width d, and step η₀ below", ylabel="share of flows that go elsewhere", ylim=(-0.05, 1.35))
+    ax.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    ax.set_title("Width and step decide, not the margin")
+    ax.legend(loc="upper right")
+
+
+def _draw_lengths(ax: Axes, finding: Finding) -> None:
+    tilt = finding.arrays["tilt"]
+    order = np.lexsort([finding.arrays["irrelevant"], tilt])
+    for x, k in enumerate(order):
+        ratios = finding.arrays["ratios"][k]
+        first = x == 0
+        ax.scatter(
+            np.full(len(ratios), x),
+            ratios,
+            s=8,
+            alpha=0.5,
+            color=plotting.NEITHER,
+            label="a selection" if first else None,
+        )
+        ax.scatter(
+            [x],
+            [finding.arrays["end"][k]],
+            s=60,
+            facecolors="none",
+            edgecolors=plotting.GLOBAL,
+            lw=1.8,
+            zorder=4,
+            label="where the flow goes" if first else None,
+        )
+    ax.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
+    edges = np.flatnonzero(np.diff(tilt[order])) + 0.5
+    for edge in edges:
+        ax.axvline(edge, color=plotting.FAINT, lw=1.2, zorder=1)
+    ax.set_yscale("log")
+    starts = np.concatenate([[-0.5], edges, [len(order) - 0.5]])
+    ax.set_xticks((starts[1:] + starts[:-1]) / 2.0, [f"c = {c:g}" for c in sorted(set(tilt.tolist()))])
+    ax.set(xlabel="datasets, by c and number of irrelevant tokens", ylabel="‖p̂'‖ over ‖p̂‖ of the decisive tokens")
+    ax.set_title("Below the line the margin is wider")
+    ax.legend(loc="upper left")
+
+
+def _share(cases: BoolArray) -> float:
+    """The share of cases that are so; nan where there are none, which no bound accepts."""
+    return float(np.mean(cases)) if len(cases) else float("nan")

@@ -1,0 +1,549 @@
+"""C Figs 3 to 6: normalised descent against Graph-SVM and cyclic corrections, of the labels and of what is selected."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens import plotting
+from marginlens.data.random_sequences import (
+    acyclic_sequences,
+    acyclic_sequences_as_coded,
+    cyclic_sequences,
+    cyclic_sequences_as_coded,
+)
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.directions import correlation
+from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
+from marginlens.losses.next_token import CrossEntropy, SquaredLoss, SquaredProbability
+from marginlens.status import Status
+from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.rows import GraphRows
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.c.training_curves import (
+    GLOBAL,
+    RULES,
+    THRESHOLD,
+    Contrast,
+    Recipe,
+    Runs,
+    alignment,
+    band,
+    contrasts,
+    curve,
+    draw_contrasts,
+    draws,
+    kept_steps,
+    local_series,
+    mean,
+    offset,
+    offset_of_trained,
+    spread,
+    train,
+)
+
+SEED = 11
+ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T
+ACYCLIC_TEXT = Recipe(acyclic_sequences, ACYCLIC_SIZES)
+ACYCLIC_CODE = Recipe(acyclic_sequences_as_coded, ACYCLIC_SIZES, random_start=True)
+PAPER_STEPS, ACYCLIC_STEPS = 4_000, 100_000
+
+
+class C_F3(Claim):
+    labels = ("C Fig 3", "C Thm 3")
+    title = "On acyclic data descent converges to Graph-SVM"
+    statement = (
+        "Trained by gradient descent on acyclic data with the log-loss and C Eᵀ = I, the weights W grow without bound and their "
+        "direction converges to the Graph-SVM solution W^mm."
+    )
+    protocol = (
+        "K = d = 8, n = 4, T = 6; normalised steps of .01. The text's form decides: tokens drawn with replacement, the label is the "
+        "token highest in one random order, W(0) = 0. One hundred trials run for 100,000 steps; 2,900 more run for 4,000, because the "
+        "mean of a hundred is uncertain by .0003. Beside it 100 trials in the form of the authors' code: no token twice in a sequence, "
+        "random labels drawn again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts. The bars of .995 and .9995 are ours "
+        "and stricter than the paper, which says > .99 at 4,000 steps and nothing beyond. Normalised steps are the figure's, not the "
+        "theorem's: C-T3 takes constant ones."
+    )
+    paper_value = "> .99 after 4,000 steps (.9927 in the figure)"
+    expected = {"corr_at_4000": Bound(low=0.995), "corr_at_100000": Bound(low=0.9995), "undefined": Bound(high=0)}
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Train in both forms and follow the correlation with W^mm."""
+        paper = effort is Effort.PAPER
+        trials, many, long_runs, code_steps = (100, 3_000, 100, 20_000) if paper else (20, 40, 6, PAPER_STEPS)
+        progress.expect(4)
+        rng = np.random.default_rng(SEED)
+        datasets = draws(ACYCLIC_TEXT, many, rng)
+        progress.advance()
+        short = train(ACYCLIC_TEXT, datasets, np.array([PAPER_STEPS]), rng)
+        wide = alignment(short, short.graphs)
+        at_4000 = wide.corr[:, 0]
+        progress.advance()
+        run = train(ACYCLIC_TEXT, datasets[:long_runs], kept_steps(ACYCLIC_STEPS, PAPER_STEPS), rng)
+        text = alignment(run, run.graphs).corr
+        progress.advance()
+        rng = np.random.default_rng([SEED, 1])
+        coded = train(ACYCLIC_CODE, draws(ACYCLIC_CODE, trials, rng), kept_steps(code_steps, PAPER_STEPS), rng)
+        code = alignment(coded, coded.graphs)
+        progress.advance()
+        numbers = {
+            "corr_at_4000": mean(at_4000),
+            "corr_at_100000": mean(text[:, -1]),
+            "undefined": float(wide.undefined + code.undefined),
+            "first_hundred_at_4000": mean(at_4000[:100]),
+            "smallest_at_4000": float(at_4000.min()),
+            "smallest_at_100000": float(text[:, -1].min()),
+            "code_at_4000": mean(code.corr[:, coded.at(PAPER_STEPS)]),
+        }
+        measured = (
+            f"Mean correlation at 4,000 steps {mean(at_4000):.5f} over {many} trials (smallest {at_4000.min():.3f}), "
+            f"{spread(at_4000[:100])} over the first {len(at_4000[:100])}; at 100,000 steps {mean(text[:, -1]):.6f} over {len(text)} "
+            f"(smallest {text[:, -1].min():.5f}). The code's form gives {spread(code.corr[:, coded.at(PAPER_STEPS)])} at 4,000 steps. "
+            f"W^mm is zero or does not exist in {numbers['undefined']:.0f} trials."
+        )
+        return Finding(
+            measured,
+            numbers,
+            {"steps": run.steps, "text": text, "code_steps": coded.steps, "code": code.corr},
+            note=_acyclic_note(at_4000) if paper else "",
+        )
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """The correlation with W^mm over the steps, and what is missing from one."""
+        arrays = finding.arrays
+        fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+        for ax, of in ((left, lambda corr: corr), (right, lambda corr: 1.0 - corr)):
+            band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
+            curve(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=plotting.INK, ls="--")
+            ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
+            ax.set_xscale("log")
+            ax.set_xlabel("normalised steps of .01")
+        left.set(
+            ylabel=r"correlation of $W$ with $W^{\rm mm}$",
+            title="Acyclic data: the direction converges",
+            ylim=(None, 1.01),
+        )
+        left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
+        plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+        right.set(yscale="log", ylabel="1 − correlation", title="What is missing falls with the steps")
+        right.legend(loc="lower left")
+        return {"correlation": fig}
+
+
+def _acyclic_note(at_4000: np.ndarray) -> str:
+    hundreds = at_4000.reshape(-1, 100).mean(axis=1)
+    return (
+        f"The mean at 4,000 steps lies at our own bar of .995, above the paper's .99 ({spread(at_4000)}): of {len(hundreds)} batches of "
+        f"one hundred, {int(np.sum(hundreds >= 0.995))} reach it and the others are at least {hundreds.min():.4f}. The paper's .9927 "
+        f"agrees with the code's form."
+    )
+
+
+SEED = 11
+CYCLIC_SIZES = (6, 8, 6, 4)  # K, d, n, T
+CYCLIC_TEXT = Recipe(cyclic_sequences, CYCLIC_SIZES)
+CYCLIC_CODE = Recipe(cyclic_sequences_as_coded, CYCLIC_SIZES, random_start=True)
+PAPER_STEPS, CYCLIC_STEPS = 4_000, 40_000
+
+
+class C_F4(Claim):
+    labels = ("C Fig 4", "C Thm 3")
+    title = "On cyclic data descent finds Graph-SVM and the cyclic correction"
+    statement = (
+        "Trained by gradient descent on any data with the log-loss and C Eᵀ = I, the direction of W converges to the Graph-SVM solution "
+        "W^mm, and its part in S_cyc to the finite correction W^cyc."
+    )
+    protocol = (
+        "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a W^mm or a finite "
+        "W^cyc. The text's form decides: tokens drawn with replacement, each label a random token of its sequence, drawn again until "
+        "some tokens tie, W(0) = 0. Beside it the form of the authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and "
+        "W^cyc trained on the cyclic subset for as many steps. Everywhere else W^cyc is the converged one, with a gradient of at most "
+        "1e-10. The runs go on to 40,000 steps; 4,000 decide. Normalised steps are the figure's, not the theorem's: C-T3 takes constant "
+        "ones."
+    )
+    paper_value = "corr ≈ .987, distance < .01"
+    expected = {
+        "corr_at_4000": Bound(low=0.987),
+        "distance_at_4000": Bound(high=0.01),
+        "infinite": Bound(high=0),
+        "undefined": Bound(high=0),
+        "code_undefined": Bound(high=0),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Train in both forms; follow the correlation with W^mm and the distance of the cyclic part to W^cyc."""
+        trials, last = (100, CYCLIC_STEPS) if effort is Effort.PAPER else (20, PAPER_STEPS)
+        progress.expect(3)
+        steps = kept_steps(last, PAPER_STEPS - 1, PAPER_STEPS)
+        rng = np.random.default_rng(SEED)
+        run = train(CYCLIC_TEXT, draws(CYCLIC_TEXT, trials, rng), steps, rng)
+        graphs = run.graphs
+        text, apart = alignment(run, graphs), offset(run)
+        progress.advance()
+        between = offset(_halfway(run)).distance[:, 0]
+        progress.advance()
+        rng = np.random.default_rng([SEED, 1])
+        coded = train(CYCLIC_CODE, draws(CYCLIC_CODE, trials, rng), steps, rng)
+        code, code_apart = alignment(coded, coded.graphs), offset(coded)
+        same_step, _ = offset_of_trained(coded, coded.graphs)
+        progress.advance()
+        at = run.at(PAPER_STEPS)
+        corr, distance = text.corr[:, at], apart.distance[:, at]
+        numbers = {
+            "corr_at_4000": mean(corr),
+            "distance_at_4000": mean(distance),
+            "undefined": float(text.undefined),
+            "infinite": float(trials - apart.count(Status.FINITE)),
+            "smallest_corr_at_4000": float(np.nanmin(corr)),
+            "largest_distance_at_4000": float(np.nanmax(distance)),
+            "distance_between_iterates": mean(between),
+            "corr_at_the_end": mean(text.corr[:, -1]),
+            "code_corr_at_4000": mean(code.corr[:, at]),
+            "code_distance_at_4000": mean(code_apart.distance[:, at]),
+            "code_distance_same_step": mean(same_step[:, at]),
+            "code_undefined": float(code.undefined),
+        }
+        measured = (
+            f"At 4,000 steps, over {trials} trials: correlation {spread(corr)} (smallest {np.nanmin(corr):.3f}), distance to the "
+            f"converged W^cyc {spread(distance)} (largest {np.nanmax(distance):.4f}); at {last:,} steps the correlation is "
+            f"{mean(text.corr[:, -1]):.4f}. W^mm is zero or does not exist in {text.undefined} trials, W^cyc is infinite in "
+            f"{numbers['infinite']:.0f}. The code's form gives {spread(code.corr[:, at])} and {spread(code_apart.distance[:, at])}; to "
+            f"W^cyc trained for as many steps {mean(same_step[:, at]):.4f}."
+        )
+        note = (
+            "Steps of fixed length cannot settle: the cyclic part ends up stepping to and fro across W^cyc at half a step, .005, on "
+            f"either side. Halfway between two consecutive iterates the mean distance is {mean(between):.4f}."
+        )
+        arrays = {
+            "steps": steps, "corr": text.corr, "distance": apart.distance,
+            "code_corr": code.corr, "code_distance": code_apart.distance, "same_step": same_step,
+        }  # fmt: skip
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Correlation and distance over the steps."""
+        arrays = finding.arrays
+        steps = arrays["steps"]
+        fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+        band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
+        curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=plotting.INK, ls="--")
+        band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
+        curve(right, steps, arrays["code_distance"], "code's form", color=plotting.INK, ls="--")
+        curve(right, steps, arrays["same_step"], "code's, same step", color=plotting.ACCENTS[3], ls=":")
+        for ax in (left, right):
+            ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
+            ax.set(xscale="log", xlabel="normalised steps of .01")
+        left.set(ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Cyclic data: the direction", ylim=(None, 1.02))
+        left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
+        plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+        right.axhline(0.5 * CYCLIC_TEXT.step, color=plotting.PATH, lw=1.0, ls="-.")
+        plotting.note_at(right, "half a step", (1.0, 0.5 * CYCLIC_TEXT.step), (0, -9), color=plotting.PATH, fontsize=9)
+        right.set(
+            yscale="log",
+            ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$",
+            title="The part in the cyclic subspace",
+            ylim=(1e-3, None),
+        )
+        right.legend(loc="upper right", fontsize=9, frameon=True, framealpha=1.0, edgecolor="none")
+        return {"convergence": fig}
+
+
+def _halfway(run: Runs) -> Runs:
+    """The middle of the last two iterates up to the paper's end, in place of the runs."""
+    at = run.at(PAPER_STEPS)
+    middle = 0.5 * (run.points[:, at - 1] + run.points[:, at])
+    return Runs(run.recipe, run.datasets, run.steps[at : at + 1], middle[:, None])
+
+
+SEED = 11
+SQUARED_SERIES = local_series(SquaredLoss(), SquaredProbability())
+N_STEPS = 4_000
+
+
+class C_F5(Claim):
+    labels = ("C Fig 5", "C §6")
+    title = "With the squared loss descent follows the local Graph-SVM"
+    statement = (
+        "With the squared loss and a general head, the direction of W converges to the Graph-SVM solution of the pseudo-graphs, which "
+        "the tokens selected by the trained W make, and not to that of the graphs which the labels make. The distance to the local "
+        "correction remains zero: each sequence selects one token."
+    )
+    protocol = (
+        "K = d = 8, n = 4, T = 6, head C = E (unit embeddings, so Assumption 3 holds), normalised steps of .1, 100 trials; the paper "
+        "does not state the number of steps, here 4,000. A token is selected when its attention at the end exceeds .01. Three series: "
+        "the text's loss (1 - c_yᵀ f)² and W(0) = 0 on any dataset, that is labels drawn at random from their sequence; the same on data "
+        "drawn again until some tokens tie; and the data, loss, start and corrections of the authors' code: no token twice in a "
+        "sequence, cyclic, (1 - softmax_y)², W(0) uniform in ±1/√d, corrections trained for as many steps, with 500 more trials to count "
+        "how often the local distance is zero. The local correction is made by both rules: of the pseudo-graph a sequence keeps its "
+        "label's component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is "
+        "the contrast between local and global, on any data and in the code's series; what the paper says of its figure is asked of "
+        "every series, and where one misses it the claim is partly reproduced."
+    )
+    paper_value = "local > .99, global ≈ .7; local distance 0"
+    expected = {
+        "local_corr": Bound(low=0.99),
+        "gap_where_differing": Bound(low=0.25),
+        "paced_corr": Bound(low=0.999),
+        "code_local_corr": Bound(low=0.99),
+        "code_gap": Bound(low=0.25),
+        "code_zero_share_by_label": Bound(low=0.95),
+        "undefined": Bound(high=0),
+    }
+    as_stated = {
+        "gap": Bound(low=0.25),  # .99 against about .7
+        "cyclic_local_corr": Bound(low=0.99),
+        "cyclic_gap": Bound(low=0.25),
+        "zero_share_by_label": Bound(low=1.0),  # "the norm difference remains zero"
+        "cyclic_zero_share_by_label": Bound(low=1.0),
+        "code_zero_share_in_other_draws": Bound(low=1.0),
+        "single_share": Bound(low=1.0),  # "all SCCs … are singleton"
+        "cyclic_single_share": Bound(low=1.0),
+        "code_single_share": Bound(low=1.0),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Train on the three kinds of data and compare the weights with both kinds of graph."""
+        trials = (100, 100, 100) if effort is Effort.PAPER else (40, 12, 12)
+        others = 500 if effort is Effort.PAPER else 12
+        progress.expect(len(SQUARED_SERIES) + 2)
+        found = contrasts(SQUARED_SERIES, trials, N_STEPS, SEED, progress)
+        text, cyclic, code = found.values()
+        paced = np.concatenate([_paced_corr(one) for one in (text, cyclic)])
+        progress.advance()
+        zero = _zero_in_other_draws(others)
+        progress.advance()
+        apart = ~text.agrees  # where the two kinds of graph agree, so do the two solutions
+        numbers = {
+            **_squared_ends(text, ""),
+            **_squared_ends(cyclic, "cyclic_"),
+            **_squared_ends(code, "code_"),
+            "code_zero_share_in_other_draws": float(zero.mean()),
+            "paced_corr": mean(paced),
+            "smallest_paced_corr": float(paced.min()),
+            "differing": float(np.sum(apart)),
+            "global_corr_where_differing": mean(text.final("global")[apart]),
+            "local_corr_where_differing": mean(text.final("local")[apart]),
+            "gap_where_differing": mean((text.final("local") - text.final("global"))[apart]),
+            "undefined": float(sum(one.undefined for one in found.values())),
+        }
+        measured = (
+            f"Correlation with the local and the global solution: {spread(text.final('local'))} and {spread(text.final('global'))} in "
+            f"{trials[0]} trials on any data ({numbers['local_corr_where_differing']:.3f} and "
+            f"{numbers['global_corr_where_differing']:.3f} in the {numbers['differing']:.0f} where the graphs differ), "
+            f"{spread(cyclic.final('local'))} and {spread(cyclic.final('global'))} on cyclic data, {spread(code.final('local'))} and "
+            f"{spread(code.final('global'))} in the code's series. The local distance is 0 at every step, by the label's component, in "
+            f"{_zero(text)}, {_zero(cyclic)} and {_zero(code)} trials; all components are single tokens in {int(text.single.sum())}, "
+            f"{int(cyclic.single.sum())} and {int(code.single.sum())}."
+        )
+        arrays = {"steps": text.runs.steps, **{name: one.curves for name, one in found.items()}}
+        return Finding(measured, numbers, arrays, note=_squared_note(found, paced, zero))
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
+        fig, axes = plotting.figure(3, width=4.7, height=4.8)
+        lines = zip(SQUARED_SERIES, ("-", ":", "--"), strict=True)
+        draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
+        axes[0].set_title("Squared loss: the direction")
+        return {"local": fig}
+
+
+def _squared_ends(one: Contrast, prefix: str) -> dict[str, float]:
+    local, far = mean(one.final("local")), mean(one.final("global"))
+    return {
+        f"{prefix}local_corr": local,
+        f"{prefix}global_corr": far,
+        f"{prefix}gap": local - far,
+        f"{prefix}zero_share_by_label": float(one.always_zero("label's component").mean()),
+        f"{prefix}single_share": float(one.single.mean()),
+        f"{prefix}local_distance_by_label": mean(one.apart("label's component")),
+        f"{prefix}local_distance_by_selected": mean(one.apart("selected component")),
+        f"{prefix}global_distance": mean(one.apart("global")),
+    }
+
+
+def _zero_in_other_draws(trials: int) -> BoolArray:
+    """(trials,) whether no label ties with another token at the end, in the code's series on data of their own."""
+    recipe, rng = SQUARED_SERIES["code's form"], np.random.default_rng([SEED, len(SQUARED_SERIES)])
+    runs = train(recipe, draws(recipe, trials, rng), np.array([N_STEPS]), rng)
+    pairs = zip(runs.datasets, runs.local_graphs, strict=True)
+    return np.array([not len(local_subset(ds, graphs, LocalRule.LABELS_COMPONENT)) for ds, graphs in pairs])
+
+
+def _zero(one: Contrast) -> int:
+    return int(one.always_zero("label's component").sum())
+
+
+def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray) -> str:
+    text, cyclic, code = found.values()
+    norms = np.linalg.norm(cyclic.runs.final, axis=(1, 2))
+    plain = np.concatenate([one.final("local")[one.single] for one in (text, cyclic)])
+    tied = int(np.sum(~text.single)), int(np.sum(~cyclic.single)), int(np.sum(~code.single))
+    on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
+    rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
+    return (
+        f"On cyclic data the text's loss stays below .99, for two reasons. Where a sequence selects its label the loss vanishes and its "
+        f"slope with it, so it needs half the margin of a sequence that selects another token: in the {len(paced)} trials with single "
+        f"tokens the correlation is {mean(plain):.4f} with the plain local solution and {mean(paced):.5f} (smallest {paced.min():.4f}) "
+        f"with that of margins 1/2 and 1. Where tokens stay tied, fixed steps circle around the correction at about half a step and the "
+        f"norm hardly grows (cyclic data: {norms[~cyclic.single].mean():.0f} against {norms[cyclic.single].mean():.0f}). 'Remains zero' "
+        f"holds in the code's series, by the code's own rule, in {_zero(code)} of {len(code.agrees)} trials and in {int(zero.sum())} of "
+        f"{len(zero)} of other draws; but not because all components are single tokens, as the text has it: tokens tie in {tied[2]} "
+        f"trials there ({tied[0]} on any and {tied[1]} on cyclic data), beside the label. By the component of the selected tokens, which "
+        f"counts these ties, the mean distance of that series rises to {on_the_way:.2f} on the way and ends at "
+        f"{mean(code.apart('selected component')):.3f}. Local corrections are infinite, as tokens are still coming apart, in "
+        f"{' and '.join(rules)} (any and cyclic data). On any data the two kinds of graph are the same in {int(text.agrees.sum())} "
+        f"trials, hence the small gap; the paper's values are closest to the code's series."
+    )
+
+
+def _paced_corr(one: Contrast) -> FloatArray:
+    """The correlation with the local solution of two paces, for the trials in which every sequence selects one token."""
+    pairs = [(ds, W) for ds, W, single in zip(one.runs.datasets, one.runs.final, one.single, strict=True) if single]
+    return np.array([correlation(W, paced_solution(ds, W), axes=2) for ds, W in pairs])
+
+
+def paced_solution(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+    r"""The shortest matrix that separates what W selects, by 1 where that is not the label and by 1/2 where it is.
+
+    .. math:: \min_V \|V\|_F \ \text{s.t.}\ (e_{\alpha_i} - e_x)^\top V \bar x_i \ge 1 - \tfrac12 [\alpha_i = y_i]
+        \quad (x \in X_i,\ x \ne \alpha_i)
+
+    The squared loss has slope 2 (1 - u): where the label is selected, 1 - u itself vanishes like the attention of the other tokens.
+    The pull of those tokens is then of second order in their attention, and the direction balances both kinds at twice the exponent.
+
+    Args:
+        W: (d_model, d_model) weights with which every sequence selects one token.
+    """
+    chosen = selected_positions(ds, W, THRESHOLD)
+    triples, floor = [], []
+    for i in range(len(ds)):
+        ids, label = ds[i]
+        selected = ids[chosen[ds.offsets[i] : ds.offsets[i + 1]]][0]
+        others = np.setdiff1d(ids, selected)
+        triples += [(ds.last[i], selected, other) for other in others]
+        floor += [0.5 if selected == label else 1.0] * len(others)
+    found = least_distance(np.asarray(GraphRows(ds.E, np.array(triples))), np.array(floor))
+    return found.x.reshape(W.shape)
+
+
+_GLOBAL, _LOCAL = Bound(low=0.9 * 9.59, high=1.1 * 9.59), Bound(high=1.1 * 0.09)
+SEED = 11
+CROSS_ENTROPY_SERIES = local_series(CrossEntropy(), CrossEntropy())
+N_STEPS = 4_000
+LABEL, SELECTED = RULES
+
+
+class C_F6(Claim):
+    labels = ("C Fig 6", "C §6")
+    title = "With cross-entropy descent follows the local Graph-SVM and correction"
+    statement = (
+        "With cross-entropy and a general head, several tokens of a sequence may stay selected. The direction of W converges to the "
+        "Graph-SVM solution of the pseudo-graphs, and its part in their cyclic subspace to the local correction; the global ones stay "
+        "far."
+    )
+    protocol = (
+        "K = d = 8, n = 4, T = 6, head C = E (unit embeddings, so Assumption 3 holds), normalised steps of .1, 100 trials; the paper "
+        "does not state the number of steps, here 4,000. A token is selected when its attention at the end exceeds .01. Three series: "
+        "the text's, with W(0) = 0, on any dataset, that is labels drawn at random from their sequence, and on data drawn again until "
+        "some tokens tie; and the data, start and corrections of the authors' code: no token twice in a sequence, cyclic, W(0) uniform "
+        "in ±1/√d, corrections trained on the cyclic subset for as many steps. The text's corrections are minimised from zero to a "
+        "gradient of 1e-10; where one is infinite the distance to it is infinite too: such trials are counted, and left out of the mean, "
+        "which favours the global side. The local correction is made by both rules: of the pseudo-graph a sequence keeps its label's "
+        "component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is the "
+        "contrast in the text's series, by either rule; the paper's own numbers are asked of all series, distances within a tenth, and "
+        "where one is missed the claim is partly reproduced."
+    )
+    paper_value = "local > .99 in the text (.9886 in the figure); distance around 9.59 global, .09 local"
+    expected = {
+        "local_corr": Bound(low=0.985),
+        "cyclic_local_corr": Bound(low=0.985),
+        "distance_ratio_by_label": Bound(low=20),
+        "distance_ratio_by_selected": Bound(low=20),
+        "cyclic_distance_ratio_by_label": Bound(low=20),
+        "cyclic_distance_ratio_by_selected": Bound(low=20),
+        "infinite_by_selected": Bound(high=0),
+        "undefined": Bound(high=0),
+    }
+    as_stated = {
+        **{f"{series}local_corr": Bound(low=0.99) for series in ("", "cyclic_", "code_")},
+        **{f"{series}global_distance": _GLOBAL for series in ("cyclic_", "code_")},
+        **{f"{series}local_distance_by_label": _LOCAL for series in ("", "cyclic_", "code_")},
+        **{f"{series}local_distance_by_selected": _LOCAL for series in ("", "cyclic_", "code_")},
+        "infinite_by_label": Bound(high=0),
+    }
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Train on the three kinds of data and compare the weights with both kinds of graph."""
+        trials = (100, 100, 100) if effort is Effort.PAPER else (40, 24, 8)
+        progress.expect(len(CROSS_ENTROPY_SERIES))
+        found = contrasts(CROSS_ENTROPY_SERIES, trials, N_STEPS, SEED, progress)
+        text, cyclic, code = found.values()
+        numbers = {
+            **_cross_entropy_ends(text, ""),
+            **_cross_entropy_ends(cyclic, "cyclic_"),
+            **_cross_entropy_ends(code, "code_"),
+            "global_infinite": float(text.infinite("global")),
+            "cyclic_global_infinite": float(cyclic.infinite("global")),
+            "infinite_by_label": float(text.infinite(LABEL) + cyclic.infinite(LABEL)),
+            "infinite_by_selected": float(text.infinite(SELECTED) + cyclic.infinite(SELECTED)),
+            "undefined": float(sum(one.undefined for one in found.values())),
+        }
+        measured = (
+            f"{trials[0]} trials on any data: correlation {spread(text.final('local'))} with the local and "
+            f"{spread(text.final('global'))} with the global solution, {_words(text)}. Cyclic data: {spread(cyclic.final('local'))} and "
+            f"{spread(cyclic.final('global'))}, {_words(cyclic)}. The code's series: {spread(code.final('local'))} and "
+            f"{spread(code.final('global'))}, {_words(code)}."
+        )
+        passing = _when(code, 9.59)
+        note = (
+            f"The global correction is infinite in {text.infinite('global')} trials on any data and {cyclic.infinite('global')} on "
+            "cyclic data: within a component the risk falls for ever. The global distance grows with the steps, so its value says how "
+            f"long a run was: in the code's series its mean passes the paper's 9.59 at about {code.runs.steps[passing]:.0f} steps, where "
+            f"the local one is {mean(code.distance[LABEL][:, passing]):.2f} by the label's component and "
+            f"{mean(code.distance[SELECTED][:, passing]):.2f} by the selected one. By the paper's own rule the local distance of the "
+            f"code's series grows as well, to {mean(code.apart(LABEL)):.1f}: in {int(np.sum(code.apart(LABEL) > 1.0))} trials two "
+            "sequences tie the same tokens and one of them has its label elsewhere; that one drops out, and the correction of the other "
+            "drives the tokens apart for ever while W keeps them together. Neither rule gives .09 beside 9.59. Where a local correction "
+            "by the selected component is not zero, W circles around it at half a step, .05."
+        )
+        arrays = {"steps": text.runs.steps, **{name: one.curves for name, one in found.items()}}
+        return Finding(measured, numbers, arrays, note)
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
+        fig, axes = plotting.figure(3, width=4.7, height=4.8)
+        lines = zip(CROSS_ENTROPY_SERIES, ("-", ":", "--"), strict=True)
+        draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
+        axes[0].set_title("Cross-entropy: the direction")
+        return {"local": fig}
+
+
+def _cross_entropy_ends(one: Contrast, prefix: str) -> dict[str, float]:
+    far = mean(one.apart("global"))
+    numbers = {
+        f"{prefix}local_corr": mean(one.final("local")),
+        f"{prefix}global_corr": mean(one.final("global")),
+        f"{prefix}smallest_local_corr": float(np.nanmin(one.final("local"))),
+        f"{prefix}global_distance": far,
+        f"{prefix}tied": float(np.sum(~one.single)),
+    }
+    for name, rule in (("label", LABEL), ("selected", SELECTED)):
+        near = mean(one.apart(rule))
+        numbers[f"{prefix}local_distance_by_{name}"] = near
+        numbers[f"{prefix}distance_ratio_by_{name}"] = far / near if near > 0.0 else float("inf")
+    return numbers
+
+
+def _when(one: Contrast, distance: float) -> int:
+    """The place of the first kept step at which the mean global distance exceeds a value."""
+    return int(np.argmax(np.mean(one.distance["global"], axis=0) > distance))
+
+
+def _words(one: Contrast) -> str:
+    infinite = f" (infinite in {one.infinite('global')})" if one.status else ""
+    return (
+        f"distance {mean(one.apart(LABEL)):.4f} to the local correction by the label's component and {mean(one.apart(SELECTED)):.4f} by "
+        f"the selected one (not zero in {int(np.sum(~one.empty[LABEL]))} and {int(np.sum(~one.single))} trials), "
+        f"{mean(one.apart('global')):.1f} to the global one{infinite}"
+    )

@@ -1,0 +1,282 @@
+"""The ledger of claims: entries with their last results, as a sequence, as JSON on disk and as an HTML table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, overload
+
+from marginlens.errors import InputError, reject
+from marginlens_papers.claim import Bound, Claim, Effort, Verdict
+from marginlens_papers.claims import catalogue
+
+LEDGER = "ledger.json"
+FOLDER = "report"
+MARKS: dict[Verdict, str] = {
+    Verdict.REPRODUCED: "✓",
+    Verdict.REPRODUCED_WITH_NOTE: "✎",
+    Verdict.PARTLY_REPRODUCED: "◐",
+    Verdict.NOT_REPRODUCED: "✗",
+    Verdict.ASSUMPTION_NOT_MET: "○",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One number that decided a verdict, and its bound; `number` is nan when it was never found.
+
+    `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced.
+    """
+
+    name: str
+    bound: Bound
+    number: float
+    as_stated: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number is inside the bound."""
+        return self.bound.holds(self.number)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of a claim: its name and its two files, relative to the report's folder."""
+
+    name: str
+    png: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What one run of a claim gave.
+
+    Args:
+        verdict: what the numbers say. measured: the numbers and their spread, in words.
+        note: where the result differs from the paper or needs a word; the error's sentence when the run stopped.
+        seconds: wall-clock time of computing and drawing. effort: how much of the protocol was run.
+        checks: the numbers that decided, each with its bound. numbers: every number, by name. pictures: the figures.
+        finished: when the run ended, in ISO 8601 with its time zone. versions: the software and the machine it ran on.
+    """
+
+    verdict: Verdict
+    measured: str
+    note: str
+    seconds: float
+    effort: Effort
+    checks: tuple[Check, ...]
+    numbers: Mapping[str, float]
+    pictures: tuple[Picture, ...]
+    finished: str
+    versions: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values: an infinite bound and a number that is not finite are null."""
+        checks = [
+            {
+                "name": check.name,
+                "low": _finite(check.bound.low),
+                "high": _finite(check.bound.high),
+                "number": _finite(check.number),
+                "holds": check.holds,
+                "as_stated": check.as_stated,
+            }
+            for check in self.checks
+        ]
+        return {
+            "measured": self.measured,
+            "verdict": self.verdict.value,
+            "seconds": self.seconds,
+            "note": self.note,
+            "effort": self.effort.name.lower(),
+            "expected": checks,
+            "numbers": {name: _finite(number) for name, number in self.numbers.items()},
+            "figures": [vars(picture) for picture in self.pictures],
+            "finished": self.finished,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> ClaimResult:
+        """The result that `to_dict` was called on."""
+        checks = tuple(
+            Check(
+                check["name"],
+                Bound(_number(check["low"], -math.inf), _number(check["high"], math.inf)),
+                _number(check["number"], math.nan),
+                bool(check.get("as_stated", False)),
+            )
+            for check in row["expected"]
+        )
+        return cls(
+            Verdict(row["verdict"]),
+            row["measured"],
+            row["note"],
+            float(row["seconds"]),
+            Effort[row["effort"].upper()],
+            checks,
+            {name: _number(number, math.nan) for name, number in row["numbers"].items()},
+            tuple(Picture(**picture) for picture in row["figures"]),
+            row["finished"],
+            row["versions"],
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One claim of the ledger and its last result; `result` is None when it has not been run.
+
+    `unfinished` is the effort of a run that was interrupted before this claim had its result; `result` is then an earlier one, or None.
+    """
+
+    id: str
+    labels: tuple[str, ...]
+    title: str
+    statement: str
+    protocol: str
+    paper_value: str
+    result: ClaimResult | None = None
+    unfinished: Effort | None = None
+
+    @classmethod
+    def of(cls, claim: Claim, result: ClaimResult | None = None, unfinished: Effort | None = None) -> Entry:
+        """The row of `claim`."""
+        texts = (claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value)
+        return cls(*texts, result, unfinished)
+
+    @property
+    def label(self) -> str:
+        """The papers' statements in one line."""
+        return ", ".join(self.labels)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the last result, or "not run"."""
+        return self.result.verdict.value if self.result else "not run"
+
+    @property
+    def command(self) -> str:
+        """The command that runs this claim alone, as it was last run."""
+        quick = self.result is not None and self.result.effort is Effort.QUICK
+        return f"marginlens reproduce --only {self.id}" + " --quick" * quick
+
+    def __repr__(self) -> str:
+        return f"Entry({self.id}: {self.verdict})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as JSON values."""
+        row: dict[str, Any] = {
+            "id": self.id,
+            "label": self.label,
+            "labels": list(self.labels),
+            "title": self.title,
+            "statement": self.statement,
+            "protocol": self.protocol,
+            "paper_value": self.paper_value,
+            "command": self.command,
+        }
+        row |= self.result.to_dict() if self.result else {}
+        return row | ({"unfinished": self.unfinished.name.lower()} if self.unfinished else {})
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Entry:
+        """The entry that `to_dict` was called on."""
+        try:
+            texts = (row["title"], row["statement"], row["protocol"], row["paper_value"])
+            result = ClaimResult.from_dict(row) if "verdict" in row else None
+            unfinished = Effort[row["unfinished"].upper()] if "unfinished" in row else None
+            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished)
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
+
+
+class Ledger(Sequence[Entry]):
+    """The entries of all claims, in the order of the papers; `ledger["A-F9"]` is the entry of one claim."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ledger: ...
+    def __getitem__(self, index: int | str | slice) -> Entry | Ledger:
+        if isinstance(index, slice):
+            return Ledger(self._entries[index])
+        if not isinstance(index, str):
+            return self._entries[index]
+        for entry in self._entries:
+            if entry.id.lower() == index.lower():
+                return entry
+        ids = ", ".join(entry.id for entry in self._entries)
+        raise reject("index", f"a number, or the id of a claim ({ids})", repr(index))
+
+    def __repr__(self) -> str:
+        return f"Ledger({tally([entry.result.verdict for entry in self._entries if entry.result])})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every entry as JSON values, by the id of its claim."""
+        return {entry.id: entry.to_dict() for entry in self._entries}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (entry.id, entry.label, entry.title, entry.verdict, entry.result.measured if entry.result else "")
+            for entry in self._entries
+        ]
+        head = "".join(f"<th>{name}</th>" for name in ("claim", "statement", "what it says", "verdict", "measured"))
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def ledger(folder: str | os.PathLike[str] = FOLDER) -> Ledger:
+    """Every claim that marginlens knows, in the order of the papers, with its last result where `folder` holds one."""
+    stored = {entry.id: (entry.result, entry.unfinished) for entry in read_ledger(Path(folder))}
+    return Ledger(Entry.of(claim, *stored.get(claim.id, ())) for claim in catalogue.claims())
+
+
+def read_ledger(folder: Path) -> list[Entry]:
+    """The entries stored in `folder`; none when it holds no ledger."""
+    path = folder / LEDGER
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("it is not a list of objects")
+        return [Entry.from_dict(row) for row in rows]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as problem:  # an InputError is a ValueError
+        raise InputError(f"The ledger {path} cannot be read ({problem}); delete it and run again.") from problem
+
+
+def write_ledger(entries: Iterable[Entry], folder: Path) -> None:
+    """Store the entries in `folder` as strict JSON, one object per claim."""
+    text = json.dumps([entry.to_dict() for entry in entries], indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / LEDGER).write_text(text + "\n", encoding="utf-8")
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """How many claims have which verdict: "3 claims: 2 reproduced, 1 not reproduced"."""
+    counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
+    return f"{len(verdicts)} claim{'s' * (len(verdicts) != 1)}: {', '.join(counts) or 'none run'}"
+
+
+def resume_command(effort: Effort) -> str:
+    """The command that runs what an interrupted run of this effort left unfinished."""
+    return "marginlens reproduce --resume" + " --quick" * (effort is Effort.QUICK)
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+def _number(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else float(value)

@@ -1,0 +1,191 @@
+"""Every claim at quick effort: its bounds hold, they can fail, and its figures can be drawn."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from marginlens.optimizers import NormalizedGD
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict
+from marginlens_papers.claims.a import cones as a_t3
+from marginlens_papers.claims.a import figure_9 as a_f9
+from marginlens_papers.claims.a import gradient as a_l4
+from marginlens_papers.claims.a import lemmas as a_k3
+from marginlens_papers.claims.a import lemmas as a_s
+from marginlens_papers.claims.a import theorem_2 as a_f8
+from marginlens_papers.claims.a import theorem_2 as a_t2
+from marginlens_papers.claims.b import first_step as b_i
+from marginlens_papers.claims.b import selections as b_l6
+from marginlens_papers.claims.catalogue import claims
+from progress_counter import ProgressCounter
+
+
+@pytest.fixture(scope="module", params=claims(), ids=lambda one: one.id)
+def outcome(request):
+    """A claim, its finding at quick effort and the progress it reported."""
+    progress = ProgressCounter()
+    return request.param, request.param.compute(Effort.QUICK, progress), progress
+
+
+@pytest.mark.statement(
+    "A Fig 1(a)", "A Fig 1(b)", "A Fig 1(c)", "A Fig 4", "A Fig 5", "A Fig 8", "A Thm 2", "A Thm 3", "A Lemma 1"
+)
+def test_quick_run_reaches_the_bounds(outcome):
+    claim, finding, progress = outcome
+    numbers = finding.numbers
+    missed = {name: numbers[name] for name, bound in claim.expected.items() if not bound.holds(numbers[name])}
+    assert not missed
+    assert claim.judge(finding) in (Verdict.REPRODUCED, Verdict.REPRODUCED_WITH_NOTE, Verdict.PARTLY_REPRODUCED)
+    assert set(claim.as_stated) <= set(numbers)
+    assert progress.done == progress.total > 0
+
+
+def test_every_bound_decides(outcome):
+    claim, finding, _ = outcome
+    for name in claim.expected:
+        beyond = Bound(low=finding.numbers[name] + 1.0)
+        assert changed(claim, expected={**claim.expected, name: beyond}).judge(finding) is Verdict.NOT_REPRODUCED
+
+
+def test_missing_only_the_papers_letter_is_partly_reproduced(outcome):
+    claim, finding, _ = outcome
+    number = next(iter(finding.numbers))
+    stated = changed(claim, as_stated={number: Bound(low=finding.numbers[number] + 1.0)})
+    assert stated.judge(finding) is Verdict.PARTLY_REPRODUCED
+
+
+def test_figures_render_with_named_axes(outcome):
+    claim, finding, _ = outcome
+    figures = claim.draw(finding)
+    assert figures
+    for figure in figures.values():
+        FigureCanvasAgg(figure).draw()
+        assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
+
+
+def test_words_name_the_measured_numbers(outcome):
+    _, finding, _ = outcome
+    assert any(letter.isdigit() for letter in finding.measured)
+    assert "nan" not in finding.measured + finding.note
+
+
+def test_catalogue_is_complete_and_in_order():
+    ids = [claim.id for claim in claims()]
+    assert len(set(ids)) == len(ids)
+    needed = "A-L1 A-S A-K3 A-F1a A-F1b A-F1c A-F2 A-F3 A-F4 A-F5 A-F67 A-F8 A-F9 A-L2 A-L4 A-L8 A-T1 A-T2 A-T3 A-T4 A-T8 X-O X-B X-T5"
+    needed += " B-L2 B-I B-L7 B-L3 B-T5 B-L6 B-F2 B-F3 B-F14"
+    needed += " C-G C-L1 C-L2 C-L3 C-T1 C-T2 C-T3 C-F3 C-F4 C-F5 C-F6 C-A C-L"
+    assert set(needed.split()) <= set(ids)
+
+
+def test_a_missing_number_or_nan_is_not_a_success():
+    claim = a_k3.A_K3()
+    finding = claim.compute(Effort.QUICK, Progress())
+    broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
+    assert claim.judge(broken) is Verdict.NOT_REPRODUCED
+    assert claim.judge(replace(finding, assumption_met=False)) is Verdict.ASSUMPTION_NOT_MET
+
+
+# ---- single numbers and the verdict they lead to
+
+
+def _inside(bound):
+    """A number that a bound allows."""
+    if np.isfinite(bound.low) and np.isfinite(bound.high):
+        return 0.5 * (bound.low + bound.high)
+    return bound.low if np.isfinite(bound.low) else bound.high
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "value", "verdict"),
+    [
+        (a_f9, "mean_corr_with_negative_gap", 0.985, Verdict.PARTLY_REPRODUCED),  # however high the median is
+        (a_f9, "mean_corr_with_negative_gap", 0.991, Verdict.REPRODUCED),
+        (a_f9, "mean_corr_textbook_1e-12", 0.994, Verdict.PARTLY_REPRODUCED),
+        (a_f9, "share_of_negative_gaps", 0.011, Verdict.NOT_REPRODUCED),
+        (a_f9, "saturated_share_d2", 0.45, Verdict.NOT_REPRODUCED),
+    ],
+)
+def test_a_number_decides_as_the_papers_words_ask(module, number, value, verdict):
+    claim = Claim.of(module)
+    numbers = {name: _inside(bound) for name, bound in {**claim.expected, **claim.as_stated}.items()}
+    assert claim.judge(Finding("", numbers)) is Verdict.REPRODUCED
+    assert claim.judge(Finding("", {**numbers, number: value})) is verdict
+
+
+# ---- a fault in what a claim measures must turn its verdict
+
+
+def _ten_times_too_small(old):
+    def broken(*args):
+        found = old(*args)
+        return replace(found, L_p=0.1 * np.asarray(found.L_p))
+
+    return broken
+
+
+def _bound_twice_too_large(old):
+    def broken(*args):
+        found = old(*args)
+        return replace(found, log_bound=np.asarray(found.log_bound) + np.log(2.0))
+
+    return broken
+
+
+def _climbs(old):
+    def broken(data, v, **options):
+        return old(data, -np.asarray(v), **options)
+
+    return broken
+
+
+def _third_is_nan(old):
+    count = iter(range(1000))
+    return lambda *args: float("nan") if next(count) == 2 else old(*args)
+
+
+def _without_products_of_embeddings_and_p(old):
+    def broken(start, delta):
+        products, norms = old(start, delta)
+        return replace(products, value=float(np.abs(np.append(start.E, [start.p], axis=0) @ start.v).max())), norms
+
+    return broken
+
+
+def _every_lead_is_positive(old):
+    def broken(*args, required=None):
+        return old(*args) if required is None else SimpleNamespace(margin_lead=lambda selection: 0.5)
+
+    return broken
+
+
+FAULTS = {
+    "a constant ten times too small": (a_s, "smoothness", _ten_times_too_small),
+    "a bound twice too large": (a_k3, "key_inequality", _bound_twice_too_large),
+    "descent that stays where it starts": (
+        a_f8,
+        "_ends",
+        lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
+    ),
+    "steps of a constant length": (a_t2, "GradientDescent", lambda old: NormalizedGD),
+    "descent that climbs": (a_t3, "descend", _climbs),
+    "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
+    "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
+    "bounds that hold anywhere": (
+        a_l4,
+        "local_gradient_bounds",
+        lambda old: lambda data, v, cone, p: SimpleNamespace(hold=np.ones(len(p), dtype=bool)),
+    ),
+    "inner products left out": (b_i, "initial_concentration", _without_products_of_embeddings_and_p),
+    "leads that are not measured": (b_l6, "feasible_selections", _every_lead_is_positive),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_what_is_measured_is_not_reproduced(monkeypatch, name):
+    module, attribute, broken = FAULTS[name]
+    monkeypatch.setattr(module, attribute, broken(getattr(module, attribute)))
+    claim = Claim.of(module)
+    assert claim.judge(claim.compute(Effort.QUICK, Progress())) is Verdict.NOT_REPRODUCED

@@ -1,0 +1,162 @@
+"""What is particular to A's Figures 1, 5 and 8, and the tools that draw them."""
+
+import numpy as np
+import pytest
+
+from marginlens import plotting
+from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
+from marginlens.dynamics import descend
+from marginlens.losses.margin import CorrelationLoss, Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import risk_gradient
+from marginlens.svm import att_svm
+from marginlens_papers.claim import Effort, Progress
+from marginlens_papers.claims.a import cones as a_f2
+from marginlens_papers.claims.a import figure_1 as a_f1a
+from marginlens_papers.claims.a import figure_1 as a_f1b
+from marginlens_papers.claims.a import figure_1 as a_f1c
+from marginlens_papers.claims.a import figures_3_to_5 as a_f3
+from marginlens_papers.claims.a import figures_3_to_5 as a_f4
+from marginlens_papers.claims.a import figures_3_to_5 as a_f5
+from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
+from marginlens_papers.claims.a.textbook import textbook_iterates
+from marginlens_papers.claims.a.theorem_2 import _ends, _reaches, search
+from marginlens_papers.claims.ours import basins as x_b
+from tolerances import ROUNDING
+
+SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability is below 1e-5
+
+
+@pytest.mark.statement("A Fig 1(b)")
+def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
+    data, v = figure_1b()
+    start = np.array([0.0, -1.0])
+    exact = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=60, start=start)
+    rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
+    assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
+    assert plotting.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
+
+
+def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
+    data, v = figure_1c()
+    start, epsilon = np.array([[0.3, -0.2]]), 0.05
+    gradient = risk_gradient(data, v, start[0]).value()
+    first = list(textbook_iterates(data.as_batch(), v, start, 0.1, 1, np.float64, epsilon))[1][0]
+    expected = start[0] - 0.1 * gradient / (np.linalg.norm(gradient) + epsilon)
+    np.testing.assert_allclose(first, expected, rtol=ROUNDING)  # the norm is that of the mean over inputs
+    ends = {
+        epsilon: list(textbook_iterates(data.as_batch(), v, 0 * start, 1.0, 300, np.float64, epsilon))[-1]
+        for epsilon in (0.0, 1e-12, 1e-9)
+    }
+    norms = {epsilon: float(np.linalg.norm(end)) for epsilon, end in ends.items()}
+    assert norms[1e-9] < norms[1e-12] < 50.0 < norms[0.0]
+    for epsilon in (1e-12, 1e-9):  # from where the gradient is as small as ε on, it is plain descent with step 1/ε
+        assert 1e-4 * epsilon < np.exp(risk_gradient(data, v, ends[epsilon][0]).log_norm) < epsilon
+
+
+@pytest.mark.statement("A Thm 3")
+def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
+    rng = np.random.default_rng([a_f2.SEED, 0])
+    data, v, cone = a_f2._problem(rng)
+    points = cone.sample(6, rng)
+    before = a_f2._misalignment(points, cone)
+    assert before.max() < 1e-3  # every correlation is above .999 already
+    assert not a_f2._converged(before[before > 0.5 * cone.mu], cone.mu).any()
+    left, _ = a_f2._follow(data, v, cone, cone.mu, points)
+    assert a_f2._converged(left, cone.mu).all()
+    monkeypatch.setattr(a_f2, "LEGS", 2)
+    monkeypatch.setattr(a_f2, "descend", lambda *args, n_steps, **rest: descend(*args, n_steps=0, **rest))
+    still, _ = a_f2._follow(data, v, cone, cone.mu, points)
+    np.testing.assert_array_equal(still, before)
+
+
+@pytest.mark.statement("A Fig 1(c)")
+def test_angles_tried_one_by_one_give_the_margin_problems_solution():
+    data, v = figure_1c()
+    assert a_f1c.max_margin_by_angle(data) == pytest.approx(att_svm(data, data.optimal(v)).x, abs=1e-8)
+    turned = TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
+    assert a_f1c.max_margin_by_angle(turned) == pytest.approx(att_svm(turned, [0, 0, 0]).x, abs=1e-8)
+
+
+@pytest.mark.statement("A Fig 3(c)")
+def test_the_largest_probability_becomes_the_optimal_tokens_and_starts_above_it():
+    panel = a_f3._panel(figure_3a(), 200, Progress())
+    step = a_f3._agree_from(panel)
+    first = int(np.flatnonzero(panel["steps"] == step)[0])
+    assert 0 < step < 100
+    assert np.all(panel["largest"] >= panel["optimal"])
+    assert panel["largest"][first - 1] > panel["optimal"][first - 1]
+    np.testing.assert_array_equal(panel["largest"][first:], panel["optimal"][first:])
+    assert panel["largest"][0] == pytest.approx(
+        1.0 / (1.0 + np.exp(-1.0)), abs=ROUNDING
+    )  # logits 0 and ±1 at p = (0, -1)
+
+
+@pytest.mark.statement("A Fig 4")
+def test_steps_to_a_probability_are_the_first_of_them():
+    assert a_f4._first_at(np.array([0.5, 0.06, 0.05, 0.2, 0.01]), 0.05) == 2.0
+    assert a_f4._first_at(np.array([0.5, 0.4]), 0.05) == np.inf
+
+
+@pytest.mark.parametrize("module", [a_f1a, a_f1b, a_f1c, a_f3, a_f4, a_f5])
+def test_what_the_paper_does_not_print_is_not_called_its_value(module):
+    assert any(word in module.PAPER_VALUE for word in ("no numbers", "not printed there"))
+
+
+@pytest.mark.statement("A Fig 1(b)")
+def test_shares_of_starts_name_their_window():
+    found = a_f1b.A_F1b().compute(Effort.QUICK, Progress())
+    assert "[-2.4, 2.8] × [-1.8, 3.2]" in found.measured
+    assert a_f1b.WINDOW == ((-2.4, 2.8), (-1.8, 3.2))
+    assert f"[-{x_b.NEAR_1B:g}, {x_b.NEAR_1B:g}]²" in x_b.X_B.protocol
+
+
+@pytest.mark.statement("A Fig 5")
+def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
+    assert predicted_height(CorrelationLoss(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
+    assert predicted_height(CorrelationLoss(), 100.0) == pytest.approx(np.log(10.0))
+    assert predicted_height(Logistic(), 100.0) < -40.0
+
+
+@pytest.mark.statement("A Fig 8")
+def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_others():
+    data, v, every = search(2, 2, 50, np.random.default_rng(1))
+    found, others = every.only(every.is_local), every.only(~every.is_local)
+    assert len(found.problem) > 0
+    assert np.all(found.selected.sum(axis=-1) == 1)  # one input on its lower token, one on its optimal
+    logits = np.einsum("bitd,bd->bit", data.K[every.problem], every.direction)
+    np.testing.assert_array_equal(np.argmax(logits, axis=-1), every.selected)
+    kept = _reaches(_ends(data, v, found, 1000.0), found.direction)
+    assert kept.mean() > 0.9
+    left = _ends(data, v, others, 1000.0)
+    assert not np.all(left.selected == others.selected, axis=-1).any()
+
+
+# ---- drawing
+
+
+def test_kept_steps_begin_densely_and_end_at_the_last():
+    steps = plotting.steps_to_keep(10_000, dense=100)
+    assert steps[:101] == list(range(101))
+    assert steps[-1] == 10_000
+    assert len(steps) < 200
+    assert plotting.steps_to_keep(7, dense=100) == list(range(8))
+
+
+def test_paths_are_cut_where_they_leave_the_window():
+    path = np.array([[0.0, 0.0], [0.5, 0.5], [2.0, 0.5], [0.5, 0.5]])
+    assert len(plotting.until_it_leaves(path, ((-1.0, 1.0), (-1.0, 1.0)))) == 2
+    assert len(plotting.until_it_leaves(path, ((-3.0, 3.0), (-3.0, 3.0)))) == 4
+
+
+def test_misalignment_resolves_what_one_minus_cosine_loses():
+    tilted = np.array([1.0, 1e-9])
+    assert plotting.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize(("selected", "lines"), [([0, 0, 0], 1), ([1, 0, 0], 0)])
+def test_a_separating_line_is_drawn_only_where_one_separates(selected, lines):
+    data, _ = figure_1c()
+    _, (ax,) = plotting.figure()
+    plotting.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
+    assert len(ax.lines) == lines

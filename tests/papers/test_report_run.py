@@ -1,0 +1,429 @@
+"""Running claims: verdicts, what is kept from an earlier report, and reports that appear whole or not at all."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fake_claims import curve, fake_claim, finding, raising
+from marginlens.errors import InputError
+from marginlens_papers.claim import Bound, Effort, Finding, Verdict
+from marginlens_papers.claims import catalogue
+from marginlens_papers.report import Entry, Interrupted, ledger, reproduce
+from marginlens_papers.report.folder import Draft
+from marginlens_papers.report.ledger import read_ledger
+
+
+def snapshot(folder):
+    """Every file below a folder with its bytes."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def verdicts(report):
+    return {entry.id: entry.result.verdict for entry in report.entries}
+
+
+def test_every_kind_of_ending_gets_its_verdict(tmp_path):
+    claims = (
+        fake_claim("A-1"),
+        fake_claim("A-2", finding(0.9996, note="Exact gradients end higher than the paper's.")),
+        fake_claim("A-3", finding(0.9)),
+        fake_claim("A-4", finding(0.9, assumption_met=False)),
+        fake_claim("A-5", raising(InputError("The 'radii' argument must be increasing; got [3, 2] instead."))),
+    )
+    report = reproduce(claims, tmp_path / "report")
+    assert verdicts(report) == {
+        "A-1": Verdict.REPRODUCED,
+        "A-2": Verdict.REPRODUCED_WITH_NOTE,
+        "A-3": Verdict.NOT_REPRODUCED,
+        "A-4": Verdict.ASSUMPTION_NOT_MET,
+        "A-5": Verdict.NOT_REPRODUCED,
+    }
+    assert [entry.id for entry in report.failures] == ["A-3", "A-5"]
+    assert [str(entry) for entry in report.entries[:2]] == [
+        "Entry(A-1: reproduced)",
+        "Entry(A-2: reproduced with a note)",
+    ]
+
+
+def test_a_computation_that_raises_says_why_and_where(tmp_path):
+    report = reproduce((fake_claim(compute=raising(ZeroDivisionError("division\nby zero"))),), tmp_path / "report")
+    result = report.entries[0].result
+    assert result.note.startswith("The run stopped with ZeroDivisionError in fake_claims.py, line ")
+    assert result.note.endswith(": division by zero.")
+    assert result.pictures == ()
+    assert [check.holds for check in result.checks] == [False]
+
+
+def test_a_drawing_that_raises_keeps_the_numbers(tmp_path):
+    def draw(found: Finding):
+        raise RuntimeError("no such colour")
+
+    claim = fake_claim(compute=finding(0.9996, note="As the paper says."), draw=draw)
+    result = reproduce((claim,), tmp_path / "report").entries[0].result
+    assert result.verdict is Verdict.NOT_REPRODUCED
+    assert result.numbers["mean_corr"] == 0.9996
+    assert result.measured == "mean correlation 0.9996 ± .0002"
+    assert result.note.startswith("As the paper says. The run stopped with RuntimeError in test_report_run.py, line ")
+    assert result.note.endswith(": no such colour.")
+
+
+def test_a_number_that_was_expected_and_not_found_is_not_reproduced(tmp_path):
+    claim = fake_claim(expected={"mean_corr": Bound(low=0.5), "forgotten": Bound(high=1.0)})
+    result = reproduce((claim,), tmp_path / "report").entries[0].result
+    assert result.verdict is Verdict.NOT_REPRODUCED
+    assert {check.name: check.holds for check in result.checks} == {"mean_corr": True, "forgotten": False}
+
+
+def test_the_effort_reaches_the_computation_and_the_command(tmp_path):
+    entry = reproduce((fake_claim(),), tmp_path / "report", effort=Effort.QUICK).entries[0]
+    assert entry.result.numbers["n_draws"] == 20
+    assert entry.command == "marginlens reproduce --only A-F9 --quick"
+
+
+def test_the_watcher_sees_every_claim_begin_and_end(tmp_path):
+    seen = []
+
+    class Watcher:
+        def begin(self, claim):
+            seen.append(f"begin {claim.id}")
+            return self
+
+        def finish(self, entry):
+            seen.append(f"finish {entry.id}")
+
+        def expect(self, total):
+            seen.append(total)
+
+        def advance(self, units=1):
+            seen.append(units)
+
+    reproduce((fake_claim("A-1"), fake_claim("A-2")), tmp_path / "report", watcher=Watcher())
+    assert seen == ["begin A-1", 3, 1, 1, 1, "finish A-1", "begin A-2", 3, 1, 1, 1, "finish A-2"]
+
+
+# ---- the ledger on disk
+
+
+def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
+    nowhere = fake_claim("A-2", finding(float("nan")))
+    reproduce((fake_claim("A-1"), nowhere), tmp_path / "report")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    promised = {"id", "label", "statement", "paper_value", "measured", "verdict", "seconds", "note"}
+    more = {"title", "protocol", "expected", "numbers", "effort", "figures", "command", "versions", "finished"}
+    for row in rows:
+        assert promised | more <= set(row)
+    assert rows[0]["expected"] == [
+        {"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True, "as_stated": False}
+    ]
+    assert rows[1]["expected"][0]["number"] is None
+    assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
+    assert rows[0]["versions"]["marginlens"]
+    for figure in rows[0]["figures"]:
+        assert (tmp_path / "report" / figure["png"]).read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (tmp_path / "report" / figure["svg"]).read_bytes()
+
+
+def test_an_entry_comes_back_from_json_as_it_was(tmp_path):
+    bounds = {"A-1": Bound(0.1, 1.0), "A-2": Bound(low=0.1), "A-3": Bound(high=1.0)}
+    claims = [fake_claim(name, expected={"mean_corr": bound}) for name, bound in bounds.items()]
+    report = reproduce((*claims, fake_claim("A-4", raising(ValueError()))), tmp_path / "report")
+    assert read_ledger(tmp_path / "report") == list(report.entries)
+
+
+def test_a_claim_that_was_not_run_has_a_row_without_a_result():
+    entry = Entry.of(fake_claim())
+    assert "verdict" not in entry.to_dict()
+    assert Entry.from_dict(entry.to_dict()) == entry
+    assert str(entry) == "Entry(A-F9: not run)"
+
+
+def test_the_ledger_lists_every_claim_with_its_last_result(tmp_path, monkeypatch):
+    claims = (fake_claim("A-1"), fake_claim("A-2"))
+    monkeypatch.setattr(catalogue, "claims", lambda: claims)
+    reproduce(claims[1:], tmp_path / "report")
+    first, second = ledger(tmp_path / "report")
+    assert (first.id, first.label, first.result) == ("A-1", "A Fig 9(a), A Thm 4", None)
+    assert second.result.verdict is Verdict.REPRODUCED
+    assert [entry.result for entry in ledger(tmp_path / "nowhere")] == [None, None]
+
+
+_UNKNOWN_EFFORT = json.dumps([{**Entry.of(fake_claim()).to_dict(), "unfinished": 3}])
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]', _UNKNOWN_EFFORT])
+def test_a_ledger_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "ledger.json").write_text(text)
+    with pytest.raises(InputError, match=r"The ledger .*ledger\.json cannot be read .* run again\."):
+        read_ledger(tmp_path)
+
+
+# ---- rerunning some claims
+
+
+def test_rerunning_one_claim_keeps_the_others(tmp_path):
+    folder = tmp_path / "report"
+    claims = (fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-3"))
+    before = reproduce(claims, folder)
+    kept = snapshot(folder)
+    again = fake_claim("A-2", finding(0.9991))
+    report = reproduce((again,), folder, keep=(claims[0], again, claims[2]))
+    assert report.ran == ("A-2",)
+    assert [entry.id for entry in report.entries] == ["A-1", "A-2", "A-3"]
+    assert report.entries[0] == before.entries[0]
+    assert report.entries[1].result.numbers["mean_corr"] == 0.9991
+    after = snapshot(folder)
+    assert set(after) == set(kept)
+    changed = {path.as_posix() for path in kept if after[path] != kept[path]}
+    assert changed == {"figures/A-2-correlation.png", "figures/A-2-correlation.svg", "index.html", "ledger.json"}
+
+
+def test_two_runs_at_a_time_keep_the_results_of_both(tmp_path):
+    folder = tmp_path / "report"
+    both = fake_claim("A-1"), fake_claim("A-2")
+
+    def meanwhile(effort, progress):
+        reproduce((both[1],), folder, keep=both)
+        return finding(0.9996)(effort, progress)
+
+    report = reproduce((fake_claim("A-1", meanwhile),), folder, keep=both)
+    assert verdicts(report) == {"A-1": Verdict.REPRODUCED, "A-2": Verdict.REPRODUCED}
+    assert all((folder / picture.png).is_file() for entry in report.entries for picture in entry.result.pictures)
+
+
+def test_a_failure_of_an_earlier_run_is_not_a_failure_of_this_one(tmp_path):
+    bad, good = fake_claim("A-1", finding(0.1)), fake_claim("A-2")
+    reproduce((bad,), tmp_path / "report")
+    report = reproduce((good,), tmp_path / "report", keep=(bad, good))
+    assert verdicts(report) == {"A-1": Verdict.NOT_REPRODUCED, "A-2": Verdict.REPRODUCED}
+    assert report.failures == ()
+
+
+def test_running_everything_drops_what_the_catalogue_no_longer_has(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"), fake_claim("A-2")), folder)
+    reproduce((fake_claim("A-1"),), folder)
+    assert [entry.id for entry in read_ledger(folder)] == ["A-1"]
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        "A-1-correlation.png",
+        "A-1-correlation.svg",
+    ]
+
+
+def test_a_figure_that_is_no_longer_drawn_disappears(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"),), folder)
+    renamed = fake_claim("A-1", draw=lambda found: {"new name": curve(found)["correlation"]})
+    reproduce((renamed,), folder, keep=(renamed,))
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == ["A-1-new-name.png", "A-1-new-name.svg"]
+
+
+def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").write_text("keep me")
+    (tmp_path / "data").mkdir()
+    (folder / "data").symlink_to(tmp_path / "data")
+    (folder / "first.txt").symlink_to("notes/mine.txt")
+    reproduce((fake_claim(),), folder)
+    assert (folder / "notes" / "mine.txt").read_text() == "keep me"
+    assert (folder / "data").readlink() == tmp_path / "data"
+    assert (folder / "first.txt").readlink().as_posix() == "notes/mine.txt"
+
+
+# ---- whole or not at all
+
+
+def test_an_interruption_before_the_first_result_leaves_the_old_report_untouched(tmp_path):
+    folder = tmp_path / "report"
+    reproduce((fake_claim("A-1"),), folder)
+    before = snapshot(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        reproduce((fake_claim("A-1", raising(KeyboardInterrupt("now"))), fake_claim("A-2")), folder)
+    assert snapshot(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def interrupted_report(claims, folder, **options):
+    """The report that an interrupted run leaves behind."""
+    with pytest.raises(Interrupted) as raised:
+        reproduce(claims, folder, **options)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert read_ledger(folder) == list(raised.value.report.entries)
+    return raised.value.report
+
+
+def test_an_interrupted_run_publishes_what_it_finished_and_marks_the_rest(tmp_path):
+    claims = (fake_claim("A-1"), fake_claim("A-2", raising(KeyboardInterrupt())), fake_claim("A-3"))
+    report = interrupted_report(claims, tmp_path / "report", effort=Effort.QUICK)
+    assert report.ran == ("A-1",)
+    assert [entry.id for entry in report.unfinished] == ["A-2", "A-3"]
+    assert [(entry.result is None, entry.unfinished) for entry in report.entries] == [
+        (False, None),
+        (True, Effort.QUICK),
+        (True, Effort.QUICK),
+    ]
+    text = report.page.read_text(encoding="utf-8")
+    assert "incomplete</title>" in text
+    assert (
+        "A run was interrupted before it finished A-2, A-3 (<code>marginlens reproduce --resume --quick</code>" in text
+    )
+    assert text.count("not run") == 2
+
+
+def test_what_an_interrupted_run_did_not_finish_keeps_its_earlier_result(tmp_path):
+    folder = tmp_path / "report"
+    before = reproduce((fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-9")), folder)
+    claims = (fake_claim("A-1", finding(0.5)), fake_claim("A-2", raising(KeyboardInterrupt())))
+    report = interrupted_report(claims, folder)
+    assert verdicts(report) == {"A-1": Verdict.NOT_REPRODUCED, "A-2": Verdict.REPRODUCED}  # A-9 is asked for no longer
+    assert report.entries[1].result == before.entries[1].result
+    assert [entry.id for entry in report.failures] == ["A-1"]
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        f"{name}-correlation.{kind}" for name in ("A-1", "A-2") for kind in ("png", "svg")
+    ]
+    assert "of an earlier run" in report.page.read_text(encoding="utf-8")
+
+
+def test_running_what_is_missing_completes_an_interrupted_report(tmp_path):
+    folder = tmp_path / "report"
+    whole = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
+    first = interrupted_report((whole[0], fake_claim("A-2", raising(KeyboardInterrupt())), whole[2]), folder)
+    second = reproduce(whole[2:], folder, keep=whole)
+    assert [entry.id for entry in second.unfinished] == ["A-2"]
+    last = reproduce(whole[1:2], folder, keep=whole)
+    assert last.unfinished == ()
+    assert [entry.id for entry in last.entries] == ["A-1", "A-2", "A-3"]
+    assert last.entries[0] == first.entries[0]
+    assert "interrupted" not in last.page.read_text(encoding="utf-8")
+
+
+def test_a_figure_that_was_being_written_is_not_published(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    claims = (fake_claim("A-1"), fake_claim("A-2"))
+    reproduce(claims, folder)
+    before = snapshot(folder)
+    write = Path.write_bytes
+
+    def half(path, data):
+        write(path, data[: len(data) // 2] if path.name == "A-2-correlation.svg" else data)
+        if path.name == "A-2-correlation.svg":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    interrupted_report((fake_claim("A-1", finding(0.5)), fake_claim("A-2", finding(0.5))), folder)
+    after = snapshot(folder)
+    for kind in ("png", "svg"):
+        name = Path(f"figures/A-2-correlation.{kind}")
+        assert after[name] == before[name]
+
+
+def test_an_interruption_while_the_page_beside_it_is_made_keeps_every_claim(tmp_path):
+    def beside(folder, effort):
+        (folder / "half.html").write_text("<html>")
+        raise KeyboardInterrupt
+
+    report = interrupted_report((fake_claim("A-1"), fake_claim("A-2")), tmp_path / "report", beside=beside)
+    assert (report.ran, report.unfinished) == (("A-1", "A-2"), ())
+    assert sorted(path.name for path in report.folder.iterdir()) == ["figures", "index.html", "ledger.json"]
+
+
+def test_an_interruption_while_the_report_is_written_waits_for_it(tmp_path, monkeypatch):
+    carry_over = Draft.carry_over
+
+    def interrupted(draft, superseded):
+        signal.raise_signal(signal.SIGINT)
+        carry_over(draft, superseded)
+
+    monkeypatch.setattr(Draft, "carry_over", interrupted)
+    report = interrupted_report((fake_claim("A-1"),), tmp_path / "report")
+    assert (report.ran, report.unfinished) == (("A-1",), ())
+    assert report.page.is_file()
+
+
+def test_an_interruption_without_an_old_report_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        reproduce((fake_claim(compute=raising(KeyboardInterrupt("now"))),), tmp_path / "deep" / "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_in_place_before_the_last_claim_is_done(tmp_path):
+    seen = []
+
+    def compute(effort, progress):
+        seen.append((tmp_path / "report").exists())
+        return finding(0.9996)(effort, progress)
+
+    reproduce((fake_claim("A-1"), fake_claim("A-2", compute)), tmp_path / "report")
+    assert seen == [False]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["figures", "index.html", "ledger.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_when_the_last_move_fails_the_old_report_is_put_back(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    before = snapshot(folder)
+    rename = os.rename
+
+    def failing(source, target, **more):
+        if str(source).endswith("new"):
+            raise OSError("no space left")
+        return rename(source, target, **more)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="no space left"):
+        reproduce((fake_claim(compute=finding(0.5)),), folder)
+    assert snapshot(folder) == before
+
+
+def never(effort, progress):
+    raise AssertionError("the folder is checked before anything is computed")
+
+
+@pytest.mark.parametrize("place", ["file", "file/report", "other", "."])
+def test_a_folder_that_cannot_be_the_report_is_refused_before_computing(tmp_path, monkeypatch, place):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    monkeypatch.chdir(tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match="The 'out' argument must be a folder"):
+        reproduce((fake_claim(compute=never),), place)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_report_that_one_works_in_is_refused_before_computing(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    reproduce((fake_claim(),), folder)
+    monkeypatch.chdir(folder / "figures")
+    with pytest.raises(InputError, match=r"The 'out' argument must be .*; got the current folder or one above it"):
+        reproduce((fake_claim(compute=never),), folder)
+
+
+def test_a_mount_point_is_refused_before_computing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda place: str(place) == str(tmp_path / "disk"))
+    (tmp_path / "disk").mkdir()
+    with pytest.raises(InputError, match=r"The 'out' argument must be .*; got the mount point"):
+        reproduce((fake_claim(compute=never),), tmp_path / "disk")
+
+
+def test_a_system_folder_is_refused_before_computing():
+    with pytest.raises(InputError, match=r"The 'out' argument must be a folder that can be written; got '/proc/"):
+        reproduce((fake_claim(compute=never),), "/proc/marginlens/report")
+
+
+def test_an_empty_folder_and_a_link_to_a_report_are_fine(tmp_path):
+    (tmp_path / "empty").mkdir()
+    reproduce((fake_claim(),), tmp_path / "empty")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    report = reproduce((fake_claim("A-2"),), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert report.page == (tmp_path / "empty" / "index.html")
