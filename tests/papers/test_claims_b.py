@@ -18,7 +18,7 @@ from marginlens.errors import InputError
 from marginlens_papers.archive import keep_embeddings as keep
 from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
 from marginlens_papers.archive.files import command_without_paths
-from marginlens_papers.claim import Claim, Effort, Progress, Verdict
+from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.b import levels as b_f2
 from marginlens_papers.claims.b import text_runs as b_f3
 from marginlens_papers.claims.b import text_runs as b_f14
@@ -339,17 +339,17 @@ def shelf(monkeypatch):
 
 
 def judged(module):
-    claim = Claim.of(module)
+    claim = module()
     finding = claim.compute(Effort.QUICK, Progress())
     return claim.judge(finding), finding
 
 
-@pytest.mark.parametrize("module", [b_f3, b_f14])
+@pytest.mark.parametrize("module", [b_f3.B_F3, b_f14.B_F14])
 def test_stated_runs_of_the_papers_orders_in_excellent_agreement_reproduce(shelf, module):
     shelf += both(1, 0.12) + both(2, 9e-6)
     verdict, finding = judged(module)
     assert verdict is Verdict.REPRODUCED_WITH_NOTE
-    assert finding.numbers["imdb_stated_loss"] == (0.12 if module is b_f3 else 9e-6)
+    assert finding.numbers["imdb_stated_loss"] == (0.12 if module is b_f3.B_F3 else 9e-6)
     assert finding.numbers["imdb_v_at_least"] < finding.numbers["imdb_v"]
 
 
@@ -357,7 +357,7 @@ def test_stated_runs_of_the_papers_orders_in_excellent_agreement_reproduce(shelf
 def test_a_loss_of_another_order_than_the_papers_is_partly_reproduced_on_either_side(shelf, loss):
     shelf += both(1, 0.12)
     shelf[1] = replace(shelf[1], loss=loss)
-    verdict, finding = judged(b_f3)
+    verdict, finding = judged(b_f3.B_F3)
     assert verdict is Verdict.PARTLY_REPRODUCED
     assert (
         f"Yelp ends at loss {embedding_points.loss_text(loss)}, {'below' if loss < 0.1 else 'above'} the paper's"
@@ -369,7 +369,7 @@ def test_a_contrast_that_is_reversed_is_partly_reproduced_whatever_a_smaller_rat
     slow = TrainingSettings(2, learning_rate=3e-4)
     shelf += both(1, 5e-5) + both(2, 0.4)
     shelf += [replace(one, name=f"{one.name}-slow", loss=6e-6, settings=slow) for one in both(2, 0.4)]
-    verdict, finding = judged(b_f14)
+    verdict, finding = judged(b_f14.B_F14)
     assert verdict is Verdict.PARTLY_REPRODUCED
     assert finding.numbers["yelp_contrast"] == pytest.approx(np.log10(5e-5 / 0.4))
     assert "IMDB 5.0e-05 with one layer and 0.400 with two" in finding.note
@@ -380,20 +380,20 @@ def test_a_contrast_that_is_reversed_is_partly_reproduced_whatever_a_smaller_rat
 @pytest.mark.parametrize(("noise", "verdict"), [(0.5, Verdict.PARTLY_REPRODUCED), (50.0, Verdict.NOT_REPRODUCED)])
 def test_moderate_agreement_is_not_excellent_and_none_is_no_agreement(shelf, noise, verdict):
     shelf += both(1, 0.12, noise=noise)
-    assert judged(b_f3)[0] is verdict
+    assert judged(b_f3.B_F3)[0] is verdict
 
 
 def test_one_seed_that_does_not_follow_is_enough_to_miss(shelf):
     shelf += both(1, 0.12)
     for seed in (1, 2):
         shelf.append(replace(shelf[1], name=f"yelp1-{seed}", settings=TrainingSettings(1, seed=seed), loss=0.1 * seed))
-    verdict, finding = judged(b_f3)
+    verdict, finding = judged(b_f3.B_F3)
     assert verdict is Verdict.REPRODUCED_WITH_NOTE
     assert (finding.numbers["imdb_seeds"], finding.numbers["yelp_seeds"]) == (1, 3)
     assert finding.numbers["yelp_stated_loss"] == 0.12  # the median of three
     assert "(3 seeds): training loss 0.100–0.200" in finding.measured
     shelf[-1] = replace(shelf[-1], a=-shelf[-1].a)
-    verdict, finding = judged(b_f3)
+    verdict, finding = judged(b_f3.B_F3)
     assert verdict is Verdict.NOT_REPRODUCED
     assert finding.numbers["yelp_p_at_least"] < 0.0 < finding.numbers["yelp_v_at_least"]
 
@@ -405,7 +405,7 @@ def test_the_fall_of_the_agreement_and_held_out_numbers_are_said(shelf):
         shelf[0], b=shelf[0].b[::-1] * 0.3 + shelf[0].b, curves={**shelf[0].curves, "correlation_v": high}
     )
     shelf[1] = replace(shelf[1], curves={**shelf[1].curves, "correlation_v": low})
-    _, finding = judged(b_f3)
+    _, finding = judged(b_f3.B_F3)
     assert finding.numbers["imdb_v_peak"] == 0.999
     assert "IMDB: v falls from 1.00 (epoch 1) to 0." in finding.note
     assert "Yelp: v stays at" in finding.note
@@ -416,9 +416,9 @@ def test_the_fall_of_the_agreement_and_held_out_numbers_are_said(shelf):
 
 def test_controls_on_other_sizes_are_told_from_their_kept_runs(shelf):
     shelf += both(1, 0.12)
-    assert "11,408 of IMDB's" not in judged(b_f3)[1].note
+    assert "11,408 of IMDB's" not in judged(b_f3.B_F3)[1].note
     shelf.append(fake_run("imdb-part", "imdb-11408", 1, loss=2e-7))
-    assert "a random 11,408 of IMDB's reviews: 2.0e-07." in judged(b_f3)[1].note
+    assert "a random 11,408 of IMDB's reviews: 2.0e-07." in judged(b_f3.B_F3)[1].note
 
 
 def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
@@ -441,18 +441,18 @@ def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
         replace(fake_run("imdb2", "imdb", 2), finished=False),
         fake_run("yelp2", "yelp", 2, loss=1e-5),
     ]
-    verdict, finding = judged(b_f14)
+    verdict, finding = judged(b_f14.B_F14)
     assert verdict is Verdict.PARTLY_REPRODUCED
     assert np.isnan(finding.numbers["imdb_contrast"])
     assert "No run on IMDB is finished at the stated settings" in finding.note
 
 
-@pytest.mark.parametrize("module", [b_f3, b_f14])
+@pytest.mark.parametrize("module", [b_f3.B_F3, b_f14.B_F14])
 def test_claims_on_text_measure_every_packaged_run_and_draw_it(module):
     _, finding = judged(module)
     groups = finding.arrays["groups"]
     assert {kept.source for one in groups for kept in one.runs} == {"imdb", "yelp"}
-    packaged = [kept.name for source in ("imdb", "yelp") for kept in kept_runs(source, module.LAYERS)]
+    packaged = [kept.name for source in ("imdb", "yelp") for kept in kept_runs(source, module.layers)]
     assert sorted(kept.name for one in groups for kept in one.runs) == sorted(packaged)
     for one in groups:
         for kept, found in zip(one.runs, one.ranks, strict=True):
@@ -461,7 +461,7 @@ def test_claims_on_text_measure_every_packaged_run_and_draw_it(module):
             expected = [spearmanr(kept.b[frequent], difference)[0], spearmanr(kept.a[frequent], np.abs(difference))[0]]
             assert np.abs(np.array([found.v[0], found.p[0]]) - expected).max() < ROUNDING
         assert one.sentence() in finding.measured
-    figures = Claim.of(module).draw(finding)
+    figures = module().draw(finding)
     assert len(figures) == len(groups) + 1
     for name in [*list(figures)[:1], "training"]:
         FigureCanvasAgg(figures[name]).draw()
@@ -475,7 +475,7 @@ def test_claim_on_levels_counts_levels_out_of_order():
 
 
 def test_claim_on_levels_reaches_its_bars_with_the_kept_run_and_a_live_one():
-    verdict, finding = judged(b_f2)
+    verdict, finding = judged(b_f2.B_F2)
     assert verdict is Verdict.REPRODUCED_WITH_NOTE
     assert finding.numbers["full_offset"] > 5.0  # the irrelevant tokens of the kept run do not lie around zero
     assert finding.arrays["full"].settings.d_model == 2048

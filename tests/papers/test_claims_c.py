@@ -13,11 +13,16 @@ from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+<<<<<<< HEAD
 from marginlens_papers.claim import Claim, Effort, Progress, Verdict
 from marginlens_papers.claims.c import figures_3_to_6 as c_f3
 from marginlens_papers.claims.c import figures_3_to_6 as c_f4
+=======
+from marginlens.status import Status
+from marginlens_papers.claim import Effort, Progress, Verdict
+from marginlens_papers.claims import catalogue
+>>>>>>> f9dbf20 (Move the tests of claims, report, vision runs and archive to tests/papers)
 from marginlens_papers.claims.c import figures_3_to_6 as c_f5
-from marginlens_papers.claims.c import figures_3_to_6 as c_f6
 from marginlens_papers.claims.c.training_curves import (
     RULES,
     Recipe,
@@ -120,7 +125,7 @@ def test_global_and_local_theory_are_one_where_the_graphs_agree():
 @pytest.mark.statement("C §6")
 def test_the_distance_of_figure_5_remains_zero_by_the_labels_component_only():
     """In the code's series no label ties with anything, while other tokens do."""
-    recipe = c_f5.SERIES["code's form"]
+    recipe = c_f5.SQUARED_SERIES["code's form"]
     rng = np.random.default_rng(21)
     found = contrast(train(recipe, draws(recipe, 20, rng), kept_steps(1_500), rng), trained=True)
     assert found.always_zero("label's component").mean() >= 0.9  # a label ties in about one trial of a hundred
@@ -177,9 +182,9 @@ def test_paced_solution_is_the_shortest_by_another_solver():
     np.testing.assert_allclose(V.ravel(), best.x, atol=SLSQP_POINT)
 
 
-@pytest.mark.parametrize("module", [c_f3, c_f4, c_f5, c_f6], ids=lambda one: one.ID)
-def test_a_small_run_reaches_the_bounds_and_says_how_many_trials_count(module):
-    claim = Claim.of(module)
+@pytest.mark.parametrize("claim_id", ["C-F3", "C-F4", "C-F5", "C-F6"])
+def test_a_small_run_reaches_the_bounds_and_says_how_many_trials_count(claim_id):
+    claim = catalogue.claim(claim_id)
     finding = claim.compute(Effort.QUICK, Progress())
     whole = (Verdict.REPRODUCED, Verdict.REPRODUCED_WITH_NOTE)
     assert claim.judge(finding) in ((Verdict.PARTLY_REPRODUCED,) if claim.as_stated else whole), finding.numbers

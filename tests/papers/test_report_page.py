@@ -7,13 +7,20 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+<<<<<<< HEAD
 from fake_claims import fake_claim, finding, raising
 from marginlens.cli._terminal import duration
+=======
+from fake_claims import changed, fake_claim, finding, raising
+from marginlens.cli._terminal import duration
+>>>>>>> f9dbf20 (Move the tests of claims, report, vision runs and archive to tests/papers)
 from marginlens.plotting.files import LARGEST_SVG, png, svg
 from marginlens_papers.claim import Bound, Effort, Verdict
 from marginlens_papers.report import reproduce
-from marginlens_papers.report.ledger import read_ledger
-from marginlens_papers.report.page import number, page, sizes, tally
+from marginlens_papers.report.ledger import read_ledger, tally
+from marginlens_papers.report.page import _number as number
+from marginlens_papers.report.page import _sizes as sizes
+from marginlens_papers.report.page import page
 from outline import Outline
 
 
@@ -179,7 +186,7 @@ def test_times_numbers_and_counts_read_as_people_say_them():
 
 
 def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
-    claim = replace(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999)})
+    claim = changed(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999)})
     report = reproduce([claim], tmp_path / "report")
     assert report.entries[0].result.verdict is Verdict.PARTLY_REPRODUCED
     assert "✗ not as the paper states" in report.page.read_text(encoding="utf-8")

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from marginlens_papers.report.workers import outcomes
 
 import tolerances
 from fake_claims import fake_claim
 from marginlens_papers.claim import Effort
 from marginlens_papers.claims.catalogue import chosen
-from marginlens_papers.report import reproduce, workers
+from marginlens_papers.report import reproduce, run
 from marginlens_papers.report.ledger import read_ledger
+from marginlens_papers.report.run import outcomes
 
 SMALL = ("A-K3", "A-F1a", "A-F5")
 
@@ -33,14 +33,10 @@ class Watcher:
         assert claim.id not in self.done
         self.done[claim.id] = 0
 
-        class Progress:
-            def expect(self, total):
-                watcher.total[claim.id] = total
+        def report(done, total):
+            watcher.done[claim.id], watcher.total[claim.id] = done, total
 
-            def advance(self, units=1):
-                watcher.done[claim.id] += units
-
-        return Progress()
+        return report
 
     def finish(self, entry):
         self.finished.append(entry.id)
@@ -96,16 +92,16 @@ def test_stopping_early_ends_the_processes():
 
 def test_what_is_told_after_a_result_is_left_out(monkeypatch):
     watcher, finished = Watcher(), []
-    pass_on = workers._pass_on
+    deliver = run._deliver
 
-    def late(told, by_id, bars, begin):
-        pass_on(told, by_id, bars, begin)
+    def late(messages, by_id, reports, begin):
+        deliver(messages, by_id, reports, begin)
         after = queue.Queue()
         for one in finished:
-            after.put((one, "advance", 1))
-        pass_on(after, by_id, bars, begin)
+            after.put((one, 99, 99))
+        deliver(after, by_id, reports, begin)
 
-    monkeypatch.setattr(workers, "_pass_on", late)
+    monkeypatch.setattr(run, "_deliver", late)
     for claim, _ in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2):
         finished.append(claim.id)
     assert watcher.done == watcher.total
@@ -113,14 +109,14 @@ def test_what_is_told_after_a_result_is_left_out(monkeypatch):
 
 def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
     watcher = Watcher()
-    pass_on = workers._pass_on
+    deliver = run._deliver
 
-    def kill(told, by_id, bars, begin):
-        pass_on(told, by_id, bars, begin)
+    def kill(messages, by_id, reports, begin):
+        deliver(messages, by_id, reports, begin)
         for child in multiprocessing.active_children():
             child.kill()
 
-    monkeypatch.setattr(workers, "_pass_on", kill)
+    monkeypatch.setattr(run, "_deliver", kill)
     found = {claim.id: outcome for claim, outcome in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2)}
     assert set(found) == set(watcher.done) == set(SMALL)
     assert all(outcome.numbers and outcome.drawings for outcome in found.values())
@@ -129,14 +125,15 @@ def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
 
 _CLAIM = """
 import time
-from fake_claims import curve as draw, finding
+from fake_claims import FakeClaim, finding
 
-ID, LABELS, TITLE, STATEMENT, PROTOCOL, PAPER_VALUE, EXPECTED = __name__, ("A Thm 4",), "", "", "", "", {}
+class NAME(FakeClaim):
+    title = ""
 
-def compute(effort, progress):
-    while ID.startswith("endless"):
-        time.sleep(1.0)
-    return finding(0.9996)(effort, progress)
+    def compute(self, effort, progress):
+        while self.id.startswith("endless"):
+            time.sleep(1.0)
+        return finding(0.9996)(effort, progress)
 """
 _COMMAND = """
 import signal
@@ -144,19 +141,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from importlib import import_module
 from marginlens.cli import app as cli
 from marginlens_papers.claims import catalogue
-from marginlens_papers.claim import Claim
-from marginlens_papers.report import workers
+from marginlens_papers.report import run
 
-pass_on, seen = workers._pass_on, set()
+deliver, seen = run._deliver, set()
 
-def tell(told, by_id, bars, begin):
-    pass_on(told, by_id, bars, begin)
-    for claim_id in set(bars) - seen:
+def tell(messages, by_id, reports, begin):
+    deliver(messages, by_id, reports, begin)
+    for claim_id in set(reports) - seen:
         print("begun", claim_id, flush=True)
-    seen.update(bars)
+    seen.update(reports)
 
-workers._pass_on = tell
-catalogue.claims = lambda: tuple(Claim.of(import_module(name)) for name in NAMES)
+run._deliver = tell
+catalogue.claims = lambda: tuple(getattr(import_module(name), name)() for name in NAMES)
 if __name__ == "__main__":
     cli.main()
 """
@@ -178,7 +174,7 @@ def start_reproducing(tmp_path, names, before_import=""):
         folder.mkdir(exist_ok=True)
     (scripts / "script.py").write_text(f"{before_import}NAMES = {names!r}\n{_COMMAND}")
     for name in names:
-        (scripts / f"{name}.py").write_text(_CLAIM)
+        (scripts / f"{name}.py").write_text(_CLAIM.replace("NAME", name))
     tests = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
@@ -210,7 +206,7 @@ UNTOUCHED = "marginlens: interrupted. The earlier report, if there was one, is u
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_first_result_ends_every_process_and_leaves_nothing(tmp_path, number):
     process = start_reproducing(tmp_path, ["endless_1", "endless_2"])
-    assert {process.stdout.readline() for _ in range(2)} == {"begun endless_1\n", "begun endless_2\n"}
+    assert {process.stdout.readline() for _ in range(2)} == {"begun endless-1\n", "begun endless-2\n"}
     _, errors = signal_group(process, number)
     assert errors == UNTOUCHED
     assert list((tmp_path / "current").iterdir()) == []
@@ -220,7 +216,7 @@ def test_a_signal_before_the_first_result_ends_every_process_and_leaves_nothing(
 def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number):
     process = start_reproducing(tmp_path, ["endless_1", "short_1", "short_2", "endless_2"])
     finished = [process.stderr.readline() for _ in range(2)]
-    assert {line.split()[2] for line in finished} == {"short_1", "short_2"}, finished
+    assert {line.split()[2] for line in finished} == {"short-1", "short-2"}, finished
     _, errors = signal_group(process, number)
     assert errors == (
         "marginlens: interrupted. 2 of 4 claims are finished and in report/index.html; "
@@ -228,10 +224,10 @@ def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number)
     )
     entries = read_ledger(tmp_path / "current" / "report")
     assert [(entry.id, entry.result is None) for entry in entries] == [
-        ("endless_1", True),
-        ("short_1", False),
-        ("short_2", False),
-        ("endless_2", True),
+        ("endless-1", True),
+        ("short-1", False),
+        ("short-2", False),
+        ("endless-2", True),
     ]
     assert [entry.unfinished for entry in entries] == [Effort.PAPER, None, None, Effort.PAPER]
     assert [path.name for path in (tmp_path / "current").iterdir()] == ["report"]

@@ -89,19 +89,14 @@ def test_the_watcher_sees_every_claim_begin_and_end(tmp_path):
     class Watcher:
         def begin(self, claim):
             seen.append(f"begin {claim.id}")
-            return self
+            return lambda done, total: seen.append((done, total))
 
         def finish(self, entry):
             seen.append(f"finish {entry.id}")
 
-        def expect(self, total):
-            seen.append(total)
-
-        def advance(self, units=1):
-            seen.append(units)
-
     reproduce((fake_claim("A-1"), fake_claim("A-2")), tmp_path / "report", watcher=Watcher())
-    assert seen == ["begin A-1", 3, 1, 1, 1, "finish A-1", "begin A-2", 3, 1, 1, 1, "finish A-2"]
+    counted = [(done, 3) for done in (1, 2, 3)]
+    assert seen == ["begin A-1", *counted, "finish A-1", "begin A-2", *counted, "finish A-2"]
 
 
 # ---- the ledger on disk

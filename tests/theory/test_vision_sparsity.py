@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fake_claims import changed
 from marginlens.training.loop import Ending
 from marginlens_papers.archive.vision import KeptVisionRun, kept_run
 from marginlens_papers.claim import Effort, Progress, Verdict
@@ -83,7 +84,7 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, callback: _Done(quick.arrays["digits"][0]))
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
     finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
-    claim = replace(a_f67.A_F67(), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
+    claim = changed(a_f67.A_F67(), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
     assert claim.judge(finding) is verdict
     assert f"({share:.2f} of the first)" in finding.measured
     assert "AdamW at rate 0.003, batch 250, 5 steps of warm-up" in finding.note
@@ -98,7 +99,7 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
     monkeypatch.setattr(a_f67, "TRAINS", False)
     monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
     finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
-    claim = replace(a_f67.A_F67(), expected=a_f67._bounds("cifar10"))
+    claim = changed(a_f67.A_F67(), expected=a_f67._bounds("cifar10"))
     assert claim.judge(finding) is Verdict.PARTLY_REPRODUCED
     assert "4 epochs of 9 on 18,000 images, SGD with momentum .9 at rate 0.003" in finding.note
     assert "torch or transformers is not installed" in finding.note

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import pickle
 import queue
 import re
 import signal
@@ -238,10 +237,10 @@ def outcomes(
 
     Args:
         begin: called when a claim starts; what comes back is called with how far it is.
-        workers: processes that compute at the same time. Claims that cannot be pickled, and all of them where there is one worker or one
-            claim, run in this process one after the other.
+        workers: processes that compute at the same time. Claims with attributes beside those of their class, and all of them where
+            there is one worker or one claim, run in this process one after the other.
     """
-    sent = [claim for claim in claims if _is_picklable(claim)] if workers > 1 else []
+    sent = [claim for claim in claims if not vars(claim)] if workers > 1 else []
     if len(sent) > 1:
         yield from _in_processes(sent, effort, begin, min(workers, len(sent)))
     else:
@@ -249,14 +248,6 @@ def outcomes(
     for claim in claims:
         if all(claim is not other for other in sent):
             yield claim, run_claim(claim, effort, begin(claim))
-
-
-def _is_picklable(claim: Claim) -> bool:
-    try:
-        pickle.dumps(claim)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return False
-    return True
 
 
 def _in_processes(
