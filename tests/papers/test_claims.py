@@ -171,17 +171,10 @@ FAULTS = {
         "_ends",
         lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
     ),
-<<<<<<< HEAD
-    "steps of a constant length": (a_t2, "GradientDescent", lambda old: NormalizedGD),
-    "descent that climbs": (a_t3, "descend", _climbs),
-    "one comparison that is nan": (a_k3, "_against_definition", _third_is_nan),
-    "ratios that are nothing": (a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
-=======
     "steps of a constant length": ("A-T2", a_t2, "GD", lambda old: NormalizedGD),
     "descent that climbs": ("A-T3", a_t3, "descend", _climbs),
     "one comparison that is nan": ("A-K3", a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": ("A-L4", a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
->>>>>>> f9dbf20 (Move the tests of claims, report, vision runs and archive to tests/papers)
     "bounds that hold anywhere": (
         "A-L4",
         a_l4,

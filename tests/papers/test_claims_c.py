@@ -13,15 +13,8 @@ from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
-<<<<<<< HEAD
-from marginlens_papers.claim import Claim, Effort, Progress, Verdict
-from marginlens_papers.claims.c import figures_3_to_6 as c_f3
-from marginlens_papers.claims.c import figures_3_to_6 as c_f4
-=======
-from marginlens.status import Status
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims import catalogue
->>>>>>> f9dbf20 (Move the tests of claims, report, vision runs and archive to tests/papers)
 from marginlens_papers.claims.c import figures_3_to_6 as c_f5
 from marginlens_papers.claims.c.training_curves import (
     RULES,

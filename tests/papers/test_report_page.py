@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-<<<<<<< HEAD
-from fake_claims import fake_claim, finding, raising
-from marginlens.cli._terminal import duration
-=======
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.cli._terminal import duration
->>>>>>> f9dbf20 (Move the tests of claims, report, vision runs and archive to tests/papers)
 from marginlens.plotting.files import LARGEST_SVG, png, svg
 from marginlens_papers.claim import Bound, Effort, Verdict
 from marginlens_papers.report import reproduce
