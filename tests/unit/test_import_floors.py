@@ -51,7 +51,7 @@ def test_a_planted_cycle_is_found(copied, planted):
 
 
 def test_the_library_may_not_import_the_papers(copied):
-    with (copied / "marginlens" / "commands" / "solve.py").open("a", encoding="utf-8") as file:
+    with (copied / "marginlens" / "cli" / "solve.py").open("a", encoding="utf-8") as file:
         file.write("\n\ndef later():\n    from marginlens_papers.report import ledger\n")
     done = lint(copied)
     assert done.returncode == 1
