@@ -16,7 +16,7 @@ from marginlens.embeddings.train import Ending, RankCorrelations, TrainingSettin
 from marginlens.errors import InputError
 from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint
-from marginlens_papers.archive.embeddings import kept_runs
+from marginlens_papers.archive import archived_runs
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]
@@ -128,7 +128,7 @@ def test_the_defaults_are_the_papers_for_reviews():
 def test_the_papers_settings_for_synthetic_data_are_those_of_the_kept_run():
     stated = TrainingSettings.for_synthetic_data(seed=0, device="cuda")
     assert (stated.epochs, stated.learning_rate, stated.weight_decay) == (196, 1e-4, 1e-4)
-    assert [run.settings for run in kept_runs("levels", 1)] == [stated]
+    assert [run.settings for run in archived_runs("levels", 1)] == [stated]
 
 
 def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, settings, tmp_path):

@@ -15,10 +15,9 @@ from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import EpochRecord, RankCorrelations, TrainingRun, TrainingSettings
 from marginlens.errors import InputError
 from marginlens.training.loop import Ending
+from marginlens_papers.archive import archive_run, archived_runs, read_run, results_folder
 from marginlens_papers.archive import embeddings as keeping
 from marginlens_papers.archive import keep_embeddings as keep
-from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
-from marginlens_papers.archive.files import results_folder
 
 DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
 NINE_DIGITS = 1e-8  # relative, of what a table holds
@@ -81,7 +80,7 @@ def test_tokens_are_ranked_from_the_count_that_is_asked_for():
 
 def test_each_curve_is_kept_under_its_name_and_every_decade_alike(encoded, tmp_path):
     written(tmp_path / "run", n_epochs=1000)
-    found = read_kept(keep_run(tmp_path / "run", "x", data=encoded, into=tmp_path))
+    found = read_run(archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path))
     assert found.told == "tiny, one layer, rate 0.01, 1000 epochs of 2000, then stopped"
     assert found.facts["sequences"] == 3
     for name, values in found.curves.items():
@@ -95,47 +94,47 @@ def test_data_with_the_same_tokens_and_other_labels_are_refused(encoded, tmp_pat
     other = LabelledSequences([DATA[i][0] for i in range(3)], -DATA.y, 4)
     write_labelled(encoded, other)
     with pytest.raises(InputError, match="3 occurrences of token 0 where the run has 3, or labels"):
-        keep_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
+        archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
 
 
 def test_k_level_sequences_are_drawn_again_from_their_seed_and_by_the_same_law_only(tmp_path):
     source = {"levels": repr(Levels()), "sequences": 20, "length": 6, "seed": 7}
     data = level_sequences(20, 6, 7)
     written(tmp_path / "run", data, source)
-    found = read_kept(keep_run(tmp_path / "run", "x", into=tmp_path))
+    found = read_run(archive_run(tmp_path / "run", "x", into=tmp_path))
     assert np.array_equal(found.statistics.in_positive, token_statistics(data).in_positive)
     written(tmp_path / "run", data, {**source, "levels": repr(Levels(n_irrelevant=5))})
     with pytest.raises(InputError, match=r"'folder' argument must be a run on Levels\(.*; got .* 5 irrelevant"):
-        keep_run(tmp_path / "run", "x", into=tmp_path)
+        archive_run(tmp_path / "run", "x", into=tmp_path)
 
 
 def test_a_kept_file_with_columns_of_different_lengths_is_refused(encoded, tmp_path):
     written(tmp_path / "run")
-    file = keep_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
+    file = archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
     told = json.loads(file.read_text())
     file.write_text(json.dumps({**told, "a": told["a"][:-1]}))
     with pytest.raises(InputError, match=r"columns of one length; got lengths \[3, 4\]"):
-        read_kept(file)
+        read_run(file)
 
 
 def test_kept_runs_of_one_rate_come_by_their_spread_and_then_by_name(encoded, tmp_path, monkeypatch):
     for name, rate, spread in (("c", 0.1, 1.0), ("d", 0.1, 0.5), ("b", 0.1, 1.0), ("a", 0.01, 0.1)):
         written(tmp_path / "run", learning_rate=rate, spread=spread)
-        keep_run(tmp_path / "run", name, data=encoded, into=tmp_path)
+        archive_run(tmp_path / "run", name, data=encoded, into=tmp_path)
     monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
-    assert [one.name for one in kept_runs("tiny", 1)] == ["d", "b", "c", "a"]
+    assert [one.name for one in archived_runs("tiny", 1)] == ["d", "b", "c", "a"]
 
 
 def test_the_data_are_called_as_asked_and_by_their_file_otherwise(encoded, tmp_path, monkeypatch, capsys):
     written(tmp_path / "run")
     arguments = [str(tmp_path / "run"), "x", "--data", str(encoded), "--into", str(tmp_path)]
     assert keep.main([*arguments, "--source", "tiny-3"]) == 0
-    found = read_kept(tmp_path / "embeddings-x.json")
+    found = read_run(tmp_path / "embeddings-x.json")
     assert (found.source, found.facts["data"]["called"]) == ("tiny-3", "tiny-3")
     monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
-    assert [one.name for one in kept_runs("tiny-3", 1)] == ["x"]
+    assert [one.name for one in archived_runs("tiny-3", 1)] == ["x"]
     assert keep.main(arguments) == 0
-    assert read_kept(tmp_path / "embeddings-x.json").source == "tiny"
+    assert read_run(tmp_path / "embeddings-x.json").source == "tiny"
     assert keep.main([*arguments, "--source", "two words"]) == 2
     assert "The 'source' argument must be letters, digits, dots and dashes; got 'two words'" in capsys.readouterr().err
 

@@ -15,9 +15,8 @@ from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import RankCorrelations, TrainingSettings
 from marginlens.errors import InputError
+from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run
 from marginlens_papers.archive import keep_embeddings as keep
-from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
-from marginlens_papers.archive.files import command_without_paths
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.b import levels as b_f2
 from marginlens_papers.claims.b import text_runs as b_f3
@@ -57,7 +56,7 @@ def trained(tmp_path):
 
 def test_a_kept_run_holds_what_its_figure_shows(trained, tmp_path):
     encoded, folder = trained
-    found = read_kept(keep_run(folder, "tiny-1", data=encoded, into=tmp_path))
+    found = read_run(archive_run(folder, "tiny-1", data=encoded, into=tmp_path))
     data = level_sequences(60, 9, 0, LAW)
     facts = json.loads((folder / "run.json").read_text())
     table = np.genfromtxt(folder / "tokens.csv", delimiter=",", skip_header=1, usecols=(2, 3))
@@ -77,7 +76,7 @@ def test_a_kept_run_holds_what_its_figure_shows(trained, tmp_path):
 
 def test_curves_are_thinned_and_keep_their_ends(trained, tmp_path):
     encoded, folder = trained
-    found = read_kept(keep_run(folder, "tiny", data=encoded, into=tmp_path))
+    found = read_run(archive_run(folder, "tiny", data=encoded, into=tmp_path))
     history = json.loads((folder / "run.json").read_text())["history"]
     assert found.epochs[:20].tolist() == list(range(1, 21))
     assert found.epochs[-1] == 30
@@ -91,7 +90,7 @@ def test_a_stopped_run_says_so(trained, tmp_path):
     facts = json.loads((folder / "run.json").read_text())
     facts["history"]["seconds"] = [4.0 * k for k in range(30)]
     (folder / "run.json").write_text(json.dumps({**facts, "ending": "TIME_LIMIT"}))
-    found = read_kept(keep_run(folder, "tiny", data=encoded, into=tmp_path))
+    found = read_run(archive_run(folder, "tiny", data=encoded, into=tmp_path))
     assert not found.finished
     assert "then stopped" in repr(found)
     assert found.facts["seconds"] == 116.0
@@ -102,7 +101,7 @@ def test_a_run_on_a_part_of_a_file_is_kept_with_the_counts_of_that_part(tmp_path
     write_labelled(tmp_path / "tiny.npz", data, split=parts)
     common = ["--data", str(tmp_path / "tiny.npz"), "--settings", '{"d_model": 4, "epochs": 1}', "--split", "train"]
     assert run.main([*common, "--out", str(tmp_path / "run")]) == 0
-    found = read_kept(keep_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
+    found = read_run(archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
     assert np.array_equal(found.statistics.count, token_statistics(data.subset(parts == "train")).count)
 
 
@@ -110,8 +109,8 @@ def test_k_level_runs_need_no_file(tmp_path, capsys):
     settings = json.dumps({"d_model": 4, "epochs": 1})
     assert run.main(["--levels", "40", "--length", "12", "--settings", settings, "--out", str(tmp_path / "run")]) == 0
     assert keep.main([str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0
-    assert "KeptRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
-    found = read_kept(tmp_path / "embeddings-small.json")
+    assert "ArchivedRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
+    found = read_run(tmp_path / "embeddings-small.json")
     assert found.names is None
     assert np.array_equal(found.statistics.count, token_statistics(level_sequences(40, 12, 0)).count)
 
@@ -127,18 +126,18 @@ def test_what_cannot_be_kept_is_refused_in_one_sentence(trained, tmp_path, capsy
     write_labelled(tmp_path / "wider.npz", level_sequences(60, 9, 0))
     for data, sentence in ((tmp_path / "other.npz", "occurrences of token"), (tmp_path / "wider.npz", "2048 tokens")):
         with pytest.raises(InputError, match=f"'data' argument must be the sequences that .* {sentence}"):
-            keep_run(folder, "x", data=data, into=tmp_path)
+            archive_run(folder, "x", data=data, into=tmp_path)
     with pytest.raises(InputError, match=r"'data' argument must be the file tiny.npz .*; got none instead"):
-        keep_run(folder, "x", into=tmp_path)
+        archive_run(folder, "x", into=tmp_path)
     with pytest.raises(InputError, match="'name' argument must be letters"):
-        keep_run(folder, "../x", data=encoded, into=tmp_path)
+        archive_run(folder, "../x", data=encoded, into=tmp_path)
     with pytest.raises(InputError, match="'into' argument must be a file in a folder that exists"):
-        keep_run(folder, "x", data=encoded, into=tmp_path / "nowhere")
+        archive_run(folder, "x", data=encoded, into=tmp_path / "nowhere")
     assert keep.main([str(tmp_path / "none"), "x"]) == 2
     assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
     (folder / "run.json").write_text("{}")
     with pytest.raises(InputError, match="where something is missing"):
-        keep_run(folder, "x", data=encoded, into=tmp_path)
+        archive_run(folder, "x", data=encoded, into=tmp_path)
     assert not list(tmp_path.glob("embeddings-*"))
 
 
@@ -164,7 +163,7 @@ def test_a_run_of_other_contents_is_refused_and_nothing_is_written(trained, tmp_
     told = {**json.loads((folder / "run.json").read_text()), **change}
     (folder / "run.json").write_text(json.dumps({name: one for name, one in told.items() if one is not ...}))
     with pytest.raises(InputError, match=r"'(folder|settings|command)' argument must be"):
-        keep_run(folder, "x", data=encoded, into=tmp_path)
+        archive_run(folder, "x", data=encoded, into=tmp_path)
     assert not list(tmp_path.glob("embeddings-*"))
 
 
@@ -173,7 +172,7 @@ def test_facts_that_are_no_facts_are_refused(trained, tmp_path, text):
     encoded, folder = trained
     (folder / "run.json").write_text(text)
     with pytest.raises(InputError, match="'folder' argument must be"):
-        keep_run(folder, "x", data=encoded, into=tmp_path)
+        archive_run(folder, "x", data=encoded, into=tmp_path)
 
 
 def test_a_table_that_is_no_table_is_refused(trained, tmp_path):
@@ -193,16 +192,16 @@ def test_a_table_that_is_no_table_is_refused(trained, tmp_path):
     ):
         (folder / "tokens.csv").write_text(text)
         with pytest.raises(InputError, match=r"'(folder|data)' argument must be"):
-            keep_run(folder, "x", data=encoded, into=tmp_path)
+            archive_run(folder, "x", data=encoded, into=tmp_path)
     (folder / "tokens.csv").write_text(whole)
-    assert keep_run(folder, "x", data=encoded, into=tmp_path).is_file()
+    assert archive_run(folder, "x", data=encoded, into=tmp_path).is_file()
 
 
 def test_a_run_without_a_loss_is_kept_without_one(trained, tmp_path):
     encoded, folder = trained
     told = {**json.loads((folder / "run.json").read_text()), "ending": "DIVERGED", "loss": None}
     (folder / "run.json").write_text(json.dumps(told))
-    found = read_kept(keep_run(folder, "x", data=encoded, into=tmp_path))
+    found = read_run(archive_run(folder, "x", data=encoded, into=tmp_path))
     assert np.isnan(found.loss)
     assert not found.finished
 
@@ -210,8 +209,8 @@ def test_a_run_without_a_loss_is_kept_without_one(trained, tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", '{"form": "other"}', '{"form": "marginlens kept training run 1"}'])
 def test_a_file_that_is_no_kept_run_is_refused(tmp_path, content):
     (tmp_path / "embeddings-x.json").write_text(content)
-    with pytest.raises(InputError, match="'path' argument must be a file that keep_run wrote"):
-        read_kept(tmp_path / "embeddings-x.json")
+    with pytest.raises(InputError, match="'path' argument must be a file that archive_run wrote"):
+        read_run(tmp_path / "embeddings-x.json")
 
 
 # ---- the runs that come with the package
@@ -220,7 +219,7 @@ def test_a_file_that_is_no_kept_run_is_refused(tmp_path, content):
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_runs_are_whole_small_and_free_of_text(name):
     place = files("marginlens_papers") / "results" / name
-    found = read_kept(str(place))
+    found = read_run(str(place))
     assert len(place.read_bytes()) < 400_000
     assert int(found.statistics.count.sum()) == found.statistics.n_positions
     assert np.isfinite(found.a).all()
@@ -235,7 +234,7 @@ def test_packaged_runs_are_whole_small_and_free_of_text(name):
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_tables_have_the_correlations_of_their_last_epoch(name):
-    found = read_kept(str(files("marginlens_papers") / "results" / name))
+    found = read_run(str(files("marginlens_papers") / "results" / name))
     ranks = RankCorrelations(found.statistics)(found.a, found.b)
     recorded = [found.curves[one][-1] for one in ("correlation_v", "correlation_p")]
     apart = (
@@ -246,12 +245,12 @@ def test_packaged_tables_have_the_correlations_of_their_last_epoch(name):
 
 def test_packaged_runs_are_found_by_data_and_depth():
     for source, layers in (("imdb", 1), ("imdb", 2), ("yelp", 1), ("yelp", 2), ("levels", 1)):
-        found = kept_runs(source, layers)
+        found = archived_runs(source, layers)
         assert found
         assert {(one.source, one.settings.layers) for one in found} == {(source, layers)}
         rates = [one.settings.learning_rate for one in found]
         assert rates == sorted(rates, reverse=True)
-    assert kept_runs("imdb", 3) == ()
+    assert archived_runs("imdb", 3) == ()
 
 
 # ---- numbers
@@ -313,7 +312,7 @@ def fake_run(name, source, layers, noise=0.02, **changes):
     known = TokenStatistics(positive, negative, int(positive.sum() + negative.sum()))
     d = known.posterior_difference
     apart = noise * rng.standard_normal((2, 300))
-    base = kept_runs("yelp", 1)[0]
+    base = archived_runs("yelp", 1)[0]
     curves = {one: np.array([0.5, 0.2]) for one in base.curves}
     names = tuple(f"word{chr(97 + s % 26)}" for s in range(300))
     made = replace(base, name=name, source=source, settings=TrainingSettings(layers), names=names, statistics=known)
@@ -334,7 +333,7 @@ def shelf(monkeypatch):
     def pick(source, layers):
         return tuple(one for one in runs if (one.source, one.settings.layers) == (source, layers))
 
-    monkeypatch.setattr(embedding_points, "kept_runs", pick)
+    monkeypatch.setattr(embedding_points, "archived_runs", pick)
     return runs
 
 
@@ -452,7 +451,7 @@ def test_claims_on_text_measure_every_packaged_run_and_draw_it(module):
     _, finding = judged(module)
     groups = finding.arrays["groups"]
     assert {kept.source for one in groups for kept in one.runs} == {"imdb", "yelp"}
-    packaged = [kept.name for source in ("imdb", "yelp") for kept in kept_runs(source, module.layers)]
+    packaged = [kept.name for source in ("imdb", "yelp") for kept in archived_runs(source, module.layers)]
     assert sorted(kept.name for one in groups for kept in one.runs) == sorted(packaged)
     for one in groups:
         for kept, found in zip(one.runs, one.ranks, strict=True):

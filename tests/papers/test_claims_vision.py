@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marginlens.training.loop import Ending
-from marginlens_papers.archive.vision import kept_run
+from marginlens_papers.archive import archived_vision_run
 from marginlens_papers.claims.a import vision as a_f67
 from marginlens_papers.claims.a.vision import COLUMNS, curve_figure, map_figure
 from marginlens_papers.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
@@ -49,7 +49,7 @@ def test_legends_stand_above_all_curves():
 
 
 def test_words_say_how_long_a_kept_run_was_and_how_its_images_were_altered():
-    kept = kept_run("cifar10")
+    kept = archived_vision_run("cifar10")
     longer = replace(
         kept,
         curves=run_of(337, 400),

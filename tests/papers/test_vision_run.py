@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from marginlens_papers.archive.keep_vision import main as keep
 
 from marginlens.errors import InputError
-from marginlens_papers.archive.keep_vision import main as keep
-from marginlens_papers.archive.vision import kept_run, read_kept
+from marginlens_papers.archive import archived_vision_run, read_kept
 from marginlens_papers.vision.run import main as run
 
 SMALL = {
@@ -76,14 +76,14 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert (here / "m" / "epoch-002" / "model.safetensors").is_file()
     capsys.readouterr()
     assert keep(["out", "tiny", "--into", "."]) == 0
-    assert "KeptVisionRun(tiny: 2 epochs" in capsys.readouterr().out
+    assert "ArchivedVisionRun(tiny: 2 epochs" in capsys.readouterr().out
     kept = read_kept("vision-tiny.json")
     assert kept.settings.to_dict() | SMALL == kept.settings.to_dict()
     assert str(here) not in (here / "vision-tiny.json").read_text()
     assert kept.facts["command"].startswith("python -m marginlens_papers.vision.run --data c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)
     with pytest.raises(InputError, match="there-is-none"):
-        kept_run("there-is-none")
+        archived_vision_run("there-is-none")
 
 
 @pytest.mark.parametrize(

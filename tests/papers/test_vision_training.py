@@ -13,10 +13,9 @@ from marginlens.training.checkpoint import Checkpoint
 from marginlens.training.loop import Ending
 from marginlens_papers.vision import training
 from marginlens_papers.vision.images import LabelledImages
-from marginlens_papers.vision.measuring import ClsAttention
-from marginlens_papers.vision.pixels import DevicePixels
-from marginlens_papers.vision.results import curves_from, curves_to_dict
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.measure import ClsAttention
+from marginlens_papers.vision.model import DevicePixels
+from marginlens_papers.vision.results import VisionSettings, curves_from, curves_to_dict
 from marginlens_papers.vision.training import chosen_images, map_epochs, train_vision
 
 SINGLE = 1e-6  # float32 weights, read twice, and pixels of order one

@@ -8,13 +8,12 @@ import torch
 
 from fake_claims import changed
 from marginlens.training.loop import Ending
-from marginlens_papers.archive.vision import KeptVisionRun, kept_run
+from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.a import vision as a_f67
 from marginlens_papers.claims.a.vision import DIGITS, trends
 from marginlens_papers.vision.images import digit_images
-from marginlens_papers.vision.results import VisionCurves
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.results import VisionCurves, VisionSettings
 from marginlens_papers.vision.training import train_vision
 
 OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "runs-cifar10"}
@@ -80,9 +79,9 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=n - 1, optimiser="adamw", warmup=5)
     facts = {"data": {"train": 18_000}}
     made_up = curves(np.linspace(1.0, share, n), np.linspace(1.0, 2.0, n))
-    kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
+    kept = ArchivedVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
     monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, callback: _Done(quick.arrays["digits"][0]))
-    monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
+    monkeypatch.setattr(a_f67, "archived_vision_run", lambda name: kept)
     finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
     claim = changed(a_f67.A_F67(), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
     assert claim.judge(finding) is verdict
@@ -95,9 +94,9 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
     n = 5
     made_up = curves(np.linspace(1.0, 0.5, n), np.linspace(1.0, 2.0, n))
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=9)
-    kept = KeptVisionRun("cifar10", settings, made_up, 0.5, Ending.TIME_LIMIT, {"data": {"train": 18_000}})
+    kept = ArchivedVisionRun("cifar10", settings, made_up, 0.5, Ending.TIME_LIMIT, {"data": {"train": 18_000}})
     monkeypatch.setattr(a_f67, "TRAINS", False)
-    monkeypatch.setattr(a_f67, "kept_run", lambda name: kept)
+    monkeypatch.setattr(a_f67, "archived_vision_run", lambda name: kept)
     finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
     claim = changed(a_f67.A_F67(), expected=a_f67._bounds("cifar10"))
     assert claim.judge(finding) is Verdict.PARTLY_REPRODUCED
@@ -108,7 +107,7 @@ def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
 
 @pytest.mark.statement("A Fig 7")
 def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_map_is_sparsest(quick):
-    kept = kept_run("cifar10")
+    kept = archived_vision_run("cifar10")
     assert kept.ending is Ending.FINISHED
     assert int(kept.curves.epochs[-1]) == 100
     assert quick.numbers["cifar10_share_of_first"] < 0.2
@@ -119,7 +118,7 @@ def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_m
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
 def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quick, monkeypatch):
-    still = kept_run("cifar10-adamw-3e-3")
+    still = archived_vision_run("cifar10-adamw-3e-3")
     numbers = a_f67._numbers_of(still)
     missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
     assert missed == ["cifar10_accuracy"]
@@ -127,7 +126,7 @@ def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quic
     assert claim.judge(replace(quick, numbers={**quick.numbers, **numbers})) is Verdict.NOT_REPRODUCED
     assert f"test accuracy {still.accuracy:.3f}); more epochs were not tried" in quick.note
     assert np.isnan(a_f67.stated_rate_share([still]))
-    assert a_f67.stated_rate_share([still, kept_run("cifar10-sgd-3e-3")]) == pytest.approx(0.9895, abs=1e-4)
+    assert a_f67.stated_rate_share([still, archived_vision_run("cifar10-sgd-3e-3")]) == pytest.approx(0.9895, abs=1e-4)
 
 
 @pytest.mark.statement("A Fig 7")
@@ -144,7 +143,7 @@ def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
 
 @pytest.mark.statement("A Fig 7")
 def test_another_seed_meets_all_bounds_where_it_stops():
-    first, second = kept_run("cifar10"), kept_run("cifar10-seed-1")
+    first, second = archived_vision_run("cifar10"), archived_vision_run("cifar10-seed-1")
     assert replace(second.settings, seed=first.settings.seed) == first.settings
     numbers = a_f67._numbers_of(second)
     for name, bound in a_f67._bounds("cifar10").items():
@@ -153,7 +152,7 @@ def test_another_seed_meets_all_bounds_where_it_stops():
 
 @pytest.mark.statement("A Fig 7")
 def test_half_the_shifts_miss_one_bound():
-    numbers = a_f67._numbers_of(kept_run("cifar10-shifts-4"))
+    numbers = a_f67._numbers_of(archived_vision_run("cifar10-shifts-4"))
     missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
     assert missed == ["cifar10_sparsity_rank"]
 
@@ -161,7 +160,7 @@ def test_half_the_shifts_miss_one_bound():
 def test_a_turn_is_told_with_its_epoch_and_the_rank_before_it():
     s = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.4, 0.6, 0.55])
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=7)
-    kept = KeptVisionRun("cifar10", settings, curves(s, np.arange(8.0)), 0.5, Ending.FINISHED, {})
+    kept = ArchivedVisionRun("cifar10", settings, curves(s, np.arange(8.0)), 0.5, Ending.FINISHED, {})
     assert "lowest at epoch 3 (0.100, rank correlation -1.000 up to there) and 0.550 at the end" in a_f67._turn(kept)
     assert a_f67._turn(replace(kept, ending=Ending.TIME_LIMIT)) == ""
     assert a_f67._turn(replace(kept, curves=curves(s[:4], np.arange(4.0)))) == ""
@@ -186,7 +185,7 @@ def test_further_runs_are_shown_and_decide_nothing(quick):
 @pytest.mark.statement("A Fig 7")
 @pytest.mark.parametrize("name", ["cifar10", *a_f67.OTHERS])
 def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name):
-    run = kept_run(name).curves
+    run = archived_vision_run(name).curves
     s, accuracy = run.by_layer["sparsity"][:, -1], run.scalars["train_accuracy"]
     over_ten = np.convolve(s, np.full(10, 0.1), "valid") if len(s) > 10 else s
     lowest = int(np.argmin(over_ten)) + len(s) - len(over_ten)  # the last of the ten epochs
@@ -198,7 +197,7 @@ def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name
 
 
 def test_a_history_until_an_epoch_ends_with_it():
-    whole = kept_run("cifar10").curves
+    whole = archived_vision_run("cifar10").curves
     part = whole.until(20)
     assert part.epochs[-1] == 20
     assert part.map_epochs == (0, 1, 2, 5, 10, 20)

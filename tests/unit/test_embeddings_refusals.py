@@ -19,7 +19,7 @@ from marginlens.embeddings import (
 )
 from marginlens.embeddings.models import Parameters
 from marginlens.errors import InputError
-from marginlens_papers.archive.embeddings import keep_run, kept_runs, read_kept
+from marginlens_papers.archive import archive_run, archived_runs, read_run
 
 SEQUENCES, Y = [[0, 1, 2], [1, 0]], [1, -1]
 START = initial_parameters(3, 4, 0, np.float64)
@@ -68,11 +68,11 @@ def test_initial_values_have_the_size_they_are_asked_for(dtype):
         (lambda: RankCorrelations(token_statistics(SEQUENCES, Y), -1), "'at_least' argument must be a whole number"),
         (lambda: TrainingSettings(layers=np.ones(2)), "'layers' argument must be 1 or 2"),
         (lambda: TrainingSettings(dtype=np.ones(2)), "'dtype' argument must be float32 or float64"),
-        (lambda: kept_runs(None, 1), "'source' argument must be the name of data.*got NoneType"),
-        (lambda: kept_runs("imdb", None), "'layers' argument must be a whole number of at least 1; got None"),
-        (lambda: keep_run(None, "a"), "'folder' argument must be a folder with.*got NoneType"),
-        (lambda: keep_run("x", None), "'name' argument must be a name in letters, digits.*got NoneType"),
-        (lambda: read_kept(3), "'path' argument must be a file that keep_run wrote; got int"),
+        (lambda: archived_runs(None, 1), "'source' argument must be the name of data.*got NoneType"),
+        (lambda: archived_runs("imdb", None), "'layers' argument must be a whole number of at least 1; got None"),
+        (lambda: archive_run(None, "a"), "'folder' argument must be a folder with.*got NoneType"),
+        (lambda: archive_run("x", None), "'name' argument must be a name in letters, digits.*got NoneType"),
+        (lambda: read_run(3), "'path' argument must be a file that archive_run wrote; got int"),
         (lambda: read_labelled(None), "'path' argument must be a .npz file.*got NoneType"),
         (lambda: write_labelled(None, STEP.data), "'path' argument must be a file to write; got NoneType"),
         (lambda: write_labelled("x", SEQUENCES), "'data' argument must be LabelledSequences; got list"),

@@ -12,7 +12,7 @@ from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.run import main
 from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.errors import InputError
-from marginlens_papers.archive.embeddings import keep_run, read_kept
+from marginlens_papers.archive import archive_run, read_run
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 3, "batch": 16})
@@ -98,7 +98,7 @@ def test_the_command_measures_a_held_out_part_and_keeps_it(encoded, tmp_path, ca
     given = ["--data", str(encoded), "--split", "train", "--held-out", "held-out", "--settings", SMALL]
     assert main([*given, "--out", str(tmp_path / "out")]) == 0
     assert "held out: loss" in capsys.readouterr().out
-    run = read_kept(keep_run(tmp_path / "out", "x", data=encoded, into=tmp_path))
+    run = read_run(archive_run(tmp_path / "out", "x", data=encoded, into=tmp_path))
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert run.held_out_loss == facts["held_out_loss"] > 0.0
     assert run.held_out_accuracy == facts["held_out_accuracy"]
@@ -155,7 +155,9 @@ def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded,
     assert in_a_process(KILLED, resumed).returncode == -signal.SIGKILL
     so_far = json.loads((tmp_path / "a" / "run.json").read_text())
     assert (so_far["ending"], so_far["epochs_done"]) == ("UNFINISHED", 1)
-    assert json.loads(keep_run(tmp_path / "a", "x", data=encoded, into=tmp_path).read_text())["ending"] == "UNFINISHED"
+    assert (
+        json.loads(archive_run(tmp_path / "a", "x", data=encoded, into=tmp_path).read_text())["ending"] == "UNFINISHED"
+    )
     assert main(resumed) == 0
     assert main([*words, "--out", str(tmp_path / "b")]) == 0  # never stopped
     assert (tmp_path / "a" / "tokens.csv").read_bytes() == (tmp_path / "b" / "tokens.csv").read_bytes()

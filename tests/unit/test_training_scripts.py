@@ -12,8 +12,8 @@ from marginlens.runtime.files import json_by_line
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device
-from marginlens_papers.archive.files import command_without_paths
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.archive import command_without_paths
+from marginlens_papers.vision.results import VisionSettings
 
 # ---- settings
 

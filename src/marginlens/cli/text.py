@@ -460,11 +460,11 @@ def _read_points(source: Path) -> tuple[TokenPoints, str]:
         return points, f"What each token says to the classifier in {source.resolve().name!r}"
     if (source / TABLE).is_file():
         return _read_table(source / TABLE), f"Tokens of the run {source.resolve().name}"
-    archive = papers_module("archive.embeddings") if source.is_file() and source.suffix.lower() == ".json" else None
+    archive = papers_module("archive") if source.is_file() and source.suffix.lower() == ".json" else None
     if archive is not None:
-        run = archive.read_kept(source)
+        run = archive.read_run(source)
         known = run.statistics
-        return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.told
+        return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.summary
     got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"
     raise reject("source", "a model's folder, a folder of a training run, or a kept run (.json)", got)
 

@@ -2,9 +2,8 @@
 
 from marginlens.training.loop import Ending
 from marginlens_papers.vision.images import LabelledImages, digit_images, read_images
-from marginlens_papers.vision.measuring import ClsAttention, cls_attention, key_query_norms
-from marginlens_papers.vision.results import EpochRecord, VisionCurves, VisionRun
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.measure import ClsAttention, cls_attention, key_query_norms
+from marginlens_papers.vision.results import EpochRecord, VisionCurves, VisionRun, VisionSettings
 from marginlens_papers.vision.training import train_vision
 
 __all__ = [

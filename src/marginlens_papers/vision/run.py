@@ -21,8 +21,7 @@ from marginlens.training.script import (
     versions_on,
 )
 from marginlens_papers.vision.images import LabelledImages, digit_images, read_images
-from marginlens_papers.vision.results import FACTS, EpochRecord, VisionRun
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.results import FACTS, EpochRecord, VisionRun, VisionSettings
 from marginlens_papers.vision.training import train_vision
 
 

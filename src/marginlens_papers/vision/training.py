@@ -17,12 +17,16 @@ from marginlens.training.checkpoint import checkpoint_path
 from marginlens.training.loop import Ending, Schedule, TrainingLoop
 from marginlens.training.settings import settings_or_default, torch_device
 from marginlens_papers.vision.images import LabelledImages
-from marginlens_papers.vision.measuring import cls_attention, key_query_norms
-from marginlens_papers.vision.model import save_model, vision_transformer
-from marginlens_papers.vision.optimiser import optimiser_for, restore_arrays, state_arrays
-from marginlens_papers.vision.pixels import DevicePixels
-from marginlens_papers.vision.results import EpochRecord, VisionRun, curves_of
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.measure import cls_attention, key_query_norms
+from marginlens_papers.vision.model import (
+    DevicePixels,
+    optimiser_for,
+    restore_arrays,
+    save_model,
+    state_arrays,
+    vision_transformer,
+)
+from marginlens_papers.vision.results import EpochRecord, VisionRun, VisionSettings, curves_of
 
 CHOSEN = 6  # images whose maps are kept: the first of the test images in each of the first six classes
 _MAP_STEPS = (1, 2, 5)  # maps are kept at epoch 0, and at 1, 2 and 5 times each power of ten

@@ -17,11 +17,10 @@ from marginlens.plotting import figure, shades
 from marginlens.plotting.style import ACCENTS, INK, PATH
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.training.loop import Ending
-from marginlens_papers.archive.vision import KeptVisionRun, kept_run
+from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.vision.images import digit_images
-from marginlens_papers.vision.results import VisionCurves, VisionRun
-from marginlens_papers.vision.settings import VisionSettings
+from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
 from marginlens_papers.vision.training import chosen_images, train_vision
 
 COLUMNS = 8  # epochs shown side by side, at most
@@ -229,9 +228,9 @@ class A_F67(Claim):
                 runs.append(
                     train_vision(data, replace(settings, seed=seed), callback=lambda record: progress.advance())
                 )
-        kept = kept_run(CIFAR10)
+        kept = archived_vision_run(CIFAR10)
         numbers = _numbers_of(kept)
-        others = [kept_run(name) for name in OTHERS]
+        others = [archived_vision_run(name) for name in OTHERS]
         numbers["stated_rate_share_of_first"] = stated_rate_share([kept, *others])
         words, notes = [_told_kept(kept, numbers)], [_note(kept), _turn(kept), *(_told_other(one) for one in others)]
         if runs:
@@ -296,7 +295,7 @@ def trends(curves: VisionCurves) -> Trends:
     return Trends(float(sparsity[-1] / sparsity[0]), *ranks)
 
 
-def stated_rate_share(runs: list[KeptVisionRun]) -> float:
+def stated_rate_share(runs: list[ArchivedVisionRun]) -> float:
     """The smallest last nnz/T over the first among runs at the paper's rate that learnt; nan where there is none."""
     shares = [
         trends(run.curves).share_of_first
@@ -307,7 +306,7 @@ def stated_rate_share(runs: list[KeptVisionRun]) -> float:
 
 
 # ---- words
-def _numbers_of(kept: KeptVisionRun) -> dict[str, float]:
+def _numbers_of(kept: ArchivedVisionRun) -> dict[str, float]:
     last = trends(kept.curves)
     sparsity = kept.curves.by_layer["sparsity"]
     return {
@@ -322,7 +321,7 @@ def _numbers_of(kept: KeptVisionRun) -> dict[str, float]:
     }
 
 
-def _told_kept(kept: KeptVisionRun, numbers: dict[str, float]) -> str:
+def _told_kept(kept: ArchivedVisionRun, numbers: dict[str, float]) -> str:
     sparsity, norm = (kept.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     return (
         f"CIFAR-10, {int(kept.curves.epochs[-1])} epochs: nnz/T of the last layer {sparsity[0]:.3f} → {sparsity[-1]:.3f} "
@@ -347,7 +346,7 @@ def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
     )
 
 
-def _note(kept: KeptVisionRun) -> str:
+def _note(kept: ArchivedVisionRun) -> str:
     settings, data = kept.settings, kept.facts["data"]
     altered = [
         word
@@ -370,7 +369,7 @@ def _note(kept: KeptVisionRun) -> str:
     )
 
 
-def _turn(run: KeptVisionRun) -> str:
+def _turn(run: ArchivedVisionRun) -> str:
     """Where a run that went through all its epochs ends with a denser map than it once had, a sentence with what was measured."""
     epochs, s = run.curves.epochs, run.curves.by_layer["sparsity"][:, -1]
     lowest = int(np.argmin(s))
@@ -384,7 +383,7 @@ def _turn(run: KeptVisionRun) -> str:
     )
 
 
-def _told_other(other: KeptVisionRun) -> str:
+def _told_other(other: ArchivedVisionRun) -> str:
     s, norm = (other.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     told = (
         f"Tried too: {_name(other)}, {int(other.curves.epochs[-1])} epochs: "
@@ -396,12 +395,12 @@ def _told_other(other: KeptVisionRun) -> str:
     return " ".join(filter(None, (told, _turn(other))))
 
 
-def _rule(run: KeptVisionRun) -> str:
+def _rule(run: ArchivedVisionRun) -> str:
     optimiser = "AdamW" if run.settings.optimiser == "adamw" else "SGD with momentum .9"
     return f"{optimiser} at rate {run.settings.learning_rate:g}"
 
 
-def _name(run: KeptVisionRun) -> str:
+def _name(run: ArchivedVisionRun) -> str:
     """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed where that is not 0."""
     seed = f", seed {run.settings.seed}" if run.settings.seed else ""
     return f"{_rule(run)}, shifts up to {run.settings.crop}{seed}"

@@ -12,7 +12,7 @@ from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.embeddings.train import TrainingRun, TrainingSettings, train_embeddings
-from marginlens_papers.archive.embeddings import LEVELS, KeptRun, kept_runs
+from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
 
@@ -136,9 +136,9 @@ def out_of_order(means: FloatArray) -> int:
     return int(np.sum(~(np.diff(means) > 0.0)))
 
 
-def stated_run() -> KeptRun:
+def stated_run() -> ArchivedRun:
     """The kept run at the paper's rate for synthetic data."""
-    return min(kept_runs(LEVELS, 1), key=lambda run: abs(np.log(run.settings.learning_rate / 1e-4)))
+    return min(archived_runs(LEVELS, 1), key=lambda run: abs(np.log(run.settings.learning_rate / 1e-4)))
 
 
 def _trained(n: int, d: int, epochs: int, seed: int, progress: Progress) -> TrainingRun:

@@ -16,7 +16,7 @@ from marginlens import plotting
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.train import FREQUENT, TrainingSettings
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
-from marginlens_papers.archive.embeddings import KeptRun, kept_runs
+from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
@@ -86,7 +86,7 @@ def ranks_of(difference: FloatArray, a: FloatArray, b: FloatArray, tokens: IntAr
     return Ranks(v_ranks, p_ranks, float(pearson(v, d)), float(pearson(p, np.abs(d))), len(tokens))
 
 
-def frequent_ranks(run: KeptRun) -> Ranks:
+def frequent_ranks(run: ArchivedRun) -> Ranks:
     """The correlations over the tokens with at least 200 occurrences."""
     known = run.statistics
     return ranks_of(known.posterior_difference, run.a, run.b, np.flatnonzero(known.count >= FREQUENT))
@@ -101,7 +101,7 @@ def _decades(loss: float) -> float:
     return float(np.log10(max(loss, 1e-300)))
 
 
-def is_stated(run: KeptRun) -> bool:
+def is_stated(run: ArchivedRun) -> bool:
     """Whether a run has all of the paper's settings for text; seed, device and the rounding of products on a GPU are not among them."""
     given = run.settings
     stated = replace(TrainingSettings(given.layers), seed=given.seed, device=given.device, tf32=given.tf32)
@@ -113,7 +113,7 @@ def is_stated(run: KeptRun) -> bool:
 class Seeds:
     """Runs of one setting on one dataset, one for each seed, and the correlations at the end of each."""
 
-    runs: tuple[KeptRun, ...]
+    runs: tuple[ArchivedRun, ...]
     ranks: tuple[Ranks, ...]
 
     @property
@@ -179,9 +179,9 @@ class Seeds:
         )
 
 
-def by_setting(runs: Sequence[KeptRun]) -> list[Seeds]:
+def by_setting(runs: Sequence[ArchivedRun]) -> list[Seeds]:
     """Runs on one dataset grouped by all that they share but the seed, in the order in which settings first come."""
-    groups: dict[Any, list[KeptRun]] = {}
+    groups: dict[Any, list[ArchivedRun]] = {}
     for run in runs:
         shared = replace(run.settings, seed=0, device="cpu", tf32=False)
         groups.setdefault((run.source, shared), []).append(run)
@@ -234,7 +234,7 @@ class TextRuns(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Measure every archived run of this depth on IMDB and Yelp."""
-        groups = {source: by_setting(kept_runs(source, self.layers)) for source in SOURCES}
+        groups = {source: by_setting(archived_runs(source, self.layers)) for source in SOURCES}
         chosen = {source: deciding(each, self.exponent) for source, each in groups.items()}
         numbers: dict[str, float] = {}
         for source, found in progress.each(list(chosen.items())):
@@ -338,7 +338,7 @@ def stated_loss(groups: Sequence[Seeds]) -> float:
 
 def stated_losses(source: str) -> tuple[float, float]:
     """The median training losses at the paper's settings on one dataset, of one layer and of two."""
-    one, two = (stated_loss(by_setting(kept_runs(source, layers))) for layers in (1, 2))
+    one, two = (stated_loss(by_setting(archived_runs(source, layers))) for layers in (1, 2))
     return one, two
 
 
@@ -346,7 +346,7 @@ def control_sentences(layers: int) -> str:
     """What the kept runs of this depth on data of other sizes ended at, at the stated settings."""
     said = []
     for source, words in CONTROLS.items():
-        for run in kept_runs(source, layers):
+        for run in archived_runs(source, layers):
             when = "" if run.finished else f" when stopped after epoch {int(run.epochs[-1])}"
             said.append(f"{words}: {loss_text(run.loss)}{when}")
     return f"Training loss at the stated settings on other sizes of data: {'; '.join(said)}." if said else ""
@@ -429,7 +429,7 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
     return fig
 
 
-def _epochs(ax: Axes, runs: Sequence[KeptRun]) -> None:
+def _epochs(ax: Axes, runs: Sequence[ArchivedRun]) -> None:
     ax.set(xscale="log", xlabel="epoch (dotted: the rate falls to a tenth)")
     for epoch in sorted({one for run in runs for one in run.settings.milestones if one < run.epochs[-1]}):
         ax.axvline(epoch, color=plotting.PATH, linestyle=":", linewidth=1.0)
