@@ -1,147 +1,169 @@
-"""Files of a training run, number by number: what is written under each name, and what of it is kept."""
+"""Archived training runs: what goes into a file and comes back, what is refused, and the runs that come with the package."""
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings.models import Parameters
+from marginlens.embeddings import run
 from marginlens.embeddings.sequence_file import write_labelled
-from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.embeddings.train import EpochRecord, RankCorrelations, TrainingRun, TrainingSettings
+from marginlens.embeddings.statistics import token_statistics
+from marginlens.embeddings.train import RankCorrelations, TrainingSettings
 from marginlens.errors import InputError
-from marginlens.training.loop import Ending
-from marginlens_papers.archive import archive_run, archived_runs, read_run, results_folder
-from marginlens_papers.archive import embeddings as keeping
-from marginlens_papers.archive import keep_embeddings as keep
+from marginlens_papers import archive
+from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run, results_folder
+from tolerances import KEPT_RANKS
 
-DATA = LabelledSequences([[0, 0, 1], [1, 2], [0, 2, 2]], [1, -1, 1], 4)  # token 3 never occurs
-NINE_DIGITS = 1e-8  # relative, of what a table holds
-FIVE_DIGITS = 1e-4  # relative, of what is kept
-
-
-def record(k):
-    return EpochRecord(k, 1.0 / k, 0.5 + 0.1 / k, 0.2 + 0.1 / k, 3.0 * k, 2.0 / k, 1.0 - 0.5 / k)
+LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
+SMALL = json.dumps({"d_model": 8, "epochs": 30, "batch": 16, "seed": 5})
+MID_EPOCH = 0.05  # how far a correlation may move in part of an epoch
+PACKAGED = sorted(path.name for path in results_folder().glob("embeddings-*.json"))
 
 
-def written(folder, data=DATA, source=None, n_epochs=3, history=None, **settings):
-    """The folder of a made-up run on these data, stopped after some epochs."""
-    rng, S = np.random.default_rng(0), data.n_vocabulary
-    a, b = rng.standard_normal((2, S))
-    records = tuple(record(k + 1) for k in range(n_epochs)) if history is None else history
-    chosen = TrainingSettings(d_model=2, **{"epochs": 2000, **settings})
-    empty = Parameters(np.zeros((S, 2)), np.zeros(2), np.zeros(2))
-    run = TrainingRun(chosen, token_statistics(data), empty, a, b, records, 0.25, 0.75, Ending.TIME_LIMIT)
-    facts = {"data": source or {"file": "tiny.npz", "split": None}, "command": "python -m x", "versions": {}}
-    run.write(folder, facts=facts)
-    return run
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A data file, and the folder of a run on it."""
+    place = tmp_path_factory.mktemp("trained")
+    write_labelled(place / "tiny.npz", level_sequences(60, 9, 0, LAW), [f"t{s}" for s in range(14)])
+    options = ["--data", str(place / "tiny.npz"), "--settings", SMALL, "--out", str(place / "run")]
+    assert run.main([*options, "--checkpoint", str(place / "point.npz")]) == 0
+    return place / "tiny.npz", place / "run"
 
 
 @pytest.fixture
-def encoded(tmp_path):
-    write_labelled(tmp_path / "tiny.npz", DATA)
-    return tmp_path / "tiny.npz"
+def copied(trained, tmp_path):
+    """The data file and a copy of the run that may be changed."""
+    (tmp_path / "run").mkdir()
+    for name in ("run.json", "tokens.csv"):
+        (tmp_path / "run" / name).write_bytes((trained[1] / name).read_bytes())
+    return trained[0], tmp_path / "run"
 
 
-def test_the_table_and_the_facts_have_every_number_under_its_own_name(tmp_path):
-    run = written(tmp_path)
-    with (tmp_path / "tokens.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    for name, expected in run.columns().items():
-        assert [float(row[name]) for row in rows] == pytest.approx(expected, rel=NINE_DIGITS, abs=0.0, nan_ok=True)
-    assert run.columns()["alpha"].tolist() == [3 / 8, 0.0, 1 / 8, 0.0]
-    assert run.columns()["posterior_difference"][:3].tolist() == [1.0, 0.0, 1 / 3]
-    facts = json.loads((tmp_path / "run.json").read_text())
-    found = {name: facts[name] for name in ("ending", "epochs_done", "loss", "accuracy", "positions")}
-    assert found == {"ending": "TIME_LIMIT", "epochs_done": 3, "loss": 0.25, "accuracy": 0.75, "positions": 8}
-    for name, values in facts["history"].items():
-        assert values == [getattr(one, name) for one in run.history]
-
-
-def test_a_number_that_is_none_is_written_as_null(tmp_path):
-    written(tmp_path, history=(EpochRecord(1, 0.5, float("nan"), float("inf"), 1.0),))
-
-    def refuse(word):
-        raise AssertionError(f"{word} is no JSON")
-
-    history = json.loads((tmp_path / "run.json").read_text(), parse_constant=refuse)["history"]
-    assert (history["correlation_v"], history["correlation_p"], history["loss"]) == ([None], [None], [0.5])
-
-
-def test_tokens_are_ranked_from_the_count_that_is_asked_for():
-    known = TokenStatistics(np.array([199, 200, 100, 0]), np.array([0, 0, 101, 1]), 601)
-    assert RankCorrelations(known).tokens.tolist() == [1, 2]
-    assert RankCorrelations(known, 1).tokens.tolist() == [0, 1, 2, 3]
-
-
-def test_each_curve_is_kept_under_its_name_and_every_decade_alike(encoded, tmp_path):
-    written(tmp_path / "run", n_epochs=1000)
-    found = read_run(archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path))
-    assert found.told == "tiny, one layer, rate 0.01, 1000 epochs of 2000, then stopped"
-    assert found.facts["sequences"] == 3
-    for name, values in found.curves.items():
-        expected = [getattr(record(int(k)), name) for k in found.epochs]
-        assert values == pytest.approx(expected, rel=FIVE_DIGITS, abs=0.0)
-    assert abs(np.count_nonzero(found.epochs > 100) - 40) <= 1
-
-
-def test_data_with_the_same_tokens_and_other_labels_are_refused(encoded, tmp_path):
-    written(tmp_path / "run")
-    other = LabelledSequences([DATA[i][0] for i in range(3)], -DATA.y, 4)
-    write_labelled(encoded, other)
-    with pytest.raises(InputError, match="3 occurrences of token 0 where the run has 3, or labels"):
-        archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
-
-
-def test_k_level_sequences_are_drawn_again_from_their_seed_and_by_the_same_law_only(tmp_path):
-    source = {"levels": repr(Levels()), "sequences": 20, "length": 6, "seed": 7}
-    data = level_sequences(20, 6, 7)
-    written(tmp_path / "run", data, source)
-    found = read_run(archive_run(tmp_path / "run", "x", into=tmp_path))
+def test_an_archived_run_has_what_its_figure_shows(trained, tmp_path):
+    encoded, folder = trained
+    found = read_run(archive_run(folder, "tiny-1", data=encoded, into=tmp_path))
+    data = level_sequences(60, 9, 0, LAW)
+    facts = json.loads((folder / "run.json").read_text())
+    table = np.genfromtxt(folder / "tokens.csv", delimiter=",", skip_header=1, usecols=(2, 3))
+    assert (found.name, found.source, found.finished) == ("tiny-1", "tiny", True)
+    assert found.settings == TrainingSettings(d_model=8, epochs=30, batch=16, seed=5)
+    assert found.names == tuple(f"t{s}" for s in range(14))
+    assert np.allclose(np.column_stack([found.a, found.b]), table, rtol=1e-4, atol=0.0)
     assert np.array_equal(found.statistics.in_positive, token_statistics(data).in_positive)
-    written(tmp_path / "run", data, {**source, "levels": repr(Levels(n_irrelevant=5))})
-    with pytest.raises(InputError, match=r"'folder' argument must be a run on Levels\(.*; got .* 5 irrelevant"):
-        archive_run(tmp_path / "run", "x", into=tmp_path)
+    assert (found.loss, found.accuracy) == (facts["loss"], facts["accuracy"])
+    assert found.facts["data"]["sha256"] == data.fingerprint
+    assert str(folder) not in found.facts["command"]
+    assert found.epochs[:20].tolist() == list(range(1, 21))
+    assert found.epochs[-1] == 30 > len(found.epochs)
+    expected = np.array(facts["history"]["loss"])[found.epochs.astype(int) - 1]
+    assert np.allclose(found.curves["loss"], expected, rtol=1e-4, atol=0.0)
 
 
-def test_a_kept_file_with_columns_of_different_lengths_is_refused(encoded, tmp_path):
-    written(tmp_path / "run")
-    file = archive_run(tmp_path / "run", "x", data=encoded, into=tmp_path)
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps({**told, "a": told["a"][:-1]}))
-    with pytest.raises(InputError, match=r"columns of one length; got lengths \[3, 4\]"):
-        read_run(file)
+def test_a_stopped_run_without_a_loss_says_so(copied, tmp_path):
+    encoded, folder = copied
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "ending": "DIVERGED", "loss": None}))
+    found = read_run(archive_run(folder, "tiny", data=encoded, into=tmp_path))
+    assert not found.finished
+    assert "then stopped" in repr(found)
+    assert np.isnan(found.loss)
 
 
-def test_kept_runs_of_one_rate_come_by_their_spread_and_then_by_name(encoded, tmp_path, monkeypatch):
-    for name, rate, spread in (("c", 0.1, 1.0), ("d", 0.1, 0.5), ("b", 0.1, 1.0), ("a", 0.01, 0.1)):
-        written(tmp_path / "run", learning_rate=rate, spread=spread)
-        archive_run(tmp_path / "run", name, data=encoded, into=tmp_path)
-    monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
-    assert [one.name for one in archived_runs("tiny", 1)] == ["d", "b", "c", "a"]
+def test_runs_on_a_split_and_on_levels_are_archived_with_their_counts(tmp_path, capsys):
+    data, parts = level_sequences(60, 9, 0, LAW), np.where(np.arange(60) % 3 == 0, "test", "train")
+    write_labelled(tmp_path / "tiny.npz", data, split=parts)
+    common = ["--settings", '{"d_model": 4, "epochs": 1}', "--out", str(tmp_path / "run")]
+    assert run.main(["--data", str(tmp_path / "tiny.npz"), "--split", "train", *common]) == 0
+    found = read_run(archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
+    assert np.array_equal(found.statistics.count, token_statistics(data.subset(parts == "train")).count)
+    assert run.main(["--levels", "40", "--length", "12", *common]) == 0
+    capsys.readouterr()
+    assert archive.main(["embeddings", str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0
+    assert "ArchivedRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
+    found = read_run(tmp_path / "embeddings-small.json")
+    assert found.names is None
+    assert np.array_equal(found.statistics.count, token_statistics(level_sequences(40, 12, 0)).count)
 
 
-def test_the_data_are_called_as_asked_and_by_their_file_otherwise(encoded, tmp_path, monkeypatch, capsys):
-    written(tmp_path / "run")
-    arguments = [str(tmp_path / "run"), "x", "--data", str(encoded), "--into", str(tmp_path)]
-    assert keep.main([*arguments, "--source", "tiny-3"]) == 0
-    found = read_run(tmp_path / "embeddings-x.json")
-    assert (found.source, found.facts["data"]["called"]) == ("tiny-3", "tiny-3")
-    monkeypatch.setattr(keeping, "results_folder", lambda: tmp_path)
-    assert [one.name for one in archived_runs("tiny-3", 1)] == ["x"]
-    assert keep.main(arguments) == 0
-    assert read_run(tmp_path / "embeddings-x.json").source == "tiny"
-    assert keep.main([*arguments, "--source", "two words"]) == 2
-    assert "The 'source' argument must be letters, digits, dots and dashes; got 'two words'" in capsys.readouterr().err
+def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained, tmp_path, monkeypatch):
+    encoded, folder = trained
+    for name in ("b", "a"):
+        arguments = ["embeddings", str(folder), name, "--data", str(encoded), "--into", str(tmp_path)]
+        assert archive.main([*arguments, "--source", "tiny-3"]) == 0
+    monkeypatch.setattr(archive, "results_folder", lambda: tmp_path)
+    assert [found.name for found in archived_runs("tiny-3", 1)] == ["a", "b"]
 
 
-def test_no_kept_result_of_the_package_is_called_otherwise_than_its_command_did():
-    for place in results_folder().glob("embeddings-*.json"):
-        told = json.loads(place.read_text(encoding="utf-8"))
-        given = told["data"].get("called")
-        file = "levels" if "levels" in told["data"] else Path(told["data"]["file"]).stem
-        assert told["source"] == (given or file), place.name
+def test_paths_are_left_out_of_a_command():
+    command = "python -m x --data d.npz --out /elsewhere/o --settings '{\"layers\": 2}' --checkpoint=/elsewhere/c.npz --every 3"
+    assert command_without_paths(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
+
+
+def test_other_data_names_and_folders_are_refused(trained, tmp_path, capsys):
+    encoded, folder = trained
+    write_labelled(tmp_path / "other.npz", level_sequences(60, 9, 1, LAW))
+    for data, sentence in (
+        (tmp_path / "other.npz", "the sequences that .* occurrences of token"),
+        (None, "the file tiny.npz"),
+    ):
+        with pytest.raises(InputError, match=f"'data' argument must be {sentence}"):
+            archive_run(folder, "x", data=data, into=tmp_path)
+    with pytest.raises(InputError, match="'name' argument must be letters"):
+        archive_run(folder, "../x", data=encoded, into=tmp_path)
+    with pytest.raises(InputError, match="'into' argument must be a file in a folder that exists"):
+        archive_run(folder, "x", data=encoded, into=tmp_path / "nowhere")
+    assert archive.main(["embeddings", str(tmp_path / "none"), "x"]) == 2
+    assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
+    assert not list(tmp_path.glob("embeddings-*"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ending": "NOPE"}, {"settings": [1]}, {"history": 3}, {"data": None}, {"command": "a 'b"}, {"table": "0"}, None],
+)
+def test_a_run_of_other_contents_is_refused_and_nothing_is_written(copied, tmp_path, change):
+    encoded, folder = copied
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text("[" * 100_000 if change is None else json.dumps({**facts, **change}))
+    with pytest.raises(InputError, match=r"'(folder|settings|command)' argument must be"):
+        archive_run(folder, "x", data=encoded, into=tmp_path)
+    assert not list(tmp_path.glob("embeddings-*"))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"form": "other"}', '{"form": "marginlens kept training run 1"}'])
+def test_a_file_that_is_no_archived_run_is_refused(tmp_path, content):
+    (tmp_path / "embeddings-x.json").write_text(content)
+    with pytest.raises(InputError, match="'path' argument must be a file that archive_run wrote"):
+        read_run(tmp_path / "embeddings-x.json")
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_runs_are_whole_small_and_free_of_text(name):
+    place = results_folder() / name
+    found = read_run(place)
+    assert len(place.read_bytes()) < 400_000
+    assert int(found.statistics.count.sum()) == found.statistics.n_positions
+    assert np.isfinite([found.a, found.b]).all()
+    assert found.epochs[-1] == found.facts["epochs_done"] <= found.settings.epochs
+    assert found.finished == (found.epochs[-1] == found.settings.epochs)
+    assert len(found.facts["data"]["sha256"]) == 64
+    assert " /" not in found.facts["command"]
+    assert found.names is None or not any(set(token) & set(" \t\n") or len(token) > 20 for token in found.names)
+    ranks = RankCorrelations(found.statistics)(found.a, found.b)
+    recorded = [found.curves[curve][-1] for curve in ("correlation_v", "correlation_p")]
+    within = KEPT_RANKS if found.finished else MID_EPOCH  # a stopped run's table is later than its last whole epoch
+    assert np.abs(np.array(ranks) - recorded).max() < within
+    description = json.loads(place.read_text(encoding="utf-8"))["data"]
+    file = "levels" if "levels" in description else Path(description["file"]).stem
+    assert found.source == description.get("called", file)
+
+
+def test_packaged_runs_are_found_by_data_and_depth():
+    for source, layers in (("imdb", 1), ("imdb", 2), ("yelp", 1), ("yelp", 2), ("levels", 1)):
+        found = archived_runs(source, layers)
+        assert {(run.source, run.settings.layers) for run in found} == {(source, layers)}
+        rates = [run.settings.learning_rate for run in found]
+        assert rates == sorted(rates, reverse=True)
+    assert archived_runs("imdb", 3) == ()

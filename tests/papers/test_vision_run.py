@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from marginlens_papers.archive.keep_vision import main as keep
 
 from marginlens.errors import InputError
-from marginlens_papers.archive import archived_vision_run, read_kept
+from marginlens_papers.archive import archived_vision_run, read_vision_run
+from marginlens_papers.archive import main as archive
 from marginlens_papers.vision.run import main as run
 
 SMALL = {
@@ -22,6 +22,12 @@ SMALL = {
     "tested": 4,
     "patch": 8,
 }
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -75,9 +81,9 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert run(words("--checkpoint", str(here / "run.npz"), "--save-models", str(here / "m"), "--save-every", "2")) == 0
     assert (here / "m" / "epoch-002" / "model.safetensors").is_file()
     capsys.readouterr()
-    assert keep(["out", "tiny", "--into", "."]) == 0
+    assert archive(["vision", "out", "tiny", "--into", "."]) == 0
     assert "ArchivedVisionRun(tiny: 2 epochs" in capsys.readouterr().out
-    kept = read_kept("vision-tiny.json")
+    kept = read_vision_run("vision-tiny.json")
     assert kept.settings.to_dict() | SMALL == kept.settings.to_dict()
     assert str(here) not in (here / "vision-tiny.json").read_text()
     assert kept.facts["command"].startswith("python -m marginlens_papers.vision.run --data c.npz --settings")
@@ -107,11 +113,11 @@ def test_bad_input_is_one_sentence_and_code_2(file, here, capsys, line, sentence
 
 
 def test_what_cannot_be_kept_is_one_sentence_and_code_2(file, here, capsys):
-    assert keep(["out", "tiny"]) == 2
+    assert archive(["vision", "out", "tiny"]) == 2
     assert "must be a folder with run.json" in capsys.readouterr().err
     (here / "out").mkdir()
     (here / "out" / "run.json").write_text('{"form": "marginlens vision run 1"}')
-    assert keep(["out", "tiny"]) == 2
+    assert archive(["vision", "out", "tiny"]) == 2
     assert "without accuracy and command" in capsys.readouterr().err
-    assert keep(["out", "../tiny"]) == 2
+    assert archive(["vision", "out", "../tiny"]) == 2
     assert "'name' argument must be letters" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from marginlens.probe.models.adapters.vit import ViTAdapter
-from marginlens_papers.vision import measuring
+from marginlens_papers.vision import measure as measuring
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import cls_attention, key_query_norms
 from marginlens_papers.vision.model import vision_transformer
