@@ -152,7 +152,7 @@ def _row(
         **_sizes(size),
         "kind": size.kind,
         "method": method,
-        "strict": max(len(one.floor) for one in solutions),
+        "strict": max(len(one.lower) for one in solutions),
         "tied": max(len(one.tied) for one in solutions),
         "seconds": seconds,
         "kkt_residual": max(float(one.kkt_residual()) for one in solutions),

@@ -58,6 +58,21 @@ def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
         raise reject(argument, expected, got) from problem
 
 
+def index_array(value: Any, argument: str, expected: str, shape: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
+    """`value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list is one without entries."""
+    array = array_of_any(value, argument, expected)
+    if array.size == 0 and shape is not None and array.ndim == 1 and -1 in shape:
+        array = np.empty([max(length, 0) for length in shape], dtype=np.int64)
+    wrong = array.dtype.kind not in "iu" and array.size > 0
+    if shape is not None and not wrong:
+        wrong = array.ndim != len(shape) or any(
+            want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
+        )
+    if wrong:
+        raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
 def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy: str = "") -> npt.NDArray[np.float64]:
     """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

@@ -16,10 +16,11 @@ from scipy.optimize import nnls
 import tolerances
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
+from marginlens.errors import InputError
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
-from marginlens.svm import MarginSolution, Status, least_distance
-from marginlens.svm.graph import GraphSolution, _blank, _by_groups, graph_svm, graph_triples, sufficient
-from marginlens.svm.solvers.rows import GraphRows
+from marginlens.svm import MarginSolution, Status, graph, least_distance
+from marginlens.svm.graph import GraphSolution, graph_svm
+from marginlens.svm.solvers import independent_parts
 
 Graphs = dict[int, PriorityGraph]
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
@@ -87,8 +88,10 @@ def random_data(seed: int) -> SequenceDataset:
 
 def structured(E: np.ndarray, graphs: Graphs) -> GraphSolution:
     """The method for many rows, whatever their number."""
-    strict, tied = graph_triples(graphs, len(E))
-    return _by_groups(_blank(GraphRows(E, strict), GraphRows(E, tied)), sufficient(graphs), 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 0)
+        patch.setattr(graph, "is_orthonormal", lambda E: False)
+        return graph_svm(E, graphs)
 
 
 def assert_solved(solution: GraphSolution, E: np.ndarray, graphs: Graphs) -> None:
@@ -232,16 +235,6 @@ def test_ties_can_forbid_what_priorities_ask(solve: Callable[..., GraphSolution]
     assert_solved(solved, away, graphs_of_edges(last, head, tail, 4))
 
 
-def test_one_tie_fewer_than_tokens_in_every_component() -> None:
-    ds = SequenceDataset([[0, 1, 2, 3, 4], [1, 2, 3, 0, 4], [2, 3, 0, 1, 4]], [0, 1, 2], np.eye(5))
-    graphs = priority_graphs(ds)
-    solution = graph_svm(ds.E, graphs)
-    assert len(graphs[4].tied) == 3  # 0, 1 and 2 above 3 and 4
-    assert len(solution.tied) == 2
-    assert_solved(solution, ds.E, graphs)
-    assert repr(solution) == f"GraphSolution(OPTIMAL, margin={solution.margin:.6g}, 6 strict, 2 tied, d=5)"
-
-
 def test_nothing_strict_is_trivial() -> None:
     ds = SequenceDataset([[0, 1, 2], [1, 0, 2], [2, 0, 2], [2, 0, 2]], [0, 1, 2, 0], np.eye(3))
     for solution in (graph_svm(ds.E, priority_graphs(ds)), graph_svm(ds.E, {})):
@@ -258,17 +251,6 @@ def test_tokens_that_look_the_same_cannot_be_ranked() -> None:
     assert solution.status is Status.INFEASIBLE
     assert solution.certificate_residual() == 0.0
     assert solution.pairs[solution.certificate > 0.0].tolist() == [[2, 0, 1]]
-
-
-@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
-def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None:
-    ds = acyclic_sequences(8, 8, 6, 5, 3)
-    graphs = priority_graphs(ds)
-    one = graph_svm(ds.E, graphs)
-    for solve in (graph_svm, structured):
-        scaled = solve(factor * ds.E, graphs)
-        assert scaled.status is Status.OPTIMAL
-        assert np.linalg.norm(scaled.x * factor**2 - one.x) <= tolerances.SVM_ORACLE * np.linalg.norm(one.x)
 
 
 def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
@@ -289,51 +271,36 @@ def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
     assert solved >= 15
 
 
-@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-150, 1e-80, 1e80, 1e100, 1e150, 1e160, 1e300])
-def test_multipliers_that_leave_double_precision_prove_nothing(factor: float) -> None:
+@pytest.mark.parametrize("factor", [1e-40, 1e-6, 1e6, 1e40])
+def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None:
     ds = acyclic_sequences(8, 8, 6, 5, 3)
     graphs = priority_graphs(ds)
-    for E in (ds.E, np.eye(8)):
-        plain, scaled = graph_svm(E, graphs), graph_svm(factor * E, graphs)
-        assert scaled.status is Status.INACCURATE
-        np.testing.assert_array_equal(scaled.active, plain.active)
-        assert np.isnan(scaled.certificate_residual())
-        if 1e-150 <= factor <= 1e150:  # W itself is a double
-            np.testing.assert_allclose(scaled.x * factor * factor, plain.x, atol=tolerances.SVM_ORACLE)
+    plain = graph_svm(ds.E, graphs)
+    for solve in (graph_svm, structured):
+        scaled = solve(factor * ds.E, graphs)
+        assert scaled.status is Status.OPTIMAL
+        assert np.linalg.norm(scaled.x * factor**2 - plain.x) <= tolerances.SVM_ORACLE * np.linalg.norm(plain.x)
 
 
-@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-80, 1e80, 1e140])
-def test_contradictions_are_proved_at_any_scale(factor: float) -> None:
-    E = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-    for head in ([0, 1, 1], [1, 1, 1]):  # 0 ≍ 1 above 2 on one line; 1 above 0 and 2 on either side
-        solution = graph_svm(factor * E, graphs_of_edges(np.full(3, 3), np.array(head), np.array([1, 0, 2]), 4))
-        assert solution.status is Status.INFEASIBLE
-        assert solution.certificate_residual() <= tolerances.SVM_FARKAS
-
-
-def test_rows_that_vanish_by_underflow_are_no_contradiction() -> None:
-    E = np.array([[1e-200, 0.0], [0.0, 1e-200], [1.0, 1.0]])
-    graphs = graphs_of_edges(np.array([0, 2]), np.array([0, 2]), np.array([1, 1]), 3)
-    assert graph_svm(E, graphs).status is Status.INACCURATE
-    E[1] = E[0]
-    assert graph_svm(E, graphs).status is Status.INFEASIBLE
+def test_each_component_needs_one_tie_fewer_than_it_has_tokens_and_data_may_be_a_dataset() -> None:
+    ds = SequenceDataset([[0, 1, 2, 3, 4], [1, 2, 3, 0, 4], [2, 3, 0, 1, 4]], [0, 1, 2], np.eye(5))
+    solution = graph_svm(ds)
+    assert len(priority_graphs(ds)[4].tied) == 3  # 0, 1 and 2 above 3 and 4
+    assert len(solution.tied) == 2
+    assert_solved(solution, ds.E, priority_graphs(ds))
+    assert repr(solution) == f"GraphSolution(OPTIMAL, margin={solution.margin:.6g}, 6 strict, 2 tied, d=5)"
 
 
 def test_unusable_arguments_are_named() -> None:
     ds = acyclic_sequences(5, 4, 6, 4, 0)
     graphs = priority_graphs(ds)
     last = next(iter(graphs))
-    with pytest.raises(ValueError, match=r"'graphs' argument must be a dictionary .*; got list instead"):
-        graph_svm(ds.E, list(graphs.values()))
-    with pytest.raises(ValueError, match=rf"'graphs\[{last}\]' argument must be a PriorityGraph; got str instead"):
-        graph_svm(ds.E, {last: "a graph"})
-    with pytest.raises(ValueError, match=r"whole number, to PriorityGraph; got the key 'a' instead"):
-        graph_svm(ds.E, {"a": graphs[last]})
-    with pytest.raises(ValueError, match=r"'graphs\[7\]' argument must be the graph of last token 7"):
-        graph_svm(ds.E, {7: graphs[last]})
-    with pytest.raises(ValueError, match=r"ids from 0 to 1, one for each row of E; got id"):
+    for wrong in (list(graphs.values()), {last: "a graph"}, {"a": graphs[last]}, {7: graphs[last]}):
+        with pytest.raises(InputError, match="'graphs' argument must be a mapping from last tokens to PriorityGraph"):
+            graph_svm(ds.E, wrong)
+    with pytest.raises(InputError, match="graphs of tokens 0 to 1, one for each row of E"):
         graph_svm(ds.E[:2], graphs)
-    with pytest.raises(
-        ValueError, match=r"'E' argument must be an array of finite numbers of shape \(n_vocabulary, d_model\)"
-    ):
+    with pytest.raises(InputError, match=r"'E' argument must be .* of shape \(n_vocabulary, d_model\)"):
         graph_svm(ds.E[0], graphs)
+    with pytest.raises(InputError, match=r"between 1e-50 and 1e\+50"):
+        graph_svm(1e-70 * ds.E, graphs)

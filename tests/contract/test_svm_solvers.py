@@ -16,8 +16,8 @@ import tolerances
 from marginlens.data import TokenDataset
 from marginlens.directions import unit
 from marginlens.kernels.linalg import exact_products
-from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
-from marginlens.svm.solvers.least_distance import solve_tight
+from marginlens.svm import MarginSolution, Status, att_svm, least_distance
+from marginlens.svm.solvers.least_distance import solve_equalities_exactly
 
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 
@@ -106,7 +106,7 @@ def test_every_method_the_kernel_chooses_from_is_certified(m: int, d: int) -> No
     solutions = least_distance(A, np.ones((3, m)))
     for solution in (solutions[j] for j in range(3)):
         assert_solved(solution)
-        assert np.linalg.norm(solution.x - by_nnls(solution.rows, solution.floor)) <= tolerances.SVM_ORACLE
+        assert np.linalg.norm(solution.x - by_nnls(solution.rows, solution.lower)) <= tolerances.SVM_ORACLE
 
 
 def test_a_batch_is_the_loop_over_its_problems() -> None:
@@ -140,15 +140,6 @@ def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         results.append(least_distance(A, np.ones((50, 12))).x)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
-
-
-def test_padding_rows_change_nothing() -> None:
-    rng = np.random.default_rng(4)
-    A, b = random_problem(rng, feasible=True)
-    padded = least_distance(np.vstack([A, np.zeros((7, A.shape[1]))]), np.concatenate([b, np.zeros(7)]))
-    np.testing.assert_allclose(padded.x, least_distance(A, b).x, rtol=tolerances.SVM_ORACLE, atol=tolerances.SVM_ORACLE)
-    assert not padded.active[-7:].any()
-    assert (padded.multipliers[-7:] == 0.0).all()
 
 
 def test_zero_rows_decide_by_their_floor() -> None:
@@ -190,21 +181,6 @@ def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool
     assert least_distance(rows, np.ones(n_rows)).active.tolist() == [True] + [tight] * (n_rows - 1)
 
 
-@pytest.mark.parametrize("scale", [1e-250, 1e-120, 1e-6, 1e6, 1e120, 1e250])
-def test_extreme_scales_of_rows_only_rescale_the_answer(scale: float) -> None:
-    rng = np.random.default_rng(5)
-    A = np.abs(rng.normal(size=(6, 4)))
-    plain, scaled = least_distance(A, np.ones(6)), least_distance(A * scale, np.ones(6))
-    representable = (
-        1e-150 < scale < 1e150
-    )  # multipliers go with the inverse square: beyond, x is right but its proof is lost
-    assert scaled.status is (Status.OPTIMAL if representable else Status.INACCURATE)
-    assert not representable or scaled.kkt_residual() <= tolerances.SVM_KKT
-    np.testing.assert_allclose(scaled.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
-    np.testing.assert_array_equal(scaled.active, plain.active)
-    assert least_distance(np.vstack([A, -A[:1]]) * scale, np.ones(7)).status is Status.INFEASIBLE
-
-
 def test_what_is_called_optimal_keeps_its_promise_where_rows_nearly_cancel() -> None:
     kept = 0
     for seed in range(200):
@@ -213,7 +189,7 @@ def test_what_is_called_optimal_keeps_its_promise_where_rows_nearly_cancel() -> 
         A[1] = -A[0] + 3e-12 * rng.normal(size=6)
         solution = least_distance(A, np.ones(5))
         kept += solution.status is Status.OPTIMAL
-        assert solution.status is Status.INACCURATE or solution.keeps_promise()
+        assert solution.status is Status.INACCURATE or solution.is_verified()
     assert kept >= 100
 
 
@@ -242,28 +218,6 @@ def test_equalities_that_nearly_agree_bind_each(apart: float) -> None:
     solution = least_distance([[0.0, 1.0, 1.0]], [1.0], equalities=[[1.0, 0.0, 0.0], [1.0, apart, 0.0]])
     assert_solved(solution)
     np.testing.assert_allclose(solution.x, [0.0, 0.0, 1.0], atol=tolerances.ROUNDING)
-
-
-def test_equality_multipliers_beyond_double_precision_prove_nothing() -> None:
-    for row in ([1.0, 0.0], [1.0, 1.0]):  # infeasible, feasible
-        solution = least_distance([row], [1.0], equalities=[[1e-310, 0.0]])
-        assert solution.status is Status.INACCURATE
-        assert np.inf in (solution.certificate_residual(), solution.kkt_residual())
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e160, 1e200])
-def test_equalities_bind_at_any_scale(scale: float) -> None:
-    rng = np.random.default_rng(8)
-    A, C = rng.normal(size=(4, 9)), rng.normal(size=(2, 9))
-    plain = least_distance(A, np.ones(4), equalities=C)
-    one_scaled = least_distance(A, np.ones(4), equalities=C * [[scale], [1.0]])
-    np.testing.assert_allclose(one_scaled.x, plain.x, rtol=tolerances.SVM_ORACLE)
-    assert one_scaled.status is Status.OPTIMAL
-    assert one_scaled.kkt_residual() <= tolerances.SVM_KKT
-    beyond = least_distance(A * scale, np.ones(4), equalities=C * scale)  # its multipliers leave double precision
-    assert beyond.status is Status.INACCURATE
-    np.testing.assert_allclose(beyond.x * scale, plain.x, rtol=tolerances.SVM_ORACLE)
-    assert beyond.kkt_residual() > tolerances.SVM_KKT
 
 
 def test_what_equalities_blur_is_not_called_proved() -> None:
@@ -315,28 +269,6 @@ def test_ragged_inputs_give_their_own_pairs_and_batches_pad_them() -> None:
         assert batch.status[j] is one.status
         np.testing.assert_allclose(batch.x[j], one.x, rtol=tolerances.SVM_ORACLE, atol=tolerances.SVM_ORACLE)
     assert batch.status[2] is Status.TRIVIAL
-
-
-def test_token_pairs_follow_keys_not_tokens() -> None:
-    rng = np.random.default_rng(10)
-    X, W = rng.normal(size=(2, 3, 4)), rng.normal(size=(6, 4))
-    rows, pairs = token_pairs(TokenDataset(X, [1, -1], W=W), [1, 0])
-    assert rows.shape == (4, 6)
-    keys = X @ W.T
-    np.testing.assert_allclose(rows, [keys[i, a] - keys[i, t] for i, a, t in pairs], atol=tolerances.ROUNDING)
-
-
-def test_label_svm_is_least_distance_on_signed_points() -> None:
-    rng = np.random.default_rng(12)
-    R, y = rng.normal(size=(4, 5, 30)), np.where(rng.random((4, 5)) < 0.5, -1.0, 1.0)
-    batch = label_svm(R, y)
-    for j in range(4):
-        one = label_svm(R[j], y[j])
-        assert_solved(one)
-        np.testing.assert_array_equal(batch.x[j], one.x)
-        np.testing.assert_allclose((R[j] @ one.x * y[j])[one.active], 1.0, rtol=tolerances.SVM_ORACLE)
-        assert (R[j] @ one.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()
-    np.testing.assert_array_equal(label_svm(R, y[0]).x[1], label_svm(R[1], y[0]).x)  # the same labels for all
 
 
 def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> bool:
@@ -414,7 +346,7 @@ def test_the_order_of_rows_decides_no_status() -> None:
         if solution.status[0] is Status.INFEASIBLE:
             continue
         seen[solution.status[0]] += 1
-        assert solution.keeps_promise().all() == (solution.status[0] is Status.OPTIMAL)
+        assert solution.is_verified().all() == (solution.status[0] is Status.OPTIMAL)
         np.testing.assert_allclose(solution.x, np.tile(solution.x[0], (len(orders), 1)), rtol=tolerances.ROUNDING)
     assert min(seen.values()) > 25
 
@@ -428,11 +360,13 @@ def test_tight_rows_are_solved_to_the_nearest_double() -> None:
         A[-1] = -A[:-1].sum(axis=0) + 10.0 ** rng.uniform(-12, -9) * rng.standard_normal(d)
         exact_rows = [[Fraction(value) for value in row] for row in A.tolist()]
         gram = [[sum(a * b for a, b in zip(one, other, strict=True)) for other in exact_rows] for one in exact_rows]
-        pushes = solved_over_fractions(gram)
-        x = [sum(push * row[i] for push, row in zip(pushes, exact_rows, strict=True)) for i in range(d)]
-        found = solve_tight(A, np.ones(len(A)), np.ones(len(A), dtype=bool))
+        multipliers = solved_over_fractions(gram)
+        x = [
+            sum(multiplier * row[i] for multiplier, row in zip(multipliers, exact_rows, strict=True)) for i in range(d)
+        ]
+        found = solve_equalities_exactly(A, np.ones(len(A)), np.ones(len(A), dtype=bool))
         assert found is not None
-        assert found.multipliers.tolist() == [float(push) for push in pushes]
+        assert found.multipliers.tolist() == [float(multiplier) for multiplier in multipliers]
         assert found.x.tolist() == [float(value) for value in x]
         missed = [
             sum(a * Fraction(value) for a, value in zip(row, found.x.tolist(), strict=True)) - 1 for row in exact_rows
@@ -455,8 +389,8 @@ def solved_over_fractions(square: list[list[Fraction]]) -> list[Fraction]:
 
 def test_tight_rows_that_are_dependent_or_pull_are_left_alone() -> None:
     every = np.ones(2, dtype=bool)
-    assert solve_tight(np.array([[1.0, 2.0], [2.0, 4.0]]), np.ones(2), every) is None
+    assert solve_equalities_exactly(np.array([[1.0, 2.0], [2.0, 4.0]]), np.ones(2), every) is None
     assert (
-        solve_tight(np.array([[1.0, 0.0], [3.0, 0.1]]), np.ones(2), every) is None
+        solve_equalities_exactly(np.array([[1.0, 0.0], [3.0, 0.1]]), np.ones(2), every) is None
     )  # the second row would have to pull
-    assert solve_tight(np.ones((2, 1)), np.ones(2), every) is None
+    assert solve_equalities_exactly(np.ones((2, 1)), np.ones(2), every) is None

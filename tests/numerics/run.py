@@ -38,10 +38,10 @@ FILES = (
     "tests/theory/test_svm_statements.py",
     "tests/theory/test_token_optimality.py",
     "tests/unit/test_dynamics_gradient.py",
-    "tests/unit/test_graph_svm_parts.py",
+    "tests/svm/test_structured_rows.py",
     "tests/unit/test_nexttoken_correction.py",
-    "tests/unit/test_relaxed_svm.py",
-    "tests/unit/test_svm_refinement.py",
+    "tests/svm/test_attention_svm.py",
+    "tests/svm/test_margin_solution.py",
 )
 _CORES = """
 import numpy, scipy.linalg, threadpoolctl

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.papers import implements
 
 _MOST_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
+_PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
 _TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
 
@@ -321,19 +322,19 @@ def component_levels(graph: PriorityGraph) -> IntArray:
     return level
 
 
-def thinned(graph: PriorityGraph) -> PriorityGraph:
-    r"""The same order with as few strict edges as it takes: one for each pair of components that no longer chain implies.
+def sufficient_pairs(graph: PriorityGraph) -> IntArray:
+    r"""Indices into `graph.strict` of pairs that imply the others: one for any two components, and where pairs are many, none of a chain.
 
-    Its Graph-SVM has the same solution. Tokens of a component have equal logits, so one edge between two components says what all say;
-    and a chain :math:`i \Rightarrow j \Rightarrow l` of margins of at least one gives :math:`i \Rightarrow l` a margin of two.
+    The Graph-SVM of these pairs has the same solution. Tokens of a component have equal logits, so one pair between two components
+    says what all say; and a chain :math:`i \Rightarrow j \Rightarrow l` of margins of at least one gives :math:`i \Rightarrow l` a
+    margin of two.
     """
-    ends = graph.component_of[np.searchsorted(graph.nodes, graph.edges)].reshape(-1, 2)
-    keys = ends[:, 0] * graph.n_components + ends[:, 1]
-    kept = ends[:, 0] == ends[:, 1]
-    _, first = np.unique(keys, return_index=True)
-    first = first[reduced_order(graph)[ends[first, 0], ends[first, 1]]]
-    kept[first] = True
-    return replace(graph, edges=graph.edges[kept], counts=graph.counts[kept])
+    count, ends = graph.n_components, _ends(graph)
+    many = len(ends) > _PAIRS_PER_COMPONENT * count
+    if graph.is_acyclic and not many:
+        return np.arange(len(ends))
+    first = np.sort(np.unique(ends[:, 0] * count + ends[:, 1], return_index=True)[1])
+    return first[reduced_order(graph)[ends[first, 0], ends[first, 1]]] if many else first
 
 
 def _ends(graph: PriorityGraph) -> IntArray:

@@ -321,7 +321,7 @@ def _checked(priority: Any, ds: SequenceDataset) -> GraphSolution:
 def _no_solution(priority: GraphSolution) -> str:
     """Why there is no W^mm, and what would change that."""
     said = f"their Graph-SVM is {priority.status.name.lower()}. {priority.status.value}"
-    E = priority.rows.E
+    E = priority.rows.X
     if priority.status is not Status.INFEASIBLE:
         return said
     conflict = graph_conflict(priority)

@@ -1,4 +1,4 @@
-"""ATT-SVM: the shortest p that separates the selected token of every input from its other tokens."""
+"""ATT-SVM, its relaxation for joint training, and the head's SVM: problems in one vector over a dataset of tokens."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.errors import array_of_any, n_axes, real_array, real_number, reject
+from marginlens.errors import array_of_any, index_array, n_axes, real_array, real_number, reject
+from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 
 
 @implements("A", "ATT-SVM")
-def att_svm(data: TokenDataset, selected: Any) -> MarginSolution:
+def att_svm(data: TokenDataset, selected: Any, *, norm: Norm = L2()) -> MarginSolution:
     r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
@@ -22,13 +23,14 @@ def att_svm(data: TokenDataset, selected: Any) -> MarginSolution:
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
+        norm: of p; the Euclidean norm so far.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
         `certificate_residual()` check it.
     """
     rows, pairs = token_pairs(data, selected)
-    return least_distance(rows, (pairs[..., 0] >= 0).astype(np.float64), pairs=pairs)
+    return least_distance(rows, (pairs[..., 0] >= 0).astype(np.float64), norm=norm, pairs=pairs)
 
 
 def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray]:
@@ -40,7 +42,7 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
     Returns:
         rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
         problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
-        missing pairs are zero rows marked -1, to be given the floor 0.
+        missing pairs are zero rows marked -1, to be given the lower bound 0.
     """
     alpha = as_dataset(data).selection(selected)[..., None]  # (…, n_inputs, 1)
     slot = np.arange(data.n_tokens - 1)
@@ -61,7 +63,9 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
 
 
 @implements("A", "Eq. (10)", "Eq. (78)")
-def relaxed_svm(data: TokenDataset, selected: Any, support: Any, *, outside: float = 0.0) -> MarginSolution:
+def relaxed_svm(
+    data: TokenDataset, selected: Any, support: Any, *, outside: float = 0.0, norm: Norm = L2()
+) -> MarginSolution:
     r"""Shortest p that separates the selected token where the head has a support vector and merely selects it elsewhere.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1\ (i \in \mathcal S),\ \ge \epsilon\ (i \notin \mathcal S),
@@ -75,6 +79,7 @@ def relaxed_svm(data: TokenDataset, selected: Any, support: Any, *, outside: flo
         support: the set S: a list of input indices, the same for every problem, or a boolean mask (n_inputs,) or
             (batch, n_inputs) such as `label_svm(...).active`.
         outside: ε, the margin asked for outside S, from 0 to 1.
+        norm: of p; the Euclidean norm so far.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. With S empty, or where the inputs of
@@ -86,8 +91,8 @@ def relaxed_svm(data: TokenDataset, selected: Any, support: Any, *, outside: flo
     rows, pairs = token_pairs(data, selected)
     counts = np.broadcast_to(_support(data, support), data.y.shape)  # (…, n_inputs)
     inside = np.take_along_axis(counts, np.maximum(pairs[..., 0], 0), axis=-1)
-    floor = np.where(pairs[..., 0] >= 0, np.where(inside, 1.0, epsilon), 0.0)
-    return least_distance(rows, floor, pairs=pairs)
+    lower = np.where(pairs[..., 0] >= 0, np.where(inside, 1.0, epsilon), 0.0)
+    return least_distance(rows, lower, norm=norm, pairs=pairs)
 
 
 def _support(data: TokenDataset, support: Any) -> BoolArray:
@@ -98,9 +103,7 @@ def _support(data: TokenDataset, support: Any) -> BoolArray:
         if given.shape not in ((data.n_inputs,), data.y.shape):
             raise reject("support", expected, f"a mask of shape {given.shape}")
         return given
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise reject("support", expected, f"shape {given.shape} with dtype {given.dtype}")
-    indices = given.astype(np.int64)
+    indices = index_array(given, "support", expected, (-1,))
     outside = (indices < 0) | (indices >= data.n_inputs)
     if outside.any():
         raise reject("support", expected, f"index {indices[outside][0]}")
@@ -108,7 +111,7 @@ def _support(data: TokenDataset, support: Any) -> BoolArray:
 
 
 @implements("A", "(SVM)")
-def label_svm(R: Any, y: Any) -> MarginSolution:
+def label_svm(R: Any, y: Any, *, norm: Norm = L2()) -> MarginSolution:
     r"""Shortest head v that classifies every representation with margin at least one, without a bias.
 
     .. math:: \min_v \|v\| \ \text{s.t.}\ y_i\, v^\top r_i \ge 1, \quad i \in [n]
@@ -116,6 +119,7 @@ def label_svm(R: Any, y: Any) -> MarginSolution:
     Args:
         R: representations r_i, (n_inputs, d_model) or (batch, n_inputs, d_model).
         y: labels, each -1 or +1, of shape (n_inputs,) or (batch, n_inputs).
+        norm: of v; the Euclidean norm so far.
     Returns:
         A solution with v = sum_i multipliers[i] * y_i r_i, multipliers >= 0; `active` marks the support set, the
         inputs with y_i v·r_i = 1. `kkt_residual()` and `certificate_residual()` check it.
@@ -127,4 +131,4 @@ def label_svm(R: Any, y: Any) -> MarginSolution:
     if wrong.any():
         raise reject("y", "labels, each -1 or +1", f"the label {labels[wrong][0]:g}")
     rows = points * labels[..., None]
-    return least_distance(rows, np.ones(rows.shape[:-1]))
+    return least_distance(rows, np.ones(rows.shape[:-1]), norm=norm)

@@ -1,31 +1,30 @@
-"""Graph-SVM: the shortest W under which higher priority means larger attention logits and equal priority equal ones."""
+"""Graph-SVM: the shortest W under which higher priority means larger attention logits and equal priority equal ones; its conflicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
-from marginlens.graphs.priority import PriorityGraph, priority_graphs, reduced_order
-from marginlens.graphs.subspace import near_one
+from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
+from marginlens.norms import Frobenius, Norm
 from marginlens.papers import implements
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status, refined
-from marginlens.svm.solvers.batch import NOTHING, TIGHT
-from marginlens.svm.solvers.independent_parts import FORMED, group_labels, is_orthonormal, solve_columns, solve_part
-from marginlens.svm.solvers.least_distance import held_to_proof
-from marginlens.svm.solvers.rows import GraphRows
+from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
+from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
+from marginlens.svm.solvers.least_distance import check_euclidean
+from marginlens.svm.solvers.rows import BilinearRows
 
-MANY_PAIRS = 4  # strict pairs per component from which on it pays to look for implied ones
-FAR = 200  # powers of two from length one at which products of two embeddings may leave the numbers when squared
+_MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
+_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
+_MAX_LP_ENTRIES = 4_000_000  # of a linear programme that is worth solving for fewer rows
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -36,19 +35,22 @@ class GraphSolution(MarginSolution):
     `equalities` stand for the matrices without forming them.
     """
 
-    rows: GraphRows  # type: ignore[assignment]
-    equalities: GraphRows  # type: ignore[assignment]
+    rows: BilinearRows  # type: ignore[assignment]
+    equalities: BilinearRows  # type: ignore[assignment]
     tied: IntArray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     def __repr__(self) -> str:
-        size = f"{len(self.floor)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}"
+        size = f"{len(self.lower)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}"
         return f"GraphSolution({self.status.name}, margin={self.margin:.6g}, {size})"
 
 
 @implements("C", "Graph-SVM", "Acyc-SVM")
-@np.errstate(over="ignore", invalid="ignore")  # multipliers that leave double precision end as INACCURATE
 def graph_svm(
-    data: Any, graphs: Mapping[int, PriorityGraph] | None = None, *, progress: ProgressCallback | None = None
+    data: Any,
+    graphs: Mapping[int, PriorityGraph] | None = None,
+    *,
+    norm: Norm = Frobenius(),
+    progress: ProgressCallback | None = None,
 ) -> GraphSolution:
     r"""Shortest W that ranks every token above those of lower priority by at least one, and tokens of equal priority alike.
 
@@ -58,6 +60,7 @@ def graph_svm(
     Args:
         data: a `SequenceDataset`; or its embeddings E (n_vocabulary, d_model), with the graphs.
         graphs: from last token k to its `PriorityGraph`; those of `priority_graphs(data)` by default.
+        norm: of W; the Frobenius norm so far.
         progress: called as `progress(done, total)` after each last token, where embeddings are orthonormal, or each group of last tokens
             whose embeddings are not orthogonal.
     Returns:
@@ -66,173 +69,47 @@ def graph_svm(
         W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 where nothing is strict. `kkt_residual()` and
         `certificate_residual()` check it.
     """
+    check_euclidean(norm)
     if graphs is None:
         graphs = priority_graphs(data)  # refuses what is no dataset
-    E = data.E if isinstance(data, SequenceDataset) else data
-    embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
+    E = real_array(data.E if isinstance(data, SequenceDataset) else data, "E", ("n_vocabulary", "d_model"))
     as_progress(progress)
-    strict, tied = graph_triples(graphs, len(embeddings))
-    blank = _blank(GraphRows(embeddings, strict), GraphRows(embeddings, tied))
+    by_last = dict(sorted(as_graphs(graphs, len(E)).items()))
+    strict = _triples({k: graph.strict for k, graph in by_last.items()})
+    tied = _triples({k: _spanning_ties(graph) for k, graph in by_last.items()})
+    rows, ties = BilinearRows(E, E, strict), BilinearRows(E, E, tied)
+    problem = GraphSolution.empty(rows, ties, tied=tied)
     if not len(strict):
-        return blank
-    near, power = near_one(embeddings)
-    if abs(power) > FAR:
-        return _rescaled(blank, graph_svm(near, graphs, progress=progress), 2 * power)
-    columns = solve_columns(embeddings, graphs, strict, tied, progress) if is_orthonormal(embeddings) else None
-    if columns is not None:
-        return _judged(blank, columns.W, columns.strict, columns.tied)
-    return _by_groups(blank, sufficient(graphs), progress=progress)
+        return problem
+    rows.check_range("E")
+    if not rows.row_norms.all():  # no W ranks tokens that are equal
+        equal = np.arange(len(rows)) == np.argmin(rows.row_norms)
+        return problem.from_certificate(equal.astype(np.float64), np.zeros(len(ties)))
+    starts = np.cumsum([0, *(len(graph.strict) for graph in by_last.values())])
+    sufficient = {
+        k: start + sufficient_pairs(graph) for start, (k, graph) in zip(starts, by_last.items(), strict=False)
+    }
+    found = solve_orthonormal(E, by_last, rows, ties, sufficient, progress) if is_orthonormal(E) else None
+    if found is None:
+        found = solve_groups(rows, ties, np.concatenate(list(sufficient.values())), progress)
+    if found.infeasible:
+        return problem.from_certificate(found.strict, found.tied)
+    return problem.from_multipliers(found.strict, found.tied, x=found.W)
 
 
-def graph_triples(graphs: Any, n_vocabulary: int) -> tuple[IntArray, IntArray]:
-    """The tokens (k, i, j) of every strict pair, and of enough equal pairs to tie every component, ordered by k."""
-    if not isinstance(graphs, Mapping):
-        raise reject("graphs", "a dictionary from last token to PriorityGraph", type(graphs).__name__)
-    checked = {_last(last): _checked(last, graph, n_vocabulary) for last, graph in graphs.items()}
-    last = sorted(checked)
-    return _named(last, [checked[k].strict for k in last]), _named(last, [_spanning(checked[k]) for k in last])
-
-
-def sufficient(graphs: Mapping[int, PriorityGraph]) -> IntArray:
-    """Which rows of `graph_triples` determine W: one for any two components, and where there are many, none that a chain implies."""
-    kept, first = [np.empty(0, dtype=np.int64)], 0
-    for k in sorted(graphs):
-        kept.append(first + _one_of_each(graphs[k]))
-        first += len(graphs[k].strict)
-    return np.concatenate(kept)
-
-
-def _spanning(graph: PriorityGraph) -> IntArray:
-    """(n_tied, 2) pairs of the first token of a component with each of its others."""
-    pairs = [np.empty((0, 2), dtype=np.int64)]
-    if not graph.is_acyclic:
-        several = (members for members in graph.components if len(members) > 1)
-        pairs += [np.stack([np.full(len(members) - 1, members[0]), members[1:]], axis=1) for members in several]
-    return pairs[0] if len(pairs) == 1 else np.concatenate(pairs)
-
-
-def _one_of_each(graph: PriorityGraph) -> IntArray:
-    """Places in `strict` of the first pair between any two components, without implied ones where pairs are many."""
-    pairs, count = graph.strict, graph.n_components
-    many = len(pairs) > MANY_PAIRS * count
-    if graph.is_acyclic and not many:
-        return np.arange(len(pairs))
-    upper, lower = graph.components_of(pairs[:, 0]), graph.components_of(pairs[:, 1])
-    first = np.sort(np.unique(upper * count + lower, return_index=True)[1])
-    return first[reduced_order(graph)[upper[first], lower[first]]] if many else first
-
-
-def _by_groups(
-    blank: GraphSolution, kept: IntArray, formed: int = FORMED, progress: ProgressCallback | None = None
-) -> GraphSolution:
-    """The rows `kept` group by group, put together and judged; `formed` as in `solve_part`."""
-    rows, ties = blank.rows, blank.equalities
-    zero = np.flatnonzero(rows.sizes == 0.0)
-    alike = zero[rows.vanish(zero)]
-    if len(alike):  # no W tells tokens apart that look the same
-        return _infeasible(blank, (np.arange(len(rows)) == alike[0]).astype(np.float64), np.zeros(len(ties)))
-    if len(zero):  # by underflow
-        return replace(blank, status=Status.INACCURATE)
-    last, label = group_labels(rows, ties)
-    group = label[np.searchsorted(last, rows.triples[kept, 0])]
-    group_of_ties = label[np.searchsorted(last, ties.triples[:, 0])]
-    by_group, ties_by_group = np.argsort(group, kind="stable"), np.argsort(group_of_ties, kind="stable")
-    parts, weights, forces = [], np.zeros(len(rows)), np.zeros(len(ties))
-    groups = np.unique(group).tolist()
-    for one in groups:
-        some = by_group[slice(*np.searchsorted(group[by_group], [one, one + 1]))]
-        equal = ties_by_group[slice(*np.searchsorted(group_of_ties[ties_by_group], [one, one + 1]))]
-        part = solve_part(rows, ties, kept[some], equal, formed=formed)
-        if part.status is Status.INFEASIBLE:
-            y, mu = np.zeros(len(rows)), np.zeros(len(ties))
-            y[part.strict], mu[part.tied] = part.weights, part.forces
-            return _infeasible(blank, y, mu)
-        weights[part.strict], forces[part.tied] = part.weights, part.forces
-        parts.append(part)
-        if progress is not None:
-            progress(len(parts), len(groups))
-    left, right = np.concatenate([p.left for p in parts], axis=1), np.concatenate([p.right for p in parts], axis=1)
-    thin = rows.thin is not None
-    W = np.ascontiguousarray((csr_array(right) @ left.T).T) if thin else left @ right.T
-    return _judged(blank, W, weights, forces)
-
-
-def _blank(rows: GraphRows, ties: GraphRows) -> GraphSolution:
-    """W = 0, which is the solution where nothing is strict."""
-    n, d = len(rows), rows.E.shape[1]
-    nothing, idle = np.zeros(n), np.zeros(n, dtype=bool)
-    forces = np.zeros(len(ties))
-    return GraphSolution(
-        rows,
-        np.ones(n),
-        ties,
-        np.zeros((d, d)),
-        Status.TRIVIAL,
-        nothing,
-        forces,
-        idle,
-        None,
-        rows.triples,
-        ties.triples,
-    )
-
-
-def _infeasible(blank: GraphSolution, y: FloatArray, mu: FloatArray) -> GraphSolution:
-    nothing = np.full_like(blank.x, np.nan), np.full_like(y, np.nan)
-    claimed = replace(
-        blank, x=nothing[0], status=Status.INFEASIBLE, multipliers=nothing[1], equality_multipliers=mu, certificate=y
-    )
-    proved = claimed.certificate_residual() <= CONTRADICTION
-    return claimed if proved else replace(claimed, status=Status.INACCURATE)
-
-
-def _judged(blank: GraphSolution, W: FloatArray, weights: FloatArray, forces: FloatArray) -> GraphSolution:
-    """The solution, refined, with its tight rows; optimal when its own residual says so."""
-    found = refined(replace(blank, x=W, multipliers=weights, equality_multipliers=forces, status=Status.INACCURATE))
-    slack = found.rows.apply(found.x) - 1.0
-    norm = float(length(found.x.reshape(-1)))
-    tight = (slack <= TIGHT + NOTHING * norm * found.rows.sizes) | (weights > 0.0)
-    solved = replace(found, active=tight)
-    return replace(solved, status=Status.OPTIMAL) if solved.keeps_promise() else solved
-
-
-def _rescaled(blank: GraphSolution, found: GraphSolution, power: int) -> GraphSolution:
-    """What was found for the rows of `blank` divided by two to a power, for these rows themselves."""
-    forces = np.asarray(found.equality_multipliers)  # of a Farkas vector, which has no scale, or of W
-    forces = forces if found.status is Status.INFEASIBLE else np.ldexp(forces, -2 * power)
-    scaled = {"x": np.ldexp(found.x, -power), "multipliers": np.ldexp(found.multipliers, -2 * power)}
-    return held_to_proof(
-        replace(found, rows=blank.rows, equalities=blank.equalities, equality_multipliers=forces, **scaled)
-    )
-
-
-def _named(last: list[int], pairs: list[IntArray]) -> IntArray:
+def _triples(pairs: Mapping[int, IntArray]) -> IntArray:
     """(n_pairs, 3) all pairs, each after the last token it belongs to."""
-    k = np.repeat(np.array(last, dtype=np.int64), [len(some) for some in pairs])
-    return np.column_stack([k, np.concatenate([*pairs, np.empty((0, 2), dtype=np.int64)])])
+    k = np.repeat(np.array(list(pairs), dtype=np.int64), [len(listed) for listed in pairs.values()])
+    return np.column_stack([k, np.concatenate([*pairs.values(), np.empty((0, 2), dtype=np.int64)])])
 
 
-def _last(last: Any) -> int:
-    if isinstance(last, bool) or not isinstance(last, int | np.integer):
-        raise reject("graphs", "a dictionary from last token, a whole number, to PriorityGraph", f"the key {last!r}")
-    return int(last)
-
-
-def _checked(last: Any, graph: Any, n_vocabulary: int) -> PriorityGraph:
-    if not isinstance(graph, PriorityGraph):
-        raise reject(f"graphs[{last}]", "a PriorityGraph", type(graph).__name__)
-    if graph.last != last:
-        raise reject(f"graphs[{last}]", f"the graph of last token {last}", f"that of last token {graph.last}")
-    for one in (last, int(graph.nodes.min(initial=last)), int(graph.nodes.max(initial=last))):
-        if not 0 <= one < n_vocabulary:
-            expected = f"a graph of ids from 0 to {n_vocabulary - 1}, one for each row of E"
-            raise reject(f"graphs[{last}]", expected, f"id {one}")
-    return graph
-
-
-_WEIGHT_RTOL = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
-_RANK_RTOL = 1e-10  # singular values below this share of the largest count as zero
-_LP_ENTRIES = 4_000_000  # entries of a linear programme that is worth solving for fewer rows
+def _spanning_ties(graph: PriorityGraph) -> IntArray:
+    """(n_tied, 2) pairs of the first token of a component with each of its others."""
+    if graph.is_acyclic:
+        return np.empty((0, 2), dtype=np.int64)
+    return np.concatenate(
+        [np.stack([np.full(len(members) - 1, members[0]), members[1:]], axis=1) for members in graph.components]
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -348,16 +225,16 @@ def graph_conflict(solution: GraphSolution) -> GraphConflict:
         got = getattr(solution, "status", type(solution).__name__)
         raise reject("solution", "a GraphSolution that is infeasible", getattr(got, "name", str(got)))
     y, mu = np.asarray(solution.certificate), np.asarray(solution.equality_multipliers)
-    E, pairs, tied = solution.rows.E, np.asarray(solution.pairs), solution.tied
+    E, pairs, tied = solution.rows.X, np.asarray(solution.pairs), solution.tied
     zero = np.flatnonzero((y > 0.0) & ~E[pairs[:, 0]].any(axis=1))
     if len(zero):
         chosen = pairs[zero[:1]]
         return GraphConflict(chosen, np.ones(1), tied[:0], np.zeros(0), E.shape[1], 0, (), 0.0, (int(chosen[0, 0]),))
-    used = y > _WEIGHT_RTOL * y.max()
+    used = y > _MIN_CONFLICT_WEIGHT * y.max()
     found = [one for k in np.unique(pairs[used, 0]).tolist() if (one := _of_last_token(E, pairs, tied, k)) is not None]
     if found:
         return min(found, key=lambda one: len(one.pairs) + len(one.tied))
-    ties = np.abs(mu) > _WEIGHT_RTOL * y.max()
+    ties = np.abs(mu) > _MIN_CONFLICT_WEIGHT * y.max()
     return _conflict(E, pairs[used], y[used], tied[ties], mu[ties])
 
 
@@ -370,7 +247,7 @@ def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> Gr
     if len(basis) >= E.shape[1]:  # ties alone leave no direction, so any ranking is in conflict
         rows = slice(0, 1)
         pairs, A = pairs[rows], A[rows]
-    if (len(A) + 2 * len(B)) * (E.shape[1] + 1) > _LP_ENTRIES:
+    if (len(A) + 2 * len(B)) * (E.shape[1] + 1) > _MAX_LP_ENTRIES:
         return None
     size = np.maximum(length(A), np.finfo(float).tiny)
     costs = np.concatenate([np.ones(len(A)), np.full(2 * len(B), 0.01)])
@@ -380,13 +257,13 @@ def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> Gr
     if answer.x is None:
         return None
     y, plus, minus = np.split(answer.x, [len(A), len(A) + len(B)])
-    used, ties = y > _WEIGHT_RTOL, np.abs(plus - minus) > _WEIGHT_RTOL
+    used, ties = y > _MIN_CONFLICT_WEIGHT, np.abs(plus - minus) > _MIN_CONFLICT_WEIGHT
     weights = _refined(np.concatenate([A[used] / size[used, None], B[ties]]), int(used.sum()))
     if weights is None:
         return None
     y, mu = np.split(weights, [int(used.sum())])
     found = _conflict(E, pairs[used], y / size[used], tied[ties], mu, len(basis), sizes)
-    return found if found.residual <= CONTRADICTION else None
+    return found if found.residual <= CERTIFICATE_RTOL else None
 
 
 def _refined(rows: FloatArray, n_strict: int) -> FloatArray | None:
@@ -403,7 +280,7 @@ def _row_space(rows: FloatArray) -> FloatArray:
     if not len(rows):
         return rows
     _, values, right = np.linalg.svd(rows, full_matrices=False)
-    basis: FloatArray = right[values > _RANK_RTOL * values[0]]
+    basis: FloatArray = right[values > _SPAN_RTOL * values[0]]
     return basis
 
 

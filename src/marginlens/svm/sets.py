@@ -14,14 +14,14 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
 
-MOST_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
-SAME_POINT = 1e-6  # distance, relative to the norm, up to which two minima are one
+MAX_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
+SAME_POINT_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -66,7 +66,7 @@ class SetSolution:
     def points(self) -> FloatArray:
         """The set G^mm as an array (n_solutions, d_key)."""
         width = self.solutions[0].x.shape[-1] if self.solutions else 0
-        return np.array([one.x for one in self.solutions]).reshape(len(self.solutions), width)
+        return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
 
     def __repr__(self) -> str:
         found = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"
@@ -77,7 +77,7 @@ class SetSolution:
 
 
 @implements("A", "ATT-SVM'", "Thm 8")
-def set_svm(data: TokenDataset, optimal_sets: Any, *, max_problems: int | None = None) -> SetSolution:
+def set_svm(data: TokenDataset, selected: Any, *, max_problems: int | None = None) -> SetSolution:
     r"""Every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,
@@ -87,7 +87,7 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, max_problems: int | None =
 
     Args:
         data: one problem with keys `data.K` of shape (n_inputs, n_tokens, d_key).
-        optimal_sets: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
+        selected: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
         max_problems: convex problems after which to stop with the best solution found and its gap; by default the search is completed,
             and refused beforehand where there are more than ten million choices.
     Returns:
@@ -96,20 +96,20 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, max_problems: int | None =
     """
     if as_dataset(data).is_batch:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
-    sets = as_optimal_sets(data, optimal_sets)
+    sets = as_optimal_sets(data, selected)
     binding = [i for i in range(data.n_inputs) if len(sets[i]) < data.lengths[i]]
     n_choices = prod(len(sets[i]) for i in binding)
     if max_problems is not None:
         whole_number(max_problems, "max_problems", at_least=1)
-    elif n_choices > MOST_CHOICES:
+    elif n_choices > MAX_CHOICES:
         raise reject(
-            "optimal_sets",
-            f"sets with at most {MOST_CHOICES} choices of one token each",
+            "selected",
+            f"sets with at most {MAX_CHOICES} choices of one token each",
             f"{float(n_choices):.3g} choices",
             "Give max_problems, the convex problems to solve at most, for the best solution found with its gap.",
         )
     if not binding:
-        choices = np.array([one[:1] for one in sets]).reshape(1, -1)
+        choices = np.array([tokens[:1] for tokens in sets]).reshape(1, -1)
         return SetSolution(_proved(data, sets, choices), choices, Status.TRIVIAL, 0.0, np.inf, 0, 1, 1)
     problem = _alternatives(data, sets, binding)
     if not problem.allowed.any(axis=1).all():
@@ -118,30 +118,32 @@ def set_svm(data: TokenDataset, optimal_sets: Any, *, max_problems: int | None =
     return _finish(data, sets, search, (n_choices, problem.n_choices))
 
 
-def as_optimal_sets(data: TokenDataset, optimal_sets: Any) -> tuple[IntArray, ...]:
+def as_optimal_sets(data: TokenDataset, selected: Any) -> tuple[IntArray, ...]:
     """One sorted array of token indices per input, checked."""
-    many = isinstance(optimal_sets, Sequence | np.ndarray) and getattr(optimal_sets, "ndim", 1) > 0
-    if isinstance(optimal_sets, str) or not many:
-        raise reject("optimal_sets", "one list of token indices per input", type(optimal_sets).__name__)
-    if len(optimal_sets) != data.n_inputs:
-        raise reject("optimal_sets", f"one list of token indices per input, {data.n_inputs} in all", len(optimal_sets))
-    return tuple(_one_set(one, int(data.lengths[i]), f"optimal_sets[{i}]") for i, one in enumerate(optimal_sets))
+    many = isinstance(selected, Sequence | np.ndarray) and getattr(selected, "ndim", 1) > 0
+    if isinstance(selected, str) or not many:
+        raise reject("selected", "one list of token indices per input", type(selected).__name__)
+    if len(selected) != data.n_inputs:
+        raise reject("selected", f"one list of token indices per input, {data.n_inputs} in all", len(selected))
+    return tuple(
+        _token_set(given, length, f"selected[{i}]")
+        for i, (given, length) in enumerate(zip(selected, data.lengths.tolist(), strict=True))
+    )
 
 
-def _one_set(given: Any, length: int, argument: str) -> IntArray:
-    expected = f"different token indices from 0 to {length - 1}"
-    indices = array_of_any(list(given) if isinstance(given, set | frozenset) else given, argument, expected)
-    if indices.size == 0:
-        raise reject(argument, f"at least one of the token indices from 0 to {length - 1}", "an empty set")
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise reject(argument, expected, f"shape {indices.shape} with dtype {indices.dtype}")
-    outside = (indices < 0) | (indices >= length)
-    if outside.any():
-        raise reject(argument, expected, f"index {indices[outside][0]}")
+def _token_set(given: Any, length: int, argument: str) -> IntArray:
+    expected = f"different token indices from 0 to {length - 1}, at least one"
+    indices = index_array(list(given) if isinstance(given, set | frozenset) else given, argument, expected, (-1,))
     values, counts = np.unique(indices, return_counts=True)
-    if (counts > 1).any():
-        raise reject(argument, expected, f"index {values[counts > 1][0]} more than once")
-    return values.astype(np.int64)
+    wrong = (values < 0) | (values >= length) | (counts > 1)
+    if wrong.any() or not len(values):
+        got = (
+            f"index {values[wrong][0]}" + " more than once" * int(counts[wrong][0] > 1)
+            if len(values)
+            else "an empty set"
+        )
+        raise reject(argument, expected, got)
+    return values
 
 
 def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[int]) -> Alternatives:
@@ -150,30 +152,24 @@ def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[
     n_rows = max(int(data.lengths[i]) - len(sets[i]) for i in binding)
     keys = _in_their_span(data)
     rows = np.zeros((len(binding), n_ways, n_rows, keys.shape[-1]))
-    floor, allowed = np.zeros(rows.shape[:3]), np.zeros(rows.shape[:2], dtype=np.bool_)
+    lower, allowed = np.zeros(rows.shape[:3]), np.zeros(rows.shape[:2], dtype=np.bool_)
     for k, i in enumerate(binding):
         inside, outside = keys[i, sets[i]], keys[i, _outside(data, sets, i)]
         rows[k, : len(inside), : len(outside)] = inside[:, None] - outside[None]
-        floor[k, : len(inside), : len(outside)] = 1.0
+        lower[k, : len(inside), : len(outside)] = 1.0
         same_key = (data.K[i, sets[i]][:, None] == data.K[i, _outside(data, sets, i)]).all(axis=-1)
         allowed[k, : len(inside)] = ~same_key.any(axis=-1)  # no p tells a token from one with the same key
-    return Alternatives(rows, floor, allowed)
-
-
-def _unit(data: TokenDataset) -> float:
-    """The power of two that key differences are divided by in the search, so that extreme scales lose nothing."""
-    steps = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0)
-    return float(np.ldexp(1.0, np.frexp(np.abs(steps).max())[1]))
+    return Alternatives(rows, lower, allowed)
 
 
 def _in_their_span(data: TokenDataset) -> FloatArray:
-    """Keys less the first of their input, in units, rotated into as few coordinates as they need where that saves any."""
-    steps = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0) / _unit(data)
-    flat = steps.reshape(-1, data.d_key)
+    """Keys less the first of their input, rotated into as few coordinates as they need where that saves any."""
+    differences = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0)
+    flat = differences.reshape(-1, data.d_key)
     if data.d_key <= len(flat):
-        return steps
+        return differences
     basis = np.linalg.qr(flat.T)[0]  # (d_key, n_inputs n_tokens)
-    return (flat @ basis).reshape(*steps.shape[:-1], -1)
+    return (flat @ basis).reshape(*differences.shape[:-1], -1)
 
 
 def _outside(data: TokenDataset, sets: tuple[IntArray, ...], i: int) -> IntArray:
@@ -192,23 +188,23 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, coun
     status: Status = Status.OPTIMAL if solutions else Status.INFEASIBLE
     if search.open_nodes:
         status = Status.MAX_PROBLEMS
-    elif search.n_covered < n_possible or any(one.status is not Status.OPTIMAL for one in solutions):
+    elif search.n_covered < n_possible or any(solution.status is not Status.OPTIMAL for solution in solutions):
         status = Status.INACCURATE
     covered = search.n_covered + n_choices - n_possible
-    lower, following = search.lower_bound / _unit(data), search.runner_up / _unit(data)
-    return SetSolution(solutions, choices, status, lower, following, search.explored, n_choices, covered)
+    bounds = search.lower_bound, search.runner_up
+    return SetSolution(solutions, choices, status, *bounds, search.explored, n_choices, covered)
 
 
 def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Search) -> IntArray:
     """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
     if not len(search.points):
         return _no_choice(data)
-    near = cKDTree(search.points).query_pairs(SAME_POINT * search.best, output_type="ndarray")
+    near = cKDTree(search.points).query_pairs(SAME_POINT_RTOL * search.best, output_type="ndarray")
     ties = coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
     _, component = connected_components(ties, directed=False)
     _, first = np.unique(component, return_index=True)
     keys, points = _in_their_span(data), search.points[first]
-    chosen = [one[np.argmax(keys[i, one] @ points.T, axis=0)] for i, one in enumerate(sets)]
+    chosen = [tokens[np.argmax(keys[i, tokens] @ points.T, axis=0)] for i, tokens in enumerate(sets)]
     return np.unique(np.stack(chosen, axis=1), axis=0)
 
 

@@ -1,4 +1,4 @@
-"""The max-margin problem of a selection of tokens: the shortest p under which every sequence selects exactly its listed tokens."""
+"""Max-margin problems of a selection of vocabulary entries: the shortest p under which every sequence selects exactly its listed tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.errors import array_of_any, real_array, reject
+from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.svm.solution import CONTRADICTION, MarginSolution, Status
+from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
 
-CLOSED_FORM = (
-    1e-9  # residual, relative, up to which the closed form meets all equations, and its multipliers make it up
-)
+CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
+_SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero
 
 
 @implements("B", "Eq. (9)", "Lemma 3")
-def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
+def vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
     r"""Shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
 
     .. math:: \min_{p \in \mathcal P} \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
@@ -34,14 +33,14 @@ def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
     Args:
         E: embeddings (n_vocabulary, d_model).
         sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`.
-        selection: `selection[i]` lists the token ids selected in sequence i, at least one of its own.
+        selected: `selected[i]` lists the token ids selected in sequence i, at least one of its own.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (i, s, s'), with i the first sequence in which the
         selected s stands for its ties and s' is not selected; p = sum_r multipliers[r] * rows[r] + equality_multipliers @
         equalities. It is unique, zero where everything is selected, and INFEASIBLE with a Farkas vector where no p makes the
         selection. `kkt_residual()` and `certificate_residual()` check it.
     """
-    table, problem = _checked(E, sequences, selection)
+    table, problem = _checked(E, sequences, selected)
     rows, ties = _rows(table, problem)
     floor, equalities = np.ones(len(rows)), ties if len(ties) else None
     basis = _span(table, problem)
@@ -55,7 +54,7 @@ def vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
 
 
 @implements("B", "Eq. (18)")
-def untied_vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolution:
+def untied_vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
     r"""Shortest p under which each selected token of a sequence beats its other tokens by at least one, tied with each other or not.
 
     .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
@@ -65,12 +64,12 @@ def untied_vocabulary_svm(E: Any, sequences: Any, selection: Any) -> MarginSolut
     solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
 
     Args:
-        E, sequences, selection: as `vocabulary_svm` takes them.
+        E, sequences, selected: as `vocabulary_svm` takes them.
     Returns:
         A solution with `pairs` and `multipliers` as `vocabulary_svm` gives them, and no equalities.
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    lists, chosen = _lists(table, sequences, selection)
+    lists, chosen = _lists(table, sequences, selected)
     strict = {
         (s, other): i
         for i, (tokens, ids) in reversed(list(enumerate(zip(lists, chosen, strict=True))))
@@ -100,16 +99,16 @@ class ClosedForm:
     @property
     def certified(self) -> bool:
         """Whether it solves the problem: all equations hold, and multipliers of at least zero prove it the shortest."""
-        return self.equation_residual <= CLOSED_FORM and self.multiplier_residual <= CLOSED_FORM
+        return self.equation_residual <= CLOSED_FORM_RTOL and self.multiplier_residual <= CLOSED_FORM_RTOL
 
     @property
     def why(self) -> str:
         """One sentence that says what decides."""
-        if self.equation_residual > CLOSED_FORM:
+        if self.equation_residual > CLOSED_FORM_RTOL:
             return (
                 f"No p makes every constraint an equality: the best misses by {self.equation_residual:.2g} on average."
             )
-        if self.multiplier_residual > CLOSED_FORM:
+        if self.multiplier_residual > CLOSED_FORM_RTOL:
             return f"Some multiplier would have to be negative: those of at least 0 leave {self.multiplier_residual:.2g} of p."
         return "It meets every constraint with equality, and its multipliers are at least 0: it is the solution."
 
@@ -118,7 +117,7 @@ class ClosedForm:
 
 
 @implements("B", "Lemma 3")
-def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
+def closed_form_candidate(E: Any, sequences: Any, selected: Any) -> ClosedForm:
     r"""The closed form that the paper gives for the max-margin solution, with its certificate or its refusal.
 
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
@@ -129,11 +128,11 @@ def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
     selected s and other s' of a sequence, C the differences of tokens selected together.
 
     Args:
-        E, sequences, selection: as `vocabulary_svm` takes them.
+        E, sequences, selected: as `vocabulary_svm` takes them.
     Returns:
         A `ClosedForm`; where it is `certified`, `vocabulary_svm` finds the same p, elsewhere it never does.
     """
-    table, problem = _checked(E, sequences, selection)
+    table, problem = _checked(E, sequences, selected)
     if not len(problem.pairs):
         return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
     rows, ties = _rows(table, problem)
@@ -143,12 +142,12 @@ def closed_form_candidate(E: Any, sequences: Any, selection: Any) -> ClosedForm:
     wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(ties))])
     basis, values, coordinates = np.linalg.svd(every, full_matrices=False)
     coordinates = coordinates if outer is None else coordinates @ outer
-    kept = values > 1e-12 * values[0]
+    kept = values > _SPAN_RTOL * values[0]
     y = np.where(kept, (basis.T @ wanted) / np.where(kept, values, 1.0), 0.0)  # x in the coordinates of the rows' span
     narrow = basis * np.where(kept, values, 0.0)
     norm = float(length(y))
     missed = float(np.linalg.norm(narrow @ y - wanted) / np.sqrt(len(rows)))
-    if norm * values[0] <= CLOSED_FORM:  # contradictory rows that cancel, or tokens that look the same
+    if norm * values[0] <= CLOSED_FORM_RTOL:  # contradictory rows that cancel, or tokens that look the same
         return ClosedForm(y @ coordinates, np.zeros(len(rows)), missed, 1.0)
     signed = np.concatenate([narrow, -narrow[len(rows) :]])
     weights, left = nnls(signed.T / values[0], y / norm, maxiter=50 * len(signed))
@@ -168,8 +167,8 @@ class SelectionPairs:
 def _holds(solution: MarginSolution) -> bool:
     """Whether a proof found in coordinates of the span proves as much of the rows: tokens that nearly agree may blur the span."""
     if solution.status is Status.INFEASIBLE:
-        return bool(solution.certificate_residual() <= CONTRADICTION)
-    return bool(solution.keeps_promise())
+        return bool(solution.certificate_residual() <= CERTIFICATE_RTOL)
+    return bool(solution.is_verified())
 
 
 def _span(E: FloatArray, problem: SelectionPairs) -> FloatArray | None:
@@ -218,31 +217,28 @@ def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
     return np.split(np.asarray(tokens, dtype=np.int64), offsets[1:-1])
 
 
-def _checked(E: Any, sequences: Any, selection: Any) -> tuple[FloatArray, SelectionPairs]:
+def _checked(E: Any, sequences: Any, selected: Any) -> tuple[FloatArray, SelectionPairs]:
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    return table, selection_pairs(*_lists(table, sequences, selection))
+    return table, selection_pairs(*_lists(table, sequences, selected))
 
 
-def _lists(table: FloatArray, sequences: Any, selection: Any) -> tuple[list[IntArray], list[IntArray]]:
+def _lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[list[IntArray], list[IntArray]]:
     """The ids of every sequence and those selected in it, checked."""
     lists = token_lists(sequences, len(table))
-    if isinstance(selection, str) or not isinstance(selection, Iterable) or getattr(selection, "ndim", 1) == 0:
-        raise reject("selection", "a list of token-id lists, one for each sequence", type(selection).__name__)
-    chosen = [_chosen(one, i) for i, one in enumerate(selection)]
+    expected = f"one list of token ids for each of the {len(lists)} sequences"
+    if isinstance(selected, str) or not isinstance(selected, Iterable) or getattr(selected, "ndim", 1) == 0:
+        raise reject("selected", expected, type(selected).__name__)
+    chosen = []
+    for i, given in enumerate(selected):
+        wanted = f"a list of the token ids selected in sequence {i}, at least one"
+        ids = np.unique(index_array(given, f"selected[{i}]", wanted, (-1,)))
+        if not len(ids):
+            raise reject(f"selected[{i}]", wanted, "none")
+        chosen.append(ids)
     if len(chosen) != len(lists):
-        raise reject(
-            "selection", f"one list of token ids for each of the {len(lists)} sequences", f"{len(chosen)} lists"
-        )
+        raise reject("selected", expected, f"{len(chosen)} lists")
     for i, (tokens, ids) in enumerate(zip(lists, chosen, strict=True)):
-        strange = set(ids.tolist()) - set(tokens.tolist())
-        if strange:
-            raise reject(f"selection[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them")
+        outside = np.setdiff1d(ids, tokens)
+        if len(outside):
+            raise reject(f"selected[{i}]", f"tokens of sequence {i}", f"token {outside[0]}, which is not among them")
     return lists, chosen
-
-
-def _chosen(one: Any, i: int) -> IntArray:
-    expected = f"a list of the token ids selected in sequence {i}, at least one"
-    ids = array_of_any(one, f"selection[{i}]", expected)
-    if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
-        raise reject(f"selection[{i}]", expected, f"shape {ids.shape} with dtype {ids.dtype}" if ids.size else "none")
-    return np.unique(ids).astype(np.int64)

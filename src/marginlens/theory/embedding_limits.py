@@ -365,7 +365,7 @@ def tightest_slack(solution: MarginSolution) -> float:
     r"""How far the tightest constraint of a max-margin problem is from equality, :math:`\min_r |a_r^\top \hat p - b_r|`; it is zero."""
     if not isinstance(solution, MarginSolution) or solution.status is not Status.OPTIMAL or solution.is_batch:
         raise reject("solution", "one problem with a solution other than zero", repr(solution))
-    return float(np.min(np.abs(np.asarray(solution.rows) @ solution.x - solution.floor)))
+    return float(np.min(np.abs(np.asarray(solution.rows) @ solution.x - solution.lower)))
 
 
 @implements("B", "Lemma 6")

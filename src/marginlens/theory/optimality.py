@@ -205,7 +205,7 @@ def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
     A slack is rounding where it is small beside the terms :math:`(|k_{\\alpha j}| + |k_{tj}|)\\,|p_j|` that were summed for it. Where the
     other token is far away the error of p itself may leave more; such slacks are computed again, with what they inherit from p.
     """
-    slack = np.matmul(solution.rows, solution.x[..., None])[..., 0] - solution.floor
+    slack = np.matmul(solution.rows, solution.x[..., None])[..., 0] - solution.lower
     pairs = np.asarray(solution.pairs)
     real = pairs[..., 0] >= 0
     keys = np.abs(data.K)
@@ -251,8 +251,8 @@ def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubt
     if scales[-1] <= _RANK_RTOL * scales[0]:
         return fallback
     inverse = (right.T / scales) @ left.T / size.T  # (d_key, n_support), of the rows as they are
-    p = inverse @ solution.floor[support]
-    p = p + inverse @ (solution.floor[support] - rows @ p)
+    p = inverse @ solution.lower[support]
+    p = p + inverse @ (solution.lower[support] - rows @ p)
     if length(p - solution.x) > SOLVER_SLACK_RTOL * length(p):
         return fallback
     target = solution.rows[doubtful]
@@ -262,7 +262,7 @@ def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubt
     turned = np.abs(across) @ (solution.multipliers[support] @ entries[support])
     allowed = NEIGHBOUR_TOLERANCE * (entries[doubtful] @ np.abs(p) + inherited + turned)
     tight = np.zeros_like(doubtful)
-    tight[doubtful] = target @ p - solution.floor[doubtful] <= allowed
+    tight[doubtful] = target @ p - solution.lower[doubtful] <= allowed
     return tight
 
 

@@ -224,7 +224,7 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     scores = data.scores(v)
     optimal = np.array([one is Status.OPTIMAL for one in np.atleast_1d(solution.status)])
     holds = optimal & np.atleast_1d(found.is_locally_optimal)
-    n_pairs = solution.floor.shape[-1]
+    n_pairs = solution.lower.shape[-1]
     carrying, weak = np.zeros((2, len(batch), n_pairs), dtype=np.bool_)
     multipliers, log_ratio = np.zeros((len(batch), n_pairs)), np.full((len(batch), n_pairs), np.nan)
     offset, (residual, rate, stiffness) = np.full((len(batch), data.d_key), np.nan), np.full((3, len(batch)), np.nan)
@@ -279,7 +279,7 @@ def _log_c(
     batch: TokenDataset, scores: FloatArray, loss: Loss, neighbours: BoolArray, solution: MarginSolution
 ) -> tuple[FloatArray, BoolArray]:
     """log(|ℓ'(γ_α)| (γ_α - γ_t)) of every pair, and whether its constraint is active, each (batch, n_pairs)."""
-    pairs = np.asarray(solution.pairs).reshape(len(batch), solution.floor.shape[-1], 3)
+    pairs = np.asarray(solution.pairs).reshape(len(batch), solution.lower.shape[-1], 3)
     i, alpha, t = np.moveaxis(np.maximum(pairs, 0), -1, 0)
     which = np.arange(len(batch))[:, None]
     top = scores[which, i, alpha]

@@ -1,8 +1,8 @@
-"""Graph-SVM with many rows: an augmented Lagrangian, minimised by Newton steps whose systems are solved by conjugate gradients.
+"""An augmented Lagrangian method for many structured rows, with Newton steps solved by conjugate gradients.
 
 The multipliers λ move by proximal steps of length σ. Each step minimises a piecewise quadratic in W by Newton's method; the step solves
-(1/σ + Gram matrix of the rows J that push) u = b + λ/σ, through products only and preconditioned by the blocks of each last
-token. For polyhedral constraints the outer steps settle on the tight rows after a few, and then every one multiplies the error by about
+(1/σ + Gram matrix of the rows J with a positive estimate) u = b + λ/σ, through products only and preconditioned by the blocks of each
+query. For polyhedral constraints the outer steps settle on the active rows after a few, and then every one multiplies the error by about
 1/σ. Where no W exists they do not settle: what they add converges to a Farkas vector.
 """
 
@@ -12,223 +12,229 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator, cg
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS
-from marginlens.svm.solvers.rows import BlockInverse, GraphProducts
+from marginlens.svm.solution import MAX_DIRECT_OPERATIONS
+from marginlens.svm.solvers.dual_active_set import FARKAS_RTOL
+from marginlens.svm.solvers.rows import BilinearRows, BlockInverse
 
-FARKAS = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
-_ENOUGH = 1e-13  # residual at which there is nothing left to gain
-_FIRST_STEP, _GROWTH = 10.0, 5.0
-_NEAR = 2e-2  # residual from which on the tight rows are probably known
-_VANISHED = 1e-6  # of weights of sum one, what may be left where the rows do not cancel
-_CORRECTIONS = 3  # of the multipliers of one set of tight rows
-_WORTHWHILE = 0.5  # of what the tight rows missed, what a correction may leave to be followed by another
-_ROUNDS = 8  # corrections of the tight rows in one attempt
-_NOISE = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
-_NEARLY_FLAT = 1e-9  # relative gradient from which on a Newton step that does not halve it meets rounding
-_SHORTEST_MOVE = 1e-8  # of a Newton step
-_INEXACT = 0.02  # relative accuracy of a Newton step in W
-_OUTER, _INNER, _PRODUCTS = 80, 40, 60_000
-_SUSPICION = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
+RESIDUAL_GOAL = 1e-13  # optimality residual at which there is nothing left to gain
+_FIRST_SIGMA, _SIGMA_GROWTH = 10.0, 5.0
+_ACTIVE_SET_RESIDUAL = 2e-2  # residual from which on the active rows are probably known
+_MIN_FARKAS_WEIGHT = 1e-6  # of weights of sum one, what may be left where the rows do not cancel
+_MAX_CORRECTIONS, _CORRECTION_GAIN = 3, 0.5  # of the multipliers of one active set, and what each must gain to go on
+_MAX_ACTIVE_SETS = 8  # tried in one attempt
+_SIGMA_ROUNDOFF_RTOL = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
+_FLAT_RTOL = 1e-9  # relative gradient from which on a Newton step that does not halve it meets rounding
+_MIN_STEP = 1e-8  # of a Newton step, in line search
+_NEWTON_RTOL = 0.02  # relative accuracy of a Newton step in W
+_MAX_OUTER, _MAX_NEWTON, _MAX_PRODUCTS, _MAX_CG = 80, 40, 60_000, 1000
+_FARKAS_TRIGGER = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
+_MAX_LEAST_SQUARES = 800
+_SAME_DISTANCE_RTOL = 1e-12  # squared distances that differ by less differ by rounding
+_GRADIENT_ROUNDOFF = 2 * EPS  # of a sum of unit rows, relative to the sum of its weights
 
 
 class Outcome(NamedTuple):
-    """Multipliers of the rows of norm one, or a Farkas vector where the problem is impossible."""
+    """Multipliers of the rows of norm one, or a Farkas vector where the problem is infeasible."""
 
-    weights: FloatArray
-    impossible: bool
+    multipliers: FloatArray
+    infeasible: bool
 
 
 @dataclass
 class _State:
-    """Where the iteration stands: W, the inner products of all rows with it, and the multipliers of the last outer step."""
+    """The iterate: W, the inner products of all rows with it, the multipliers of the last outer step and the step length."""
 
     W: FloatArray
-    gaps: FloatArray
-    weights: FloatArray
+    products: FloatArray
+    multipliers: FloatArray
     sigma: float
 
 
-def solve_large(products: GraphProducts, floor: FloatArray, free: BoolArray) -> Outcome:
-    """Multipliers of the shortest W with A W >= floor, and A W = floor where `free`, for rows A of norm one.
+def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> Outcome:
+    """Multipliers of the shortest W with A W >= lower, and A W = lower for equalities, for rows A of norm one.
 
     Args:
-        floor: (n_rows,) at least 0. free: (n_rows,) whether a row is an equality, whose multiplier has either sign.
+        lower: (n_rows,) at least 0.
+        is_equality: (n_rows,) rows whose multiplier has either sign.
     """
-    scale = float(floor.max())
-    problem = _Problem(products, floor / scale, free)
-    shape = (products.terms.E.shape[1], products.Q.shape[1])
-    state = _State(np.zeros(shape), np.zeros(len(floor)), np.zeros(len(floor)), _FIRST_STEP)
-    best, best_weights, error, idle = np.inf, state.weights, 1.0, 0
-    suspicion = _SUSPICION
-    for _ in range(_OUTER):
-        before = state.weights
+    scale = float(lower.max())
+    problem = _Problem(rows, lower / scale, is_equality)
+    n, shape = len(lower), (rows.X.shape[1], rows.Q.shape[1])
+    state = _State(np.zeros(shape), np.zeros(n), np.zeros(n), _FIRST_SIGMA)
+    best, best_multipliers, error, idle = np.inf, state.multipliers, 1.0, 0
+    trigger = _FARKAS_TRIGGER
+    for _ in range(_MAX_OUTER):
+        before = state.multipliers
         problem.proximal_step(state, max(1e-14, min(1e-3, 1e-2 * error)))
-        error = problem.residual(state.weights)
+        error = problem.residual(state.multipliers)
         idle = idle + 1 if error > 0.5 * best else 0
         if error < best:
-            best, best_weights = error, state.weights
-        noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _NOISE * float(np.abs(state.weights).max())
-        last = (noisy and idle >= 2) or idle >= 12 or products.n_products > _PRODUCTS
-        if error < _NEAR or last:
-            weights = problem.polished(state.weights)
-            exact = problem.residual(weights)
+            best, best_multipliers = error, state.multipliers
+        largest = float(np.abs(state.multipliers).max())
+        noisy = state.sigma * EPS * float(np.linalg.norm(state.W)) > _SIGMA_ROUNDOFF_RTOL * largest
+        last = (noisy and idle >= 2) or idle >= 12 or rows.n_products > _MAX_PRODUCTS
+        if error < _ACTIVE_SET_RESIDUAL or last:
+            refined = problem.refine_active_set(state.multipliers)
+            exact = problem.residual(refined)
             if exact < best:
-                best, best_weights = exact, weights
-        added = state.weights - before
-        left = problem.cancellation(added)
-        if error > _SUSPICION and left < suspicion:
-            suspicion = 0.1 * left
-            proof = problem.farkas(added)
-            if proof is not None:
-                return Outcome(proof, True)
-        if best <= _ENOUGH or last:
+                best, best_multipliers = exact, refined
+        added = state.multipliers - before
+        remainder = problem.cancellation(added)
+        if error > _FARKAS_TRIGGER and remainder < trigger:
+            trigger = 0.1 * remainder
+            certificate = problem.farkas_vector(added)
+            if certificate is not None:
+                return Outcome(certificate, True)
+        if best <= RESIDUAL_GOAL or last:
             break
-        state.sigma *= 1.0 if noisy else _GROWTH
-    return Outcome(scale * best_weights, False)
+        state.sigma *= 1.0 if noisy else _SIGMA_GROWTH
+    return Outcome(scale * best_multipliers, False)
 
 
 class _Problem:
-    """Rows, floors and equalities, and the steps that are taken on them."""
+    """Rows, lower bounds and equalities, and the steps that are taken on them."""
 
-    def __init__(self, products: GraphProducts, floor: FloatArray, free: BoolArray) -> None:
-        self._products, self._floor, self._free = products, floor, free
-        self._width = products.terms.E.shape[1] * products.Q.shape[1]
+    def __init__(self, rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> None:
+        self._rows, self._lower, self._is_equality = rows, lower, is_equality
 
     def proximal_step(self, state: _State, accuracy: float) -> None:
-        """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`, and let the pushes be the new λ."""
-        products, sigma = self._products, state.sigma
-        old, flattest, best = state.weights, np.inf, (state.W, state.gaps)
-        for _ in range(_INNER):
-            pushing, force = self._pushes(old, state)
-            slope = state.W - products.combine(force, pushing)
-            size = float(np.linalg.norm(slope)) / max(float(np.linalg.norm(state.W)), 1e-300)
-            stalled = size < _NEARLY_FLAT and size > 0.5 * flattest
+        """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`; its estimates are the new λ."""
+        rows, sigma = self._rows, state.sigma
+        old, flattest, best = state.multipliers, np.inf, (state.W, state.products)
+        for _ in range(_MAX_NEWTON):
+            indices, estimate = self._multiplier_estimate(old, state)
+            gradient = state.W - rows.combine(estimate, indices)
+            size = float(np.linalg.norm(gradient)) / max(float(np.linalg.norm(state.W)), 1e-300)
+            stalled = size < _FLAT_RTOL and size > 0.5 * flattest
             if size < flattest:
-                flattest, best = size, (state.W, state.gaps)
+                flattest, best = size, (state.W, state.products)
             if stalled:  # by rounding, to which the last step may have added
-                state.W, state.gaps = best
+                state.W, state.products = best
             if size <= accuracy or stalled:
                 break
-            image = products.apply(slope, pushing)
-            turn = shifted_solution(products, pushing, image, 1.0 / sigma, _INEXACT / sigma)
-            step = products.combine(turn, pushing) - slope
-            if not self._move(old, state, slope, step):
+            image = rows.apply(gradient, indices)
+            coefficients = shifted_solution(rows, indices, image, 1.0 / sigma, _NEWTON_RTOL / sigma)
+            if not self._line_search(old, state, gradient, rows.combine(coefficients, indices) - gradient):
                 break
-        pushing, force = self._pushes(old, state)
-        state.weights = np.zeros_like(old)
-        state.weights[pushing] = force
+        indices, estimate = self._multiplier_estimate(old, state)
+        state.multipliers = np.zeros_like(old)
+        state.multipliers[indices] = estimate
 
-    def residual(self, weights: FloatArray) -> float:
-        """The largest of the distances to the halfspaces and planes, the complementarity and the gap, for W = Aᵀ weights."""
-        some = np.flatnonzero(weights)
-        W = self._products.combine(weights[some], some)
+    def residual(self, multipliers: FloatArray) -> float:
+        """The largest of the distances to the halfspaces and planes, the complementarity and the gap, for W = Aᵀ multipliers."""
+        support = np.flatnonzero(multipliers)
+        W = self._rows.combine(multipliers[support], support)
         square = float(np.vdot(W, W))
         if square == 0.0:
             return np.inf
-        slack = self._products.apply(W) - self._floor
-        distance = np.where(self._free, np.abs(slack), -slack).max() / square**0.5
+        slack = self._rows.apply(W) - self._lower
+        distance = np.where(self._is_equality, np.abs(slack), -slack).max() / square**0.5
         return max(
             float(distance),
-            float(np.abs(weights * slack).max()) / square,
-            abs(1.0 - float(weights @ self._floor) / square),
+            float(np.abs(multipliers * slack).max()) / square,
+            abs(1.0 - float(multipliers @ self._lower) / square),
         )
 
-    def polished(self, weights: FloatArray) -> FloatArray:
-        """The multipliers that make exactly the rows with one tight, after letting go what pulls and taking in what is missed.
+    def refine_active_set(self, multipliers: FloatArray) -> FloatArray:
+        """The multipliers that make exactly the rows with one active, after dropping negative ones and adding violated rows.
 
         Each round's multipliers are judged by `residual`, and the best come back.
         """
-        products, all_weights = self._products, np.zeros_like(weights)
-        chosen, fewest = self._free | (weights > 0.0), len(weights)
-        best, lowest = weights, np.inf
-        for _ in range(_ROUNDS):
-            some = np.flatnonzero(chosen)
-            u = self._tightened(weights[some], some)
-            all_weights[:] = 0.0
-            all_weights[some] = u
-            admitted = np.where(self._free, all_weights, np.maximum(all_weights, 0.0))
-            error = self.residual(admitted)
+        rows, candidate = self._rows, np.zeros_like(multipliers)
+        active, fewest = self._is_equality | (multipliers > 0.0), len(multipliers)
+        best, lowest = multipliers, np.inf
+        for _ in range(_MAX_ACTIVE_SETS):
+            indices = np.flatnonzero(active)
+            solved = self._solve_equalities(multipliers[indices], indices)
+            candidate[:] = 0.0
+            candidate[indices] = solved
+            admissible = self._admissible(candidate)
+            error = self.residual(admissible)
             if error < lowest:
-                best, lowest = admitted, error
-            W = products.combine(u, some)
-            missed = ~chosen & (products.apply(W) - self._floor < -_ENOUGH * float(np.linalg.norm(W)))
-            pulling = ~self._free & (all_weights < 0.0)
-            wrong = int(np.count_nonzero(missed | pulling))
-            if wrong == 0 or wrong > fewest:
+                best, lowest = admissible, error
+            W = rows.combine(solved, indices)
+            violated = ~active & (rows.apply(W) - self._lower < -RESIDUAL_GOAL * float(np.linalg.norm(W)))
+            negative = ~self._is_equality & (candidate < 0.0)
+            n_wrong = int(np.count_nonzero(violated | negative))
+            if n_wrong == 0 or n_wrong > fewest:
                 break
-            fewest = wrong
-            chosen = (chosen & ~pulling) | missed
-            weights = np.where(pulling, 0.0, all_weights)
+            fewest = n_wrong
+            active = (active & ~negative) | violated
+            multipliers = np.where(negative, 0.0, candidate)
         return best
 
     def cancellation(self, weights: FloatArray) -> float:
-        """‖Aᵀ y‖ over the weight on positive floors, for the weights as a Farkas vector once negative ones are left out."""
-        y = np.where(self._free, weights, np.maximum(weights, 0.0))
-        counted = float(y[~self._free].sum())
-        some = np.flatnonzero(y)
-        return float(np.linalg.norm(self._products.combine(y[some], some))) / counted if counted > 0.0 else np.inf
+        """‖Aᵀ y‖ over the weight on positive lower bounds, for the weights as a Farkas vector without negative ones."""
+        y = self._admissible(weights)
+        total = float(y[~self._is_equality].sum())
+        support = np.flatnonzero(y)
+        return float(np.linalg.norm(self._rows.combine(y[support], support))) / total if total > 0.0 else np.inf
 
-    def farkas(self, weights: FloatArray) -> FloatArray | None:
+    def farkas_vector(self, weights: FloatArray) -> FloatArray | None:
         """The Farkas vector near `weights`, or None: the part of it that the rows send to zero, where that is positive."""
-        y = np.where(self._free, weights, np.maximum(weights, 0.0))
-        y /= y[~self._free].sum()
-        y[~self._free & (y < 1e-9)] = 0.0
+        strict = ~self._is_equality
+        y = self._admissible(weights)
+        y /= y[strict].sum()
+        y[strict & (y < 1e-9)] = 0.0
         for _ in range(6):
-            some = np.flatnonzero(self._free | (y > 0.0))
+            support = np.flatnonzero(self._is_equality | (y > 0.0))
             for _ in range(2):
-                y[some] = least_squares(self._products, some, y[some], None, 0.0)[1]
-            positive = np.where(self._free, y, np.maximum(y, 0.0))
-            counted = float(positive[~self._free].sum())
-            if not counted > _VANISHED:
+                y[support] = least_squares(self._rows, support, y[support], None, 0.0)[1]
+            admissible = self._admissible(y)
+            total = float(admissible[strict].sum())
+            if not total > _MIN_FARKAS_WEIGHT:
                 return None
-            if (y == positive).all() and self.cancellation(y) <= FARKAS:
+            if (y == admissible).all() and self.cancellation(y) <= FARKAS_RTOL:
                 return y
-            y = positive / counted
+            y = admissible / total
         return None
 
-    def _tightened(self, u: FloatArray, some: IntArray) -> FloatArray:
-        """u corrected until the rows `some` are tight at W = Aᵀ u, or as nearly so as they can be."""
-        products = self._products
-        few = len(some) * self._width * min(len(some), self._width) <= DIRECT
-        formed = products.formed(some) if few else None
-        weigh = products.preconditioner(some, 0.0)
+    def _admissible(self, multipliers: FloatArray) -> FloatArray:
+        """The multipliers with negative ones of inequalities set to zero."""
+        return np.where(self._is_equality, multipliers, np.maximum(multipliers, 0.0))
+
+    def _solve_equalities(self, u: FloatArray, indices: IntArray) -> FloatArray:
+        """u corrected until the rows `indices` hold with equality at W = Aᵀ u, or as nearly so as they can."""
+        rows, n, width = self._rows, len(indices), self._rows.shape[1]
+        formed = rows.formed(indices) if n * width * min(n, width) <= MAX_DIRECT_OPERATIONS else None
+        preconditioner = rows.preconditioner(indices, 0.0)
         best, smallest = u, np.inf
-        for _ in range(_CORRECTIONS + 1):
-            W = products.combine(u, some)
-            missing = self._floor[some] - products.apply(W, some)
-            left = float(np.linalg.norm(missing))
-            gained = left < _WORTHWHILE * smallest
-            if left < smallest:
-                best, smallest = u, left
+        for _ in range(_MAX_CORRECTIONS + 1):
+            W = rows.combine(u, indices)
+            gap = self._lower[indices] - rows.apply(W, indices)
+            size = float(np.linalg.norm(gap))
+            gained = size < _CORRECTION_GAIN * smallest
+            if size < smallest:
+                best, smallest = u, size
             if not gained:
                 break
             if formed is not None:
-                step = np.linalg.lstsq(formed, missing)[0]
-                u = u + np.linalg.lstsq(formed.T, step)[0]
+                u = u + np.linalg.lstsq(formed.T, np.linalg.lstsq(formed, gap)[0])[0]
             else:
-                goal = 2 * EPS * float(np.linalg.norm(W)) * len(some) ** 0.5
-                u = u + least_squares(products, some, missing, weigh, goal)[0]
+                goal = 2 * EPS * float(np.linalg.norm(W)) * n**0.5
+                u = u + least_squares(rows, indices, gap, preconditioner, goal)[0]
         return best
 
-    def _pushes(self, weights: FloatArray, state: _State) -> tuple[IntArray, FloatArray]:
-        """The rows that push at W, and with what force."""
-        force = weights + state.sigma * (self._floor - state.gaps)
-        pushing = np.flatnonzero(self._free | (force > 0.0))
-        return pushing, force[pushing]
+    def _multiplier_estimate(self, multipliers: FloatArray, state: _State) -> tuple[IntArray, FloatArray]:
+        """The rows with a positive estimate λ + σ (b - A W), or an equality's, and these estimates."""
+        estimate = multipliers + state.sigma * (self._lower - state.products)
+        indices = np.flatnonzero(self._is_equality | (estimate > 0.0))
+        return indices, estimate[indices]
 
-    def _move(self, old: FloatArray, state: _State, slope: FloatArray, step: FloatArray) -> bool:
+    def _line_search(self, old: FloatArray, state: _State, gradient: FloatArray, step: FloatArray) -> bool:
         """Go along `step` as far as the value decreases enough, up to its rounding; returns whether it went anywhere."""
-        gaps = self._products.apply(step)
-        descent, across, square = float(np.vdot(slope, step)), float(np.vdot(state.W, step)), float(np.vdot(step, step))
-        force = old + state.sigma * (self._floor - state.gaps)
-        now = np.where(self._free, force, np.maximum(force, 0.0))
+        products = self._rows.apply(step)
+        descent, across, square = (float(np.vdot(a, step)) for a in (gradient, state.W, step))
+        estimate = old + state.sigma * (self._lower - state.products)
+        current = self._admissible(estimate)
 
         def decreases(t: float) -> bool:
-            then = force - t * state.sigma * gaps
-            pushes = np.where(self._free, then, np.maximum(then, 0.0))
-            terms = (pushes - now) * (pushes + now) / (2.0 * state.sigma)
+            moved = self._admissible(estimate - t * state.sigma * products)
+            terms = (moved - current) * (moved + current) / (2.0 * state.sigma)
             change = t * across + 0.5 * t * t * square + float(terms.sum())
             rounding = EPS * (abs(t * across) + 0.5 * t * t * square + float(np.abs(terms).sum()))
             return change <= 1e-4 * t * descent + rounding
@@ -236,79 +242,61 @@ class _Problem:
         t = 1.0
         while not decreases(t):
             t *= 0.5
-            if t < _SHORTEST_MOVE:
+            if t < _MIN_STEP:
                 return False
         state.W = state.W + t * step
-        state.gaps = self._products.apply(state.W)
+        state.products = self._rows.apply(state.W)
         return True
 
 
-DIRECT = 30_000_000  # up to so many operations, rows are formed and their equations solved directly
-_LEAST_SQUARES_STEPS = 800
-_SAME_DISTANCE = 1e-12  # squared distances that differ by less, relatively, differ by rounding
-_GRADIENT_ROUNDING = 2  # roundoffs of a sum of unit rows, relative to the sum of its weights
-
-
 def shifted_solution(
-    products: GraphProducts, some: IntArray, right: FloatArray, shift: float, accuracy: float
+    rows: BilinearRows, indices: IntArray, right: FloatArray, shift: float, accuracy: float
 ) -> FloatArray:
-    """u with (shift + Gram matrix of the rows `some`) u = right, up to a residual of `accuracy` times that of zero."""
-    inverse = products.preconditioner(some, shift)
-    u, rest = np.zeros_like(right), right.copy()
-    change = inverse.times(rest)
-    step, square = change.copy(), float(rest @ change)
-    goal = accuracy * float(np.linalg.norm(right))
-    for _ in range(1000):
-        if not float(np.linalg.norm(rest)) > goal or not square > 0.0:
-            break
-        image = products.gram(step, some) + shift * step
-        length = square / float(step @ image)
-        u += length * step
-        rest -= length * image
-        change = inverse.times(rest)
-        square, last = float(rest @ change), square
-        step = change + square / last * step
-    return u
+    """u with (shift + Gram matrix of the rows `indices`) u = right, up to a residual of `accuracy` times that of zero."""
+    n = len(right)
+    system = LinearOperator((n, n), matvec=lambda u: rows.gram_product(u, indices) + shift * u, dtype=np.float64)
+    inverse = LinearOperator((n, n), matvec=rows.preconditioner(indices, shift).times, dtype=np.float64)
+    return np.asarray(cg(system, right, rtol=accuracy, atol=0.0, maxiter=_MAX_CG, M=inverse)[0])
 
 
 def least_squares(
-    products: GraphProducts, some: IntArray, right: FloatArray, weigh: BlockInverse | None, goal: float
+    rows: BilinearRows, indices: IntArray, right: FloatArray, preconditioner: BlockInverse | None, goal: float
 ) -> tuple[FloatArray, FloatArray]:
-    """v that brings the Gram matrix of the rows `some` times v closest to `right`, and the residual `right` minus that product.
+    """v that brings the Gram matrix of the rows `indices` times v closest to `right`, and the residual `right` minus that product.
 
-    The distance is measured in the norm of `weigh`, or of the identity. Rows may be dependent and `right` out of reach. Every step goes
-    as far as the distance decreases, and what comes back is the best iterate: the one of the smallest distance, and of the smallest
-    gradient among those whose distances differ by rounding. It stops when the residual is no longer than `goal`, or when its products
-    with the rows are rounding.
+    The distance is measured in the norm of `preconditioner`, or of the identity. Rows may be dependent and `right` out of reach. Every
+    step goes as far as the distance decreases, and what comes back is the best iterate: the one of the smallest distance, and of the
+    smallest gradient among those whose distances differ by rounding. It stops when the residual is no longer than `goal`, or when its
+    products with the rows are rounding. SciPy's iterative solvers return their last iterate, which rounding makes worse.
     """
 
     def weighed(vector: FloatArray) -> FloatArray:
-        return vector.copy() if weigh is None else weigh.times(vector)
+        return vector.copy() if preconditioner is None else preconditioner.times(vector)
 
     v, residual = np.zeros_like(right), right.copy()
     weighted = weighed(residual)
-    gradient = products.combine(weighted, some)
+    gradient = rows.combine(weighted, indices)
     square, distance = float(np.vdot(gradient, gradient)), float(residual @ weighted)
     direction, combined = weighted.copy(), gradient.copy()  # combined is always the sum of the rows times direction
     best, lowest, flattest = (v.copy(), residual.copy()), distance, square
-    for _ in range(_LEAST_SQUARES_STEPS):
+    for _ in range(_MAX_LEAST_SQUARES):
         if not float(np.linalg.norm(residual)) > goal:
             break
-        if not square**0.5 > _GRADIENT_ROUNDING * EPS * float(np.abs(weighted).sum()):
+        if not square**0.5 > _GRADIENT_ROUNDOFF * float(np.abs(weighted).sum()):
             break
-        image = products.apply(combined, some)
+        image = rows.apply(combined, indices)
         curvature, descent = float(image @ weighed(image)), float(np.vdot(combined, gradient))
         if not curvature > 0.0 or not descent > 0.0:
             break
-        products.n_products += 1
+        rows.n_products += 1
         v += descent / curvature * direction
         residual -= descent / curvature * image
         weighted = weighed(residual)
         distance = float(residual @ weighted)
-        gradient = products.combine(weighted, some)
+        gradient = rows.combine(weighted, indices)
         square, last = float(np.vdot(gradient, gradient)), square
-        closer = distance < lowest * (1.0 - _SAME_DISTANCE)
-        if closer or (distance <= lowest * (1.0 + _SAME_DISTANCE) and square < flattest):
+        closer = distance < lowest * (1.0 - _SAME_DISTANCE_RTOL)
+        if closer or (distance <= lowest * (1.0 + _SAME_DISTANCE_RTOL) and square < flattest):
             best, lowest, flattest = (v.copy(), residual.copy()), min(lowest, distance), square
         combined = gradient + square / last * combined
         direction = weighted + square / last * direction

@@ -1,4 +1,4 @@
-"""Compiled passes over slices of a batch: scale a problem, solve it by one method, and prove the outcome or leave it open."""
+"""Compiled passes over slices of a batch: scale a problem, solve it by one method, and verify the outcome or leave it open."""
 
 from __future__ import annotations
 
@@ -9,191 +9,195 @@ import numpy as np
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS, dot, gram, squared_row_norms
 from marginlens.runtime.compilation import njit
-from marginlens.svm.solution import MOST_AMPLIFIED
-from marginlens.svm.solvers.block_pivoting import coordinate_guess, pivot_some
-from marginlens.svm.solvers.dual_active_set import IMPOSSIBLE, IMPOSSIBLE_BELOW, SOLVED, dual_active_set
+from marginlens.svm.solution import ACTIVE_SLACK_RTOL, MAX_KKT_RTOL, ROUNDOFF_RTOL
+from marginlens.svm.solvers.block_pivoting import block_pivoting, guess_active_rows
+from marginlens.svm.solvers.dual_active_set import (
+    FARKAS_RTOL,
+    INFEASIBLE,
+    NEEDS_RECHECK,
+    OPTIMAL,
+    OUT_OF_RANGE,
+    TRIVIAL,
+    UNVERIFIED,
+    dual_active_set,
+)
 from marginlens.svm.solvers.gram_active_set import (
-    Answer,
+    Candidate,
     Problem,
+    evaluate,
+    evaluate_slack,
+    farkas_residual,
     gram_active_set,
-    impossibility,
-    measure,
-    measure_slack,
-    optimality,
+    optimality_residual,
 )
 
-OPTIMAL, INFEASIBLE, TRIVIAL, UNPROVED, UNSCALED, SHAKY = 0, 1, 2, 3, 4, 5
-SWEEPS = 60
-CLEAN = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
-PROVED = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
-ROUNDING = 16 * EPS  # times the amplification: what double precision leaves at best
-TIGHT = 1e-9  # slack, relative to the floor, of a row that counts as tight
-NOTHING = 1e-12  # slack, relative to the length of x, that is rounding
+FAST_PATH_RTOL = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
+_GUESS_SWEEPS = 60
+_VERIFIED_RTOL = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
+_ROUNDING = 16 * EPS  # times the amplification: what double precision leaves at best
 
 
 class Batch(NamedTuple):
     """Problems of one shape."""
 
     rows: FloatArray  # (batch, n_rows, d)
-    floor: FloatArray  # (batch, n_rows)
+    lower: FloatArray  # (batch, n_rows)
 
 
-class Found(NamedTuple):
-    """What the kernel writes: x, multipliers or Farkas vectors, tight rows, and one of the codes above."""
+class Solved(NamedTuple):
+    """What the compiled code writes: x, multipliers or Farkas vectors, active rows, and an outcome."""
 
     x: FloatArray  # (batch, d)
-    weights: FloatArray  # (batch, n_rows)
+    multipliers: FloatArray  # (batch, n_rows)
     active: BoolArray  # (batch, n_rows)
     outcome: IntArray  # (batch,)
 
-
-def empty_result(n_problems: int, n_rows: int, d: int) -> Found:
-    """Room for the results of a batch."""
-    shape = (n_problems, n_rows)
-    return Found(
-        np.zeros((n_problems, d)), np.zeros(shape), np.zeros(shape, dtype=bool), np.zeros(n_problems, dtype=np.int64)
-    )
+    @classmethod
+    def empty(cls, n_problems: int, n_rows: int, d: int) -> Solved:
+        """Arrays for the results of a batch."""
+        multipliers, active = np.zeros((n_problems, n_rows)), np.zeros((n_problems, n_rows), dtype=bool)
+        return cls(np.zeros((n_problems, d)), multipliers, active, np.zeros(n_problems, dtype=np.int64))
 
 
 @njit(cache=True, nogil=True)
-def gram_slice(first: int, last: int, batch: Batch, found: Found) -> None:
+def gram_active_set_slice(first: int, last: int, batch: Batch, solved: Solved) -> None:
     """Problems first..last-1 through the Gram matrix of all their rows: for few rows, or rows much wider than many."""
     m, d = batch.rows.shape[1:]
-    size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
-    G, everyone = np.empty((m, m)), np.arange(m)
+    row_norms, lower, slack = np.empty(m), np.empty(m), np.empty(m)
+    G, all_rows = np.empty((m, m)), np.arange(m)
     for j in range(first, last):
-        problem = Problem(batch.rows[j], size, floor)
-        answer = Answer(found.x[j], found.weights[j], slack)
-        gram(problem.A, everyone, np.int64(0), G)
+        problem = Problem(batch.rows[j], row_norms, lower)
+        candidate = Candidate(solved.x[j], solved.multipliers[j], slack)
+        gram(problem.A, all_rows, np.int64(0), G)
         for r in range(m):
-            size[r] = G[r, r]
-        scale, outcome = _prepare(problem, batch.floor[j], answer)
-        if outcome == UNPROVED and gram_active_set(problem, G, d >= 2 * m, answer):
-            outcome = _believed(problem, answer)
-        _finish(problem, answer, scale, outcome, found, j)
+            row_norms[r] = G[r, r]
+        scale, outcome = _prepare(problem, batch.lower[j], candidate)
+        if outcome == UNVERIFIED and gram_active_set(problem, G, d >= 2 * m, candidate):
+            outcome = _fast_path_outcome(problem, candidate)
+        _write(problem, candidate, scale, outcome, solved, j)
 
 
 @njit(cache=True, nogil=True)
-def block_slice(first: int, last: int, batch: Batch, found: Found) -> None:
-    """Problems first..last-1 through a guess of the tight rows and block pivots: for many rows."""
+def block_pivoting_slice(first: int, last: int, batch: Batch, solved: Solved) -> None:
+    """Problems first..last-1 through a guess of the active rows and block pivots: for many rows."""
     m = batch.rows.shape[1]
-    size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
-    chosen = np.empty(m, dtype=np.bool_)
+    row_norms, lower, slack = np.empty(m), np.empty(m), np.empty(m)
+    in_set = np.empty(m, dtype=np.bool_)
     for j in range(first, last):
-        problem = Problem(batch.rows[j], size, floor)
-        answer = Answer(found.x[j], found.weights[j], slack)
-        squared_row_norms(problem.A, size)
-        scale, outcome = _prepare(problem, batch.floor[j], answer)
-        if outcome == UNPROVED:
-            coordinate_guess(problem, SWEEPS, chosen)
-            if pivot_some(problem, chosen, answer):
-                outcome = _believed(problem, answer)
-        _finish(problem, answer, scale, outcome, found, j)
+        problem = Problem(batch.rows[j], row_norms, lower)
+        candidate = Candidate(solved.x[j], solved.multipliers[j], slack)
+        squared_row_norms(problem.A, row_norms)
+        scale, outcome = _prepare(problem, batch.lower[j], candidate)
+        if outcome == UNVERIFIED:
+            guess_active_rows(problem, _GUESS_SWEEPS, in_set)
+            if block_pivoting(problem, in_set, candidate):
+                outcome = _fast_path_outcome(problem, candidate)
+        _write(problem, candidate, scale, outcome, solved, j)
 
 
 @njit(cache=True, nogil=True)
-def careful_slice(first: int, last: int, doubtful: IntArray, batch: Batch, found: Found) -> None:
-    """The doubtful problems at places first..last-1 of their list: rows enter one by one, and infeasibility is proved."""
+def dual_active_set_slice(first: int, last: int, unverified: IntArray, batch: Batch, solved: Solved) -> None:
+    """The unverified problems at places first..last-1 of their list: rows enter one by one, and infeasibility is proved."""
     m, d = batch.rows.shape[1:]
-    size, floor, slack = np.empty(m), np.empty(m), np.empty(m)
+    row_norms, lower, slack = np.empty(m), np.empty(m), np.empty(m)
     unit = np.empty((m, d))
-    for place in range(first, last):
-        j = doubtful[place]
-        problem = Problem(batch.rows[j], size, floor)
-        answer = Answer(found.x[j], found.weights[j], slack)
-        squared_row_norms(problem.A, size)
-        scale, outcome = _prepare(problem, batch.floor[j], answer)
+    for position in range(first, last):
+        j = unverified[position]
+        problem = Problem(batch.rows[j], row_norms, lower)
+        candidate = Candidate(solved.x[j], solved.multipliers[j], slack)
+        squared_row_norms(problem.A, row_norms)
+        scale, outcome = _prepare(problem, batch.lower[j], candidate)
         for r in range(m):
-            factor = 1.0 / size[r] if size[r] > 0.0 else 0.0
+            factor = 1.0 / row_norms[r] if row_norms[r] > 0.0 else 0.0
             for i in range(d):
                 unit[r, i] = problem.A[r, i] * factor
-        code = dual_active_set(unit, floor, answer.x, answer.weights)
-        if code == SOLVED:
-            outcome = _proved(problem, answer)
-        elif code == IMPOSSIBLE and impossibility(problem, answer.weights) <= IMPOSSIBLE_BELOW:
+        code = dual_active_set(unit, lower, candidate.x, candidate.multipliers)
+        if code == OPTIMAL:
+            outcome = _verified_outcome(problem, candidate)
+        elif code == INFEASIBLE and farkas_residual(problem, candidate.multipliers) <= FARKAS_RTOL:
             outcome = INFEASIBLE
         else:
-            measure_slack(problem, answer)
-        _finish(problem, answer, scale, outcome, found, j)
+            evaluate_slack(problem, candidate)
+        _write(problem, candidate, scale, outcome, solved, j)
 
 
 @njit(cache=True, nogil=True)
-def _prepare(problem: Problem, b: FloatArray, answer: Answer) -> tuple[float, int]:
-    """Turn squared norms into norms and scale the floors; returns the scale of x and what is known without solving."""
-    A, size, floor = problem
-    answer.x[:] = 0.0
-    answer.weights[:] = 0.0
-    answer.slack[:] = 0.0
-    scale, impossible = 0.0, -1
+def _prepare(problem: Problem, b: FloatArray, candidate: Candidate) -> tuple[float, int]:
+    """Turn squared norms into norms and scale the lower bounds; returns the scale of x and what is known without solving."""
+    A, row_norms, lower = problem
+    candidate.x[:] = 0.0
+    candidate.multipliers[:] = 0.0
+    candidate.slack[:] = 0.0
+    scale, unsatisfiable = 0.0, -1
     for r in range(len(b)):
-        if not 1e-200 < size[r] < 1e200:
+        if not 1e-200 < row_norms[r] < 1e200:
             for i in range(A.shape[1]):
                 if A[r, i] != 0.0:
-                    return 1.0, UNSCALED
-            size[r] = 0.0
-        if not b[r] < 1e200:
-            return 1.0, UNSCALED
-        if size[r] > 0.0:
-            size[r] = np.sqrt(size[r])
-            floor[r] = b[r] / size[r]
-            scale = max(scale, floor[r])
+                    return 1.0, OUT_OF_RANGE
+            row_norms[r] = 0.0
+        if not b[r] < 1e100:
+            return 1.0, OUT_OF_RANGE
+        if row_norms[r] > 0.0:
+            row_norms[r] = np.sqrt(row_norms[r])
+            lower[r] = b[r] / row_norms[r]
+            scale = max(scale, lower[r])
         else:
-            floor[r] = 0.0
+            lower[r] = 0.0
             if b[r] > 0.0:
-                impossible = r
-    if impossible >= 0:
-        answer.weights[impossible] = 1.0
+                unsatisfiable = r
+    if unsatisfiable >= 0:
+        candidate.multipliers[unsatisfiable] = 1.0
         return 1.0, INFEASIBLE
     if scale == 0.0:
         return 1.0, TRIVIAL
     for r in range(len(b)):
-        floor[r] /= scale
-    return scale, UNPROVED
+        lower[r] /= scale
+    return scale, UNVERIFIED
 
 
 @njit(cache=True, nogil=True)
-def _believed(problem: Problem, answer: Answer) -> int:
-    """Whether an answer of the quick methods is clean enough to need no second look."""
-    residual, amplified = optimality(problem.floor, answer)
-    return OPTIMAL if residual <= CLEAN and EPS * amplified <= CLEAN else UNPROVED
+def _fast_path_outcome(problem: Problem, candidate: Candidate) -> int:
+    """Whether a candidate of the quick methods is accurate enough to need no second look."""
+    residual, amplified = optimality_residual(problem.lower, candidate)
+    return OPTIMAL if residual <= FAST_PATH_RTOL and EPS * amplified <= FAST_PATH_RTOL else UNVERIFIED
 
 
 @njit(cache=True, nogil=True)
-def _proved(problem: Problem, answer: Answer) -> int:
-    """Whether x = Aᵀ weights is optimal; where rows nearly cancel, the x of the active set, which is more accurate."""
-    accurate = answer.x.copy()
-    measure(problem, answer)
-    residual, amplified = optimality(problem.floor, answer)
-    if residual > PROVED:
+def _verified_outcome(problem: Problem, candidate: Candidate) -> int:
+    """Whether x = Aᵀ multipliers is optimal; where rows nearly cancel, the x of the active set, which is more accurate."""
+    accurate = candidate.x.copy()
+    evaluate(problem, candidate)
+    residual, amplified = optimality_residual(problem.lower, candidate)
+    if residual > _VERIFIED_RTOL:
         distance = 0.0
         for i in range(len(accurate)):
-            distance += (answer.x[i] - accurate[i]) ** 2
-            answer.x[i] = accurate[i]
-        measure_slack(problem, answer)
-        residual, amplified = optimality(problem.floor, answer)
+            distance += (candidate.x[i] - accurate[i]) ** 2
+            candidate.x[i] = accurate[i]
+        evaluate_slack(problem, candidate)
+        residual, amplified = optimality_residual(problem.lower, candidate)
         residual = max(residual, np.sqrt(distance / dot(accurate, accurate)))
-    if residual > max(PROVED, ROUNDING * amplified):
-        return UNPROVED
+    if residual > max(_VERIFIED_RTOL, _ROUNDING * amplified):
+        return UNVERIFIED
     return (
-        OPTIMAL if ROUNDING * amplified <= MOST_AMPLIFIED else SHAKY
-    )  # beyond, another order of additions may say otherwise
+        OPTIMAL if _ROUNDING * amplified <= MAX_KKT_RTOL else NEEDS_RECHECK
+    )  # where the order of additions may decide
 
 
 @njit(cache=True, nogil=True)
-def _finish(problem: Problem, answer: Answer, scale: float, outcome: int, found: Found, j: int) -> None:
-    """Write down the outcome and the tight rows, and give x and the multipliers their own scale back.
+def _write(problem: Problem, candidate: Candidate, scale: float, outcome: int, solved: Solved, j: int) -> None:
+    """Write down the outcome and the active rows, and give x and the multipliers their own scale back.
 
-    A row is tight when its slack is small against its floor, or is rounding against ‖x‖.
+    A row is active when its slack is small against its lower bound, or is rounding against ‖x‖.
     """
-    found.outcome[j] = outcome
-    if outcome == UNSCALED:
+    solved.outcome[j] = outcome
+    if outcome == OUT_OF_RANGE:
         return
-    length = np.sqrt(dot(answer.x, answer.x))
-    for r in range(len(problem.size)):
-        near = answer.slack[r] <= TIGHT * problem.floor[r] + NOTHING * length
-        tight = problem.size[r] > 0.0 and (near or answer.weights[r] > 0.0)
-        found.active[j, r] = tight and outcome != INFEASIBLE
-        if problem.size[r] > 0.0:
-            answer.weights[r] *= (1.0 if outcome == INFEASIBLE else scale) / problem.size[r]
-    for i in range(len(answer.x)):
-        answer.x[i] *= scale
+    length = np.sqrt(dot(candidate.x, candidate.x))
+    for r in range(len(problem.row_norms)):
+        near = candidate.slack[r] <= ACTIVE_SLACK_RTOL * problem.lower[r] + ROUNDOFF_RTOL * length
+        active = problem.row_norms[r] > 0.0 and (near or candidate.multipliers[r] > 0.0)
+        solved.active[j, r] = active and outcome != INFEASIBLE
+        if problem.row_norms[r] > 0.0:
+            candidate.multipliers[r] *= (1.0 if outcome == INFEASIBLE else scale) / problem.row_norms[r]
+    for i in range(len(candidate.x)):
+        candidate.x[i] *= scale

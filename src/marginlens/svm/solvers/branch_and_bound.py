@@ -13,24 +13,24 @@ from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.solution import Status
 from marginlens.svm.solvers.least_distance import least_distance
 
-TIE = 1e-9  # relative difference of two norms up to which both count as shortest
-TOUCH = 1e-9  # how far a point may miss a halfspace, relative to its norm, and still count as inside
-NODES_AT_ONCE = 256  # partial choices extended together
-_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
+SAME_NORM_RTOL = 1e-9  # relative difference of two norms up to which both count as shortest
+INSIDE_RTOL = 1e-9  # how far a point may miss a halfspace, relative to its norm, and still count as inside
+_NODES_PER_ROUND = 256  # partial choices extended together
+_MAX_BATCH_ENTRIES = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
 @dataclass(frozen=True, eq=False)
 class Alternatives:
-    """Groups of alternatives: x must satisfy `rows[i, a] @ x >= floor[i, a]` for some allowed a, in every group i.
+    """Groups of alternatives: x must satisfy `rows[i, a] @ x >= lower[i, a]` for some allowed a, in every group i.
 
     Attributes:
-        rows: (n_groups, n_ways, n_rows, d), zero rows with floor 0 where a group is smaller than the largest.
-        floor: (n_groups, n_ways, n_rows), each 0 or 1.
+        rows: (n_groups, n_ways, n_rows, d), zero rows with lower 0 where a group is smaller than the largest.
+        lower: (n_groups, n_ways, n_rows), each 0 or 1.
         allowed: (n_groups, n_ways) whether group i has an alternative a that any x can satisfy.
     """
 
     rows: FloatArray
-    floor: FloatArray
+    lower: FloatArray
     allowed: BoolArray
 
     def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -45,12 +45,12 @@ class Alternatives:
         depth = np.sum(choices >= 0, axis=1)
         for k in np.unique(depth[depth > 0]):
             same = np.flatnonzero(depth == k)
-            size = max(1, _NUMBERS_AT_ONCE // (int(k) * self.rows.shape[2] * d))
+            size = max(1, _MAX_BATCH_ENTRIES // (int(k) * self.rows.shape[2] * d))
             for part in np.split(same, range(size, len(same), size)):
                 _, group = np.nonzero(choices[part] >= 0)
                 way = choices[part][choices[part] >= 0]
                 found = least_distance(
-                    self.rows[group, way].reshape(len(part), -1, d), self.floor[group, way].reshape(len(part), -1)
+                    self.rows[group, way].reshape(len(part), -1, d), self.lower[group, way].reshape(len(part), -1)
                 )
                 x[part] = found.x
                 norm[part] = np.nan_to_num(np.linalg.norm(found.x, axis=-1), nan=np.inf)
@@ -59,7 +59,7 @@ class Alternatives:
 
     def shortfall(self, x: FloatArray) -> FloatArray:
         """How far each point x (n_points, d) is from each alternative, at least: (n_points, n_groups, n_ways), inf if not allowed."""
-        miss = self.floor - np.einsum("iabd,nd->niab", self.rows, x)
+        miss = self.lower - np.einsum("iabd,nd->niab", self.rows, x)
         size = np.linalg.norm(self.rows, axis=-1)
         distance = np.max(np.maximum(miss, 0.0) / np.where(size > 0.0, size, 1.0), axis=-1)
         return np.where(self.allowed, distance, np.inf)
@@ -152,7 +152,7 @@ class _Tree:
         allowed, nearest = np.array(problem.allowed), np.zeros((n_groups, n_ways, d))
         allowed[group, way] = np.isfinite(norm) | doubtful
         nearest[group, way] = np.where((np.isfinite(norm) & ~doubtful)[:, None], x, 0.0)
-        self.problem = Alternatives(problem.rows, problem.floor, allowed)
+        self.problem = Alternatives(problem.rows, problem.lower, allowed)
         self.planes = Planes.around(nearest, allowed)
         self.ways = [int(count) for count in allowed.sum(axis=1)]
         self.n_covered = problem.n_choices - self.problem.n_choices
@@ -161,7 +161,7 @@ class _Tree:
 
     @property
     def ceiling(self) -> float:
-        return self.best * (1.0 + TIE)
+        return self.best * (1.0 + SAME_NORM_RTOL)
 
     def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
         self.explored += len(choices)
@@ -191,7 +191,7 @@ class _Tree:
 
     def take(self) -> list[_Node]:
         """The most promising open nodes."""
-        taken = [heappop(self.open) for _ in range(min(NODES_AT_ONCE, len(self.open)))]
+        taken = [heappop(self.open) for _ in range(min(_NODES_PER_ROUND, len(self.open)))]
         late = [node for node in taken if node.bound > self.ceiling]
         if late:
             self.close(np.array([node.choice for node in late]), np.array([node.bound for node in late]))
@@ -225,7 +225,7 @@ def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
         norm = np.array([node.norm for node in nodes])
         distance = tree.problem.shortfall(x)
         missing = np.where(choices < 0, distance.min(axis=-1), -np.inf)
-        inside = missing.max(axis=1) <= TOUCH * norm
+        inside = missing.max(axis=1) <= INSIDE_RTOL * norm
         for k in np.flatnonzero(inside):
             tree.points.append((float(norm[k]), x[k]))
             tree.found(float(norm[k]))
@@ -278,7 +278,7 @@ def _first_guess(tree: _Tree, max_problems: int) -> tuple[float, Any]:
     every = [(int(i), int(a)) for i, a in np.argwhere(problem.allowed)]
     while tree.explored < max_problems:
         shorter, other, at = _best_exchange(tree, choice, every)
-        if shorter >= best * (1.0 - TIE):
+        if shorter >= best * (1.0 - SAME_NORM_RTOL):
             break
         best, choice, x = shorter, other, at
     return best, x

@@ -1,291 +1,210 @@
-"""The core problem behind every hard-margin SVM here: the shortest vector that satisfies linear inequalities."""
+"""The core problem behind every hard-margin SVM: the shortest vector that satisfies linear inequalities and equalities."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.directions import length
-from marginlens.errors import array_of_any, float_array, n_axes, real_array, reject
+from marginlens.errors import float_array, index_array, n_axes, real_array, reject
 from marginlens.kernels.linalg import EPS, exact_products
+from marginlens.norms import L2, Norm
 from marginlens.runtime.threads import over_problems
-from marginlens.svm.solution import ACCURATE, CONTRADICTION, MarginSolution, Status, refined
+from marginlens.svm.solution import MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import (
-    INFEASIBLE,
-    OPTIMAL,
-    SHAKY,
-    UNPROVED,
-    UNSCALED,
     Batch,
-    Found,
-    block_slice,
-    careful_slice,
-    empty_result,
-    gram_slice,
+    Solved,
+    block_pivoting_slice,
+    dual_active_set_slice,
+    gram_active_set_slice,
 )
+from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
 
-FEW_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
-_Solution = TypeVar("_Solution", bound=MarginSolution)
+MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
+_RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero
+_MAX_EXACT_REFINEMENTS = 60
+_CONVERGED_RTOL = 2.0**-70  # change of x and the multipliers, far below their last digits, at which refinement ends
 _STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
 
-def least_distance(rows: Any, floor: Any, *, equalities: Any = None, pairs: Any = None) -> MarginSolution:
-    r"""Shortest vector above given floors, with a proof that it is the shortest or that there is none.
+def least_distance(
+    A: Any, lower: Any, *, equalities: Any = None, norm: Norm = L2(), pairs: Any = None
+) -> MarginSolution:
+    r"""Shortest vector above given lower bounds, with a proof that it is the shortest or that there is none.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
     Args:
-        rows: the matrix A, (n_rows, d) for one problem or (batch, n_rows, d) for many; a zero row with floor 0
-            constrains nothing and may pad problems of different sizes.
-        floor: the lower bounds b >= 0, (n_rows,) or (batch, n_rows).
+        A: (n_rows, d) for one problem or (batch, n_rows, d) for many; a zero row with lower bound 0 constrains nothing and may pad
+            problems of different sizes. Other rows have norms between 1e-100 and 1e100.
+        lower: the lower bounds b >= 0, (n_rows,) or (batch, n_rows).
         equalities: the matrix C, (n_equalities, d) for all problems or (batch, n_equalities, d).
+        norm: of x; the Euclidean norm so far.
         pairs: (…, n_rows, 3) the input, selected and other token behind each row; only stored.
     Returns:
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists.
     """
-    A, b = _problem(rows, floor)
-    C = _equalities(equalities, A)
-    names = _names(pairs, A)
-    many = (A, b) if A.ndim == 3 else (A[None], b[None])
-    if C is None:
-        found, mu = _solve(*many, A), None
-    else:
-        space = NullSpace(C if C.ndim == 3 else C[None])
-        found = _solve(space.project(many[0]), many[1], A)
-        mu = space.multipliers(many[0], found)
-    solution = _solution((A, b, C), found, mu, names)
-    return solution if C is None else _without_projection(held_to_proof(_refined_by_equalities(solution)))
+    check_euclidean(norm)
+    expected = "of shape (n_rows, d) or (batch, n_rows, d)"
+    rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
+    if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
+        raise reject("A", f"{expected} with at least one problem and one coordinate", f"shape {rows.shape}")
+    b = real_array(lower, "lower", rows.shape[:-1])
+    if (b < 0.0).any():
+        raise reject("lower", "lower bounds of at least 0", f"{b.min():g}", "Leave such rows out or set them to 0.")
+    if pairs is not None:
+        shape = (*rows.shape[:-1], 3)
+        pairs = index_array(pairs, "pairs", f"whole numbers of shape {shape}", shape)
+    if equalities is None:
+        return replace(_solve(rows, b), pairs=pairs)
+    axes: tuple[str | int, ...] = ("n_equalities", rows.shape[-1])
+    if rows.ndim == 3 and n_axes(equalities) == 3:
+        axes = (len(rows), *axes)
+    C = real_array(equalities, "equalities", axes)
+    C = np.broadcast_to(C, (*rows.shape[:-2], *C.shape[-2:]))
+    if rows.ndim == 2:
+        return replace(_solve_with_equalities(rows, b, C), pairs=pairs)
+    single = [_solve_with_equalities(*problem) for problem in zip(rows, b, C, strict=True)]
+    nothing = np.full(b.shape[1], np.nan)
+    certificates = np.stack([nothing if solution.certificate is None else solution.certificate for solution in single])
+    x, multipliers, mu, active = (
+        np.stack([getattr(solution, name) for solution in single])
+        for name in ("x", "multipliers", "equality_multipliers", "active")
+    )
+    status = np.array([solution.status for solution in single], dtype=object)
+    return MarginSolution(rows, b, C, x, status, multipliers, mu, active, certificates, pairs)
 
 
-def _solve(A: FloatArray, b: FloatArray, given: FloatArray) -> Found:
-    """Every problem of the batch; rows `given` that are not finite are refused by name.
-
-    The compiled code notices when a problem's numbers leave its range; they are then rescaled by powers of two.
-    """
-    found = _in_range(A, b)
-    if found.outcome.max() <= UNPROVED:
-        return found
-    extreme = np.flatnonzero(found.outcome == UNSCALED)
-    if len(extreme):
-        real_array(given, "rows", given.shape)
-    for j in extreme:
-        largest = np.abs(A[j]).max(axis=1)
-        exponent = np.frexp(np.where(largest > 0.0, largest, 1.0))[1]
-        with np.errstate(over="ignore"):
-            bounds = np.ldexp(b[j], -exponent)
-        if not np.isfinite(bounds).all():  # rows so short that no solution is a number
-            found.x[j], found.weights[j], found.outcome[j] = np.nan, np.nan, UNPROVED
-            continue
-        common = np.frexp(np.max(bounds, initial=0.0))[1]
-        one = _in_range(np.ldexp(A[j], -exponent[:, None])[None], np.ldexp(b[j], -exponent - common)[None])
-        shift = np.where(one.outcome == INFEASIBLE, 0, common)
-        with np.errstate(over="ignore", under="ignore"):
-            found.x[j] = np.ldexp(one.x[0], common)
-            found.weights[j] = np.ldexp(one.weights[0], shift - exponent)
-        found.active[j], found.outcome[j] = one.active[0], one.outcome[0]
-        kept = np.isfinite(found.weights[j]) & ((found.weights[j] != 0.0) == (one.weights[0] != 0.0))
-        if not kept.all():  # the proof itself is beyond the range of double precision
-            found.outcome[j] = UNPROVED
-    for j in np.flatnonzero(found.outcome == SHAKY):
-        tight = found.weights[j] > 0.0
-        nearest = solve_tight(A[j], b[j], tight)
-        if nearest is not None:
-            found.x[j], found.weights[j, tight] = nearest.x, nearest.multipliers
-        proof = (found.x[j], Status.OPTIMAL, found.weights[j], None, found.active[j], None)
-        found.outcome[j] = OPTIMAL if MarginSolution(A[j], b[j], None, *proof).keeps_promise() else UNPROVED
-    return found
+def check_euclidean(norm: Any) -> None:
+    """Refuse a norm other than the Euclidean one, the only one whose margin problems are solved so far."""
+    if not isinstance(norm, L2):
+        raise reject("norm", "L2() or Frobenius(), the only norms whose margin problems are solved so far", repr(norm))
 
 
-def _in_range(A: FloatArray, b: FloatArray) -> Found:
-    """The quick method that suits the shape, and the careful one for what it leaves unproved."""
-    n_problems, n_rows, d = A.shape
-    batch, found = Batch(np.ascontiguousarray(A), np.ascontiguousarray(b)), empty_result(*A.shape)
-    quick = gram_slice if n_rows <= FEW_ROWS or 2 * n_rows <= d else block_slice
+# ---- inequalities
+
+
+def _solve(A: FloatArray, b: FloatArray) -> MarginSolution:
+    """One problem or a batch without equalities."""
+    one = A.ndim == 2
+    batch = Batch(np.ascontiguousarray(A[None] if one else A), np.ascontiguousarray(b[None] if one else b))
+    found = _solve_batch(batch)
+    infeasible = found.outcome == INFEASIBLE
+    certificate = np.full_like(found.multipliers, np.nan)
+    if infeasible.any():
+        certificate[infeasible] = found.multipliers[infeasible]
+        found.multipliers[infeasible], found.x[infeasible] = np.nan, np.nan
+    fields = (found.x, _STATUS[found.outcome], found.multipliers, found.active, certificate)
+    x, status, multipliers, active, farkas = [field[0] for field in fields] if one else fields
+    farkas = None if one and not infeasible[0] else farkas
+    return MarginSolution(A, b, None, x, status, multipliers, None, active, farkas)
+
+
+def _solve_batch(batch: Batch) -> Solved:
+    """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
+    n_problems, n_rows, d = batch.rows.shape
+    found = Solved.empty(n_problems, n_rows, d)
+    quick = gram_active_set_slice if n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d else block_pivoting_slice
     over_problems(quick, n_problems, batch, found)
-    doubtful = np.flatnonzero(found.outcome == UNPROVED)
-    if len(doubtful):
-        over_problems(careful_slice, len(doubtful), doubtful, batch, found)
+    unverified = np.flatnonzero(found.outcome == UNVERIFIED)
+    if len(unverified):
+        over_problems(dual_active_set_slice, len(unverified), unverified, batch, found)
+    if found.outcome.max() <= UNVERIFIED:
+        return found
+    if (found.outcome == OUT_OF_RANGE).any():
+        rows = batch.rows[int(np.argmax(found.outcome == OUT_OF_RANGE))]
+        real_array(rows, "A", rows.shape)
+        raise reject(
+            "A",
+            "rows that are zero or have norms between 1e-100 and 1e+100, with lower bounds below 1e+100",
+            f"norms from {length(rows).min():g} to {length(rows).max():g}",
+            "Rescale the problem.",
+        )
+    for j in np.flatnonzero(found.outcome == NEEDS_RECHECK):
+        A, b, support = batch.rows[j], batch.lower[j], found.multipliers[j] > 0.0
+        nearest = solve_equalities_exactly(A, b, support)
+        if nearest is not None:
+            found.x[j], found.multipliers[j, support] = nearest
+        fields = (found.x[j], Status.OPTIMAL, found.multipliers[j], None, found.active[j], None)
+        found.outcome[j] = OPTIMAL if MarginSolution(A, b, None, *fields).is_verified() else UNVERIFIED
     return found
 
 
-def _solution(
-    problem: tuple[FloatArray, FloatArray, FloatArray | None],
-    found: Found,
-    mu: FloatArray | None,
-    names: IntArray | None,
-) -> MarginSolution:
-    """The public form: nan where there is no solution, no batch axis for one problem."""
-    impossible = found.outcome == INFEASIBLE
-    certificate = np.full_like(found.weights, np.nan)
-    if impossible.any():
-        certificate[impossible] = found.weights[impossible]
-        found.weights[impossible], found.x[impossible] = np.nan, np.nan
-    status = _STATUS[found.outcome]
-    if problem[0].ndim == 3:
-        return MarginSolution(*problem, found.x, status, found.weights, mu, found.active, certificate, names)
-    only = None if mu is None else mu[0]
-    farkas = certificate[0] if impossible[0] else None
-    return MarginSolution(*problem, found.x[0], status[0], found.weights[0], only, found.active[0], farkas, names)
+# ---- equalities
 
 
-def _refined_by_equalities(solution: MarginSolution) -> MarginSolution:
-    """The solution with every x refined on the rows as given: projected rows carry the rounding of the projection."""
-    if not solution.is_batch:
-        return refined(solution) if solution.status is Status.OPTIMAL else solution
-    solved = (solution.status == Status.OPTIMAL) & (solution.kkt_residual() > ACCURATE)
-    for j in np.flatnonzero(solved):
-        solution.x[j] = refined(solution[int(j)]).x
-    return solution
+def _solve_with_equalities(A: FloatArray, b: FloatArray, C: FloatArray) -> MarginSolution:
+    """One problem in the null space of C, refined on the rows as given; where that proves nothing, with C x >= 0 and -C x >= 0."""
+    norms = length(C)
+    norms = np.where(norms == 0.0, 1.0, norms)
+    left, values, right = np.linalg.svd(C / norms[:, None], full_matrices=False)
+    in_rank = values > _RANK_ROUNDOFFS * EPS * max(C.shape) * values.max(initial=0.0)
+    left, values, basis = left[:, in_rank], values[in_rank], right[in_rank]
+    projected = A
+    for _ in range(2):
+        projected = projected - (projected @ basis.T) @ basis
+    inside = length(projected) <= _RANK_ROUNDOFFS * EPS * length(A)  # rows in the span of C become exactly zero
+    found = _solve(np.where(inside[:, None], 0.0, projected), b)
+    weights = found.multipliers if found.certificate is None else found.certificate
+    remainder = (0.0 if found.certificate is not None else found.x) - weights @ A
+    mu = left @ ((basis @ remainder) / values) / norms
+    solution = replace(found, rows=A, equalities=C, equality_multipliers=mu)
+    solution = refined(solution) if solution.status is Status.OPTIMAL else solution
+    solution = solution.with_verified_status()
+    return _as_inequalities(solution, A, b, C) if solution.status is Status.INACCURATE else solution
 
 
-def _without_projection(solution: MarginSolution) -> MarginSolution:
-    """The solution with what is INACCURATE solved once more, every equality as two inequalities.
+def _as_inequalities(solution: MarginSolution, A: FloatArray, b: FloatArray, C: FloatArray) -> MarginSolution:
+    """What every equality as two inequalities proves; the solution as it was where that is nothing.
 
     Where a row nearly lies in the span of the equalities, little is left of it in their null space, and rounding decides which way that
     points; the rows as given still tell.
     """
-    if not solution.is_batch:
-        return _by_inequalities(solution) if solution.status is Status.INACCURATE else solution
-    for j in np.flatnonzero(solution.status == Status.INACCURATE):
-        found = _by_inequalities(solution[int(j)])
-        for name in ("x", "status", "multipliers", "equality_multipliers", "active"):
-            getattr(solution, name)[j] = getattr(found, name)
-        if found.certificate is not None and solution.certificate is not None:
-            solution.certificate[j] = found.certificate
-    return solution
-
-
-def _by_inequalities(solution: MarginSolution) -> MarginSolution:
-    """What C x >= 0 and -C x >= 0 among the rows prove of one problem; the solution as it was where that is nothing."""
-    A, b, C = solution.rows, solution.floor, np.asarray(solution.equalities)
     n, m = len(A), len(C)
-    found = least_distance(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
+    found = _solve(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
     if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         return solution
     weights = found.multipliers if found.certificate is None else found.certificate
-    proved = held_to_proof(
-        refined(
-            replace(
-                solution,
-                x=found.x,
-                status=found.status,
-                multipliers=found.multipliers[:n],
-                equality_multipliers=weights[n : n + m] - weights[n + m :],
-                active=found.active[:n],
-                certificate=None if found.certificate is None else found.certificate[:n],
-            )
-        )
+    candidate = replace(
+        solution,
+        x=found.x,
+        status=found.status,
+        multipliers=found.multipliers[:n],
+        equality_multipliers=weights[n : n + m] - weights[n + m :],
+        active=found.active[:n],
+        certificate=None if found.certificate is None else found.certificate[:n],
     )
-    return solution if proved.status is Status.INACCURATE else proved
+    verified = refined(candidate).with_verified_status()
+    return solution if verified.status is Status.INACCURATE else verified
 
 
-def held_to_proof(solution: _Solution) -> _Solution:
-    """The solution, called proved only where its own residual says so: equalities and extreme scales may cost it its digits."""
-    lost = np.where(
-        solution.status == Status.INFEASIBLE,
-        ~np.asarray(solution.certificate_residual() <= CONTRADICTION),
-        (solution.status == Status.OPTIMAL) & ~np.asarray(solution.keeps_promise()),
-    )
-    if not solution.is_batch:
-        return replace(solution, status=Status.INACCURATE) if lost else solution
-    solution.status[lost] = Status.INACCURATE
-    return solution
+# ---- the nearest double
 
 
-def _problem(rows: Any, floor: Any) -> tuple[FloatArray, FloatArray]:
-    """A and b checked; the kernel finds out by itself whether A is finite."""
-    expected = "of shape (n_rows, d) or (batch, n_rows, d)"
-    A = float_array(rows, "rows", f"numbers {expected}")
-    if A.ndim not in (2, 3) or A.shape[-1] == 0 or (A.ndim == 3 and len(A) == 0):
-        raise reject("rows", f"{expected} with at least one problem and one coordinate", f"shape {A.shape}")
-    b = real_array(floor, "floor", A.shape[:-1])
-    if (b < 0.0).any():
-        raise reject("floor", "lower bounds of at least 0", f"{b.min():g}", "Leave such rows out or set them to 0.")
-    return A, b
-
-
-def _equalities(equalities: Any, A: FloatArray) -> FloatArray | None:
-    if equalities is None:
-        return None
-    axes: tuple[str | int, ...] = ("n_equalities", A.shape[-1])
-    if A.ndim == 3 and n_axes(equalities) == 3:
-        axes = (len(A), *axes)
-    C = real_array(equalities, "equalities", axes)
-    return np.broadcast_to(C, (*A.shape[:-2], *C.shape[-2:]))
-
-
-def _names(pairs: Any, A: FloatArray) -> IntArray | None:
-    if pairs is None:
-        return None
-    shape = (*A.shape[:-1], 3)
-    names = pairs if isinstance(pairs, np.ndarray) else array_of_any(pairs, "pairs", f"whole numbers of shape {shape}")
-    if names.dtype.kind not in "iu" or names.shape != shape:
-        raise reject("pairs", f"whole numbers of shape {shape}", f"shape {names.shape} of {names.dtype}")
-    return names
-
-
-_INSIDE = 64 * EPS  # a row whose part outside the span of C is this small, relative to it, lies inside
-
-
-class NullSpace:
-    """The vectors orthogonal to the rows of C, for each problem of a batch.
-
-    Args:
-        C: (batch, n_equalities, d). Rows may be zero or depend on each other; singular values of the normalised rows below
-            64 max(n_equalities, d) roundoffs of the largest count as zero.
-    """
-
-    def __init__(self, C: FloatArray) -> None:
-        size = length(C)
-        self._size = np.where(size == 0.0, 1.0, size)
-        left, values, right = np.linalg.svd(C / self._size[..., None], full_matrices=False)
-        limit = 64 * EPS * max(C.shape[1:]) * values.max(axis=-1, initial=0.0, keepdims=True)
-        kept = values > limit
-        self._basis = right * kept[..., None]  # (batch, rank, d)
-        self._inverse = left * np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)[:, None, :]
-
-    def project(self, rows: FloatArray) -> FloatArray:
-        """`rows` (batch, n_rows, d) without their parts in the span of C; rows inside that span become exactly zero."""
-        outside = rows
-        for _ in range(2):
-            outside = outside - (outside @ np.swapaxes(self._basis, -1, -2)) @ self._basis
-        size, left = length(rows), length(outside)
-        return np.where((left <= _INSIDE * size)[..., None], 0.0, outside)
-
-    def multipliers(self, rows: FloatArray, found: Found) -> FloatArray:
-        """mu (batch, n_equalities) that comes closest to x = Aᵀ weights + Cᵀ mu, or to 0 for a Farkas vector."""
-        goal = np.where((found.outcome == INFEASIBLE)[:, None], 0.0, found.x)
-        with np.errstate(all="ignore"):  # weights and mu may leave double precision
-            wanted = goal - (found.weights[:, None, :] @ rows)[:, 0]
-            return (self._inverse @ (self._basis @ wanted[..., None]))[..., 0] / self._size
-
-
-_ROUNDS = 60
-_SETTLED = 2.0**-70  # relative change of x and the multipliers, far below their last digits, at which refinement ends
-
-
-class Tight(NamedTuple):
-    """x (d,) and the multipliers (n_tight,) of rows that hold with equality, each to the nearest double."""
+class ExactEqualities(NamedTuple):
+    """x (d,) and the multipliers (n_support,) of rows that hold with equality, each to the nearest double."""
 
     x: FloatArray
     multipliers: FloatArray
 
 
-def solve_tight(A: FloatArray, b: FloatArray, tight: BoolArray) -> Tight | None:
-    r"""The shortest x that satisfies the rows marked in `tight` (n_rows,) with equality; None where they are dependent to rounding.
+def solve_equalities_exactly(A: FloatArray, b: FloatArray, support: BoolArray) -> ExactEqualities | None:
+    r"""The shortest x that satisfies the rows `support` (n_rows,) with equality; None where they are dependent to rounding.
 
     .. math:: \begin{pmatrix} I & -R^\top \\ R & 0 \end{pmatrix} \begin{pmatrix} x \\ \lambda \end{pmatrix}
         = \begin{pmatrix} 0 \\ b \end{pmatrix}
 
-    Björck's refinement of this system, by the QR factors of Rᵀ, loses only the condition of R where the normal equations lose its square.
+    Where rows nearly cancel, an active-set method in double precision leaves errors that depend on the order in which it met the rows.
+    Björck's refinement of this system, by the QR factors of Rᵀ and with residuals that are summed without rounding, removes them: what
+    remains is that x and the multipliers are doubles, which is the same in every order and on every machine.
     """
-    exponent = np.frexp(np.abs(A[tight]).max(axis=1, initial=0.0))[1]
-    R, goal = np.ldexp(A[tight], -exponent[:, None]), np.ldexp(b[tight], -exponent)
+    exponent = np.frexp(np.abs(A[support]).max(axis=1, initial=0.0))[1]
+    R, goal = np.ldexp(A[support], -exponent[:, None]), np.ldexp(b[support], -exponent)
     k, d = R.shape
     if not 0 < k <= d:
         return None
@@ -293,18 +212,20 @@ def solve_tight(A: FloatArray, b: FloatArray, tight: BoolArray) -> Tight | None:
     if not np.abs(np.diag(T)).all():
         return None
     upper, lower = np.hstack([R.T, R.T, -np.eye(d), -np.eye(d)]), np.hstack([-R, -R])
-    x, pushes, before = _Doubled.zero(d), _Doubled.zero(k), np.inf
-    for _ in range(_ROUNDS):
-        across = exact_products(upper, np.concatenate([*pushes, *x]))  # Rᵀλ - x
-        missing = exact_products(lower, np.concatenate(x), -goal)  # b - R x
-        along = solve_triangular(T, missing, trans="T", check_finite=False) - Q.T @ across
-        x, pushes = x.plus(across + Q @ along), pushes.plus(change := solve_triangular(T, along, check_finite=False))
-        moved = max(_ratio(across + Q @ along, x.high), _ratio(change, pushes.high))
-        if moved <= _SETTLED:
-            return Tight(x.high, np.ldexp(pushes.high, -exponent)) if (pushes.high > 0.0).all() else None
-        if not moved < 0.5 * before:
+    x, multipliers, previous = _Doubled(np.zeros(d), np.zeros(d)), _Doubled(np.zeros(k), np.zeros(k)), np.inf
+    for _ in range(_MAX_EXACT_REFINEMENTS):
+        dual_residual = exact_products(upper, np.concatenate([*multipliers, *x]))  # Rᵀλ - x
+        primal_residual = exact_products(lower, np.concatenate(x), -goal)  # b - R x
+        along = solve_triangular(T, primal_residual, trans="T", check_finite=False) - Q.T @ dual_residual
+        x_change, multiplier_change = dual_residual + Q @ along, solve_triangular(T, along, check_finite=False)
+        x, multipliers = x.plus(x_change), multipliers.plus(multiplier_change)
+        change = max(_ratio(x_change, x.high), _ratio(multiplier_change, multipliers.high))
+        if change <= _CONVERGED_RTOL:
+            positive = (multipliers.high > 0.0).all()
+            return ExactEqualities(x.high, np.ldexp(multipliers.high, -exponent)) if positive else None
+        if not change < 0.5 * previous:
             return None
-        before = moved
+        previous = change
     return None
 
 
@@ -313,10 +234,6 @@ class _Doubled(NamedTuple):
 
     high: FloatArray
     low: FloatArray
-
-    @classmethod
-    def zero(cls, n: int) -> _Doubled:
-        return cls(np.zeros(n), np.zeros(n))
 
     def plus(self, change: FloatArray) -> _Doubled:
         total = self.high + change

@@ -1,156 +1,60 @@
-"""The rows of Graph-SVM, (e_i - e_j) e_kᵀ: as wide as W has entries, and known by their three tokens."""
+"""Rows (x_i - x_j) q_kᵀ of problems in a matrix W: as wide as W has entries, known by a query and two tokens, and never formed."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
+from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
+from marginlens.errors import reject
+from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
 
-_CHUNK = 1 << 22  # entries of embedding differences formed at a time
-_WIDE, _THIN = 128, 0.1  # embeddings this wide with so small a share of nonzero entries are kept as a sparse matrix
+MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50  # of x_i - x_j and q_k; beyond, multipliers may leave double precision
+_SPARSE_WIDTH, _SPARSE_SHARE = 128, 0.1  # matrices this wide with so few nonzero entries are multiplied as sparse ones
+_BLOCK_SHIFT = 1e-6  # added to the squared norm of unit rows in the preconditioner, some of which may be dependent
+_MAX_BLOCK = 256  # rows of one query that the preconditioner treats together
 
 
-class GraphRows:
-    r"""Rows :math:`a_r = (e_i - e_j)\,e_k^\top` of unknowns W (d_model, d_model), which are never formed.
+class Terms(NamedTuple):
+    """What the compiled loops read: row r is (X[i[r]] - X[j[r]]) Q[k[r]]ᵀ scale[r]."""
 
-    Args:
-        E: (n_vocabulary, d_model) the embeddings.
-        triples: (n_rows, 3) the tokens (k, i, j) of each row, ordered by k.
-
-    `np.asarray(rows)` forms them, (n_rows, d_model²).
-    """
-
-    def __init__(self, E: FloatArray, triples: IntArray) -> None:
-        self.E, self.triples = E, triples
-        self.last, starts = np.unique(triples[:, 0], return_index=True)  # the last tokens that occur
-        self._edges = np.append(starts, len(triples))
-        self.thin: csr_array | None = None  # E where it is mostly zeros, as one-hot embeddings are
-        if E.shape[1] >= _WIDE and np.count_nonzero(E) <= _THIN * E.size:
-            self.thin = csr_array(E)
-
-    def __repr__(self) -> str:
-        return f"GraphRows({len(self)} rows, {len(self.last)} last tokens, d={self.E.shape[1]})"
-
-    def __len__(self) -> int:
-        return len(self.triples)
-
-    def some(self, places: IntArray) -> GraphRows:
-        """The rows at increasing `places`."""
-        return GraphRows(self.E, self.triples[places])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """n_rows and d_model²."""
-        return len(self), self.E.shape[1] ** 2
-
-    @cached_property
-    def sizes(self) -> FloatArray:
-        """(n_rows,) the norms ‖e_i - e_j‖ ‖e_k‖."""
-        sizes = np.empty(len(self))
-        if self.thin is not None:
-            entries = self._thin_differences()
-            sizes = np.sqrt(_summed(entries.row, entries.data**2, len(self)))
-        else:
-            for some in self._chunks(0, len(self)):
-                sizes[some] = length(self.differences(some))
-        return sizes * length(self.E)[self.triples[:, 0]]
-
-    def vanish(self, some: IntArray) -> BoolArray:
-        """(n_some,) whether rows are zero as they are, and not by underflow."""
-        return (self.differences(some) == 0.0).all(axis=1) | (self.E[self.triples[some, 0]] == 0.0).all(axis=1)
-
-    def apply(self, x: FloatArray) -> FloatArray:
-        """(n_rows,) the gaps (e_i - e_j)ᵀ W e_k; differences are taken of embeddings, not of logits, which may nearly agree."""
-        d, k = self.E.shape[1], self.triples[:, 0]
-        W, images = x.reshape(d, d), np.zeros((len(self.E), d))
-        if self.thin is not None:
-            images[self.last] = self.thin[self.last] @ W.T
-            entries = self._thin_differences()
-            return _summed(entries.row, entries.data * images[k[entries.row], entries.col], len(self))
-        images[self.last] = self.E[self.last] @ W.T
-        gaps = np.empty(len(self))
-        for some in self._chunks(0, len(self)):
-            gaps[some] = np.einsum("rd,rd->r", self.differences(some), images[k[some]])
-        return gaps
-
-    def combine(self, weights: FloatArray) -> FloatArray:
-        """(d_model²,) the sum of the rows times `weights` (n_rows,)."""
-        pulls = self.pulls(weights)
-        if self.thin is not None:
-            return np.asarray((csr_array(pulls.T) @ self.thin[self.last]).todense()).reshape(-1)
-        return (pulls.T @ self.E[self.last]).reshape(-1)
-
-    def pulls(self, weights: FloatArray) -> FloatArray:
-        """(n_last, d_model) the sum of weights times e_i - e_j over the rows of each last token of `last`."""
-        if self.thin is not None:
-            entries = self._thin_differences()
-            place = np.searchsorted(self.last, self.triples[:, 0])[entries.row]
-            shape = (len(self.last), self.E.shape[1])
-            summed = coo_array((entries.data * weights[entries.row], (place, entries.col)), shape=shape)
-            return np.asarray(summed.todense())
-        if 0 < len(self) * self.E.shape[1] <= _CHUNK:
-            return np.add.reduceat(weights[:, None] * self.differences(slice(None)), self._edges[:-1], axis=0)
-        pulls = np.zeros((len(self.last), self.E.shape[1]))
-        for row, (start, stop) in enumerate(pairwise(self._edges.tolist())):
-            for some in self._chunks(start, stop):
-                pulls[row] += weights[some] @ self.differences(some)
-        return pulls
-
-    def differences(self, some: slice | IntArray) -> FloatArray:
-        """(n_some, d_model) e_i - e_j of some rows."""
-        return self.E[self.triples[some, 1]] - self.E[self.triples[some, 2]]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        rows = self.differences(slice(None))[:, :, None] * self.E[self.triples[:, 0]][:, None, :]
-        return rows.reshape(self.shape).astype(dtype or np.float64, copy=False)
-
-    def _thin_differences(self) -> coo_array:
-        if self.thin is None:
-            raise TypeError("the embeddings are dense")
-        return coo_array(self.thin[self.triples[:, 1]] - self.thin[self.triples[:, 2]])
-
-    def _chunks(self, start: int, stop: int) -> list[slice]:
-        step = max(1, _CHUNK // self.E.shape[1])
-        return [slice(first, min(stop, first + step)) for first in range(start, stop, step)]
-
-
-def _summed(place: Any, values: FloatArray, size: int) -> FloatArray:
-    """(size,) the sum of the values at each place."""
-    totals: FloatArray = np.bincount(place, values, size).astype(np.float64)
-    return totals
+    X: FloatArray  # (n_tokens, d_tokens)
+    k: IntArray  # (n_rows,)
+    i: IntArray  # (n_rows,)
+    j: IntArray  # (n_rows,)
+    scale: FloatArray  # (n_rows,)
 
 
 class BilinearRows:
-    r"""Rows :math:`a_r = (x_i - x_j)\,q_k^\top` of unknowns W (d_tokens, d_queries), which are never formed.
+    r"""Rows :math:`a_r = s_r (x_i - x_j)\,q_k^\top` of unknowns W (d_tokens, d_queries), which are never formed.
 
     Args:
         X: (n_tokens, d_tokens) the tokens.
-        Q: (n_queries, d_queries) the queries.
+        Q: (n_queries, d_queries) the queries; in Graph-SVM both are the embeddings.
         triples: (n_rows, 3) query k, token i and token j of each row, ordered by k.
+        scale: (n_rows,) the factors s, one by default.
 
     `np.asarray(rows)` forms them, (n_rows, d_tokens times d_queries).
     """
 
-    def __init__(self, X: FloatArray, Q: FloatArray, triples: IntArray) -> None:
-        self.X, self.Q, self.triples = X, Q, triples
-        self._products = GraphProducts(X, Q, triples, np.ones(len(triples)))
+    def __init__(self, X: FloatArray, Q: FloatArray, triples: IntArray, scale: FloatArray | None = None) -> None:
+        self.X, self.Q, self.triples = np.ascontiguousarray(X), np.ascontiguousarray(Q), triples
+        k, i, j = np.ascontiguousarray(triples.T)
+        self.terms = Terms(self.X, k, i, j, np.ones(len(triples)) if scale is None else scale)
+        self.all_rows = np.arange(len(triples))
+        self.n_products = 0  # with a Gram matrix of rows, so far
+        self._product_Q = sparse_if_thin(self.Q)
 
     def __repr__(self) -> str:
-        return f"BilinearRows({len(self)} rows, {len(self.Q)} queries, {self.X.shape[1]} by {self.Q.shape[1]})"
+        return f"BilinearRows({len(self)} rows, {self.X.shape[1]} by {self.Q.shape[1]})"
 
     def __len__(self) -> int:
         return len(self.triples)
-
-    def some(self, places: IntArray) -> BilinearRows:
-        """The rows at increasing `places`."""
-        return BilinearRows(self.X, self.Q, self.triples[places])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -158,120 +62,91 @@ class BilinearRows:
         return len(self), self.X.shape[1] * self.Q.shape[1]
 
     @cached_property
-    def sizes(self) -> FloatArray:
-        """(n_rows,) the norms ‖x_i - x_j‖ ‖q_k‖."""
-        return length(self.differences) * length(self.Q)[self.triples[:, 0]]
+    def row_norms(self) -> FloatArray:
+        """(n_rows,) the norms; zero only for rows that are."""
+        norms = np.empty(len(self))
+        _difference_norms(self.terms, norms)
+        return norms * length(self.Q)[self.terms.k]
 
-    @property
-    def differences(self) -> FloatArray:
-        """(n_rows, d_tokens) x_i - x_j."""
-        return self.X[self.triples[:, 1]] - self.X[self.triples[:, 2]]
+    def check_range(self, argument: str) -> None:
+        """Refuse tokens and queries, by the name of the argument, whose rows or multipliers would leave double precision."""
+        norms = np.empty(len(self))
+        _difference_norms(self.terms, norms)
+        for norm, what in ((norms, "differences of tokens"), (length(self.Q)[self.terms.k], "queries")):
+            outside = (norm > 0.0) & ~((norm >= MIN_FACTOR_NORM) & (norm <= MAX_FACTOR_NORM))
+            if outside.any():
+                expected = f"{what} that are zero or have norms between {MIN_FACTOR_NORM:g} and {MAX_FACTOR_NORM:g}"
+                raise reject(argument, expected, f"{norm[outside][0]:g}", "Rescale it.")
 
-    @property
-    def vanish(self) -> BoolArray:
-        """(n_rows,) whether rows are zero as they are, and not by underflow."""
-        return (self.differences == 0.0).all(axis=1) | (self.Q == 0.0).all(axis=1)[self.triples[:, 0]]
+    def take(self, indices: IntArray) -> BilinearRows:
+        """The rows at increasing `indices`."""
+        return BilinearRows(self.X, self.Q, self.triples[indices], self.terms.scale[indices])
 
-    def apply(self, x: FloatArray) -> FloatArray:
-        """(n_rows,) the gaps (x_i - x_j)ᵀ W q_k; differences are taken of tokens, not of logits, which may nearly agree."""
-        return self._products.apply(x.reshape(self.X.shape[1], self.Q.shape[1]))
-
-    def combine(self, weights: FloatArray) -> FloatArray:
-        """The sum of the rows times `weights` (n_rows,), flattened."""
-        some = np.flatnonzero(weights)
-        return self._products.combine(weights[some], some).reshape(-1)
-
-    def scaled(self) -> GraphProducts:
+    def unit_rows(self) -> BilinearRows:
         """The same rows with norm one, in as few coordinates of the queries as they need."""
         Q = self.Q
         if len(Q) < Q.shape[1]:
             Q = np.asarray(np.linalg.qr(Q.T, mode="r")).T  # (n_queries, n_queries) with the inner products of Q
-        return GraphProducts(self.X, Q, self.triples, self.sizes)
+        return BilinearRows(self.X, Q, self.triples, 1.0 / self.row_norms)
+
+    def apply(self, W: FloatArray, indices: IntArray | None = None) -> FloatArray:
+        """(n_indices,) inner products of rows with W; differences are of tokens, not of logits, which may nearly agree."""
+        W = W.reshape(self.X.shape[1], self.Q.shape[1])
+        return self._inner_products(np.asarray(self._product_Q @ W.T), indices)
+
+    def combine(self, weights: FloatArray, indices: IntArray | None = None) -> FloatArray:
+        """(d_tokens, d_queries) the sum of rows times `weights` (n_indices,)."""
+        return np.asarray((self._product_Q.T @ self.query_sums(weights, indices)).T)
+
+    def gram_product(self, weights: FloatArray, indices: IntArray) -> FloatArray:
+        """(n_indices,) the Gram matrix of rows times `weights` (n_indices,)."""
+        self.n_products += 1
+        return self._inner_products(self.Q @ (self.Q.T @ self.query_sums(weights, indices)), indices)
+
+    def query_sums(self, weights: FloatArray, indices: IntArray | None = None) -> FloatArray:
+        """(n_queries, d_tokens) the sum of weights times x_i - x_j over the rows of each query."""
+        sums = np.zeros((len(self.Q), self.X.shape[1]))
+        _add_differences(self.terms, self.all_rows if indices is None else indices, weights, sums)
+        return sums
+
+    def differences(self, indices: IntArray) -> FloatArray:
+        """(n_indices, d_tokens) the scaled x_i - x_j of rows."""
+        X, _, i, j, scale = self.terms
+        return (X[i[indices]] - X[j[indices]]) * scale[indices, None]
+
+    def formed(self, indices: IntArray) -> FloatArray:
+        """(n_indices, d_tokens times d_queries) rows in full; for a few."""
+        rows = self.differences(indices)[:, :, None] * self.Q[self.terms.k[indices]][:, None, :]
+        return rows.reshape(len(indices), self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        rows = self.differences[:, :, None] * self.Q[self.triples[:, 0]][:, None, :]
-        return rows.reshape(self.shape).astype(dtype or np.float64, copy=False)
+        return self.formed(self.all_rows).astype(dtype or np.float64, copy=False)
 
-
-_COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": {"contract", "reassoc"}}
-_DEPENDENT = 1e-6  # added to the squared norm of unit rows, some of which may depend on others
-_LARGEST_BLOCK = 256  # rows of one last token that the preconditioner treats together
-
-
-class Terms(NamedTuple):
-    """Rows by their tokens: row r is (E[i[r]] - E[j[r]]) Q[k[r]]ᵀ scale[r], ordered by k."""
-
-    E: FloatArray  # (n_tokens, width)
-    k: IntArray  # (n_rows,)
-    i: IntArray  # (n_rows,)
-    j: IntArray  # (n_rows,)
-    scale: FloatArray  # (n_rows,)
-
-
-class GraphProducts:
-    """What the large-scale method needs of its rows: products with all or with some of them.
-
-    Args:
-        E: (n_tokens, width) and Q: (n_last, width of queries), coordinates of tokens and of last tokens.
-        triples: (n_rows, 3) rows (k, i, j) by place in Q and E, ordered by k.
-        sizes: (n_rows,) their norms.
-    """
-
-    def __init__(self, E: FloatArray, Q: FloatArray, triples: IntArray, sizes: FloatArray) -> None:
-        k, i, j = np.ascontiguousarray(triples.T)
-        self.terms = Terms(np.ascontiguousarray(E), k, i, j, 1.0 / sizes)
-        self.Q = np.ascontiguousarray(Q)
-        self.everyone = np.arange(len(triples))
-        self.n_products = 0
-
-    def apply(self, W: FloatArray, some: IntArray | None = None) -> FloatArray:
-        """(n_some,) inner products of rows with W (width, width of queries)."""
-        return self._gaps(self.Q @ W.T, self.everyone if some is None else some)
-
-    def combine(self, weights: FloatArray, some: IntArray) -> FloatArray:
-        """(width, width of queries) the sum of some rows times `weights` (n_some,)."""
-        return self._pulls(weights, some).T @ self.Q
-
-    def gram(self, weights: FloatArray, some: IntArray) -> FloatArray:
-        """(n_some,) the Gram matrix of some rows times `weights` (n_some,)."""
-        self.n_products += 1
-        return self._gaps(self.Q @ (self.Q.T @ self._pulls(weights, some)), some)
-
-    def formed(self, some: IntArray) -> FloatArray:
-        """(n_some, width times width of queries) some rows in full; for a few."""
-        E, k, i, j, scale = self.terms
-        differences = (E[i[some]] - E[j[some]]) * scale[some, None]
-        return (differences[:, :, None] * self.Q[k[some]][:, None, :]).reshape(len(some), -1)
-
-    def preconditioner(self, some: IntArray, shift: float) -> BlockInverse:
-        """The inverse of shift + Gram matrix, blind to products of rows with different last tokens."""
-        E, k, i, j, scale = self.terms
-        ends = np.append(np.flatnonzero(np.diff(k[some])) + 1, len(some))
+    def preconditioner(self, indices: IntArray, shift: float) -> BlockInverse:
+        """The inverse of shift + Gram matrix of rows, blind to products of rows with different queries."""
+        k = self.terms.k[indices]
+        ends = np.append(np.flatnonzero(np.diff(k)) + 1, len(indices))
         starts = np.append(0, ends[:-1])
-        pieces = [
-            (first, min(int(stop), first + _LARGEST_BLOCK))
+        blocks = [
+            (first, min(int(stop), first + _MAX_BLOCK))
             for start, stop in zip(starts, ends, strict=True)
-            for first in range(int(start), int(stop), _LARGEST_BLOCK)
+            for first in range(int(start), int(stop), _MAX_BLOCK)
         ]
         inverses = []
-        for first, stop in pieces:
-            here = some[first:stop]
-            rows = (E[i[here]] - E[j[here]]) * (scale[here, None] * np.linalg.norm(self.Q[k[here[0]]]))
+        for first, stop in blocks:
+            rows = self.differences(indices[first:stop]) * np.linalg.norm(self.Q[k[first]])
             block = rows @ rows.T
-            block[np.diag_indices_from(block)] += shift + _DEPENDENT
+            block[np.diag_indices_from(block)] += shift + _BLOCK_SHIFT
             inverses.append(np.linalg.inv(block).reshape(-1))
-        edges = np.array([first for first, _ in pieces] + [len(some)], dtype=np.int64)
+        edges = np.array([first for first, _ in blocks] + [len(indices)], dtype=np.int64)
         return BlockInverse(edges, np.concatenate(inverses) if inverses else np.empty(0))
 
-    def _pulls(self, weights: FloatArray, some: IntArray) -> FloatArray:
-        pulls = np.zeros((len(self.Q), self.terms.E.shape[1]))
-        _pull(self.terms, some, weights, pulls)
-        return pulls
-
-    def _gaps(self, images: FloatArray, some: IntArray) -> FloatArray:
-        gaps = np.empty(len(some))
-        _gap(self.terms, some, np.ascontiguousarray(images), gaps)
-        return gaps
+    def _inner_products(self, images: FloatArray, indices: IntArray | None) -> FloatArray:
+        """(n_indices,) the scaled (x_i - x_j) · images[k]."""
+        indices = self.all_rows if indices is None else indices
+        products = np.empty(len(indices))
+        _difference_products(self.terms, indices, np.ascontiguousarray(images), products)
+        return products
 
 
 class BlockInverse(NamedTuple):
@@ -283,35 +158,53 @@ class BlockInverse(NamedTuple):
     def times(self, vector: FloatArray) -> FloatArray:
         """The matrix times a vector."""
         out = np.empty_like(vector)
-        _times_blocks(self.edges, self.entries, vector, out)
+        _block_product(self.edges, self.entries, vector, out)
         return out
 
 
-@njit(**_COMPILED)
-def _pull(terms: Terms, some: IntArray, weights: FloatArray, pulls: FloatArray) -> None:
-    """Add to pulls[k] the weighted differences of the rows of last token k."""
-    E, k, i, j, scale = terms
-    for p in range(len(some)):
-        r = some[p]
-        weight, plus, minus, into = weights[p] * scale[r], E[i[r]], E[j[r]], pulls[k[r]]
-        for c in range(E.shape[1]):
+def sparse_if_thin(matrix: FloatArray) -> Any:
+    """`matrix`, as a sparse one where it is wide and mostly zeros, as one-hot embeddings are."""
+    thin = matrix.shape[1] >= _SPARSE_WIDTH and np.count_nonzero(matrix) <= _SPARSE_SHARE * matrix.size
+    return csr_array(matrix) if thin else matrix
+
+
+@njit(**SUMMING)
+def _difference_norms(terms: Terms, norms: FloatArray) -> None:
+    """The norms of the scaled differences."""
+    X, _, i, j, scale = terms
+    for r in range(len(norms)):
+        plus, minus, total, largest = X[i[r]], X[j[r]], 0.0, 0.0
+        for c in range(X.shape[1]):
+            total += (plus[c] - minus[c]) ** 2
+            largest = max(largest, abs(plus[c] - minus[c]))  # whose square may underflow
+        norms[r] = max(np.sqrt(total), largest) * scale[r]
+
+
+@njit(**SUMMING)
+def _add_differences(terms: Terms, indices: IntArray, weights: FloatArray, sums: FloatArray) -> None:
+    """Add to sums[k] the weighted differences of the rows of query k."""
+    X, k, i, j, scale = terms
+    for p in range(len(indices)):
+        r = indices[p]
+        weight, plus, minus, into = weights[p] * scale[r], X[i[r]], X[j[r]], sums[k[r]]
+        for c in range(X.shape[1]):
             into[c] += weight * (plus[c] - minus[c])
 
 
-@njit(**_COMPILED)
-def _gap(terms: Terms, some: IntArray, images: FloatArray, gaps: FloatArray) -> None:
-    """How far the image of k ranks i above j, for every row of `some`."""
-    E, k, i, j, scale = terms
-    for p in range(len(some)):
-        r = some[p]
-        plus, minus, image, total = E[i[r]], E[j[r]], images[k[r]], 0.0
-        for c in range(E.shape[1]):
+@njit(**SUMMING)
+def _difference_products(terms: Terms, indices: IntArray, images: FloatArray, products: FloatArray) -> None:
+    """How far images[k] ranks i above j, for every row of `indices`."""
+    X, k, i, j, scale = terms
+    for p in range(len(indices)):
+        r = indices[p]
+        plus, minus, image, total = X[i[r]], X[j[r]], images[k[r]], 0.0
+        for c in range(X.shape[1]):
             total += (plus[c] - minus[c]) * image[c]
-        gaps[p] = total * scale[r]
+        products[p] = total * scale[r]
 
 
-@njit(**_COMPILED)
-def _times_blocks(edges: IntArray, entries: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+@njit(**SUMMING)
+def _block_product(edges: IntArray, entries: FloatArray, vector: FloatArray, out: FloatArray) -> None:
     place = 0
     for block in range(len(edges) - 1):
         for row in range(edges[block], edges[block + 1]):

@@ -19,7 +19,7 @@ from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss, SquaredProbability
 from marginlens.status import Status
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.rows import GraphRows
+from marginlens.svm.solvers.rows import BilinearRows
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,
@@ -423,7 +423,7 @@ def paced_solution(ds: SequenceDataset, W: FloatArray) -> FloatArray:
         others = np.setdiff1d(ids, selected)
         triples += [(ds.last[i], selected, other) for other in others]
         floor += [0.5 if selected == label else 1.0] * len(others)
-    found = least_distance(np.asarray(GraphRows(ds.E, np.array(triples))), np.array(floor))
+    found = least_distance(np.asarray(BilinearRows(ds.E, ds.E, np.array(triples))), np.array(floor))
     return found.x.reshape(W.shape)
 
 

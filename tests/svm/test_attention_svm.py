@@ -1,0 +1,123 @@
+"""ATT-SVM, its relaxation (A Eq. (10)) and the head's SVM: closed forms, batches, and what the problems refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+import tolerances
+from marginlens.data import TokenDataset
+from marginlens.errors import InputError
+from marginlens.svm import Status, att_svm, bilinear_svm, graph_svm, label_svm, least_distance, relaxed_svm
+
+CORNER = TokenDataset([[[1.0, 0.0], [0.0, 0.0]], [[-1.0, 1.0], [0.0, 0.0]]], [1, 1])
+ROWS, LOWER = np.ones((2, 3)), np.ones(2)
+
+
+def problem(seed: int, n: int = 3, T: int = 4, d: int = 8) -> tuple[TokenDataset, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return TokenDataset(rng.normal(size=(n, T, d)), np.ones(n)), rng.integers(T, size=n)
+
+
+@pytest.mark.statement("A Eq. (10)")
+def test_a_corner_that_can_be_drawn() -> None:
+    """p₁ ≥ 1 and p₂ − p₁ ≥ 1 or 0: the second input pulls p to (1, 2) in the support set and to (1, 1) outside it."""
+    np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0, 1]).x, [1.0, 2.0], rtol=tolerances.ROUNDING)
+    np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0]).x, [1.0, 1.0], rtol=tolerances.ROUNDING)
+
+
+@pytest.mark.statement("A Eq. (10)")
+@pytest.mark.parametrize("support", [[0], [1, 2], [0, 1, 2]])
+def test_agrees_with_nonnegative_least_squares(support: list[int]) -> None:
+    for seed in range(20):
+        data, selected = problem(seed)
+        ours = relaxed_svm(data, selected, support)
+        triples = [(i, a, t) for i, a in enumerate(selected) for t in range(data.n_tokens) if t != a]
+        rows = np.array([data.K[i, a] - data.K[i, t] for i, a, t in triples])
+        stacked = np.vstack([rows.T, [float(i in support) for i, _, _ in triples]])
+        target = np.eye(len(stacked))[-1]
+        residual = stacked @ nnls(stacked, target)[0] - target
+        expected = -residual[:-1] / residual[-1]
+        np.testing.assert_allclose(ours.x, expected, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
+        assert ours.kkt_residual() < tolerances.SVM_KKT
+
+
+@pytest.mark.statement("A Eq. (10)")
+def test_fewer_support_vectors_never_shrink_the_margin() -> None:
+    data, selected = problem(1)
+    everything = relaxed_svm(data, selected, range(3))
+    np.testing.assert_array_equal(everything.x, att_svm(data, selected).x)
+    margins = [everything.margin] + [relaxed_svm(data, selected, s).margin for s in ([0, 1], [0])]
+    assert margins == sorted(margins)
+    assert margins[0] < margins[-1]
+    assert relaxed_svm(data, selected, []).status is Status.TRIVIAL
+
+
+def test_batches_and_ragged_inputs_equal_single_problems() -> None:
+    rng = np.random.default_rng(3)
+    tokens = [[rng.normal(size=(length, 9)) for length in lengths] for lengths in ((4, 2, 3), (1, 4, 2))]
+    batch = TokenDataset(tokens, np.ones((2, 3)))
+    selected = np.array([[3, 0, 1], [0, 2, 1]])
+    mask = np.array([[True, False, True], [True, True, False]])
+    many = relaxed_svm(batch, selected, mask)
+    for j in range(2):
+        single = relaxed_svm(TokenDataset(tokens[j], np.ones(3)), selected[j], np.flatnonzero(mask[j]))
+        np.testing.assert_allclose(many[j].x, single.x, atol=tolerances.SVM_DISTANCE)
+        assert many.lower[j][many.pairs[j, :, 0] < 0].max() == 0.0
+    for shared in ([1], [False, True, False]):
+        np.testing.assert_allclose(relaxed_svm(batch, selected, shared)[1].x, relaxed_svm(batch[1], selected[1], [1]).x)
+
+
+def test_label_svm_is_least_distance_on_signed_points() -> None:
+    rng = np.random.default_rng(12)
+    R, y = rng.normal(size=(4, 5, 30)), np.where(rng.random((4, 5)) < 0.5, -1.0, 1.0)
+    batch = label_svm(R, y)
+    for j in range(4):
+        single = label_svm(R[j], y[j])
+        np.testing.assert_array_equal(batch.x[j], single.x)
+        np.testing.assert_allclose((R[j] @ single.x * y[j])[single.active], 1.0, rtol=tolerances.SVM_ORACLE)
+        assert (R[j] @ single.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()
+    np.testing.assert_array_equal(label_svm(R, y[0]).x[1], label_svm(R[1], y[0]).x)  # the same labels for all
+
+
+@dataclass(frozen=True)
+class OtherNorm:
+    """A norm that is not the Euclidean one."""
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "rows of one axis": (lambda: least_distance(np.ones(3), LOWER), r"'A' .*\(n_rows, d\).*shape \(3,\)"),
+    "rows without coordinates": (lambda: least_distance(np.ones((2, 0)), LOWER), "'A' .* one coordinate"),
+    "rows that are a word": (lambda: least_distance("rows", LOWER), "'A' argument must be numbers"),
+    "rows with nan": (lambda: least_distance(ROWS * np.nan, LOWER), r"'A' .* finite .* nan at index \(0, 0\)"),
+    "rows too long": (lambda: least_distance(1e120 * ROWS, LOWER), r"'A' .* between 1e-100 and 1e\+100"),
+    "rows too short": (lambda: least_distance(1e-120 * ROWS, LOWER), r"'A' .* Rescale the problem"),
+    "keys too long": (lambda: att_svm(TokenDataset(1e200 * np.eye(2)[None], [1]), [0]), r"1e\+100"),
+    "embeddings too long": (lambda: bilinear_svm(1e80 * np.eye(2), np.eye(2), [[0, 0, 1]]), r"'X' .* 1e\+50"),
+    "embeddings too short": (lambda: bilinear_svm(np.eye(2), 1e-200 * np.eye(2), [[0, 0, 1]]), "queries"),
+    "lower of another length": (lambda: least_distance(ROWS, np.ones(3)), r"'lower' .* got shape \(3,\)"),
+    "negative lower": (lambda: least_distance(ROWS, [1.0, -0.5]), "'lower' .* at least 0; got -0.5"),
+    "equalities of another width": (lambda: least_distance(ROWS, LOWER, equalities=np.ones((1, 4))), "'equalities'"),
+    "pairs of another shape": (lambda: least_distance(ROWS, LOWER, pairs=np.zeros((1, 3), dtype=int)), "'pairs'"),
+    "pairs of floats": (lambda: least_distance(ROWS, LOWER, pairs=np.zeros((2, 3))), "'pairs' .* float64"),
+    "a token that is not there": (lambda: att_svm(CORNER, [0, 3]), "'selected' .* index 3"),
+    "keys without a dataset": (lambda: att_svm(CORNER.X, [0, 0]), "'data' .* TokenDataset; got ndarray"),
+    "support out of range": (lambda: relaxed_svm(CORNER, [0, 0], [3]), "'support' .* got index 3"),
+    "support of another length": (lambda: relaxed_svm(CORNER, [0, 0], [True]), r"'support' .* mask of shape \(1,\)"),
+    "support of floats": (lambda: relaxed_svm(CORNER, [0, 0], [0.5]), "'support' .* dtype float64"),
+    "a label of zero": (lambda: label_svm(ROWS, [1.0, 0.0]), "'y' .* got the label 0"),
+    "points of one axis": (lambda: label_svm(np.ones(3), [1.0]), r"'R' .* got shape \(3,\)"),
+    "another norm of p": (lambda: att_svm(CORNER, [0, 0], norm=OtherNorm()), r"'norm' .* L2\(\) or Frobenius\(\)"),
+    "another norm of W": (lambda: graph_svm(np.eye(2), {}, norm=OtherNorm()), r"'norm' .* L2\(\) or Frobenius\(\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_refused_in_one_sentence(case: str) -> None:
+    call, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        call()
