@@ -1,22 +1,152 @@
-"""What a probe found: numbers by layer and head, the attention of a few examples, and what each head prefers."""
+"""Settings and results of a probe: measures by layer and head, examples and preferences, and their curves over training."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from itertools import permutations
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import rankdata
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import reject
-from marginlens.probe.heads.preference_graph import NamedGraph
-from marginlens.probe.margins import MarginCounts
-from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures, Measure
-from marginlens.probe.settings import ProbeSettings
+from marginlens.errors import reject, whole_number
+from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 
-_DIGITS = 6  # significant, of a number in JSON: float32 models have no more
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from marginlens.probe.accumulators import MarginCounts
+
+JSON_DIGITS = 6  # significant: float32 models have no more
+MAX_EXACT_POINTS = 8  # up to here all orders are tried (40,320 of them), beyond it N_RANDOM_ORDERS random ones
+N_RANDOM_ORDERS = 50_000
+MIN_TREND_CHECKPOINTS = 6  # with five, one order in 60 is perfect, and there are several layers
+
+
+# ---- what is measured
+
+
+class Measure(NamedTuple):
+    """One number per head: its name, its short title, the group it stands in, and one sentence of explanation."""
+
+    name: str
+    title: str
+    group: str
+    says: str
+
+    @property
+    def label(self) -> str:
+        """The title inside its group."""
+        return self.title.split(": ")[-1]
+
+    def has_values(self, values: FloatArray) -> bool:
+        """Whether there is something to show: a number, and for ties one above zero, since most models have none."""
+        known = values[np.isfinite(values)]
+        return bool(known.any() if self.name == "tied_share" else known.size)
+
+
+# fmt: off
+_BY_GROUP = {
+    "Sparsity": (
+        ("relative_nnz", "nnz/T",
+         "The soft count of attended tokens over the number of tokens that a query sees: 1 is even attention, 1/T is one token."),
+        ("nnz", "nnz", "The soft count ‖s‖₁/‖s‖₂² of the tokens that a query attends to: 1 when one has everything."),
+        ("entropy", "entropy", "The entropy of the attention in nats: 0 when one token has everything."),
+        ("top_probability", "top probability", "The attention that the most attended token gets."),
+    ),
+    "First token": (
+        ("first_relative_nnz", "first: nnz/T", "nnz/T for the query of the first token (CLS) alone."),
+        ("first_nnz", "first: nnz", "The soft count for the query of the first token (CLS) alone."),
+        ("first_entropy", "first: entropy", "The entropy for the query of the first token (CLS) alone."),
+        ("first_top_probability", "first: top probability",
+         "The attention that the most attended token gets from the query of the first token (CLS)."),
+    ),
+    "Weights": (
+        ("frobenius", "Frobenius norm", "The Frobenius norm of the combined key-query matrix W."),
+        ("spectral", "spectral norm", "The largest singular value of W."),
+        ("nuclear", "nuclear norm", "The sum of the singular values of W."),
+    ),
+    "Selection": (
+        ("margin_median", "median margin",
+         "By how much the selected token's logit exceeds the second best: the median over queries."),
+        ("margin_low", "5% margin", "The logit margin that 95% of the queries exceed."),
+        ("decisive_share", "decisive", "The share of queries whose selected token holds more than half of the attention."),
+        ("self_share", "selects itself", "The share of queries that select their own token."),
+        ("first_share", "selects the first", "The share of queries that select the first token."),
+        ("last_share", "selects the last", "The share of queries that select the last token they see."),
+        ("tied_share", "tied",
+         "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
+    ),
+    "Preferences": (
+        ("contested_share", "contested",
+         "Of all pairs of tokens that some query chose between, the share that was decided both ways."),
+        ("strict_share", "in no cycle", "The share of the head's preferences, token over token in at least 9 of 10 choices, that are "
+         "in no cycle of its priority graph."),
+    ),
+}
+QUANTITIES = {  # of the max-margin part: name → group, and what it says of the head at its own selections
+    "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),
+    "margin_ratio": ("Margin over best", "the smallest margin, at unit norm, over the largest one that any W reaches"),
+    "low_ratio": ("5% margin over best", "the margin, at unit norm, that 95% of the constraints exceed, over the best one"),
+}
+BASELINES = {  # ending of the name → title, and whose W stands beside which selections
+    "": ("this head", "For this head at its own selections"),
+    "_random_selections": ("random selections", "Baseline: for this head at selections drawn at random"),
+    "_random_matrix": ("random W", "Baseline: for random weights at the selections of this head"),
+    "_random_head": ("random head", "Baseline: for random weights at the selections that they make themselves"),
+}
+# fmt: on
+HEAD_MEASURES = tuple(
+    Measure(name, title, group, says) for group, rows in _BY_GROUP.items() for name, title, says in rows
+)
+MEASURES = HEAD_MEASURES + tuple(
+    Measure(f"{name}{ending}", f"{group.lower()}: {title}", group, f"{whose}: {what}.")
+    for name, (group, what) in QUANTITIES.items()
+    for ending, (title, whose) in BASELINES.items()
+)
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Choices of one probe.
+
+    Args:
+        max_margin: whether to ask how max-margin each head is, by far the most expensive question.
+        queries: queries of each input, drawn at random, whose selections the max-margin problem has to make.
+        max_margin_inputs: inputs that the max-margin part uses, evenly spread over all; the other measures use all.
+        offset: for models with rotary positions, query position minus key position at which W is taken; without it they have no norms
+            of W and no max-margin part.
+        examples: inputs whose attention maps are recorded.
+        longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
+        preferences: rows of what each head prefers over what.
+        seed: of everything random, which is in the max-margin part alone: the sampled queries, the selections and the weights of the
+            baselines.
+    """
+
+    max_margin: bool = False
+    queries: int = 1
+    max_margin_inputs: int = 200
+    offset: int | None = None
+    examples: int = 6
+    longest_example: int = 24
+    preferences: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_margin, bool):
+            raise reject("max_margin", "True or False", repr(self.max_margin))
+        smallest = {"queries": 1, "max_margin_inputs": 1, "offset": 0, "examples": 0, "longest_example": 2}
+        for name, at_least in (smallest | {"preferences": 0, "seed": 0}).items():
+            if name != "offset" or self.offset is not None:
+                whole_number(getattr(self, name), name, at_least=at_least)
+
+
+# ---- one model
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -26,7 +156,7 @@ class Example:
     Attributes:
         name: the text, or the place of an image in its file.
         tokens: (n_tokens) what the tokens are called.
-        queries: (n_queries,) the positions whose attention is kept: all of a short input, the first of a long one.
+        queries: (n_queries,) the positions whose attention is recorded: all of a short input, the first of a long one.
         attention: (n_layers, n_heads, n_queries, n_tokens) probabilities; selected, margins: (n_layers, n_heads, n_queries), -1 and nan
             for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
         grid: rows and columns of patches where the tokens after the first are an image's.
@@ -45,36 +175,60 @@ class Example:
     def __repr__(self) -> str:
         return f"Example({self.name[:40]!r}, {len(self.tokens)} tokens, {len(self.queries)} queries)"
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The selections as plain values, without the maps."""
         return {
             "name": self.name,
             "tokens": list(self.tokens),
             "queries": self.queries.tolist(),
             "selected": self.selected.tolist(),
-            "margins": plain(self.margins),
+            "margins": jsonable(self.margins),
         }
 
 
-@dataclass(frozen=True)
-class NamedPreference:
-    """Token `preferred` was selected over `over` by `wins` queries, the reverse by `losses`, of `met` queries that saw both."""
+class _Measured:
+    """What results with `measures` by name have in common; the last two axes of a measure are layers and heads."""
 
-    preferred: str
-    over: str
-    wins: int
-    losses: int
-    met: int
+    measures: Mapping[str, FloatArray]
+
+    @property
+    def n_layers(self) -> int:
+        """How many attention layers there are."""
+        return int(self.measures["nnz"].shape[-2])
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads of each layer."""
+        return int(self.measures["nnz"].shape[-1])
+
+    @property
+    def shown(self) -> tuple[Measure, ...]:
+        """The measures that some head has a number for, in the order in which they are shown."""
+        known = self.measures
+        return tuple(
+            measure for measure in MEASURES if measure.name in known and measure.has_values(known[measure.name])
+        )
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self.measures:
+            raise reject("name", f"one of {', '.join(self.measures)}", repr(name))
+        return self.measures[name]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ProbeResult:
+class ProbeResult(_Measured):
     """What a probe found in a model's heads, on one set of inputs; layers and heads are counted from 0.
+
+    `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with what each says. Every
+    average runs over the queries that see at least two tokens, all of equal weight. nan stands where there is nothing to measure: a first
+    token that sees only itself, a matrix W that no single offset gives, or selections that no W makes.
 
     Attributes:
         model, family: what was probed, and the adapter that read it.
         n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average, over all layers.
-        heads: the measures, arrays of shape (n_layers, n_heads). max_margin: those of the max-margin part, None where it was not asked.
+        measures: name → (n_layers, n_heads), see `MEASURES`. With the max-margin part also correlation, margin_ratio and low_ratio, each
+            for the head and for three baselines, n_constraints of the head's problem, its n_tied left out queries and the residual of
+            its solution.
         margins: how often each head selected with which margin.
         w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
         examples: a few inputs with their maps and selections.
@@ -88,49 +242,33 @@ class ProbeResult:
     n_inputs: int
     n_queries: int
     mean_tokens: float
-    heads: HeadMeasures
+    measures: Mapping[str, FloatArray]
     margins: MarginCounts
     settings: ProbeSettings
     w_offset: int | None = None
-    max_margin: MaxMarginMeasures | None = None
     examples: tuple[Example, ...] = ()
-    preferences: Mapping[tuple[int, int], tuple[NamedPreference, ...]] = field(default_factory=dict)
-    graphs: Mapping[tuple[int, int], NamedGraph] = field(default_factory=dict)
+    preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict)
+    graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = float("nan")
 
     @property
-    def n_layers(self) -> int:
-        """How many attention layers there are."""
-        return int(self.heads.nnz.shape[0])
-
-    @property
-    def n_heads(self) -> int:
-        """Query heads of each layer."""
-        return int(self.heads.nnz.shape[1])
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """The measures that some head has a number for, in the order in which they are shown."""
-        return tuple(one for one in MEASURES if one.name in self._arrays and one.tells(self._arrays[one.name]))
-
-    def measure(self, name: str) -> FloatArray:
-        """(n_layers, n_heads) the measure of that name."""
-        if name not in self._arrays:
-            raise reject("name", f"one of {', '.join(self._arrays)}", repr(name))
-        return self._arrays[name]
-
-    @property
-    def _arrays(self) -> dict[str, FloatArray]:
-        return {**dict(self.heads), **(dict(self.max_margin) if self.max_margin is not None else {})}
+    def has_max_margin(self) -> bool:
+        """Whether it was asked how max-margin each head is."""
+        return "correlation" in self.measures
 
     def __repr__(self) -> str:
-        asked = "without" if self.max_margin is None else "with"
+        part = "with" if self.has_max_margin else "without"
         size = f"{self.n_layers} layers of {self.n_heads} heads on {self.n_inputs} inputs"
-        return f"ProbeResult({self.model}: {size}, mean nnz/T {np.nanmean(self.heads.relative_nnz):.3f}, {asked} max-margin)"
+        return (
+            f"ProbeResult({self.model}: {size}, mean nnz/T {np.nanmean(self['relative_nnz']):.3f}, {part} max-margin)"
+        )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
+        arrays = {name: jsonable(values) for name, values in self.measures.items()}
+        heads = {measure.name for measure in HEAD_MEASURES}
+        separated = {name: values for name, values in arrays.items() if name not in heads}
         return {
             "model": self.model,
             "family": self.family,
@@ -139,28 +277,178 @@ class ProbeResult:
             "inputs": self.n_inputs,
             "queries": self.n_queries,
             "mean_tokens": self.mean_tokens,
-            "seconds": plain(np.asarray(self.seconds)),
-            "settings": self.settings.told(),
+            "seconds": jsonable(self.seconds),
+            "settings": dataclasses.asdict(self.settings),
             "w_offset": self.w_offset,
             "notes": list(self.notes),
-            "measures": {name: plain(array) for name, array in dict(self.heads).items()},
-            "max_margin": None if self.max_margin is None else {name: plain(one) for name, one in self.max_margin},
-            "examples": [one.told() for one in self.examples],
+            "measures": {name: values for name, values in arrays.items() if name in heads},
+            "max_margin": separated or None,
+            "examples": [example.to_dict() for example in self.examples],
             "preferences": [
-                {"layer": layer, "head": head, **vars(one)}
+                {"layer": layer, "head": head, **vars(row)}
                 for (layer, head), rows in sorted(self.preferences.items())
-                for one in rows
+                for row in rows
             ],
             "graphs": [
-                {"layer": layer, "head": head, **one.told()} for (layer, head), one in sorted(self.graphs.items())
+                {"layer": layer, "head": head, **graph.to_dict()}
+                for (layer, head), graph in sorted(self.graphs.items())
             ],
         }
 
+    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
+        """A heat map of one measure over layers and heads."""
+        from marginlens.plotting.style import figure
 
-def plain(array: Any) -> Any:
-    """Numbers as nested lists with six significant digits, None where they are not finite."""
-    if isinstance(array, list):
-        return [plain(one) for one in array]
-    if isinstance(array, np.ndarray):
-        return plain(array.tolist())
-    return float(f"{array:.{_DIGITS}g}") if np.isfinite(array) else None
+        values = self[measure]
+        axes = (
+            ax if ax is not None else figure(width=1.6 + 0.42 * self.n_heads, height=1.4 + 0.36 * self.n_layers)[1][0]
+        )
+        image = axes.imshow(values, cmap="viridis", aspect="auto")
+        title = next((known.title for known in MEASURES if known.name == measure), measure)
+        axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {title}")
+        axes.set(xticks=range(self.n_heads), yticks=range(self.n_layers))
+        axes.grid(visible=False)
+        axes.figure.colorbar(image, ax=axes)
+        return axes
+
+
+# ---- the checkpoints of a training run
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CheckpointCurves(_Measured):
+    """Measures of every checkpoint, in the order of training.
+
+    Attributes:
+        model: the family and size that all checkpoints share. names: (n_checkpoints) what they are called.
+        steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
+        measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
+        n_inputs: on how many inputs. notes: sentences on what could not be measured, each said once.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    steps: FloatArray
+    measures: Mapping[str, FloatArray]
+    n_inputs: int
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"CheckpointCurves({self.model}: {len(self.names)} checkpoints, {self.n_inputs} inputs)"
+
+    @property
+    def can_have_trend(self) -> bool:
+        """Whether there are enough checkpoints to tell a trend from chance."""
+        return len(self.names) >= MIN_TREND_CHECKPOINTS
+
+    def by_layer(self, name: str) -> FloatArray:
+        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""
+        return finite_mean(self[name])
+
+    def trends(self, name: str) -> list[RankTest]:
+        """For each layer the rank correlation of its mean with the order of training, and how often chance gives as strong a one."""
+        return [rank_test(self.steps, curve) for curve in self.by_layer(name).T]
+
+    def relative_change(self, name: str) -> FloatArray:
+        """(n_layers,) last over first mean of each layer, minus 1; nan where the first is zero or unknown."""
+        first, *_, last = self.by_layer(name)
+        return last / np.where(first == 0.0, np.nan, first) - 1.0
+
+    def rows(self, layer: int = -1) -> list[dict[str, Any]]:
+        """One row per checkpoint: means over the heads of one layer, the last by default."""
+        means = {measure.title: self.by_layer(measure.name)[:, layer] for measure in self.shown}
+        known = {title: values for title, values in means.items() if np.isfinite(values).any()}
+        return [
+            {"checkpoint": name, **{title: float(values[k]) for title, values in known.items()}}
+            for k, name in enumerate(self.names)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values: lists over checkpoints, layers and heads, None where there is no number."""
+        trends = {name: np.array(self.trends(name)) for name in self.measures}  # (n_layers, 2)
+        return {
+            "model": self.model,
+            "checkpoints": list(self.names),
+            "steps": jsonable(self.steps),
+            "inputs": self.n_inputs,
+            "notes": list(self.notes),
+            "measures": {name: jsonable(values) for name, values in self.measures.items()},
+            "trends": {name: jsonable(tests[:, 0]) for name, tests in trends.items()},
+            "trend_p_values": {name: jsonable(tests[:, 1]) for name, tests in trends.items()},
+        }
+
+    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
+        """One measure over training, a line for the mean of each layer's heads; dashed are the baselines of the max-margin part.
+
+        A baseline is its mean over all heads. Of those of a margin only that of random heads is drawn: the others miss selections, so that
+        they lie far below zero.
+        """
+        from marginlens.plotting.style import ACCENTS, PATH, figure, shades
+
+        axes = ax if ax is not None else figure()[1][0]
+        for layer, (curve, colour) in enumerate(zip(self.by_layer(measure).T, shades(self.n_layers), strict=True)):
+            axes.plot(self.steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
+        if measure in QUANTITIES:
+            looks = zip(
+                list(BASELINES)[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
+            )
+            for ending, colour, dashes in list(looks)[0 if measure == "correlation" else -1 :]:
+                means = finite_mean(self[measure + ending].reshape(len(self.names), -1))
+                label = f"baseline: {BASELINES[ending][0]}"
+                axes.plot(self.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
+        trend = self.trends(measure)[-1].correlation
+        suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
+        title = next((known.title for known in MEASURES if known.name == measure), measure)
+        axes.set(xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}", title=title)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        values = np.concatenate([line.get_ydata() for line in axes.lines])
+        if np.nanmin(values) >= 0.0 and np.nanmax(values) > 0.0:
+            axes.set_ylim(0.0, 1.08 * np.nanmax(values))  # so that no curve lies on the frame
+        return axes
+
+
+class RankTest(NamedTuple):
+    """Spearman's rank correlation and the share of orders whose correlation is at least as large in modulus (two-sided)."""
+
+    correlation: float
+    p_value: float
+
+
+def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
+    """Spearman's rank correlation of two samples of shape (n_points,), tested against all orders being equally likely.
+
+    Both numbers are nan where a sample is constant or has a number that is not finite.
+    """
+    a, b = (np.asarray(values, dtype=float) for values in (first, second))
+    if len(a) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()) or np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
+        return RankTest(float("nan"), float("nan"))
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (a, b)]
+    centred_a, centred_b = (values / np.linalg.norm(values) for values in ranks)
+    correlation = float(centred_a @ centred_b)
+    orders = _orders(len(a))
+    as_strong = int(np.sum(np.abs(centred_b[orders] @ centred_a) >= abs(correlation) - 1e-12))  # equal up to rounding
+    observed = int(len(a) > MAX_EXACT_POINTS)  # the observed order counts as one of those drawn
+    return RankTest(correlation, (as_strong + observed) / (len(orders) + observed))
+
+
+@cache
+def _orders(n: int) -> npt.NDArray[np.int64]:
+    """(n_orders, n) every order of n points, or random ones where these are too many."""
+    if n <= MAX_EXACT_POINTS:
+        return np.array(list(permutations(range(n))))
+    return np.random.default_rng(0).permuted(np.tile(np.arange(n), (N_RANDOM_ORDERS, 1)), axis=1)
+
+
+def finite_mean(values: Any) -> FloatArray:
+    """The mean over the last axis of what is finite; nan where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=-1)
+    return np.where(count > 0, np.sum(np.where(known, values, 0.0), axis=-1) / np.maximum(count, 1), np.nan)
+
+
+def jsonable(array: Any, digits: int = JSON_DIGITS) -> Any:
+    """Numbers as nested lists with so many significant digits, None where they are not finite."""
+    values = array.tolist() if isinstance(array, np.ndarray) else array
+    if isinstance(values, list):
+        return [jsonable(value, digits) for value in values]
+    return float(f"{values:.{digits}g}") if np.isfinite(values) else None

@@ -1,34 +1,54 @@
-"""Probe a model: run it over a user's inputs once, and measure every attention head on the way."""
+"""Probe a model, or the checkpoints of a training run: run it over a user's inputs, and measure every attention head on the way."""
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, reject
-from marginlens.probe.example_maps import ExampleMaps
+from marginlens.probe.accumulators import ExampleMaps, MeasureSums, SelectionRecorder
+from marginlens.probe.heads.max_margin import (
+    SAME_TOKEN_RTOL,
+    HeadMargin,
+    MaxMarginSettings,
+    QuerySample,
+    layer_margins,
+    sample_queries,
+    selected_tokens,
+)
+from marginlens.probe.heads.selection import Selection, select_tokens
 from marginlens.probe.models.adapters import Adapter, adapter_for
-from marginlens.probe.models.inputs import Inputs, as_inputs, as_loaded, check_length
-from marginlens.probe.models.reading import InputBatch, LayerReading, finite_heads, read_attention
-from marginlens.probe.models.text_inputs import TextInputs
-from marginlens.probe.pages.findings import head_name
-from marginlens.probe.result import ProbeResult
-from marginlens.probe.run_margins import probe_margins, selections
-from marginlens.probe.run_preferences import KeptSelections
-from marginlens.probe.running import RunningMeasures
-from marginlens.probe.settings import ProbeSettings
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.probe.models.adapters.base import LayerReading, logit_rounding
+from marginlens.probe.models.inputs import Inputs, check_memory
+from marginlens.probe.models.loading import as_inputs, as_loaded, load_model
+from marginlens.probe.models.reading import finite_heads, read_attention
+from marginlens.probe.result import BASELINES, QUANTITIES, CheckpointCurves, ProbeResult, ProbeSettings
+from marginlens.svm.solution import Status
 
+ReportProgress = Callable[[int, int], None]  # units of work done, and of all: one for each input, and one for each head
 _NORMS = ("frobenius", "spectral", "nuclear")
-_ROUNDED = 1e-4  # deviation of a measured W from what a module computes, up to which it is that of single precision
+_SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
+_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
+_WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
+    Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
+    Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
+    Status.TRIVIAL: "there is no max-margin solution: all their queries are tied, and select nothing.",
+}
+_TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
 
 
 def probe_model(
-    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: Progress | None = None
+    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: ReportProgress | None = None
 ) -> ProbeResult:
     """Measure every attention head of a model on a set of inputs.
 
@@ -38,169 +58,352 @@ def probe_model(
         model: a loaded Hugging Face model with attn_implementation="eager", or what `load_model` gave.
         inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
         settings: see `ProbeSettings`.
-        progress: told how far it is.
+        progress: called with the work done and the work in all.
     Returns:
         Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
         `soft_sparsity` and the others the numbers of these.
     """
-    asked, watch = settings or ProbeSettings(), progress or Silence()
+    options, began = settings or ProbeSettings(), time.perf_counter()
     loaded = as_loaded(model)
-    adapter, given = adapter_for(loaded.model), as_inputs(loaded, inputs)
-    check_length(given, adapter.n_heads)
-    began = time.perf_counter()
-    watch.expect(probe_units(loaded.model, given, asked))
+    adapter, data = adapter_for(loaded.model), as_inputs(loaded, inputs)
+    check_memory(data, adapter.n_heads)
     size = (adapter.n_layers, adapter.n_heads)
-    sums, examples, kept = (
-        RunningMeasures(*size),
-        ExampleMaps(given, asked, size[0] * size[1]),
-        KeptSelections(given, *size),
-    )
-    norms, notes, weights_finite = _norms(adapter, asked.offset)
-    for batch in given.batches():
+    total = len(data) + (size[0] * size[1] if options.max_margin else 0)
+    report = progress or (lambda done, total: None)
+    norms, notes, has_finite_weights = head_norms(adapter, options.offset)
+    sums, examples = MeasureSums(*size), ExampleMaps(data, options, size[0] * size[1])
+    selections, done = SelectionRecorder(data, *size), 0
+    report(done, total)
+    for batch in data.batches():
         for reading in read_attention(loaded.model, batch.inputs, allow_nan=True):
-            _measure(reading, batch, (sums, examples, kept))
-        watch.advance(len(batch.index))
+            visible, selection = reading.visible.cpu().numpy(), _selection(reading)
+            attention = reading.attention.detach().cpu().double().numpy()
+            is_finite = finite_heads(reading)
+            if not is_finite.all():
+                attention = np.where(is_finite[:, None, None], attention, 0.0)
+            sums.add(reading.layer, attention, visible, selection)
+            examples.add(reading.layer, batch, attention, selection)
+            selections.add(reading.layer, batch, visible, selection)
+        done += len(batch.index)
+        report(done, total)
     if not sums.n_queries.any():
         raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
-    measured = sums.measured
-    if not measured.any():
+    if not sums.is_finite.any():
         raise InputError(
             "No head can be measured: the model's attention is not finite in any layer. Its weights are not finite, or overflow in half "
             "precision (give it float32 weights)."
         )
-    notes += _unmeasured(measured, weights_finite)
-    preferences, graphs, shares = kept.finished(asked.preferences, measured)
-    if preferences and kept.count < len(given):
-        notes += (f"What heads prefer over what is counted on the first {kept.count} inputs.",)
-    elif asked.preferences and not preferences:
-        notes += ("What heads prefer over what is left out: it takes two inputs, and they must not be very long.",)
-    found = None
-    if asked.max_margin:
-        found, more = probe_margins(loaded.model, given, asked, watch, measured)
+    notes += _notes_on_missing_heads(sums.is_finite, has_finite_weights)
+    preferences, graphs, shares = selections.preferences(options.preferences, sums.is_finite)
+    if preferences and selections.count < len(data):
+        notes += [f"What heads prefer over what is counted on the first {selections.count} inputs."]
+    elif options.preferences and not preferences:
+        notes += ["What heads prefer over what is left out: it takes two inputs, and they must not be very long."]
+    separated: dict[str, FloatArray] = {}
+    if options.max_margin:
+        heads_done = lambda count: report(done + count, total)  # noqa: E731
+        separated, more = _max_margin(adapter, data, options, sums.is_finite, heads_done)
         notes += more
-    if isinstance(given, TextInputs) and given.n_truncated:
-        cut = "1 text was" if given.n_truncated == 1 else f"{given.n_truncated} texts were"
-        notes += (f"{cut} cut to the {given.max_tokens} tokens that the model can read.",)
+    if data.n_truncated:
+        cut = "1 text was" if data.n_truncated == 1 else f"{data.n_truncated} texts were"
+        notes += [f"{cut} cut to the {data.max_tokens} tokens that the model can read."]
     return ProbeResult(
         model=loaded.name,
         family=str(loaded.model.config.model_type),
-        n_inputs=len(given),
+        n_inputs=len(data),
         n_queries=int(sums.n_queries[0]),
-        mean_tokens=float(sums.n_seen.sum() / sums.n_queries.sum()),
-        heads=sums.finished({**norms, **shares}),
+        mean_tokens=float(sums.n_visible.sum() / sums.n_queries.sum()),
+        measures={**sums.measures(), **norms, **shares, **separated},
         margins=sums.margins,
-        settings=asked,
-        w_offset=asked.offset if adapter.rotary else None,
-        max_margin=found,
-        examples=examples.finished(),
+        settings=options,
+        w_offset=options.offset if adapter.rotary else None,
+        examples=examples.examples(),
         preferences=preferences,
         graphs=graphs,
-        notes=notes,
+        notes=tuple(notes),
         seconds=time.perf_counter() - began,
     )
 
 
-def probe_units(model: Any, inputs: Inputs, settings: ProbeSettings) -> int:
-    """How many units of work a probe tells its progress: one for each input, and one for each head of the max-margin part."""
-    adapter = adapter_for(model)
-    return len(inputs) + (adapter.n_layers * adapter.n_heads if settings.max_margin else 0)
+def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[str], BoolArray]:
+    """Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
 
-
-def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Frobenius, spectral and nuclear norm of every head's W, (n_layers, n_heads) each, and what there is to say about them.
-
-    nan where positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite.
+    nan where positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
+    (n_layers, n_heads).
     """
-    norms, notes, _ = _norms(adapter, offset)
-    return norms, notes
-
-
-def _norms(adapter: Adapter, offset: int | None) -> tuple[dict[str, FloatArray], tuple[str, ...], BoolArray]:
-    """What `head_norms` gives, and (n_layers, n_heads) whose weights are finite, as far as they were looked at."""
-    finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
-    norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in _NORMS}
-    notes: tuple[str, ...] = ()
+    is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
+    norms = {name: np.full(is_finite.shape, np.nan) for name in _NORMS}
+    if adapter.rotary and offset is None:
+        return norms, [
+            "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
+            "that is free of positions. State an offset to have W measured there."
+        ], is_finite  # fmt: skip
+    notes = []
     if adapter.rotary:
-        if offset is None:
-            return (
-                norms,
-                (
-                    "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
-                    "that is free of positions. State an offset to have W measured there.",
-                ),
-                finite,
-            )
-        notes = (f"W and its norms are those at offset {offset}, query position minus key position.",)
+        notes = [f"W and its norms are those at offset {offset}, query position minus key position."]
     elif offset is not None:
-        notes = (
-            f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets.",
-        )
+        notes = [
+            f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets."
+        ]
     deviations = []
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
             maps = adapter.layer_maps(layer, offset)
-            finite[layer] = [head is not None for head in maps.heads]
+            is_finite[layer] = [head is not None for head in maps.heads]
             for name in _NORMS:
                 norms[name][layer] = [np.nan if head is None else getattr(head, name) for head in maps.heads]
             deviations += [] if maps.deviation is None else [maps.deviation]
-    return norms, (*notes, *_measured(deviations, adapter.n_layers)), finite
+    if deviations:
+        worst = max(deviations)
+        accuracy = "up to rounding" if worst < _SINGLE_PRECISION_RTOL else f"to within {worst:.1%}"
+        notes.append(
+            f"In {len(deviations)} of {adapter.n_layers} layers queries or keys do not come from plain weights, but from modules that are "
+            f"wrapped, quantised or hooked: W is measured there from what these compute, which it gives {accuracy}."
+        )
+    return norms, notes, is_finite
 
 
-def _unmeasured(measured: BoolArray, weights_finite: BoolArray) -> tuple[str, ...]:
+def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray) -> list[str]:
     """Which heads have no numbers, and why: weights that are not finite, what a layer reads, or the head's logits."""
     notes = []
-    bad_weights = np.argwhere(~weights_finite).tolist()
-    if bad_weights:
+    if not has_finite_weights.all():
         notes.append(
-            f"{_named(bad_weights)}: weights that are not finite (nan or infinity), so that nothing is measured."
+            f"{_heads(~has_finite_weights)}: weights that are not finite (nan or infinity), so that nothing is measured."
         )
-    whole = [layer for layer in range(len(measured)) if not measured[layer].any() and weights_finite[layer].any()]
-    if whole:
-        layers = f"Layer {whole[0]}" if len(whole) == 1 else f"Layers {', '.join(map(str, whole))}"
+    is_missing_layer = ~is_finite.any(axis=1) & has_finite_weights.any(axis=1)
+    missing = np.flatnonzero(is_missing_layer).tolist()
+    if missing:
+        layers = f"Layer {missing[0]}" if len(missing) == 1 else f"Layers {', '.join(map(str, missing))}"
         notes.append(
             f"{layers}: what the heads read, or all their logits, are not finite, as after a layer with such weights; only the norms "
             "of W are measured."
         )
-    others = [at for at in np.argwhere(~measured & weights_finite).tolist() if at[0] not in whole]
-    if others:
+    others = ~is_finite & has_finite_weights & ~is_missing_layer[:, None]
+    if others.any():
         notes.append(
-            f"{_named(others)}: attention that is not finite, perhaps from overflow in half precision; not measured."
+            f"{_heads(others)}: attention that is not finite, perhaps from overflow in half precision; not measured."
         )
-    return tuple(notes)
+    return notes
 
 
-def _named(heads: list[list[int]]) -> str:
-    names = [head_name(layer, head) for layer, head in heads]
+def _heads(which: BoolArray) -> str:
+    names = [f"L{layer}H{head}" for layer, head in np.argwhere(which).tolist()]
     return f"Head {names[0]}" if len(names) == 1 else f"Heads {', '.join(names)}"
 
 
-def _measured(deviations: list[float], n_layers: int) -> tuple[str, ...]:
-    """What there is to say where W could not be read from weights."""
-    if not deviations:
-        return ()
-    worst = max(deviations)
-    accuracy = "up to rounding" if worst < _ROUNDED else f"to within {worst:.1%}"
-    return (
-        f"In {len(deviations)} of {n_layers} layers queries or keys do not come from plain weights, but from modules that are wrapped, "
-        f"quantised or hooked: W is measured there from what these compute, which it gives {accuracy}.",
+def _selection(reading: LayerReading) -> Selection:
+    """What every query of a layer selects on one batch; nothing, with margin nan, in a head whose attention is not finite."""
+    is_finite = finite_heads(reading)[:, None]
+    logits, rounding = (values.detach().cpu().double().numpy() for values in (reading.logits, reading.rounding))
+    if not is_finite.all():
+        logits, rounding = np.where(is_finite[..., None], logits, 0.0), np.where(is_finite, rounding, 0.0)
+    selection = select_tokens(logits, reading.visible.cpu().numpy(), rounding)
+    if is_finite.all():
+        return selection
+    filled = ((selection.selected, -1), (selection.margin, np.nan), (selection.n_tied, 0))
+    return Selection(*(np.where(is_finite, values, missing) for values, missing in filled))
+
+
+# ---- how max-margin the heads are
+
+
+def _max_margin(
+    adapter: Adapter, inputs: Inputs, settings: ProbeSettings, is_finite: BoolArray, progress: Callable[[int], None]
+) -> tuple[dict[str, FloatArray], list[str]]:
+    """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
+
+    With rotary positions no one W gives all the logits of a query: none without an offset; with one, the selections in question are
+    those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same.
+    Heads that are not finite, (n_layers, n_heads), get nan. Only one layer's tokens are in memory at a time.
+    """
+    n_layers, n_heads = is_finite.shape
+    if adapter.rotary and settings.offset is None:
+        progress(n_layers * n_heads)
+        return {}, [
+            "There is no max-margin part: with rotary positions no single W gives all the logits of a query. State an offset to have it "
+            "for W at that offset."
+        ]
+    rounding = max(SAME_TOKEN_RTOL, logit_rounding(adapter.model.dtype))
+    options = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
+    count = min(settings.max_margin_inputs, len(inputs))
+    used = inputs.subset(np.arange(count) * len(inputs) // count)  # evenly spread over all
+    names = [name + ending for name in QUANTITIES for ending in BASELINES]
+    arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
+    unsolved: Counter[Status] = Counter()
+    n_queries, agreement = 0, np.full(is_finite.shape, np.nan)
+    for layer in range(n_layers):
+        maps = adapter.layer_maps(layer, settings.offset).heads
+        heads = {k: head for k, head in enumerate(maps) if head is not None and is_finite[layer, k]}
+        if heads:
+            sample, model_selected = _layer_sample(adapter.model, used, layer, options)
+            for k, margin in zip(heads, layer_margins(sample, list(heads.values()), options), strict=True):
+                for name, number in _numbers(margin).items():
+                    arrays[name][layer, k] = number
+                if np.isnan(margin.own.correlation):
+                    unsolved[margin.own.status] += 1
+            for k, head in heads.items() if adapter.rotary else ():
+                selected = selected_tokens(sample, head, rounding)
+                is_unique = (selected >= 0) & (model_selected[k] >= 0)
+                if is_unique.any():
+                    agreement[layer, k] = np.mean(selected[is_unique] == model_selected[k][is_unique])
+            n_queries = max(n_queries, len(sample))
+        progress((layer + 1) * n_heads)
+    notes = [
+        f"The max-margin part asks each head about up to {n_queries} queries of {count} inputs: the max-margin solution is the shortest "
+        "W under which each of these selects the same token by a logit margin of at least 1.",
+        *(
+            f"For {_count_heads(unsolved[status])} {why}"
+            for status, why in _WHY_NO_SOLUTION.items()
+            if unsolved[status]
+        ),
+    ]
+    tied = arrays["n_tied"][arrays["n_tied"] > 0]
+    if tied.size:
+        notes.append(f"In {_count_heads(tied.size)} some of these queries, {int(tied.max())} at most, {_TIES_LEFT_OUT}")
+    if adapter.rotary:
+        known = agreement[np.isfinite(agreement)]
+        same = "in none of these queries, which are all tied"
+        if known.size:
+            same = (
+                f"in {known.mean():.0%} of these queries (mean over heads, from {known.min():.0%} to {known.max():.0%})"
+            )
+        notes.append(
+            f"The max-margin part is about W at offset {settings.offset}, not about the heads at all offsets: its selections are those "
+            f"that this W makes among the tokens that a query sees, as if each stood {settings.offset} positions before the query. They "
+            f"are the selections of the model itself {same}."
+        )
+    return arrays, notes
+
+
+def _count_heads(count: int) -> str:
+    return f"{count} head" if count == 1 else f"{count} heads"
+
+
+def _layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSettings) -> tuple[QuerySample, IntArray]:
+    """Queries drawn from what one layer reads, in the order of the inputs, and what the model itself selects for them.
+
+    The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie.
+    """
+    read: dict[
+        int, tuple[FloatArray, BoolArray, IntArray]
+    ] = {}  # tokens, mask and selections of each input, without padding
+    for batch in inputs.batches():
+        (reading,) = read_attention(model, batch.inputs, layers=[layer], allow_nan=True)
+        tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
+        selected = _selection(reading).unique
+        for row, place in enumerate(batch.index.tolist()):
+            real = visible[row].any(axis=1)
+            among = selected[row][:, real]
+            among = np.where(among >= 0, (np.cumsum(real) - 1)[among], -1)
+            read[place] = tokens[row][real], visible[row][np.ix_(real, real)], among
+    ordered = [read[place] for place in sorted(read)]
+    sample = sample_queries([X for X, _, _ in ordered], [mask for _, mask, _ in ordered], settings)
+    starts = np.concatenate([[0], np.cumsum([len(X) for X, _, _ in ordered])])
+    columns = [(starts[i], ordered[i][2][:, position]) for i, position in sample.positions.tolist()]
+    return sample, np.stack([np.where(among >= 0, start + among, -1) for start, among in columns], axis=1)
+
+
+def _numbers(margin: HeadMargin) -> dict[str, float]:
+    """The measures of one head by name; those of baselines are means over the draws."""
+    numbers = {
+        "n_tied": float(margin.n_tied),
+        "n_constraints": margin.own.n_constraints,
+        "residual": margin.own.residual,
+    }
+    for ending in BASELINES:
+        matches = getattr(margin, ending[1:]) if ending else (margin.own,)
+        for name in QUANTITIES:
+            values = np.array([getattr(match, name) for match in matches], dtype=float)
+            values = values[np.isfinite(values)]
+            numbers[name + ending] = float(np.mean(values)) if values.size else float("nan")
+    return numbers
+
+
+# ---- the checkpoints of a training run
+
+
+def probe_checkpoints(
+    folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    inputs: Any,
+    settings: ProbeSettings | None = None,
+    *,
+    trust_pickle: bool = False,
+    progress: ReportProgress | None = None,
+) -> CheckpointCurves:
+    """The measures of a probe over training: sparsity, norms, margins and selections of every head at every checkpoint.
+
+    Args:
+        folders: a folder whose subfolders are checkpoints that `save_pretrained` wrote, or such folders in the order of training.
+        inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
+        settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
+            queries at the same places, so that each number stands beside its baselines there.
+        trust_pickle: as in `load_model`.
+        progress: called with the work done and the work in all.
+    Returns:
+        Curves of shape (n_checkpoints, n_layers, n_heads), one for each measure.
+    """
+    checkpoints = checkpoint_folders(folders)
+    options = replace(settings or ProbeSettings(), examples=0)
+    data: Any = None
+    results: list[ProbeResult] = []
+    for k, folder in enumerate(checkpoints):
+        loaded = load_model(folder, trust_pickle=trust_pickle)
+        data = as_inputs(loaded, inputs) if data is None else data
+
+        def report(done: int, total: int, k: int = k) -> None:
+            if progress is not None:
+                progress(k * total + done, len(checkpoints) * total)
+
+        results.append(probe_model(loaded, data, options, progress=report))
+        first, shape = (result["nnz"].shape for result in (results[0], results[-1]))
+        if shape != first:
+            expected = f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first"
+            raise reject("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
+    measures = {name: np.stack([result[name] for result in results]) for name in results[0].measures}
+    counted = Counter(note for result in results for note in result.notes)
+    of_heads = (*_WHY_NO_SOLUTION.values(), _TIES_LEFT_OUT)  # counts of heads: said for all checkpoints together
+    notes = [note for note, times in counted.items() if times == len(results) and not note.endswith(of_heads)]
+    n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(
+        axis=(1, 2)
+    )  # of heads at each checkpoint
+    if n_missing.any():
+        notes.append(
+            f"At {int(np.sum(n_missing > 0))} of {len(n_missing)} checkpoints some heads, {int(n_missing.max())} at most, have no "
+            "max-margin solution to compare with, since no W makes all their selections or all their queries are tied; the curves leave "
+            "these heads out."
+        )
+    return CheckpointCurves(
+        model=f"{results[0].family}, {results[0].n_layers} layers of {results[0].n_heads} heads",
+        names=tuple(folder.name for folder in checkpoints),
+        steps=_steps(checkpoints),
+        measures=measures,
+        n_inputs=len(data),
+        notes=tuple(notes),
     )
 
 
-Parts = tuple[RunningMeasures, ExampleMaps, KeptSelections]
+def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The folders of checkpoints in the order of training: of a folder, its subfolders with a config.json by their last number."""
+    expected = "a folder with at least two checkpoints, subfolders that save_pretrained wrote, such as epoch-001"
+    if not isinstance(folders, str | os.PathLike):
+        checkpoints = [Path(folder) for folder in folders]
+    else:
+        if not Path(folders).is_dir():
+            raise reject("folders", expected, f"{str(folders)!r}, which is no folder")
+        checkpoints = sorted((config.parent for config in Path(folders).glob("*/config.json")), key=_step_and_name)
+    if len(checkpoints) < 2:
+        got = f"{len(checkpoints)} of them" if checkpoints else f"none in {str(folders)!r}"
+        raise reject("folders", expected, got)
+    return checkpoints
 
 
-def _measure(reading: LayerReading, batch: InputBatch, parts: Parts) -> None:
-    """Hand what one layer computed on one batch to everything that is kept of it."""
-    sums, examples, kept = parts
-    visible = reading.visible.cpu().numpy()
-    chosen = selections(reading)
-    attention = reading.attention.detach().cpu().double().numpy()
-    finite = finite_heads(reading)
-    if not finite.all():
-        attention = np.where(finite[:, None, None], attention, 0.0)
-    sums.add(reading.layer, attention, visible, chosen)
-    examples.add(reading.layer, batch, attention, chosen)
-    kept.add(reading.layer, batch, visible, chosen)
+def _step_and_name(folder: Path) -> tuple[float, str]:
+    number = _LAST_NUMBER.search(folder.name)
+    return float("inf") if number is None else float(number.group()), folder.name
 
 
-__all__ = ["Inputs", "head_norms", "probe_model", "probe_units"]
+def _steps(folders: Sequence[Path]) -> FloatArray:
+    """The numbers in the folders' names where all have one and they increase, else 0, 1, 2, …"""
+    numbers = np.array([_step_and_name(folder)[0] for folder in folders])
+    increasing = np.isfinite(numbers).all() and bool(np.all(np.diff(numbers) > 0.0))
+    return numbers if increasing else np.arange(float(len(folders)))

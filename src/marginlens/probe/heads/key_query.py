@@ -67,20 +67,15 @@ class KeyQueryMap:
     @property
     def augmented(self) -> FloatArray:
         """(d_model, d_model + 1) the matrix [W, w_0], which acts on queries (z, 1)."""
-        return self.scale * (self.W_K @ self.augmented_query_factor.T)
-
-    @property
-    def augmented_query_factor(self) -> FloatArray:
-        """(d_model + 1, d_head) the factor W_Q with b_Q as its last row, so that (z, 1) has the query W_Qᵀ z + b_Q."""
-        return np.concatenate([self.W_Q, self.b_Q[None, :]])
+        return np.column_stack([self.matrix, self.bias_column])
 
     # ---- norms, from the factors
 
     @cached_property
     def singular_values(self) -> FloatArray:
         """(d_head,) the singular values of W, decreasing; the others are zero. From triangular factors, d_model by d_model never formed."""
-        values: FloatArray = np.linalg.svd(_core(self.W_K, self.W_Q), compute_uv=False).astype(np.float64)
-        return self.scale * values
+        R_K, R_Q = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in (self.W_K, self.W_Q))
+        return self.scale * np.asarray(np.linalg.svd(R_K @ R_Q.T, compute_uv=False), dtype=np.float64)
 
     @property
     def frobenius(self) -> float:
@@ -96,14 +91,3 @@ class KeyQueryMap:
     def nuclear(self) -> float:
         """The sum of the singular values of W."""
         return float(self.singular_values.sum())
-
-    @cached_property
-    def augmented_frobenius(self) -> float:
-        """‖[W, w_0]‖_F."""
-        return self.scale * float(np.linalg.norm(_core(self.W_K, self.augmented_query_factor)))
-
-
-def _core(left: FloatArray, right: FloatArray) -> FloatArray:
-    """R_1 R_2ᵀ of the QR factors of both: it has the singular values of left rightᵀ."""
-    first, second = (np.asarray(np.linalg.qr(one, mode="r")) for one in (left, right))
-    return first @ second.T

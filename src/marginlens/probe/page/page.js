@@ -102,7 +102,7 @@
     }
     const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
-    byId("told").textContent = `Layer ${state.layer}, head ${state.head} is shown below.`;
+    byId("announcement").textContent = `Layer ${state.layer}, head ${state.head} is shown below.`;
   }
 
   function title() {
@@ -278,13 +278,13 @@
       make("div", { class: "columns" }, ...(graph ? [make("div", {}, make("div", { class: "scroll" }, priorities(graph)), legend(graph))] : []), make("div", {}, listed))];
   }
 
-  const INK = "#55514a", TURN = "#c4420f";
+  const INK = "#55514a", CYCLE = "#c4420f";
 
   function priorities(graph) {
     const [width, height] = graph.size;
     const picture = draw("svg", { class: "map graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Graph of the strongest preferences; the table beside it lists them" });
     const tips = draw("defs");
-    [["tip", INK], ["turn", TURN]].forEach(([id, colour]) => {
+    [["tip", INK], ["cycle", CYCLE]].forEach(([id, colour]) => {
       const tip = draw("marker", { id, viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" });
       tip.append(draw("path", { d: "M0 0.5 10 5 0 9.5z", fill: colour }));
       tips.append(tip);
@@ -293,11 +293,11 @@
     const line = (points, colour, dashes, tip) => draw("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.4, "stroke-dasharray": dashes, "marker-end": `url(#${tip})` });
     graph.arrows.forEach((points) => picture.append(line(points, INK, "none", "tip")));
     graph.boxes.forEach(([x, y, wide, high, kind, headed]) => {
-      const cycle = kind === "cycle", several = kind === "alike" || kind === "chain";
-      picture.append(draw("rect", { x, y, width: wide, height: high, rx: 5, fill: cycle ? "#fdf1eb" : several ? "#f3f2ee" : "#fff", stroke: cycle ? TURN : several ? "#a9a59d" : INK, "stroke-width": cycle ? 1.6 : 1.2, "stroke-dasharray": cycle ? "5 3" : "none" }));
-      if (headed) picture.append(draw("text", { x: x + wide / 2, y: y + 18, class: "turn", "text-anchor": "middle" }, "↻ cycle"));
+      const cycle = kind === "equal", several = kind === "alike" || kind === "chain";
+      picture.append(draw("rect", { x, y, width: wide, height: high, rx: 5, fill: cycle ? "#fdf1eb" : several ? "#f3f2ee" : "#fff", stroke: cycle ? CYCLE : several ? "#a9a59d" : INK, "stroke-width": cycle ? 1.6 : 1.2, "stroke-dasharray": cycle ? "5 3" : "none" }));
+      if (headed) picture.append(draw("text", { x: x + wide / 2, y: y + 18, class: "cycle", "text-anchor": "middle" }, "↻ cycle"));
     });
-    graph.turns.forEach((points) => picture.append(line(points, TURN, "4 3", "turn")));
+    graph.inner.forEach((points) => picture.append(line(points, CYCLE, "4 3", "cycle")));
     graph.names.forEach(([x, y, name]) => picture.append(draw("text", { x, y: y + 4, "text-anchor": "middle" }, name)));
     return picture;
   }
@@ -307,7 +307,7 @@
     const said = ["Among the tokens of the strongest preferences, an arrow leads from what is preferred to what it is preferred over; arrows that a chain of others implies are left out."];
     if (kinds.has("alike")) said.push("Tokens that share a grey box stand below and above the same others and have no preference among them.");
     if (kinds.has("chain")) said.push("In a row with ›, each is preferred over the next.");
-    if (kinds.has("cycle")) said.push("A dashed border marks a cycle, in which preferences lead back to where they began.");
+    if (kinds.has("equal")) said.push("A dashed border marks a cycle, in which preferences lead back to where they began.");
     return make("p", { class: "under" }, said.join(" "));
   }
 

@@ -1,0 +1,95 @@
+"""Curves over the checkpoints of a training run: their figure, and an HTML page with what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from marginlens.pages import data_address, render
+from marginlens.papers import BIBLIOGRAPHY
+from marginlens.plotting.files import svg
+from marginlens.plotting.style import STYLE
+from marginlens.probe.page.findings import change, training_findings
+from marginlens.probe.result import MEASURES, QUANTITIES, CheckpointCurves
+
+_MEANS = (
+    "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
+    "ones: 1 is even attention, 1/T is one token. W is the combined key-query matrix of a head."
+)
+_BASELINES = (
+    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed are the "
+    "baselines, means over all heads: the same W at selections drawn at random, random weights at the head's selections (random W), and "
+    "random weights at the selections that they make themselves (random head). Of margins only the last is drawn: the others miss some "
+    "selections, which makes their smallest margin negative."
+)
+MAIN = {  # what is drawn first, and the words above it
+    "relative_nnz": "nnz/T, all queries",
+    "first_relative_nnz": "nnz/T, query of the first token",
+    "frobenius": "Frobenius norm of W",
+    "margin_median": "median logit margin of the selection",
+    "correlation": "correlation of W with the max-margin W",
+    "margin_ratio": "smallest margin over the best",
+}
+_TITLES = {measure.name: f"{measure.group}: {measure.label}" for measure in MEASURES}
+_TITLES |= {"low_ratio": "5% margin over the best", **MAIN}
+
+
+def checkpoint_page(curves: CheckpointCurves) -> str:
+    """The page's text."""
+    main = [name for name in MAIN if name in _drawn(curves)]
+    others = [name for name in _drawn(curves) if name not in MAIN]
+    paper = BIBLIOGRAPHY["A"]
+    return render(
+        "marginlens.probe.page",
+        "checkpoints.html",
+        title="What attention heads select over training",
+        facts=[
+            curves.model,
+            f"{len(curves.names)} checkpoints, {curves.names[0]} to {curves.names[-1]}",
+            f"{curves.n_inputs:,} inputs",
+        ],
+        back="",
+        introduction=(),
+        findings=training_findings(curves),
+        notes=curves.notes,
+        about=[
+            _MEANS,
+            *([_BASELINES] if "correlation" in main else []),
+            f"Paper A is {paper.authors}: {paper.title} ({paper.year}).",
+        ],
+        figures=[_embedded(curves, main, 2), _embedded(curves, others, 3)],
+        has_trend=curves.can_have_trend,
+        columns=[MAIN[name] for name in main],
+        rows=[[change(curves, name, layer) for name in main] for layer in range(curves.n_layers)],
+    )
+
+
+def _drawn(curves: CheckpointCurves) -> list[str]:
+    """The measures with a panel: a baseline stands in the panel of what it is a baseline of."""
+    names = [measure.name for measure in curves.shown]
+    return [name for name in names if name in QUANTITIES or not name.startswith(tuple(QUANTITIES))]
+
+
+def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
+    """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
+    words = f"Curves over {len(curves.names)} checkpoints, one panel for each of {len(names)} measures"
+    return {"address": data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), "words": words}
+
+
+def draw_curves(curves: CheckpointCurves, names: Sequence[str] | None = None, columns: int = 2) -> Figure:
+    """A panel for each of these measures, `columns` side by side, with one legend; by default the main ones."""
+    chosen = [name for name in MAIN if name in _drawn(curves)] if names is None else names
+    n_rows = -(-len(chosen) // columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * columns, 3.4 * n_rows + 0.5), layout="constrained")
+        panels = [figure.add_subplot(n_rows, columns, k + 1) for k in range(len(chosen))]
+        for axes, name in zip(panels, chosen, strict=True):
+            curves.plot(axes, measure=name).set_title(_TITLES[name])
+        pairs = (pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+        signs = {label: handle for handle, label in pairs}
+        shown = sorted(signs, key=lambda label: label.startswith("baseline"))  # layers first
+        n_columns = min(len(shown), 2 * columns + 1)
+        figure.legend([signs[label] for label in shown], shown, loc="outside lower center", ncols=n_columns)
+    return figure

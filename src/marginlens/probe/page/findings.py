@@ -1,0 +1,261 @@
+"""What the numbers of a probe, and the curves over checkpoints, say in sentences; every number in them is computed from the result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from marginlens.data.tokens import BoolArray, FloatArray
+from marginlens.probe.result import BASELINES, MIN_TREND_CHECKPOINTS, CheckpointCurves, ProbeResult, rank_test
+
+_CLEAR_RATIO = 1.25  # of two medians, from which on one is said to be larger
+_ALIKE = 0.02  # smallest and largest nnz/T of heads that are said to be alike lie this close
+SIGNIFICANCE = 0.05  # of a rank correlation; over checkpoints shared out over the layers
+MIN_RELATIVE_CHANGE = 0.05  # of the first value: a smaller change over training is no finding, however steady
+
+
+# ---- one model
+
+
+def findings(result: ProbeResult) -> tuple[str, ...]:
+    """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
+    parts = [_sparsity, _weights, _selections, _preferences]
+    if result.has_max_margin:
+        parts += [_correlation, _margins]
+    return tuple(sentence for part in parts for sentence in part(result))
+
+
+def head_name(layer: int, head: int) -> str:
+    """A head as the page and the terminal call it: L3H5."""
+    return f"L{layer}H{head}"
+
+
+def _largest(values: FloatArray) -> tuple[int, int]:
+    """Layer and head of the largest number."""
+    return divmod(int(np.nanargmax(values)), values.shape[1])
+
+
+def _sparsity(result: ProbeResult) -> list[str]:
+    share = result["relative_nnz"]
+    sparsest, evenest = _largest(-share), _largest(share)
+    counted = (
+        f"A query sees {result.mean_tokens:.1f} tokens on average and attends to {np.nanmean(result['nnz']):.1f} of them (soft count, "
+        "mean over heads)."
+    )
+    if share[evenest] - share[sparsest] < _ALIKE:
+        ends = f"{share[sparsest]:.3f} to {share[evenest]:.3f}"
+        counted += f" All heads are about equally sparse: nnz/T from {ends}."
+    else:
+        counted += (
+            f" The sparsest head is {head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
+            f"{head_name(*evenest)} with {share[evenest]:.2f}."
+        )
+    if result.n_layers < 2:
+        return [counted]
+    layers = (values[np.isfinite(values)] for values in share)
+    means = ", ".join(f"{values.mean():.2f}" if values.size else "–" for values in layers)
+    return [counted, f"From the first layer to the last, the mean nnz/T of the heads is {means}."]
+
+
+def _weights(result: ProbeResult) -> list[str]:
+    norms, share = result["frobenius"].ravel(), result["relative_nnz"].ravel()
+    known = np.isfinite(norms) & np.isfinite(share)
+    rank, p_value = rank_test(norms[known], share[known])
+    if known.sum() < 3 or np.isnan(rank):
+        return []
+    correlation = f"the rank correlation of the Frobenius norm of W with nnz/T is {_signed(rank)}"
+    if p_value > SIGNIFICANCE:
+        return [
+            f"Over all {int(known.sum())} heads, {correlation}, which chance alone gives often (p = {p_value:.2g}): nothing can be said "
+            "about larger weights and sparsity."
+        ]
+    relation = f"{'on the whole' if abs(rank) > 0.3 else 'only slightly'} {'sparser' if rank < 0.0 else 'less sparse'}"
+    return [f"Over all heads, {correlation}: heads with larger key-query weights are {relation}."]
+
+
+def _selections(result: ProbeResult) -> list[str]:
+    n_heads = result.n_layers * result.n_heads
+    kinds = {"self_share": "their own token", "first_share": "the first token", "last_share": "the last token"}
+    most = {name: int(np.sum(np.nan_to_num(result[name]) > 0.5)) for name in kinds}
+    *others, last = (f"{most[name]} select {what}" for name, what in kinds.items())
+    said = (
+        f"Of {n_heads} heads, {', '.join(others)} and {last} in more than half of their queries. On average "
+        f"{np.nanmean(result['decisive_share']):.0%} of a head's selections are decisive: the selected token holds more than half of the "
+        "attention."
+    )
+    tied = result["tied_share"]
+    if np.nan_to_num(tied).any():
+        share = tied[_largest(tied)]
+        said += (
+            f" In {int(np.sum(np.nan_to_num(tied) > 0))} of {n_heads} heads some queries select nothing, being tied: several tokens share "
+            f"their largest logit, up to rounding, most often in {head_name(*_largest(tied))}, in "
+            f"{f'{share:.0%}' if share >= 0.1 else f'{100 * share:.2g}%'} of its queries."
+        )
+    return [said]
+
+
+def _preferences(result: ProbeResult) -> list[str]:
+    contested, strict = result["contested_share"], result["strict_share"]
+    if not np.isfinite(contested).any() or not np.isfinite(strict).any():
+        return []
+    share = float(np.nanmean(strict))  # a digit more where whole percent would say all or none of what is not
+    percent = f"{share:.1%}" if share not in (0.0, 1.0) and not 0.005 <= share < 0.995 else f"{share:.0%}"
+    return [
+        f"A head decides {np.nanmean(contested):.0%} of the pairs of tokens it chooses between now one way, now the other (mean over "
+        f"heads); of its clear preferences, {percent} are in no cycle."
+    ]
+
+
+def _correlation(result: ProbeResult) -> list[str]:
+    own, selections, matrix, chance = (result[f"correlation{ending}"] for ending in BASELINES)
+    if not np.isfinite(own).any():
+        return ["No head can be compared with a max-margin solution: the notes below say why."]
+    at, whose = "", "its own selections"
+    if result.w_offset is not None:
+        at, whose = f" at offset {result.w_offset}", "the selections that this W makes"
+    comparable = np.isfinite(chance).any() and np.nanmedian(chance) > 0.0
+    ratio = float(np.nanmedian(own) / np.nanmedian(chance)) if comparable else 1.0
+    compared = "about as max-margin as"
+    if not 1.0 / _CLEAR_RATIO <= ratio <= _CLEAR_RATIO:
+        compared = f"{'more' if ratio > 1.0 else 'less'} max-margin than"
+    best = _largest(own)
+    return [
+        f"The correlation of a head's W{at} with the max-margin solution for {whose} has median {_median(own)} over heads ({_ends(own)}). "
+        f"The baselines: {_median(selections)} at random selections, {_median(matrix)} for a random W at the same selections, "
+        f"{_median(chance)} for a random W at the selections it makes itself. It exceeds that of random selections in "
+        f"{_count_above(own, selections)} heads and that of a random W at its own selections in {_count_above(own, chance)}: by this "
+        f"measure the typical head is {compared} a random one. The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
+    ]
+
+
+def _margins(result: ProbeResult) -> list[str]:
+    own = result["margin_ratio"]
+    if not np.isfinite(own).any():
+        return []
+    return [
+        f"The smallest margin of a head, at unit norm, is {_median(own)} of the best possible one (median over heads, {_ends(own)}), "
+        f"against {_median(result['margin_ratio_random_head'])} for a random W at the selections it makes itself; the margin that 95% of "
+        f"the constraints exceed is {_median(result['low_ratio'])} of the best, against {_median(result['low_ratio_random_head'])}."
+    ]
+
+
+def _count_above(own: FloatArray, baseline: FloatArray) -> str:
+    """How many numbers exceed their baseline, of those that have one: 3 of 5."""
+    known = np.isfinite(own) & np.isfinite(baseline)
+    return f"{int(np.sum(own[known] > baseline[known]))} of {int(known.sum())}"
+
+
+def _median(values: FloatArray) -> str:
+    return _signed(float(np.nanmedian(values))) if np.isfinite(values).any() else "unknown"
+
+
+def _ends(values: FloatArray) -> str:
+    return f"from {_signed(float(np.nanmin(values)))} to {_signed(float(np.nanmax(values)))}"
+
+
+def _signed(number: float) -> str:
+    """Three decimals, or two digits of a small number."""
+    return (f"{number:.3f}" if abs(number) >= 0.1 or number == 0.0 else f"{number:.2g}").replace("-", "−")
+
+
+# ---- over training
+
+
+def training_findings(curves: CheckpointCurves) -> tuple[str, ...]:
+    """Sentences on whether attention gets sparser while the weights grow, on margins, and on how max-margin the heads become."""
+    shown = {measure.name for measure in curves.shown}
+    queries = {
+        "relative_nnz": "all queries",
+        "first_relative_nnz": "the query of the first token, whose maps paper A shows",
+    }
+    quantities = {
+        "correlation": "The correlation of W with the max-margin solution for the head's selections",
+        "margin_ratio": "The smallest margin over the best possible one",
+    }
+    decisive = [f"{share:.0%}" for share in curves.by_layer("decisive_share")[[0, -1], -1]]
+    return (
+        *(_sparser(curves, name, whose) for name, whose in queries.items() if name in shown),
+        f"The median logit margin by which the heads of the last layer select goes {change(curves, 'margin_median')}; the selected token "
+        f"holds more than half of the attention in {decisive[0]} of the queries at first and in {decisive[1]} at last.",
+        *(_max_margin(curves, name, words) for name, words in quantities.items() if name in curves.measures),
+    )
+
+
+def change(curves: CheckpointCurves, name: str, layer: int = -1) -> str:
+    """First and last number of one layer's mean, with the rank correlation: 0.93 → 0.31 (−1.00)."""
+    curve, rank = curves.by_layer(name)[:, layer], curves.trends(name)[layer].correlation
+    ends = f"{_number(curve[0])} → {_number(curve[-1])}"
+    return f"{ends} ({rank:.2f})".replace("-", "−") if np.isfinite(rank) and curves.can_have_trend else ends
+
+
+def has_trend(curves: CheckpointCurves, name: str, sign: int) -> BoolArray:
+    """(n_layers,) whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% of its first value at least.
+
+    Three conditions: enough checkpoints, a permutation test of the rank correlation with the step, and the size of the change.
+    """
+    level = (
+        SIGNIFICANCE / curves.n_layers
+    )  # Bonferroni: at most this share of runs without a trend shows one in some layer
+    is_significant = [test.p_value <= level and sign * test.correlation > 0.0 for test in curves.trends(name)]
+    is_large = sign * np.nan_to_num(curves.relative_change(name)) >= MIN_RELATIVE_CHANGE
+    return np.array(is_significant) & is_large & curves.can_have_trend
+
+
+def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
+    """The statement of paper A's Figs 6 and 7, layer by layer."""
+    n, has_norms = curves.n_layers, np.isfinite(curves["frobenius"]).any()
+    if not curves.can_have_trend:
+        norms = f", the Frobenius norm of W {change(curves, 'frobenius')}" if has_norms else ""
+        return (
+            f"nnz/T of {whose}, the mean over heads of the last layer, goes {change(curves, name)}{norms}. Whether attention gets sparser "
+            f"while the key-query weights grow, as in paper A's Figs 6 and 7, {len(curves.names)} checkpoints cannot say: a trend is told "
+            f"from chance with {MIN_TREND_CHECKPOINTS} or more."
+        )
+    sparser = has_trend(curves, name, sign=-1)
+    ranks = ", with the rank correlation with the step in brackets" if name == "relative_nnz" else ""
+    falling = f"falls in {int(sparser.sum())} of {n} layers (the last layer: {change(curves, name)}{ranks})"
+    counted = f"nnz/T of {whose}, the mean over heads, {falling}"
+    if not has_norms:
+        return f"{counted}. The norm of W is not known here, so that nothing is said about sparsity beside it."
+    larger = has_trend(curves, "frobenius", sign=1)
+    both = sparser & larger
+    weights = f"the Frobenius norm of W grows in {int(larger.sum())} (the last layer: {change(curves, 'frobenius')})"
+    statement, figures = "attention gets sparser while the key-query weights grow", "paper A's Figs 6 and 7 say"
+    if both.any():
+        falls, grows = (_percents(np.abs(curves.relative_change(curve)[both])) for curve in (name, "frobenius"))
+        where = "" if both.all() else f", in layer {', '.join(map(str, np.flatnonzero(both)))} only"
+        verdict = f"So {statement}, as {figures}{where}: nnz/T falls by {falls}, the norm grows by {grows}."
+    else:
+        statement = statement.replace("gets", "get")
+        verdict = f"So in no layer does {statement} by more than chance explains, which is not what {figures}."
+    if name == "relative_nnz":  # what is called a fall or a growth, said once
+        verdict += (
+            f" (A curve falls or grows where its last value differs from its first by {MIN_RELATIVE_CHANGE:.0%} or more and a permutation "
+            f"test of its rank correlation with the step gives p ≤ {SIGNIFICANCE:g}{f'/{n}, for {n} layers' if n > 1 else ''}.)"
+        )
+    return f"{counted}; {weights}. {verdict}"
+
+
+def _percents(shares: FloatArray) -> str:
+    low, high = f"{shares.min():.0%}", f"{shares.max():.0%}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _max_margin(curves: CheckpointCurves, name: str, words: str) -> str:
+    """One number of the max-margin part in the last layer, beside its baselines."""
+    own = curves.by_layer(name)[:, -1]
+    if not np.isfinite(own).any():
+        return f"{words} is known at no checkpoint in the last layer: no W makes the selections of its heads, or these are all tied."
+    baselines = {title: curves.by_layer(name + ending)[:, -1] for ending, (title, _) in BASELINES.items() if ending}
+    beside = ", ".join(f"{_number(curve[0])} → {_number(curve[-1])} for {title}" for title, curve in baselines.items())
+    return (
+        f"{words}, the mean over the heads of the last layer, goes {change(curves, name)}. The baselines: {beside}. It exceeds that of a "
+        f"random head, weights drawn at random at the selections that they make themselves, at "
+        f"{_count_above(own, baselines[BASELINES['_random_head'][0]])} checkpoints."
+    )
+
+
+def _number(value: float) -> str:
+    """Three digits; a dash where there is none."""
+    if not np.isfinite(value):
+        return "–"
+    return (f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else f"{value:.1e}").replace("-", "−")
