@@ -7,11 +7,7 @@ import time
 from itertools import cycle, islice
 from typing import Any
 
-from marginlens.probe.models.loading import load_model
-from marginlens.probe.models.text_inputs import TextInputs, encode_texts
-from marginlens.probe.run import probe_model
-from marginlens.probe.sentences import own_sentences
-from marginlens.probe.settings import ProbeSettings
+from marginlens.probe import ProbeSettings, TextInputs, encode_texts, example_sentences, load_model, probe_model
 from marginlens.runtime.progress import Progress, Silence
 
 SENTENCES, SEPARATED = 1000, 200  # without and with the max-margin part
@@ -52,7 +48,7 @@ def bench_probe(progress: Progress | None = None) -> list[dict[str, Any]]:
 
 def _sentences(count: int) -> list[str]:
     """The project's sentences, again from the first where they are not enough: the work does not depend on what they say."""
-    return list(islice(cycle(own_sentences()), count))
+    return list(islice(cycle(example_sentences()), count))
 
 
 def _run_alone(model: Any, inputs: TextInputs) -> None:

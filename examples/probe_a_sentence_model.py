@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 import marginlens as ml
-from marginlens.probe import ProbeSettings, load_model, own_sentences, probe_model, probe_page
+from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
 
 # Data: one sentence in five of the project's own, and the packaged all-MiniLM-L6-v2, six layers of twelve heads.
-sentences = own_sentences()[::5]
+sentences = example_sentences()[::5]
 try:
     loaded = load_model("minilm")
 except ml.MissingExtra as missing:
@@ -24,12 +24,12 @@ result = probe_model(loaded, sentences, ProbeSettings(max_margin=True, max_margi
 print(result)
 
 # Look: the three sparsest heads and what they select in one sentence, the correlations beside chance, and a page with every head.
-heads, example = result.heads, result.examples[0]
-for flat in np.argsort(heads.relative_nnz, axis=None)[:3]:
+share, example = result["relative_nnz"], result.examples[0]
+for flat in np.argsort(share, axis=None)[:3]:
     layer, head = divmod(int(flat), result.n_heads)
     chosen = [f"{example.tokens[q]}→{example.tokens[t]}" for q, t in enumerate(example.selected[layer, head])]
-    print(f"L{layer}H{head}: nnz/T = {heads.relative_nnz[layer, head]:.3f}, selects {' '.join(chosen)}")
-own, chance = result.max_margin.correlation, result.max_margin.correlation_random_head
+    print(f"L{layer}H{head}: nnz/T = {share[layer, head]:.3f}, selects {' '.join(chosen)}")
+own, chance = result["correlation"], result["correlation_random_head"]
 print(f"median correlation with the max-margin W: {np.nanmedian(own):.3f}, of random heads {np.nanmedian(chance):.3f}")
 place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "heads.html"
 place.write_text(probe_page(result), encoding="utf-8")

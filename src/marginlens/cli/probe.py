@@ -75,7 +75,7 @@ def probe(
     with one_sentence("Nothing was written."):
         from marginlens.cli import probe_work as work
         from marginlens.cli._terminal import Bars, console
-        from marginlens.probe.settings import ProbeSettings
+        from marginlens.probe.result import ProbeSettings
 
         asked = not checkpoints if max_margin is None else max_margin
         settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
@@ -83,10 +83,10 @@ def probe(
         place = work.check_folder(out if out is not None or as_json else Path(work.FOLDER))
         with Bars(console(stderr=True)) as bars:
             bar = bars.bar("Probing")
-            found = work.curves(request, settings, bar) if checkpoints else work.probed(request, settings, bar)
+            found = (work.curves if checkpoints else work.probed)(request, settings, bar)
             if place is not None:
                 work.write(found, place)
         if as_json:
-            typer.echo(_rows.as_json(found.to_json()))
+            typer.echo(_rows.as_json(found.to_dict()))
         else:
             work.show(console(), found, place)

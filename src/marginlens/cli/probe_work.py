@@ -11,22 +11,20 @@ import numpy as np
 from rich.console import Console
 
 from marginlens.errors import reject
-from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.measures import SETTINGS, MaxMarginMeasures
 from marginlens.probe.models.inputs import Inputs
 from marginlens.probe.models.loading import LoadedModel, load_model
-from marginlens.probe.pages.checkpoint_findings import MIN_CHECKPOINTS
-from marginlens.probe.pages.findings import head_name
-from marginlens.probe.result import ProbeResult
-from marginlens.probe.settings import ProbeSettings
+from marginlens.probe.page.findings import head_name
+from marginlens.probe.result import BASELINES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.files import resolved, write_folder
-from marginlens.runtime.progress import Progress
+from marginlens.runtime.progress import ProgressCallback
 
 FOLDER = "probe-report"
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 _HEADS = 6  # heads that each table of the terminal names
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
+_MAX_MARGIN_COLUMNS = {title: f"correlation{ending}" for ending, (title, _) in BASELINES.items()}
+_MAX_MARGIN_COLUMNS |= {"margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
 _CURVE_COLUMNS = ("nnz/T", "first: nnz/T", "entropy", "Frobenius norm", "median margin", "decisive", "tied")
 
 
@@ -50,22 +48,20 @@ class Request:
 
     def inputs(self, loaded: LoadedModel) -> Inputs:
         """The inputs as this model reads them."""
-        from marginlens.probe.models.image_inputs import ImageInputs, read_images
-        from marginlens.probe.models.text_inputs import encode_texts, read_texts
-        from marginlens.probe.sentences import own_sentences
+        from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
 
         if loaded.images is not None:
             if self.images is None:
                 raise reject("images", "a file of images for this model, which reads images", repr(_given(self.text)))
-            found = read_images(self.images, loaded.images)
-            return ImageInputs(found.pixel_values[: self.limit], found.settings)
+            images = read_images(self.images, loaded.images)
+            return images.subset(range(len(images))[: self.limit])
         if self.images is not None:
             raise reject("images", "left out for this model, which reads texts", repr(str(self.images)), "Use --text.")
-        texts = own_sentences() if self.text is None else read_texts(self.text)
+        texts = example_sentences() if self.text is None else read_texts(self.text)
         return encode_texts(list(texts)[: self.limit], loaded.tokenizer, loaded.model.config)
 
 
-def probed(request: Request, settings: ProbeSettings, progress: Progress) -> ProbeResult:
+def probed(request: Request, settings: ProbeSettings, progress: ProgressCallback) -> ProbeResult:
     """Load the model and the inputs, and probe."""
     from marginlens.probe.run import probe_model
 
@@ -73,9 +69,9 @@ def probed(request: Request, settings: ProbeSettings, progress: Progress) -> Pro
     return probe_model(loaded, request.inputs(loaded), settings, progress=progress)
 
 
-def curves(request: Request, settings: ProbeSettings, progress: Progress) -> CheckpointCurves:
+def curves(request: Request, settings: ProbeSettings, progress: ProgressCallback) -> CheckpointCurves:
     """Probe every checkpoint in the folder that was named as the model."""
-    from marginlens.probe.checkpoints import checkpoint_folders, probe_checkpoints
+    from marginlens.probe.run import checkpoint_folders, probe_checkpoints
 
     folders = checkpoint_folders(request.model)
     trust = request.trusted[0]
@@ -114,15 +110,15 @@ def write(found: ProbeResult | CheckpointCurves, folder: Path) -> None:
 
 
 def _files(found: ProbeResult | CheckpointCurves) -> dict[str, bytes]:
-    numbers = json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False, indent=1).encode()
+    numbers = json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False, indent=1).encode()
     if isinstance(found, ProbeResult):
-        from marginlens.probe.pages.page import probe_page
+        from marginlens.probe.page import probe_page
 
         return {PAGE: probe_page(found).encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
-    from marginlens.probe.pages.checkpoints import checkpoint_page
+    from marginlens.probe.page.checkpoints import checkpoint_page, draw_curves
 
-    figure = found.draw()
+    figure = draw_curves(found)
     return {
         PAGE: checkpoint_page(found).encode(),
         CURVES_PNG: png(figure),
@@ -150,51 +146,48 @@ def _show_heads(out: Console, found: ProbeResult) -> None:
     size = f"{found.n_layers} layers of {found.n_heads} heads; {found.n_inputs:,} inputs, {found.n_queries:,} queries"
     out.print(f"{found.model}: {size}", markup=False)
     out.print(rows_table("Layers, means over heads", [_layer(found, layer) for layer in range(found.n_layers)]))
-    sparsest = _order(found.heads.relative_nnz, largest=False)
+    sparsest = _order(found["relative_nnz"], largest=False)
     out.print(rows_table("The sparsest heads", [_head(found, at) for at in sparsest]))
-    if found.max_margin is not None and np.isfinite(found.max_margin.correlation).any():
-        told = found.max_margin
-        layers = [{"layer": k, **_correlations(told, k)} for k in range(found.n_layers)]
+    if found.has_max_margin and np.isfinite(found["correlation"]).any():
+        layers = [{"layer": k, **_correlations(found, k)} for k in range(found.n_layers)]
         out.print(rows_table("Correlation with the max-margin W, means over heads", layers))
-        best = [{"head": head_name(*at), **_correlations(told, at)} for at in _order(told.correlation, largest=True)]
+        best = [
+            {"head": head_name(*at), **_correlations(found, at)} for at in _order(found["correlation"], largest=True)
+        ]
         out.print(rows_table("The most max-margin heads", best))
     for note in found.notes:
         out.print(note, markup=False)
 
 
 def _layer(found: ProbeResult, layer: int) -> dict[str, Any]:
-    shown = [one for one in found.measures if one.name in _LAYER_COLUMNS]
-    means = {one.title: _mean(found.measure(one.name)[layer]) for one in shown}
-    return {"layer": layer, **means, "decisive": _share(found.heads.decisive_share[layer]), **_tied(found, layer)}
+    shown = [measure for measure in found.shown if measure.name in _LAYER_COLUMNS]
+    means = {measure.title: _mean(found[measure.name][layer]) for measure in shown}
+    return {"layer": layer, **means, "decisive": _share(found["decisive_share"][layer]), **_tied(found, layer)}
 
 
 def _head(found: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
-    heads = found.heads
     return {
         "head": head_name(*at),
-        "nnz/T": _mean(heads.relative_nnz[at]),
-        "top probability": _mean(heads.top_probability[at]),
-        "Frobenius norm": _mean(heads.frobenius[at]),
-        "median margin": _mean(heads.margin_median[at]),
-        "selects itself": _share(heads.self_share[at]),
-        "the first": _share(heads.first_share[at]),
-        "the last": _share(heads.last_share[at]),
+        "nnz/T": _mean(found["relative_nnz"][at]),
+        "top probability": _mean(found["top_probability"][at]),
+        "Frobenius norm": _mean(found["frobenius"][at]),
+        "median margin": _mean(found["margin_median"][at]),
+        "selects itself": _share(found["self_share"][at]),
+        "the first": _share(found["first_share"][at]),
+        "the last": _share(found["last_share"][at]),
         **_tied(found, at),
     }
 
 
 def _tied(found: ProbeResult, at: Any) -> dict[str, Any]:
     """The share of queries whose selection is tied, where there are such in some head."""
-    share = found.heads.tied_share
+    share = found["tied_share"]
     return {"tied": _share(share[at])} if np.nan_to_num(share).any() else {}
 
 
-def _correlations(told: MaxMarginMeasures, at: Any) -> dict[str, Any]:
+def _correlations(found: ProbeResult, at: Any) -> dict[str, Any]:
     """The correlation beside its baselines, and the margin over the best one beside that of random heads."""
-    arrays = dict(told)
-    beside = {title: _mean(arrays[f"correlation{ending}"][at]) for ending, (title, _) in SETTINGS.items()}
-    margins = {"margin over best": told.margin_ratio, "of random heads": told.margin_ratio_random_head}
-    return {**beside, **{title: _mean(values[at]) for title, values in margins.items()}}
+    return {title: _mean(found[name][at]) for title, name in _MAX_MARGIN_COLUMNS.items()}
 
 
 def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
@@ -213,9 +206,9 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
     if "correlation" in found.measures:
         rows = [_beside(found, k) for k in range(len(found.names))]
         out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
-    trends = {title: found.trend(name)[-1] for title, name in (("nnz/T", "relative_nnz"), ("norm of W", "frobenius"))}
-    said = [f"{title} {one:.3f}".replace("-", "−") for title, one in trends.items() if np.isfinite(one)]
-    if said and len(found.names) >= MIN_CHECKPOINTS:
+    trends = {"nnz/T": found.trends("relative_nnz")[-1], "norm of W": found.trends("frobenius")[-1]}
+    said = [f"{title} {rank:.3f}".replace("-", "−") for title, (rank, _) in trends.items() if np.isfinite(rank)]
+    if said and found.can_have_trend:
         out.print(f"Rank correlation with the order of training: {', '.join(said)}", markup=False)
     for note in found.notes:
         out.print(note, markup=False)
@@ -223,9 +216,7 @@ def _show_curves(out: Console, found: CheckpointCurves) -> None:
 
 def _beside(found: CheckpointCurves, place: int) -> dict[str, Any]:
     """One checkpoint of the last layer: the correlation beside its baselines, and the margin over the best one beside a random head's."""
-    names = {title: f"correlation{ending}" for ending, (title, _) in SETTINGS.items()}
-    names |= {"margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
-    numbers = {title: _mean(found.by_layer(name)[place, -1]) for title, name in names.items()}
+    numbers = {title: _mean(found.by_layer(name)[place, -1]) for title, name in _MAX_MARGIN_COLUMNS.items()}
     return {"checkpoint": found.names[place], **numbers}
 
 

@@ -24,7 +24,6 @@ from matplotlib.path import Path
 
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
-
 from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
 from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, STYLE, TINTS
 
@@ -136,7 +135,7 @@ class Layout(NamedTuple):
     height: float
     boxes: list[Box]
     arrows: list[list[tuple[float, float]]]
-    inner_arrows: list[FloatArray]
+    inner_arrows: list[list[tuple[float, float]]]
     texts: list[tuple[float, float, str]]
 
 
@@ -319,12 +318,14 @@ def _nearest(box: Box, x: float) -> float:
     return float(np.clip(x, box.x - reach, box.x + reach))
 
 
-def _between(first: FloatArray, second: FloatArray, first_size: FloatArray, second_size: FloatArray) -> FloatArray:
-    """(2, 2) where the line between the middles of two names leaves the rectangle of each."""
+def _between(
+    first: FloatArray, second: FloatArray, first_size: FloatArray, second_size: FloatArray
+) -> list[tuple[float, float]]:
+    """Two points where the line between the middles of two names leaves the rectangle of each."""
     step = second - first
     with np.errstate(divide="ignore"):
         shares = [min(float(np.min(0.5 * size / np.abs(step))), 0.45) for size in (first_size, second_size)]
-    return np.stack([first + shares[0] * step, second - shares[1] * step])
+    return [tuple(first + shares[0] * step), tuple(second - shares[1] * step)]
 
 
 # ---- drawing
@@ -405,7 +406,7 @@ class _Panel:
         for points in self.layout.arrows:
             ax.add_patch(FancyArrowPatch(path=Path(points), mutation_scale=14, color=INK, lw=1.3, zorder=2, **arrow))
         for points in self.layout.inner_arrows:
-            look = {"mutation_scale": 12, "color": LOCAL, "lw": 1.2, "ls": (0, (3, 2)), "zorder": 4}
+            look: dict[str, Any] = {"mutation_scale": 12, "color": LOCAL, "lw": 1.2, "ls": (0, (3, 2)), "zorder": 4}
             ax.add_patch(FancyArrowPatch(path=Path(points), **look, **arrow))
         for box in self.layout.boxes:
             self._draw_box(ax, box)
@@ -433,7 +434,7 @@ class _Panel:
         if has_last and box.kind is not Kind.SINGLE:
             x, y = box.centres[self.graph.last]
             width = _LETTERING.width(self.last_name) - 0.06
-            mark = {"facecolor": _MARK, "edgecolor": "none", "zorder": 4}
+            mark: dict[str, Any] = {"facecolor": _MARK, "edgecolor": "none", "zorder": 4}
             ax.add_patch(FancyBboxPatch((x - 0.5 * width, y - 0.14), width, 0.28, f"{style}0.06", **mark))
 
 

@@ -400,7 +400,7 @@ class CheckpointCurves(_Measured):
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         title = next((known.title for known in MEASURES if known.name == measure), measure)
         axes.set(xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}", title=title)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         values = np.concatenate([line.get_ydata() for line in axes.lines])
         if np.nanmin(values) >= 0.0 and np.nanmax(values) > 0.0:
             axes.set_ylim(0.0, 1.08 * np.nanmax(values))  # so that no curve lies on the frame

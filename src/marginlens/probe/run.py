@@ -33,9 +33,9 @@ from marginlens.probe.models.inputs import Inputs, check_memory
 from marginlens.probe.models.loading import as_inputs, as_loaded, load_model
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import BASELINES, QUANTITIES, CheckpointCurves, ProbeResult, ProbeSettings
+from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import Status
 
-ReportProgress = Callable[[int, int], None]  # units of work done, and of all: one for each input, and one for each head
 _NORMS = ("frobenius", "spectral", "nuclear")
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
@@ -48,7 +48,7 @@ _TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to ro
 
 
 def probe_model(
-    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: ReportProgress | None = None
+    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: ProgressCallback | None = None
 ) -> ProbeResult:
     """Measure every attention head of a model on a set of inputs.
 
@@ -69,7 +69,7 @@ def probe_model(
     check_memory(data, adapter.n_heads)
     size = (adapter.n_layers, adapter.n_heads)
     total = len(data) + (size[0] * size[1] if options.max_margin else 0)
-    report = progress or (lambda done, total: None)
+    report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
     sums, examples = MeasureSums(*size), ExampleMaps(data, options, size[0] * size[1])
     selections, done = SelectionRecorder(data, *size), 0
@@ -170,7 +170,7 @@ def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray)
         notes.append(
             f"{_heads(~has_finite_weights)}: weights that are not finite (nan or infinity), so that nothing is measured."
         )
-    is_missing_layer = ~is_finite.any(axis=1) & has_finite_weights.any(axis=1)
+    is_missing_layer: BoolArray = np.asarray(~is_finite.any(axis=1) & has_finite_weights.any(axis=1))
     missing = np.flatnonzero(is_missing_layer).tolist()
     if missing:
         layers = f"Layer {missing[0]}" if len(missing) == 1 else f"Layers {', '.join(map(str, missing))}"
@@ -193,7 +193,7 @@ def _heads(which: BoolArray) -> str:
 
 def _selection(reading: LayerReading) -> Selection:
     """What every query of a layer selects on one batch; nothing, with margin nan, in a head whose attention is not finite."""
-    is_finite = finite_heads(reading)[:, None]
+    is_finite: BoolArray = finite_heads(reading)[:, None]
     logits, rounding = (values.detach().cpu().double().numpy() for values in (reading.logits, reading.rounding))
     if not is_finite.all():
         logits, rounding = np.where(is_finite[..., None], logits, 0.0), np.where(is_finite, rounding, 0.0)
@@ -226,7 +226,7 @@ def _max_margin(
     rounding = max(SAME_TOKEN_RTOL, logit_rounding(adapter.model.dtype))
     options = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
     count = min(settings.max_margin_inputs, len(inputs))
-    used = inputs.subset(np.arange(count) * len(inputs) // count)  # evenly spread over all
+    used = inputs.subset([k * len(inputs) // count for k in range(count)])  # evenly spread over all
     names = [name + ending for name in QUANTITIES for ending in BASELINES]
     arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
     unsolved: Counter[Status] = Counter()
@@ -328,7 +328,7 @@ def probe_checkpoints(
     settings: ProbeSettings | None = None,
     *,
     trust_pickle: bool = False,
-    progress: ReportProgress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> CheckpointCurves:
     """The measures of a probe over training: sparsity, norms, margins and selections of every head at every checkpoint.
 

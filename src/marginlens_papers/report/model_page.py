@@ -71,17 +71,22 @@ def _left_out(missing: list[str]) -> str:
 
 
 def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
-    from marginlens.probe.models.loading import load_model
-    from marginlens.probe.pages.findings import findings
-    from marginlens.probe.pages.page import probe_page
-    from marginlens.probe.run import probe_model
-    from marginlens.probe.sentences import own_sentences
-    from marginlens.probe.settings import ProbeSettings
+    from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
+    from marginlens.probe.page.findings import findings
 
     whole = effort is Effort.PAPER
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)
     loaded = load_model("minilm")
-    result = probe_model(loaded, list(own_sentences()), settings, progress=progress)
+    shown = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal shown
+        if progress is not None:
+            progress.expect(total)
+            progress.advance(done - shown)
+            shown = done
+
+    result = probe_model(loaded, list(example_sentences()), settings, progress=report)
     introduction = [
         "all-MiniLM-L6-v2 is a BERT-type model that turns sentences into vectors. It was trained by others, with no thought of max-margin "
         "selection; this page asks what its attention heads do, with the measures of the papers.",
@@ -91,5 +96,5 @@ def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
     if not whole:
         introduction.append("This run at reduced sizes leaves out the max-margin part.")
     page = probe_page(result, introduction=introduction, back="index.html")
-    numbers = {"findings": list(findings(result)), **result.to_json()}
+    numbers = {"findings": list(findings(result)), **result.to_dict()}
     return page, json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -67,8 +67,8 @@ class TextInputs:
 
     def subset(self, places: Sequence[int]) -> TextInputs:
         """The texts at these places."""
-        texts, ids, tokens = (tuple(column[k] for k in places) for column in (self.texts, self.ids, self.tokens))
-        return replace(self, texts=texts, ids=ids, tokens=tokens)
+        ids, tokens = tuple(self.ids[k] for k in places), tuple(self.tokens[k] for k in places)
+        return replace(self, texts=tuple(self.texts[k] for k in places), ids=ids, tokens=tokens)
 
     def title(self, place: int) -> str:
         """What an input is called on a page: the text."""
@@ -197,7 +197,9 @@ class ImageSettings:
         height, width = _sides(config.image_size, "image_size")
         if config.model_type == "dinov2" and stated.get("do_center_crop", True):  # it reads any size
             height, width = _sides(stated.get("crop_size", (height, width)), "crop_size")
-        channels, mean, std = int(config.num_channels), (0.0,), (1.0,)
+        channels = int(config.num_channels)
+        mean: tuple[float, ...] = (0.0,)
+        std: tuple[float, ...] = (1.0,)
         if stated.get("do_normalize", True):
             mean = _per_channel(stated.get("image_mean", 0.5), channels, "image_mean")
             std = _per_channel(stated.get("image_std", 0.5), channels, "image_std")
@@ -234,7 +236,7 @@ class ImageInputs:
     pixel_values: npt.NDArray[np.float32]  # (n_images, channels, height, width)
     settings: ImageSettings
 
-    n_truncated = 0
+    n_truncated = max_tokens = 0  # none is cut
 
     def __repr__(self) -> str:
         return f"ImageInputs({len(self)} images of shape {self.pixel_values.shape[1:]})"
