@@ -1,16 +1,11 @@
 """Made-up results of a probe, with a name in them that tries to become markup."""
 
-import dataclasses
-
 import numpy as np
 
 from marginlens.graphs import graphs_of_edges
-from marginlens.probe.checkpoint_curves import CheckpointCurves
-from marginlens.probe.heads.preference_graph import NamedGraph
-from marginlens.probe.margins import MarginCounts
-from marginlens.probe.measures import MEASURES, HeadMeasures, MaxMarginMeasures
-from marginlens.probe.result import Example, NamedPreference, ProbeResult
-from marginlens.probe.settings import ProbeSettings
+from marginlens.probe.accumulators import MarginCounts
+from marginlens.probe.heads.preferences import Preference, PreferenceGraph
+from marginlens.probe.result import HEAD_MEASURES, MEASURES, CheckpointCurves, Example, ProbeResult, ProbeSettings
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'
 LAYERS, HEADS = 3, 4
@@ -18,34 +13,33 @@ N_CHECKPOINTS = 7
 STEPS = np.arange(float(N_CHECKPOINTS))
 
 
-def named_graph(names, edges):
+def preference_graph(names, edges):
     head, tail = np.array(edges).T
-    return NamedGraph(tuple(names), graphs_of_edges(np.zeros_like(head), head, tail, len(names))[0])
+    return PreferenceGraph(tuple(names), graphs_of_edges(np.zeros_like(head), head, tail, len(names))[0])
 
 
-def made_up_result(seed=0, **changes):
-    rng = np.random.default_rng(seed)
+def made_up_result(measures=None, *, max_margin=True, **changes):
+    """`measures` replaces some of them by name."""
+    rng = np.random.default_rng(0)
     counts = MarginCounts.empty(LAYERS, HEADS)
     for layer in range(LAYERS):
         counts.add(layer, rng.lognormal(size=(HEADS, 200)))
     tokens = ("[CLS]", EVIL, "two", "[SEP]")
     attention = rng.dirichlet(np.ones(4), size=(LAYERS, HEADS, 4)).astype(np.float32)
     example = Example(EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), rng.random((LAYERS, HEADS, 4)))
-    heads = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(HeadMeasures)}
-    margin = {field.name: rng.random((LAYERS, HEADS)) for field in dataclasses.fields(MaxMarginMeasures)}
+    names = [measure.name for measure in (MEASURES if max_margin else HEAD_MEASURES)]
     known = {
         "model": EVIL,
         "family": "bert",
         "n_inputs": 7,
         "n_queries": 90,
         "mean_tokens": 12.0,
-        "heads": HeadMeasures(**heads),
+        "measures": {name: rng.random((LAYERS, HEADS)) for name in names} | (measures or {}),
         "margins": counts,
         "settings": ProbeSettings(max_margin=True),
-        "max_margin": MaxMarginMeasures(**margin),
         "examples": (example,),
-        "preferences": {(1, 2): (NamedPreference(EVIL, "two", 5, 1, 8),)},
-        "graphs": {(1, 2): named_graph((EVIL, "two"), [(1, 0)])},
+        "preferences": {(1, 2): (Preference(EVIL, "two", 5, 1, 8),)},
+        "graphs": {(1, 2): preference_graph((EVIL, "two"), [(1, 0)])},
         "notes": (EVIL,),
         "seconds": 3.0,
     }
@@ -55,7 +49,7 @@ def made_up_result(seed=0, **changes):
 def made_up_curves(*, without=(), **changes):
     """Seven checkpoints of three layers of two heads; a change is one curve, or one for each layer."""
     rng = np.random.default_rng(0)
-    measures = {one.name: rng.random((N_CHECKPOINTS, 3, 2)) for one in MEASURES if one.name not in without}
+    measures = {measure.name: rng.random((N_CHECKPOINTS, 3, 2)) for measure in MEASURES if measure.name not in without}
     for name, curves in changes.items():
         by_layer = np.broadcast_to(np.asarray(curves, dtype=float), (3, N_CHECKPOINTS))
         measures[name] = by_layer.T[:, :, None] + np.array([-0.01, 0.01])  # two heads around their mean

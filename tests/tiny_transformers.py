@@ -109,7 +109,7 @@ def save(model, folder):
 
 def encoded(model, texts=TEXTS):
     """Texts of `WORDS` as a model reads them."""
-    from marginlens.probe.models.text_inputs import TextInputs
+    from marginlens.probe.models.inputs import TextInputs
 
     ids = {word: k for k, word in enumerate(WORDS)}
     tokens = tuple(("[CLS]", *text.split(), "[SEP]") for text in texts)

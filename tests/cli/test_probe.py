@@ -52,8 +52,8 @@ def test_tables_and_a_page(bert, text):
     assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
     page = Path("probe-report/index.html").read_text(encoding="utf-8")
     assert TEXTS[0] in page
-    told = json.loads(Path("probe-report/probe.json").read_text(encoding="utf-8"))
-    assert np.isfinite(told["measures"]["nnz"]).all()
+    to_dict = json.loads(Path("probe-report/probe.json").read_text(encoding="utf-8"))
+    assert np.isfinite(to_dict["measures"]["nnz"]).all()
     assert sorted(path.name for path in Path().iterdir()) == ["probe-report", "texts.txt"]
     again = run(bert, "--text", text, "--no-max-margin")  # over its own folder
     assert again.exit_code == 0, again.output
@@ -61,10 +61,10 @@ def test_tables_and_a_page(bert, text):
 
 
 def test_json_alone_writes_nothing(bert, text):
-    told = numbers(bert, "--text", text, "--limit", 3, "--queries", 2)
-    assert told["inputs"] == 3
-    assert told["settings"]["queries"] == 2
-    assert np.shape(told["max_margin"]["correlation_random_matrix"]) == (2, 2)
+    to_dict = numbers(bert, "--text", text, "--limit", 3, "--queries", 2)
+    assert to_dict["inputs"] == 3
+    assert to_dict["settings"]["queries"] == 2
+    assert np.shape(to_dict["max_margin"]["correlation_random_matrix"]) == (2, 2)
     assert [path.name for path in Path().iterdir()] == ["texts.txt"]
     numbers(bert, "--text", text, "--no-max-margin", "--out", "here")
     assert Path("here/index.html").is_file()
@@ -72,9 +72,9 @@ def test_json_alone_writes_nothing(bert, text):
 
 def test_one_seed_draws_queries_and_baselines(bert, text):
     def answer(*options):
-        told = numbers(bert, "--text", text, *options)
-        told.pop("seconds")
-        return told
+        to_dict = numbers(bert, "--text", text, *options)
+        to_dict.pop("seconds")
+        return to_dict
 
     usual, first, again, other = answer(), answer("--seed", 0), answer("--seed", 5), answer("--seed", 6)
     assert first == usual
@@ -120,13 +120,13 @@ def test_rotary_models_take_an_offset(text, tmp_path):
     result = run(place, "--text", text)
     assert result.exit_code == 0, result.output
     assert "State an offset to have W measured there" in " ".join(result.stdout.split())
-    told = numbers(place, "--text", text, "--offset", 2)
-    assert np.isfinite(told["measures"]["frobenius"]).all()
-    assert np.shape(told["max_margin"]["correlation"]) == (2, 4)
-    assert "The max-margin part is about W at offset 2" in told["notes"][-1]
-    told = numbers(place, "--text", text)
-    assert told["max_margin"] is None
-    assert told["notes"][-1].startswith("There is no max-margin part: with rotary positions")
+    to_dict = numbers(place, "--text", text, "--offset", 2)
+    assert np.isfinite(to_dict["measures"]["frobenius"]).all()
+    assert np.shape(to_dict["max_margin"]["correlation"]) == (2, 4)
+    assert "The max-margin part is about W at offset 2" in to_dict["notes"][-1]
+    to_dict = numbers(place, "--text", text)
+    assert to_dict["max_margin"] is None
+    assert to_dict["notes"][-1].startswith("There is no max-margin part: with rotary positions")
 
 
 def test_checkpoints_give_curves(text):
@@ -146,15 +146,15 @@ def test_checkpoints_give_curves(text):
 def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
     for epoch, sharpness in enumerate((0.2, 1.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
-    told = numbers("run", "--checkpoints", "--text", text)
-    assert told["steps"] == [0.0, 1.0]
-    assert "correlation" not in told["measures"]
+    to_dict = numbers("run", "--checkpoints", "--text", text)
+    assert to_dict["steps"] == [0.0, 1.0]
+    assert "correlation" not in to_dict["measures"]
     result = run("run", "--checkpoints", "--max-margin", "--text", text, "--limit", 4, "--out", "curves")
     assert result.exit_code == 0, result.output
     assert "Correlation with the max-margin W" in result.stdout
-    told = json.loads(Path("curves/checkpoints.json").read_text(encoding="utf-8"))
-    assert np.shape(told["measures"]["correlation_random_matrix"]) == (2, 2, 2)
-    assert any(note.startswith("The max-margin part asks each head about up to") for note in told["notes"])
+    to_dict = json.loads(Path("curves/checkpoints.json").read_text(encoding="utf-8"))
+    assert np.shape(to_dict["measures"]["correlation_random_matrix"]) == (2, 2, 2)
+    assert any(note.startswith("The max-margin part asks each head about up to") for note in to_dict["notes"])
 
 
 # ---- refusals
@@ -182,9 +182,9 @@ def test_unusable_models_are_refused_in_one_sentence(bert, text):
     Path("t5").mkdir()
     Path("t5/config.json").write_text('{"model_type": "t5"}')
     Path("t5/model.safetensors").write_bytes(b"")
-    told = refused("t5", "--text", text)
-    assert "'t5' has no adapter" in told
-    assert "five steps" in told
+    to_dict = refused("t5", "--text", text)
+    assert "'t5' has no adapter" in to_dict
+    assert "five steps" in to_dict
     Path("pickled").mkdir()
     for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
         Path("pickled", name).write_bytes((bert / name).read_bytes())

@@ -11,10 +11,10 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters import adapter_for
-from marginlens.probe.models.adapters.affine import AFFINE, affine_map, is_plain
+from marginlens.probe.models.adapters.base import AFFINE_RTOL, affine_map, is_plain
 from marginlens.probe.models.reading import read_attention
+from marginlens.probe.result import ProbeSettings
 from marginlens.probe.run import probe_model
-from marginlens.probe.settings import ProbeSettings
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
@@ -264,7 +264,7 @@ def test_torchs_own_quantised_layer_is_measured() -> None:
         torch.backends.quantized.engine = before
     assert float((found.W - packed.dequantize().T.double()).abs().max()) <= 1e-5
     assert found.deviation is not None
-    assert 1e-3 < found.deviation < AFFINE  # its inputs are rounded to eight bits
+    assert 1e-3 < found.deviation < AFFINE_RTOL  # its inputs are rounded to eight bits
 
 
 # ---- what has no W
@@ -344,7 +344,7 @@ def test_a_probe_measures_what_wrapped_heads_compute() -> None:
         "margin_ratio",
         "low_ratio",
     ):
-        np.testing.assert_allclose(found.measure(name), expected.measure(name), rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
     assert all(module.training for module in wrapped.modules())
     assert found.notes[0] == (
         "In 2 of 2 layers queries or keys do not come from plain weights, but from modules that are wrapped, quantised or hooked: W is "
@@ -358,7 +358,7 @@ def test_a_probe_says_how_accurate_a_measured_w_is() -> None:
     rough = adapter_for(model).attention_module(1)
     rough.query = Packed(rough.query, rounds_inputs=True)
     deviation = adapter_for(model).layer_maps(1).deviation
-    assert 1e-3 < deviation < AFFINE
+    assert 1e-3 < deviation < AFFINE_RTOL
     (note,) = (one for one in probe_model(model, encoded(model)).notes if "plain weights" in one)
     assert note.startswith("In 1 of 2 layers")
     assert note.endswith(f"which it gives to within {deviation:.1%}.")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from marginlens.probe.models import loading
+from marginlens import probe
 from marginlens_papers.claim import Effort
 from marginlens_papers.report import model_page
 from tiny_transformers import save, tiny_bert
@@ -15,10 +15,10 @@ from tiny_transformers import save, tiny_bert
 def tiny(tmp_path, monkeypatch):
     """A random model in the place of MiniLM."""
     place = save(tiny_bert(), tmp_path / "model")
-    load = loading.load_model
-    monkeypatch.setattr(loading, "load_model", lambda name: load(place if name == "minilm" else name))
+    load = probe.load_model
+    monkeypatch.setattr(probe, "load_model", lambda name: load(place if name == "minilm" else name))
     monkeypatch.setattr(model_page, "_SEPARATED", 3)
-    monkeypatch.setattr("marginlens.probe.sentences.own_sentences", lambda: ("the cat saw a dog .", "not a dog ran ?"))
+    monkeypatch.setattr(probe, "example_sentences", lambda: ("the cat saw a dog .", "not a dog ran ?"))
     (tmp_path / "report").mkdir()
     return tmp_path / "report"
 
@@ -27,14 +27,14 @@ def test_the_page_and_its_numbers_are_written_and_linked(tiny):
     said = model_page.write_model_page(tiny, Effort.PAPER)
     assert said == "The page on a real model is minilm.html, beside the report."
     page = (tiny / "minilm.html").read_text(encoding="utf-8")
-    told = json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))
-    assert np.shape(told["measures"]["nnz"]) == (2, 2)
-    assert told["max_margin"] is not None
+    plain = json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))
+    assert np.shape(plain["measures"]["nnz"]) == (2, 2)
+    assert plain["max_margin"] is not None
     assert '<a href="index.html">' in page
     assert "reduced sizes" not in page
     section = model_page.ModelSection.of(tiny)
     assert section.page == "minilm.html"
-    assert section.findings == told["findings"]
+    assert section.findings == plain["findings"]
     assert len(section.findings) >= 4
 
 
@@ -60,7 +60,7 @@ def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
     def broken(name):
         raise RuntimeError("no room\nleft")
 
-    monkeypatch.setattr(loading, "load_model", broken)
+    monkeypatch.setattr(probe, "load_model", broken)
     assert model_page.write_model_page(tiny, Effort.PAPER) == "The page on a real model is left out: no room left"
     assert not list(tiny.iterdir())
     section = model_page.ModelSection.of(tiny)
@@ -71,6 +71,6 @@ def test_an_interruption_is_passed_on(tiny, monkeypatch):
     def interrupted(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loading, "load_model", interrupted)
+    monkeypatch.setattr(probe, "load_model", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model_page.write_model_page(tiny, Effort.PAPER)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from marginlens.probe.models.adapters.families import ViTAdapter
 
-from marginlens.probe.models.adapters.vit import ViTAdapter
+from marginlens.probe.models.adapters.families import ViTAdapter
 from marginlens_papers.vision import measure as measuring
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import cls_attention, key_query_norms

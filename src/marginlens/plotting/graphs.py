@@ -353,7 +353,7 @@ def draw_graphs(
     Returns:
         A matplotlib figure with one panel per graph, as large as they need.
     """
-    chosen = list(graphs.values() if isinstance(graphs, Mapping) else graphs) if isinstance(graphs, Iterable) else []
+    chosen = list(graphs.values()) if isinstance(graphs, Mapping) else list(graphs) if np.iterable(graphs) else []
     if not chosen or not all(isinstance(graph, PriorityGraph) for graph in chosen):
         raise reject("graphs", "at least one PriorityGraph", f"{len(chosen)} entries" if chosen else repr(graphs)[:60])
     if headings is not None and len(headings) != len(chosen):

@@ -194,12 +194,12 @@ class _Measured:
     @property
     def n_layers(self) -> int:
         """How many attention layers there are."""
-        return int(self.measures["nnz"].shape[-2])
+        return int(next(iter(self.measures.values())).shape[-2])
 
     @property
     def n_heads(self) -> int:
         """Query heads of each layer."""
-        return int(self.measures["nnz"].shape[-1])
+        return int(next(iter(self.measures.values())).shape[-1])
 
     @property
     def shown(self) -> tuple[Measure, ...]:

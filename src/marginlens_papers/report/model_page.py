@@ -77,16 +77,7 @@ def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
     whole = effort is Effort.PAPER
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)
     loaded = load_model("minilm")
-    shown = 0
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if progress is not None:
-            progress.expect(total)
-            progress.advance(done - shown)
-            shown = done
-
-    result = probe_model(loaded, list(example_sentences()), settings, progress=report)
+    result = probe_model(loaded, list(example_sentences()), settings, progress=progress)
     introduction = [
         "all-MiniLM-L6-v2 is a BERT-type model that turns sentences into vectors. It was trained by others, with no thought of max-margin "
         "selection; this page asks what its attention heads do, with the measures of the papers.",

@@ -1,0 +1,282 @@
+"""The pages of a probe and of curves over checkpoints: they hold the numbers, and their sentences follow these."""
+
+import base64
+import dataclasses
+import itertools
+import json
+import re
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_curves, made_up_result, preference_graph
+from marginlens.probe import CheckpointCurves, probe_page
+from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
+from marginlens.probe.page import graph_drawing, page_data
+from marginlens.probe.page.checkpoints import checkpoint_page
+from marginlens.probe.page.findings import change, findings, has_trend, training_findings
+from marginlens.probe.result import MEASURES, Example
+
+
+def embedded(page):
+    (text,) = re.findall(r'<script type="application/json" id="probe">(.*?)</script>', page, flags=re.S)
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_page_holds_every_measure():
+    result = made_up_result()
+    data = embedded(probe_page(result))
+    assert [one["name"] for one in data["measures"]] == [one.name for one in MEASURES]
+    for one in data["measures"]:
+        assert np.allclose(one["values"], result[one["name"]], rtol=1e-5)  # six digits
+    assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 1, 8]]}
+    assert [name for *_, name in data["graphs"]["1.2"]["names"]] == ["two", EVIL[:15] + "…"]
+    assert np.sum(data["margins"]["counts"]) == LAYERS * HEADS * 200
+
+
+def test_maps_are_kept_to_the_nearest_of_256_levels():
+    result = made_up_result()
+    (example,) = page_data(result)["examples"]
+    levels = np.frombuffer(base64.b64decode(example["maps"]), dtype=np.uint8).reshape(LAYERS, HEADS, 4, 4)
+    assert np.abs(levels / 255.0 - result.examples[0].attention).max() <= 0.5 / 255.0 + 1e-7  # float32
+    assert example["selected"] == result.examples[0].selected.tolist()
+
+
+def test_images_stand_beside_maps_with_a_scale_of_their_own():
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, size=(6, 8, 3), dtype=np.uint8)
+    attention = (rng.dirichlet(np.ones(13), size=(LAYERS, HEADS, 1)) * 0.01).astype(np.float32)
+    tokens = ("[CLS]", *(f"{k // 4},{k % 4}" for k in range(12)))
+    chosen = attention.argmax(axis=-1)
+    example = Example("image 0", tokens, np.arange(1), attention, chosen, rng.random((LAYERS, HEADS, 1)), (3, 4), image)
+    (plain,) = page_data(made_up_result(examples=(example,)))["examples"]
+    levels = np.frombuffer(base64.b64decode(plain["maps"]), dtype=np.uint8).reshape(attention.shape)
+    peaks = np.array(plain["peaks"])[..., None, None]
+    assert (levels.max(axis=-1) == 255).all()
+    assert np.abs(levels / 255.0 * peaks - attention).max() <= 0.51 / 255.0 * attention.max()  # peaks have six digits
+    start, png = plain["image"].split(",")
+    assert start == "data:image/png;base64"
+    assert np.array_equal(Image.open(BytesIO(base64.b64decode(png))), image)
+    grey = dataclasses.replace(example, image=image[..., :1])
+    png = page_data(made_up_result(examples=(grey,)))["examples"][0]["image"].split(",")[1]
+    assert np.array_equal(Image.open(BytesIO(base64.b64decode(png))), image[..., 0])
+    assert page_data(made_up_result())["examples"][0]["image"] is None
+
+
+def test_what_has_no_number_is_left_out_or_null():
+    result = made_up_result()
+    frobenius = result["frobenius"].copy()
+    frobenius[0, 1] = np.nan
+    changes = {"frobenius": frobenius, "first_nnz": np.full((LAYERS, HEADS), np.nan)}
+    data = embedded(probe_page(made_up_result(changes, max_margin=False, seconds=float("nan"))))
+    shown = {one["name"]: one["values"] for one in data["measures"]}
+    assert shown["frobenius"][0][1] is None
+    assert "first_nnz" not in shown
+    assert "correlation" not in shown
+
+
+def test_a_head_and_its_baselines_share_one_scale():
+    result = made_up_result()
+    shown = {one["name"]: one["range"] for one in page_data(result)["measures"]}
+    together = [values for name, values in result.measures.items() if name.startswith("correlation")]
+    assert shown["correlation"] == shown["correlation_random_head"]
+    assert shown["correlation"] == pytest.approx([np.min(together), np.max(together)], rel=1e-5)
+    assert shown["nnz"] == pytest.approx([result["nnz"].min(), result["nnz"].max()], rel=1e-5)
+
+
+def test_the_sentences_follow_the_numbers():
+    flat = np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
+    heads = {"relative_nnz": flat, "frobenius": 10.0 - flat, "first_share": np.where(flat > 0.5, 0.8, 0.2)}
+    heads |= {"correlation": flat, "correlation_random_selections": np.full((LAYERS, HEADS), -0.25)}
+
+    def with_chance(level, **changes):
+        chance = np.full((LAYERS, HEADS), level)
+        return findings(made_up_result({**heads, "correlation_random_head": chance}, **changes))
+
+    sparsity, layers, weights, selections, preferences, correlation, _ = with_chance(0.5)
+    assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
+    assert layers.endswith("is 0.21, 0.50, 0.79.")
+    assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
+    assert "6 select the first token" in selections
+    assert preferences.startswith(f"A head decides {made_up_result()['contested_share'].mean():.0%} of the pairs")
+    assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
+    assert "−0.250 at random selections" in correlation
+    assert "that of random selections in 12 of 12 heads" in correlation
+    assert "that of a random W at its own selections in 6 of 12: by this measure" in correlation
+    assert "the typical head is about as max-margin as a random one." in correlation
+    assert "that of L2H3, 0.900" in correlation
+    assert "is more max-margin than a random one." in with_chance(0.3)[-2]
+    assert "is less max-margin than a random one." in with_chance(0.7)[-2]
+    at_offset = "W at offset 3 with the max-margin solution for the selections that this W makes has"
+    assert at_offset in with_chance(0.7, w_offset=3)[-2]
+
+
+def test_sentences_go_without_what_was_not_measured():
+    nothing = np.full((LAYERS, HEADS), np.nan)
+    assert len(findings(made_up_result({"frobenius": nothing}, max_margin=False))) == 4
+    unknown = findings(made_up_result({"correlation": nothing, "margin_ratio": nothing}))
+    assert unknown[-1].startswith("No head can be compared with a max-margin solution")
+
+
+LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name
+
+
+def places(drawing):
+    return {name: (x, y) for x, y, name in drawing["names"]}
+
+
+def overlapping(drawing):
+    rooms = [(x, y, LETTER * len(name), name) for x, y, name in drawing["names"]]
+    return [
+        (a[3], b[3])
+        for a, b in itertools.combinations(rooms, 2)
+        if abs(a[0] - b[0]) < 0.5 * (a[2] + b[2]) and abs(a[1] - b[1]) < HIGH
+    ]
+
+
+def test_what_is_preferred_stands_above():
+    drawing = graph_drawing(preference_graph("abcd", [(2, 0), (0, 1), (2, 1), (3, 1)]))
+    at = places(drawing)
+    assert at["c"][1] < at["a"][1] < at["b"][1]
+    assert len(drawing["arrows"]) == 3  # c over b follows from the two others
+    for points in drawing["arrows"]:
+        assert points[-1] > points[1]
+    assert drawing["inner"] == []
+    assert {box[4] for box in drawing["boxes"]} == {"single"}
+
+
+def test_cycles_are_boxes_of_their_own_with_what_leads_around_them():
+    drawing = graph_drawing(preference_graph(["x", "y", "z", "below"], [(0, 1), (1, 2), (2, 0), (0, 3)]))
+    (cycle,) = [box for box in drawing["boxes"] if box[4] == "equal"]
+    left, top, width, height, *_ = cycle
+    for name in "xyz":
+        x, y = places(drawing)[name]
+        assert left < x < left + width
+        assert top < y < top + height
+    assert len(drawing["inner"]) == 3
+    assert len(drawing["arrows"]) == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_two_names_overlap_and_all_stand_inside(seed):
+    rng = np.random.default_rng(seed)
+    names = ["w" * length + str(k) for k, length in enumerate(rng.integers(1, 20, size=MAX_GRAPH_TOKENS).tolist())]
+    edges = [
+        (i, j)
+        for i, j in itertools.permutations(range(MAX_GRAPH_TOKENS), 2)
+        if rng.random() < 0.04 * (1 + seed % 5) or j == i + 1
+    ][:: 1 + seed % 3]
+    drawing = graph_drawing(preference_graph(names, edges))
+    assert overlapping(drawing) == []
+    width, height = drawing["size"]
+    for x, y, name in drawing["names"]:
+        assert 0.5 * LETTER * len(name) <= x <= width - 0.5 * LETTER * len(name)
+        assert 0.5 * HIGH <= y <= height - 0.5 * HIGH
+        assert len(name) <= 16
+    boxes = drawing["boxes"]
+    for (a, b, w, h, *_), (c, d, v, g, *_) in itertools.combinations(boxes, 2):
+        assert a + w <= c or c + v <= a or b + h <= d or d + g <= b
+
+
+DOWN, UP, FLAT = 0.9 - 0.1 * STEPS, 1.0 + STEPS, np.array([1.0, 3.0, 2.0, 3.0, 1.0, 2.0, 1.1])
+
+
+def test_sparsity_that_falls_while_norms_grow_is_what_paper_a_says():
+    curves = made_up_curves(relative_nnz=DOWN, first_relative_nnz=DOWN, frobenius=UP)
+    for said in training_findings(curves)[:2]:
+        assert "falls in 3 of 3 layers (the last layer: 0.9 → 0.3 (−1.00)" in said
+        assert "the Frobenius norm of W grows in 3 (the last layer: 1 → 7 (1.00))." in said
+        verdict = "So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say"
+        assert f"{verdict}: nnz/T falls by 67%, the norm grows by 600%." in said
+
+
+def test_layers_that_do_otherwise_are_named():
+    some = made_up_curves(relative_nnz=[DOWN, UP, DOWN], first_relative_nnz=UP, frobenius=[UP, UP, FLAT])
+    mixed, none = training_findings(some)[:2]
+    assert "falls in 2 of 3 layers" in mixed
+    assert "grows in 2 (" in mixed
+    assert "as paper A's Figs 6 and 7 say, in layer 0 only: nnz/T falls by 67%" in mixed
+    assert (
+        "So in no layer does attention get sparser while the key-query weights grow by more than chance explains"
+        in none
+    )
+    assert has_trend(some, "relative_nnz", -1).tolist() == [True, False, True]
+    assert has_trend(some, "frobenius", 1).tolist() == [True, True, False]
+
+
+def test_a_clear_trend_is_asked_for_not_only_two_ends():
+    curve = [0.5, 0.9, 1.0, 0.95, 0.97, 0.8, 0.4]  # ends below its first value, with a rank correlation near 0
+    assert not has_trend(made_up_curves(relative_nnz=curve), "relative_nnz", -1).any()
+    rising = made_up_curves(relative_nnz=[0.5, 0.4, 0.3, 0.2, 0.25, 0.3, 0.6])
+    assert not has_trend(rising, "relative_nnz", 1).any()
+
+
+def test_a_steady_change_of_no_size_is_no_finding():
+    curves = made_up_curves(relative_nnz=1.0 - 2e-4 * STEPS, frobenius=1.0 + 1e-3 * STEPS)
+    assert not has_trend(curves, "relative_nnz", -1).any()
+    assert not has_trend(curves, "frobenius", 1).any()
+    assert "in no layer" in training_findings(curves)[0]
+
+
+@pytest.mark.parametrize("n", [2, 4, 5])
+def test_few_checkpoints_say_nothing_about_a_trend(n):
+    whole = made_up_curves(relative_nnz=DOWN, frobenius=UP)
+    measures = {name: values[:n] for name, values in whole.measures.items()}
+    few = CheckpointCurves("bert", whole.names[:n], STEPS[:n], measures, 5)
+    said = training_findings(few)[0]
+    assert f"{n} checkpoints cannot say" in said
+    assert "So attention gets sparser" not in said
+    assert not has_trend(few, "relative_nnz", -1).any()
+    assert "(−1.00)" not in checkpoint_page(few)
+    assert "rank correlation" not in checkpoint_page(few)
+
+
+def test_unrelated_models_called_checkpoints_show_a_trend_as_rarely_as_stated():
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(300):
+        measures = {"relative_nnz": rng.random((8, 4, 2)), "frobenius": 1.0 + rng.random((8, 4, 2))}
+        curves = CheckpointCurves("bert", tuple("abcdefgh"), np.arange(8.0), measures, 5)
+        found += bool(any(has_trend(curves, "relative_nnz", sign).any() for sign in (-1, 1)))
+    assert found <= 25  # 15 expected at the stated 5%; more than 25 has a chance below 1%
+
+
+def test_the_max_margin_part_stands_beside_its_baselines():
+    curves = made_up_curves(
+        correlation=0.2 + 0.1 * STEPS,
+        correlation_random_head=np.full(N_CHECKPOINTS, 0.35),
+        correlation_random_matrix=np.zeros(N_CHECKPOINTS),
+    )
+    correlation = training_findings(curves)[3]
+    assert "the mean over the heads of the last layer, goes 0.2 → 0.8 (1.00)." in correlation
+    assert "0 → 0 for random W, 0.35 → 0.35 for random head" in correlation
+    assert "at 5 of 7 checkpoints" in correlation
+    unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
+    assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
+    assert change(unknown, "correlation") == "– → –"
+
+
+def test_training_sentences_go_without_what_was_not_measured():
+    margins = [one.name for one in MEASURES if one.name.startswith(("correlation", "margin_ratio", "low_ratio"))]
+    curves = made_up_curves(
+        without=margins, first_relative_nnz=np.full(N_CHECKPOINTS, np.nan), frobenius=np.full(N_CHECKPOINTS, np.nan)
+    )
+    sparsity, margin = training_findings(curves)
+    assert sparsity.endswith("The norm of W is not known here, so that nothing is said about sparsity beside it.")
+    assert margin.startswith("The median logit margin")
+    page = checkpoint_page(curves)
+    assert "max-margin" not in page.lower().replace("max-margin token selection", "")  # but for the paper's title
+
+
+@pytest.fixture(scope="module")
+def page():
+    return checkpoint_page(made_up_curves(relative_nnz=DOWN))
+
+
+def test_the_table_has_every_layer_from_first_to_last(page):
+    rows = re.findall(r'<tr><th scope="row">(\d)</th>(.*?)</tr>', page)
+    assert [layer for layer, _ in rows] == ["0", "1", "2"]
+    assert rows[1][1].startswith("<td>0.9 → 0.3 (−1.00)</td>")
+    assert rows[1][1].count("<td>") == 6

@@ -1,0 +1,559 @@
+"""Reading attention: it is the model's own, in the precision in which it ran, or refused; the model stays as it was found."""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe import ProbeSettings, adapter_for, probe_model, probe_page, read_attention
+from marginlens.probe.models.adapters.base import logit_rounding
+from tiny_transformers import TEXTS, encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a processor without bfloat16 emulates it
+
+
+def ids() -> dict[str, Any]:
+    return {"input_ids": torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 11, 5, 12, 6, 3]])}
+
+
+OTHERWISE = r"The module {} of type {} attends otherwise than its family does, so that it cannot be read as one of it: its attention {}"
+
+
+def of_another_class(model: Any, layer: int, forward: Callable[..., Any]) -> Any:
+    """The model with one attention layer of a class that has all the names of its family and another forward."""
+    module = adapter_for(model).attention_module(layer)
+    module.__class__ = type("Other", (type(module),), {"forward": forward})
+    return model
+
+
+def with_distances(self: Any, hidden_states: Any, attention_mask: Any = None, **others: Any) -> Any:
+    """A bias that falls with the distance, as ALiBi adds it."""
+    place = torch.arange(hidden_states.shape[1])
+    nearer = -0.5 * (place[:, None] - place).abs().to(hidden_states)
+    return super(type(self), self).forward(
+        hidden_states, nearer if attention_mask is None else attention_mask + nearer, **others
+    )
+
+
+def with_norm_inside(self: Any, hidden_states: Any, attention_mask: Any = None, **others: Any) -> Any:
+    return super(type(self), self).forward(nn.functional.normalize(hidden_states, dim=-1), attention_mask, **others)
+
+
+def with_another_scale(self: Any, *args: Any, **others: Any) -> Any:
+    self.scaling = 0.1
+    return super(type(self), self).forward(*args, **others)
+
+
+def with_a_sink(self: Any, *args: Any, **others: Any) -> Any:
+    """Part of every query's attention goes to no token."""
+    values, attention = super(type(self), self).forward(*args, **others)
+    return values, 0.9 * attention
+
+
+@pytest.mark.parametrize("forward", [with_distances, with_norm_inside, with_another_scale, with_a_sink])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_layer_that_attends_otherwise_is_refused_by_name(forward: Any, layer: int) -> None:
+    model = of_another_class(tiny_bert(), layer, forward)
+    said = OTHERWISE.format(rf"encoder\.layer\.{layer}\.attention\.self", "Other", r"differs by up to 0\.\d+\.$")
+    with pytest.raises(InputError, match=said):
+        list(read_attention(model, ids()))
+    with pytest.raises(InputError, match=said):
+        probe_model(model, encoded(model))
+    list(read_attention(model, ids(), layers=[1 - layer]))  # the other one is as it was
+
+
+def with_gaps(self: Any, *args: Any, **others: Any) -> Any:
+    """Attention that is no number at one query."""
+    values, attention = super(type(self), self).forward(*args, **others)
+    attention = attention.clone()
+    attention[0, 0, 3] = math.nan
+    return values, attention
+
+
+def test_attention_that_is_no_number_is_not_taken_for_what_is_read() -> None:
+    model = of_another_class(tiny_bert(), 1, with_gaps)
+    with pytest.raises(
+        InputError, match=r"layer\.1\.attention\.self of type Other .*: its attention differs by up to nan"
+    ):
+        list(read_attention(model, ids()))
+
+
+def test_capped_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama as code
+
+    def capped(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **others: Any
+    ) -> Any:
+        keys, values = (code.repeat_kv(one, module.num_key_value_groups) for one in (key, value))
+        logits = 10.0 * torch.tanh(query @ keys.transpose(2, 3) * scaling / 10.0) + attention_mask
+        attention = torch.softmax(logits, dim=-1)
+        return (attention @ values).transpose(1, 2).contiguous(), attention
+
+    monkeypatch.setattr(code, "eager_attention_forward", capped)
+    said = OTHERWISE.format(r"layers\.0\.self_attn", "LlamaAttention", r"differs by up to")
+    with pytest.raises(InputError, match=said):
+        list(read_attention(tiny_llama(), ids()))
+
+
+def test_another_number_of_heads_is_refused() -> None:
+    model = tiny_bert()
+    model.config.num_attention_heads = 4
+    shapes = r"has shape \(2 inputs, 2 heads, 7 tokens\), not \(2 inputs, 4 heads, 7 tokens\)\.$"
+    with pytest.raises(InputError, match=OTHERWISE.format(r"encoder\.layer\.0\.attention\.self", ".*", shapes)):
+        list(read_attention(model, ids()))
+
+
+@pytest.mark.parametrize("output", [lambda made: (made[0], None), lambda made: (made[0],)])
+def test_a_layer_that_hides_its_attention_is_refused(output: Any) -> None:
+    def hiding(self: Any, *args: Any, **others: Any) -> Any:
+        return output(super(type(self), self).forward(*args, **others))
+
+    model = of_another_class(tiny_bert(), 1, hiding)
+    with pytest.raises(
+        InputError, match=r"layer\.1\.attention\.self of type Other does not hand out its attention, .*eager"
+    ):
+        list(read_attention(model, ids()))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama, tiny_vit])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_with_large_logits_is_rounding_alone(make: Any, dtype: Any) -> None:
+    model = make().to(dtype)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if name.endswith(("query.weight", "q_proj.weight", "c_attn.weight")):
+                weights.mul_(10.0)
+    given = {"pixel_values": torch.randn(2, 1, 6, 6)} if make is tiny_vit else ids()
+    assert len(list(read_attention(model, given))) == 2
+
+
+@pytest.mark.parametrize(
+    ("tuned", "said"),
+    [
+        (
+            {"is_prompt_learning": True, "peft_type": types.SimpleNamespace(value="PROMPT_TUNING")},
+            r"that reads the tokens it is given alone; got one with a learned prompt \(PROMPT_TUNING\) instead\.$",
+        ),
+        (
+            {"is_prompt_learning": False, "alora_invocation_tokens": [5]},
+            r"the same for all tokens; got an activated LoRA, which starts at a token of the text instead\.$",
+        ),
+    ],
+)
+def test_tuning_that_changes_what_a_model_reads_is_refused(tuned: dict[str, Any], said: str) -> None:
+    base = tiny_bert()
+    around = types.SimpleNamespace(
+        base_model=base, config=base.config, active_peft_config=types.SimpleNamespace(**tuned)
+    )
+    with pytest.raises(InputError, match=said):
+        adapter_for(around)
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(InputError, match="must be a model with weights; got one on the meta device, which has none"):
+        adapter_for(tiny_bert().to("meta"))
+
+
+def test_a_model_all_of_whose_weights_are_loaded_when_they_are_used() -> None:
+    model, plain = tiny_bert(), list(read_attention(tiny_bert(), ids()))
+    weights = dict(model.state_dict())
+    for name, module in model.named_modules():
+        if module._parameters:
+            module._hf_hook = None  # where accelerate keeps what loads the weights
+            module.forward = _loading(module, {one: weights[f"{name}.{one}"] for one in module._parameters})
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            module._parameters[name] = nn.Parameter(weight.to("meta"))
+    assert model.device.type == "meta"
+    for one, before in zip(read_attention(model, ids()), plain, strict=True):
+        assert torch.equal(one.attention, before.attention)
+    assert adapter_for(model).key_query(1, 0).matrix.shape == (16, 16)
+
+
+def _loading(module: Any, weights: dict[str, Any]) -> Callable[..., Any]:
+    forward = module.forward
+
+    def loaded(*args: Any, **others: Any) -> Any:
+        kept = dict(module._parameters)
+        module._parameters.update({name: nn.Parameter(weight) for name, weight in weights.items()})
+        try:
+            return forward(*args, **others)
+        finally:
+            module._parameters.update(kept)
+
+    return loaded
+
+
+@pytest.mark.parametrize(("precision", "digits"), [("highest", 23), ("high", 10), ("medium", 7)])
+def test_products_that_may_round_their_factors_are_held_to_that_precision(precision, digits):
+    usual = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        single, double = logit_rounding(torch.float32), logit_rounding(torch.float64)
+    finally:
+        torch.set_float32_matmul_precision(usual)
+    assert 1.0 <= single * 2.0**digits <= 4.0
+    assert double == 4.0 * torch.finfo(torch.float64).eps
+
+
+SAME_LENGTHS = 0.01  # queries and keys of a model with and without autocast differ in length by less than this
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def sharp(make: Any) -> Any:
+    """A tiny model in float32, whose logits are so large that half precision shows in its attention."""
+    model = make().float()
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if name.endswith(("query.weight", "q_proj.weight", "c_attn.weight")):
+                weights.mul_(4.0)
+    return model
+
+
+def inputs_of(make: Any) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    if make is tiny_vit:
+        return {"pixel_values": torch.randn((3, 1, 6, 6), generator=generator)}
+    return {"input_ids": torch.randint(3, 15, (3, 9), generator=generator)}
+
+
+def cast(dtype: Any) -> Any:
+    return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+
+def worst_difference(readings: Any, own: Any) -> float:
+    return max(float((one.attention - own[one.layer]).abs().max()) for one in readings)
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama, tiny_vit])
+@pytest.mark.parametrize(("ran", "consumed"), [(None, HALVES[0]), *((a, b) for a in HALVES for b in (a, None))])
+def test_a_layer_is_read_in_the_precision_in_which_it_ran(make: Any, ran: Any, consumed: Any) -> None:
+    model, given = sharp(make), inputs_of(make)
+    with torch.no_grad(), cast(ran):
+        own = model(**given, output_attentions=True).attentions
+    with torch.no_grad(), cast(HALVES[0] if ran is None else None):
+        other = model(**given, output_attentions=True).attentions
+    with cast(ran):
+        readings = read_attention(model, given)
+    with cast(consumed):
+        apart = worst_difference(readings, own)
+    rounded = 0.0 if own[0].dtype == torch.float32 else torch.finfo(own[0].dtype).eps / 2  # of a probability, at most 1
+    assert apart <= SINGLE + rounded
+    assert max(float((a - b).abs().max()) for a, b in zip(own, other, strict=True)) > 2.0 * (SINGLE + rounded)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_gpt2_multiplies_in_float32_under_autocast_where_it_says_so() -> None:
+    model, given = sharp(tiny_gpt2), inputs_of(tiny_gpt2)
+    model.config.reorder_and_upcast_attn = True
+    for block in model.h:
+        block.attn.reorder_and_upcast_attn = True
+    with torch.no_grad(), cast(torch.bfloat16):
+        own = model(**given, output_attentions=True).attentions
+        assert worst_difference(read_attention(model, given), own) <= torch.finfo(torch.bfloat16).eps / 2
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])  # whose queries are rounded, or turned in float32
+@pytest.mark.parametrize("dtype", HALVES)
+def test_logits_multiplied_in_half_precision_are_tied_up_to_its_rounding(make: Any, dtype: Any) -> None:
+    model, given = sharp(make), inputs_of(make)
+    assert adapter_for(model).model.dtype == torch.float32
+    plain = next(read_attention(model, given)).rounding
+    with cast(dtype):
+        coarse = next(read_attention(model, given)).rounding
+    expected = plain * (logit_rounding(dtype) / logit_rounding(torch.float32))
+    assert torch.allclose(coarse, expected, rtol=SAME_LENGTHS, atol=0.0)
+
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
+SINGLE = 1e-5  # relative, between rows of one batch in float32
+TEXT = {**SIZES, "vocab_size": 20, "max_position_embeddings": 16}
+
+
+def bert(implementation: str = "eager") -> Any:
+    config = transformers.BertConfig(**TEXT)
+    config._attn_implementation = implementation
+    torch.manual_seed(0)
+    return transformers.BertModel(config).eval()
+
+
+def batch(n_inputs: int = 2, seed: int = 0) -> dict[str, Any]:
+    return {"input_ids": np.random.default_rng(seed).integers(1, 20, (n_inputs, 5))}
+
+
+def test_models_that_normalise_queries_are_refused_by_name() -> None:
+    config = transformers.Qwen3Config(**TEXT, num_key_value_heads=1, head_dim=4)
+    with pytest.raises(InputError, match=r"The model family 'qwen3' has no adapter \(it normalises queries and keys"):
+        adapter_for(transformers.Qwen3Model(config))
+
+
+def test_a_llama_with_normalised_queries_is_refused() -> None:
+    config = transformers.LlamaConfig(**TEXT)
+    config._attn_implementation = "eager"
+    model = transformers.LlamaModel(config)
+    model.layers[1].self_attn.q_norm = torch.nn.LayerNorm(4)
+    with pytest.raises(InputError, match="whose queries are linear in its inputs; got one that normalises"):
+        adapter_for(model)
+
+
+def test_hidden_attention_says_how_to_load_the_model() -> None:
+    message = re.escape(
+        "attn_implementation='sdpa', which hides it instead. "
+        'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").'
+    )
+    model = bert("sdpa")
+    with pytest.raises(InputError, match=message):
+        read_attention(model, batch())
+    model.set_attn_implementation("eager")
+    assert len(list(read_attention(model, batch()))) == 3
+
+
+def test_relative_positions_are_refused() -> None:
+    model = bert()
+    model.config.position_embedding_type = "relative_key"
+    with pytest.raises(InputError, match="positions are part of its inputs; got one with 'relative_key' positions"):
+        adapter_for(model)
+
+
+def test_a_model_inside_a_wrapper_is_pointed_at() -> None:
+    with pytest.raises(InputError, match=r"got DataParallel instead\. Pass the model that it holds as \.module\.$"):
+        adapter_for(torch.nn.DataParallel(bert()))
+
+
+def test_unusable_layers_heads_and_batches() -> None:
+    model = bert()
+    with pytest.raises(InputError, match="The 'layer' argument must be a layer from 0 to 2; got 3 instead"):
+        read_attention(model, batch(), layers=[0, 3])
+    with pytest.raises(InputError, match="The 'head' argument must be a head from 0 to 1; got 2 instead"):
+        adapter_for(model).key_query(0, 2)
+    with pytest.raises(InputError, match="The 'batch' argument must be a mapping with input_ids"):
+        read_attention(model, {"attention_mask": np.ones((1, 2))})
+    with pytest.raises(InputError, match="must be whole inputs; got past_key_values instead"):
+        read_attention(model, {**batch(), "past_key_values": ()})
+    with pytest.raises(
+        InputError, match=r"mask \(B, T\) of ones and zeros, or one that is added to logits; got torch.bool"
+    ):
+        read_attention(model, {**batch(), "attention_mask": np.ones((2, 1, 5, 5), dtype=bool)})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"input_ids": [[1, 2, 3], [1, 2]]}, r"numbers of one shape under 'input_ids'; got .* Pad texts to one length"),
+        ({"input_ids": [[1, 2]], "adapter_names": ["one"]}, "numbers of one shape under 'adapter_names'"),
+        ({"input_ids": [1, 2, 3]}, r"input_ids of shape \(n_inputs, n_tokens\), none of them 0; got shape \(3,\)"),
+        ({"input_ids": np.zeros((2, 0), dtype=int)}, r"none of them 0; got shape \(2, 0\)"),
+        (
+            {"inputs_embeds": np.zeros((0, 5, 8))},
+            r"\(n_inputs, n_tokens, d_model\), none of them 0; got shape \(0, 5, 8\)",
+        ),
+    ],
+)
+def test_batches_that_are_no_arrays_of_inputs(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_attention(bert(), given)
+
+
+def test_rotary_models_have_no_matrix_without_an_offset() -> None:
+    config = transformers.LlamaConfig(**TEXT)
+    config._attn_implementation = "eager"
+    adapter = adapter_for(transformers.LlamaModel(config))
+    for offset in (None, 1.5):
+        with pytest.raises(
+            InputError, match=r"The 'offset' argument .* a matrix for each|a key-query matrix for each offset"
+        ):
+            adapter.key_query(0, 0, offset)  # type: ignore[arg-type]
+    assert adapter.key_query(0, 0, 0).matrix.shape == (8, 8)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_frequencies_that_change_with_the_length_have_no_matrix_but_a_reading(kind: str) -> None:
+    rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 100.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0], "original_max_position_embeddings": 8}
+    config = transformers.LlamaConfig(**TEXT, rope_parameters=rope)
+    config._attn_implementation = "eager"
+    model = transformers.LlamaModel(config).eval()
+    with pytest.raises(InputError, match="frequencies stay the same; got the rotary type " + repr(kind)):
+        adapter_for(model).key_query(0, 0, 1)
+    assert len(list(read_attention(model, batch()))) == 3
+
+
+def test_the_model_is_left_as_it_was_found() -> None:
+    model = bert().train()
+    model.encoder.layer[1].eval()
+    before = [module.training for module in model.modules()]
+    readings = list(read_attention(model, batch()))
+    again = list(read_attention(model, batch()))
+    assert [module.training for module in model.modules()] == before
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(torch.equal(a.attention, b.attention) for a, b in zip(readings, again, strict=True)), "dropout was on"
+    assert not readings[0].attention.requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_layers_come_in_the_order_asked_and_the_rest_is_not_run() -> None:
+    model, calls = bert(), []
+    for place, layer in enumerate(model.encoder.layer):
+        layer.attention.self.register_forward_hook(lambda *_, place=place: calls.append(place))
+    everything = {reading.layer: reading for reading in read_attention(model, batch())}
+    assert calls == [0, 1], "the last layer needs its inputs only"
+    calls.clear()
+    chosen = list(read_attention(model, batch(), layers=[1, 0, 1, 1]))
+    assert calls == [0]
+    assert [reading.layer for reading in chosen] == [1, 0, 1, 1]
+    for reading in chosen:
+        assert torch.equal(reading.attention, everything[reading.layer].attention)
+    assert list(read_attention(model, batch(), layers=[])) == []
+
+
+def test_several_threads_read_one_model() -> None:
+    model, batches = bert(), [batch(4, seed) for seed in range(40)]
+
+    def logits(one: dict[str, Any]) -> list[Any]:
+        return [reading.logits for reading in read_attention(model, one)]
+
+    one_by_one = [logits(one) for one in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for ours, expected in zip(pool.map(logits, batches), one_by_one, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_token_that_one_head_hides_from_itself_is_no_padding() -> None:
+    mask = torch.zeros((1, 2, 5, 5))
+    mask[:, 0, 2, 2] = mask[:, 1, 3, 1] = mask[:, :, 4, 0] = mask[:, :, :, 3] = torch.finfo(torch.float32).min
+    for reading in read_attention(bert(), {**batch(1), "attention_mask": mask}, layers=[0, 1]):
+        expected = torch.ones((5, 5), dtype=torch.bool)
+        expected[:, 3] = expected[3] = expected[4, 0] = False  # token 3 does not see itself in any head: it is padding
+        assert torch.equal(reading.visible[0], expected)
+        assert (reading.attention[0, :, 2, 2] > 0.0).tolist() == [False, True]
+
+
+def test_what_stands_in_the_padding_does_not_move_the_bound_of_ties() -> None:
+    ids, mask = np.tile(batch(1)["input_ids"], (19, 1)), np.ones((19, 5), dtype=np.int64)
+    ids[:, 3:], mask[:, 3:] = np.arange(1, 20)[:, None], 0
+    reading = next(read_attention(bert(), {"input_ids": ids, "attention_mask": mask}))
+    lengths = reading.keys.norm(dim=-1)
+    assert bool((lengths[:, :, 3:].amax() > lengths[:, :, :3].amax()).all())
+    found = reading.rounding[:, :, :3]
+    assert torch.allclose(found, found[:1].expand_as(found), rtol=SINGLE, atol=0.0)
+
+
+HALF = 5e-3  # of nnz/T between float16 and float32 weights; float16 has three digits
+
+
+def in_training(dtype):
+    """A classifier with much dropout, half of whose modules are in training mode."""
+    config = tiny_bert().config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.5
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.BertForSequenceClassification(config).to(dtype).train()
+    model.gradient_checkpointing_enable()
+    model.bert.encoder.layer[0].eval()
+    return model
+
+
+def state(model):
+    hooks = sum(len(one._forward_pre_hooks) + len(one._forward_hooks) for one in model.modules())
+    return [one.training for one in model.modules()], hooks, torch.is_grad_enabled()
+
+
+def test_a_half_precision_classifier_in_training_mode():
+    half, single = in_training(torch.float16), in_training(torch.float32)
+    before = state(half)
+    found = probe_model(half, encoded(half))
+    assert state(half) == before
+    again = probe_model(half, encoded(half))  # dropout would make every run another
+    assert np.array_equal(found["relative_nnz"], again["relative_nnz"])
+    expected = probe_model(single, encoded(single))
+    assert np.allclose(found["relative_nnz"], expected["relative_nnz"], rtol=0.0, atol=HALF)
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError])
+def test_what_interrupts_a_run_leaves_the_model_as_it_was(problem):
+    model = in_training(torch.float32)
+
+    def stop(*arguments):
+        raise problem
+
+    handle = model.bert.encoder.layer[0].register_forward_pre_hook(stop)
+    before = state(model)
+    (batch,) = encoded(model, TEXTS[:1]).batches()
+    with pytest.raises(problem):
+        read_attention(model, batch.inputs)
+    assert state(model) == before
+    handle.remove()
+
+
+def test_logits_that_overflow_in_the_last_layer_leave_the_others_measured():
+    model = tiny_bert(sharpness=1e4).half()
+    for layer in model.encoder.layer[:1]:
+        layer.attention.self.key.weight.data.mul_(1e-4)
+        layer.attention.self.key.bias.data.mul_(1e-4)
+    with pytest.raises(
+        InputError, match="attention that is not finite in its layer 1 on this batch: its weights are not"
+    ):
+        list(read_attention(model, next(iter(encoded(model).batches())).inputs))
+    result = probe_model(model, encoded(model))
+    assert np.isfinite(result["nnz"][0]).all()
+    assert not np.isfinite(result["nnz"][1]).all()
+    assert any("not finite" in note for note in result.notes)
+
+
+def test_weights_between_layers_that_are_not_finite_leave_the_layers_before_them_measured():
+    model = tiny_bert()
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+    with pytest.raises(InputError, match="not finite before its layer 1 on this batch: its weights are not finite, or"):
+        read_attention(model, next(iter(encoded(model).batches())).inputs)
+    result = probe_model(model, encoded(model))
+    assert np.isfinite(result["nnz"][0]).all()
+    assert np.isnan(result["nnz"][1]).all()
+    assert np.isfinite(result["frobenius"]).all()
+    assert any(note.startswith("Layer 1: what the heads read") for note in result.notes)
+
+
+def test_a_head_with_one_nan_is_named_and_the_rest_is_measured_as_before():
+    model, broken = tiny_bert(), tiny_bert()
+    with torch.no_grad():
+        name = next(
+            name for name, _ in broken.named_parameters() if "layer.1" in name and name.endswith("query.weight")
+        )
+        dict(broken.named_parameters())[name][3, 5] = float("nan")  # rows 0 to 7 make the queries of head 0
+    settings = ProbeSettings(max_margin=True, queries=1)
+    sound, found = (probe_model(one, encoded(one), settings) for one in (model, broken))
+    for measure in ("nnz", "frobenius", "margin_median", "decisive_share", "self_share", "contested_share"):
+        whole, rest = sound[measure], found[measure]
+        assert np.isnan(rest[1, 0]), measure
+        rest[1, 0] = whole[1, 0]
+        np.testing.assert_array_equal(rest, whole)
+    assert np.isnan(found["correlation"][1, 0])
+    assert np.isfinite(found["correlation"][[0, 0, 1], [0, 1, 1]]).all()
+    assert found.notes[0].startswith("Head L1H0: weights that are not finite")
+    page = probe_page(found)
+    assert "Head L1H0" in page
+    with pytest.raises(InputError, match="Head 0 of layer 1 has no key-query map"):
+        adapter_for(broken).key_query(1, 0)
+
+
+def test_a_model_without_any_finite_attention_is_refused():
+    model = tiny_bert()
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="No head can be measured"):
+        probe_model(model, encoded(model))

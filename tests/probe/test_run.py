@@ -1,0 +1,626 @@
+"""The probe against loops over single inputs: averages, margins, examples, preferences, ties, and the checkpoints of a run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from marginlens.cli.probe_work import show
+from marginlens.errors import InputError
+from marginlens.probe import (
+    CheckpointCurves,
+    ImageInputs,
+    ImageSettings,
+    LoadedModel,
+    MaxMarginSettings,
+    ProbeSettings,
+    adapter_for,
+    example_sentences,
+    layer_margins,
+    load_model,
+    probe_checkpoints,
+    probe_model,
+    read_attention,
+    sample_queries,
+    select_tokens,
+)
+from marginlens.probe.accumulators import MarginCounts
+from marginlens.probe.page import page_data
+from marginlens.probe.page.checkpoints import draw_curves
+from marginlens.probe.page.findings import findings
+from marginlens.probe.result import rank_test
+from marginlens.probe.run import checkpoint_folders
+from marginlens.svm.solution import Status
+from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit
+
+torch = pytest.importorskip("torch")
+
+EXACT = 1e-12  # float64 sums of a few dozen terms in another order
+BIN = 10.0 ** (0.5 / 400) - 1.0  # half the width of a bin of margins
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return tiny_bert()
+
+
+@pytest.fixture(scope="module")
+def found(bert):
+    return probe_model(bert, encoded(bert))
+
+
+def by_hand(model, texts=TEXTS):
+    """Every query of every text on its own, from the model's own attention: (layer, head) → rows of numbers."""
+    import torch
+
+    rows = {}
+    inputs = encoded(model, texts)
+    for ids in inputs.ids:
+        with torch.no_grad():
+            maps = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        for layer, one in enumerate(maps):
+            for head, attention in enumerate(one[0].numpy()):
+                for query, row in enumerate(attention):
+                    seen = row[: query + 1] if model.config.model_type == "llama" else row
+                    if len(seen) < 2:
+                        continue
+                    order = np.sort(np.log(seen))
+                    chosen = int(np.argmax(seen))
+                    numbers = {
+                        "nnz": 1.0 / np.sum(seen**2),
+                        "relative_nnz": 1.0 / np.sum(seen**2) / len(seen),
+                        "entropy": -np.sum(seen * np.log(seen)),
+                        "top_probability": seen.max(),
+                        "decisive_share": seen.max() > 0.5,
+                        "self_share": chosen == query,
+                        "first_share": chosen == 0,
+                        "last_share": chosen == len(seen) - 1,
+                    }
+                    rows.setdefault((layer, head), []).append((query, order[-1] - order[-2], numbers))
+    return rows
+
+
+def test_batches_give_the_averages_of_single_inputs(bert, found):
+    for (layer, head), rows in by_hand(bert).items():
+        for name in rows[0][2]:
+            mean = np.mean([numbers[name] for _, _, numbers in rows])
+            assert abs(found[name][layer, head] - mean) < EXACT, name
+        first = [numbers for query, _, numbers in rows if query == 0]
+        for name in ("nnz", "relative_nnz", "entropy", "top_probability"):
+            assert abs(found[f"first_{name}"][layer, head] - np.mean([one[name] for one in first])) < EXACT, name
+
+
+def test_margins_have_the_quantiles_of_all_margins(bert, found):
+    for (layer, head), rows in by_hand(bert).items():
+        margins = np.sort([margin for _, margin, _ in rows])
+        for name, share in (("margin_median", 0.5), ("margin_low", 0.05)):
+            exact = np.quantile(margins, share, method="inverted_cdf")
+            assert found[name][layer, head] == pytest.approx(exact, rel=1.01 * BIN)
+        assert found.margins.counts[layer, head].sum() == len(margins) == found.n_queries
+
+
+def test_norms_are_those_of_the_combined_matrix(bert, found):
+    query = bert.encoder.layer[1].attention.self.query.weight.detach().numpy()[8:]
+    key = bert.encoder.layer[1].attention.self.key.weight.detach().numpy()[8:]
+    values = np.linalg.svd(key.T @ query / np.sqrt(8.0), compute_uv=False)
+    assert found["frobenius"][1, 1] == pytest.approx(np.sqrt(np.sum(values**2)), rel=EXACT)
+    assert found["spectral"][1, 1] == pytest.approx(values[0], rel=EXACT)
+    assert found["nuclear"][1, 1] == pytest.approx(values.sum(), rel=EXACT)
+
+
+def test_the_order_of_inputs_does_not_matter(bert, found):
+    turned = probe_model(bert, encoded(bert, TEXTS[::-1]))
+    for name, values in found.measures.items():
+        assert np.allclose(turned[name], values, rtol=EXACT, atol=EXACT), name
+
+
+def test_examples_hold_the_attention_of_their_input(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(examples=3, longest_example=9))
+    assert [one.name for one in result.examples] == [TEXTS[0], TEXTS[3], TEXTS[5]]
+    for example in result.examples:
+        batch = next(encoded(bert, [example.name]).batches())
+        for reading in read_attention(bert, batch.inputs):
+            attention = reading.attention[0].numpy()
+            assert np.allclose(example.attention[reading.layer], attention, rtol=1e-6)  # kept in float32
+            assert np.array_equal(example.selected[reading.layer], attention.argmax(axis=-1))
+            order = np.sort(reading.logits[0].numpy(), axis=-1)
+            assert np.allclose(example.margins[reading.layer], order[..., -1] - order[..., -2], atol=1e-10)
+
+
+def test_causal_models_leave_out_the_query_that_sees_itself():
+    model = tiny_llama()
+    result = probe_model(model, encoded(model))
+    for (layer, head), rows in by_hand(model).items():
+        for name in rows[0][2]:
+            mean = np.mean([numbers[name] for _, _, numbers in rows])
+            # the family takes its softmax in float32
+            assert result[name][layer, head] == pytest.approx(mean, abs=1e-6), name
+    lengths = np.array([len(one) for one in encoded(model).ids])
+    assert result.mean_tokens == pytest.approx((lengths * (lengths + 1) / 2 - 1).sum() / (lengths - 1).sum())
+    assert np.isnan(result["first_nnz"]).all()
+    assert "first_nnz" not in [measure.name for measure in result.shown]
+    assert all(one.selected[0, 0, 0] == -1 for one in result.examples)
+
+
+def test_rotary_models_say_why_w_is_missing_and_take_an_offset():
+    model = tiny_llama()
+    without = probe_model(model, encoded(model), ProbeSettings(max_margin=True))
+    assert np.isnan(without["frobenius"]).all()
+    assert not without.has_max_margin
+    assert [note.split(":")[0] for note in without.notes] == [
+        "W has no norms here",
+        "There is no max-margin part",
+    ]
+    assert without.notes[1].endswith("State an offset to have it for W at that offset.")
+    stated = probe_model(model, encoded(model), ProbeSettings(offset=1))
+    assert np.isfinite(stated["frobenius"]).all()
+    assert stated.notes == ("W and its norms are those at offset 1, query position minus key position.",)
+    assert np.array_equal(stated["nnz"], without["nnz"])
+
+
+def test_images_are_probed_with_the_map_of_the_first_token():
+    settings = ImageSettings(1, 6, 6, (2, 2))
+    images = ImageInputs(np.random.default_rng(0).normal(size=(5, 1, 6, 6)).astype(np.float32), settings)
+    result = probe_model(tiny_vit(), images, ProbeSettings(examples=2))
+    assert (result.n_inputs, result.n_queries, result.mean_tokens) == (5, 50, 10.0)
+    assert [one.grid for one in result.examples] == [(3, 3)] * 2
+    assert result.examples[1].name == "image 1"
+    assert result.examples[0].attention.shape == (2, 2, 1, 10)
+    assert np.isfinite(result["first_nnz"]).all()
+
+
+def test_json_is_plain_and_finite(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert np.allclose(plain["measures"]["nnz"], result["nnz"], rtol=1e-5)  # six digits
+    assert np.shape(plain["max_margin"]["correlation"]) == (2, 2)
+    assert plain["examples"][0]["tokens"][0] == "[CLS]"
+    assert plain["settings"]["max_margin"] is True
+    assert set(plain["measures"]) | set(plain["max_margin"]) == set(result.measures)
+    keys = {*plain, *plain["examples"][0], *plain["preferences"][0], *plain["graphs"][0]}
+    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text(encoding="utf-8")
+    assert not [one for one in keys if f"`{one}`" not in page]
+
+
+def test_texts_need_a_tokenizer(bert):
+    with pytest.raises(InputError, match="The 'inputs' argument must be TextInputs, ImageInputs, or texts together"):
+        probe_model(bert, ["the cat"])
+    one = dataclasses.replace(encoded(bert, ["ran"]), ids=((5,),), tokens=(("the",),))
+    with pytest.raises(InputError, match="inputs with at least two tokens"):
+        probe_model(LoadedModel(bert, None, None, "tiny"), one)
+
+
+@pytest.mark.parametrize(("name", "value"), [("queries", 0), ("max_margin", 1), ("offset", -1), ("longest_example", 1)])
+def test_settings_refuse_what_cannot_be(name, value):
+    with pytest.raises(InputError, match=f"The '{name}' argument must be"):
+        ProbeSettings(**{name: value})
+
+
+def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
+    from benchmarks import probe as bench
+
+    class Tokenizer:
+        """Words of the tiny model, whatever the text."""
+
+        pad_token_id = 0
+
+        def __call__(self, texts, **options):
+            return {"input_ids": [[2, *(5 + len(word) % 9 for word in text.split()[:12]), 3] for text in texts]}
+
+        def convert_ids_to_tokens(self, ids):
+            return [str(one) for one in ids]
+
+    monkeypatch.setattr(bench, "load_model", lambda name: LoadedModel(bert, Tokenizer(), None, name))
+    monkeypatch.setattr(bench, "SENTENCES", 230)
+    monkeypatch.setattr(bench, "SEPARATED", 5)
+    alone, plain, separated, summary = bench.bench_probe()
+    assert [row["sentences"] for row in (alone, plain, separated)] == [230, 230, 5]
+    assert summary["over_the_model_alone"] == plain["seconds"] / alone["seconds"]
+    assert 0.0 < alone["peak_gigabytes"] <= separated["peak_gigabytes"]
+    assert bench._sentences(201)[-1] == example_sentences()[0]
+
+
+def test_preferences_count_who_was_selected_over_whom(bert):
+    result = probe_model(bert, encoded(bert), ProbeSettings(preferences=3))
+    wins, met = {}, {}
+    for text in TEXTS:
+        inputs = encoded(bert, [text])
+        for reading in read_attention(bert, next(inputs.batches()).inputs, layers=[1]):
+            tokens = inputs.tokens[0]
+            for chosen in reading.attention[0, 0].numpy().argmax(axis=-1):
+                for other in set(tokens):
+                    for one in set(tokens) - {other}:
+                        met[one, other] = met.get((one, other), 0) + 1
+                    if other != tokens[chosen]:
+                        wins[tokens[chosen], other] = wins.get((tokens[chosen], other), 0) + 1
+    assert len(result.preferences[1, 0]) == 3
+    for row in result.preferences[1, 0]:
+        assert row.wins == wins[row.preferred, row.over]
+        assert row.losses == wins.get((row.over, row.preferred), 0)
+        assert row.met == met[row.preferred, row.over]
+    contested = sum((b, a) in wins for a, b in wins) / 2
+    decided = len({frozenset(pair) for pair in wins})
+    assert result["contested_share"][1, 0] == pytest.approx(contested / decided)
+    graph = result.graphs[1, 0]
+    for (i, j), count in zip(graph.graph.edges, graph.graph.counts, strict=True):
+        assert count == wins[graph.names[i], graph.names[j]]
+    clear = {pair for pair, n in wins.items() if n >= 2 and n >= 0.9 * (n + wins.get(pair[::-1], 0))}
+    among = {(a, b) for a, b in clear if a in graph.names and b in graph.names}
+    assert {(graph.names[i], graph.names[j]) for i, j in graph.graph.edges} == among
+    assert {row.preferred for row in result.preferences[1, 0]} <= set(graph.names)
+    none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
+    assert (none.preferences, none.graphs, none.notes) == ({}, {}, ())
+    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("What heads prefer over what is left out")
+    assert np.isnan(none["strict_share"]).all()
+
+
+def test_progress_reaches_what_it_promised(bert):
+    calls = []
+    probe_model(bert, encoded(bert), ProbeSettings(max_margin=True), progress=lambda *call: calls.append(call))
+    assert calls[0] == (0, len(TEXTS) + 4)
+    assert calls[-1] == (len(TEXTS) + 4, len(TEXTS) + 4)
+    assert sorted(calls) == calls
+
+
+def test_heads_whose_selections_no_w_makes_are_counted(bert, monkeypatch):
+    def without(sample, heads, settings):
+        solved = layer_margins(sample, heads, settings)
+        own = dataclasses.replace(solved[0].own, correlation=float("nan"), status=Status.INFEASIBLE)
+        lost = dataclasses.replace(solved[0], own=own)
+        return (lost, *solved[1:])
+
+    monkeypatch.setattr("marginlens.probe.run.layer_margins", without)
+    result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
+    assert result.notes[-1] == "For 2 heads there is no max-margin solution: no W makes all their selections."
+    assert json.loads(json.dumps(result.to_dict()))["max_margin"]["correlation"][0][0] is None
+
+
+def test_the_heat_map_shows_the_measure(found):
+    axes = found.plot(measure="nnz")
+    assert np.array_equal(axes.images[0].get_array(), found["nnz"])
+    assert found.plot(axes) is axes
+    with pytest.raises(InputError, match="The 'name' argument must be one of nnz, relative_nnz"):
+        found["sparsity"]
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
+def test_max_margin_numbers_are_those_of_each_layer(make):
+    """Rotary models are asked for the selections of W at the offset."""
+    model, offset = make(), 2 if make is tiny_llama else None
+    settings = ProbeSettings(max_margin=True, max_margin_inputs=4, queries=2, seed=3, offset=offset)
+    result = probe_model(model, encoded(model), settings)
+    inputs = encoded(model, [TEXTS[k] for k in (0, 1, 3, 4)])
+    tokens, masks = {}, {}
+    for batch in inputs.batches():
+        (reading,) = read_attention(model, batch.inputs, layers=[1])
+        for row, place in enumerate(batch.index.tolist()):
+            n = len(batch.tokens[row])
+            tokens[place], masks[place] = reading.inputs[row, :n].numpy(), reading.visible[row, :n, :n].numpy()
+    options = MaxMarginSettings(queries_per_input=2, seed=3)
+    sample = sample_queries([tokens[k] for k in range(4)], [masks[k] for k in range(4)], options)
+    adapter = adapter_for(model)
+    maps = [adapter.key_query(1, head, offset) for head in range(adapter.n_heads)]
+    for head, expected in enumerate(layer_margins(sample, maps, options)):
+        for name in ("correlation", "margin_ratio", "low_ratio", "n_constraints"):
+            assert result[name][1, head] == pytest.approx(getattr(expected.own, name), rel=EXACT), name
+        draws = [match.correlation for match in expected.random_head]
+        assert result["correlation_random_head"][1, head] == pytest.approx(np.mean(draws), rel=EXACT)
+    assert np.nanmax(result["margin_ratio"]) <= 1.0 + 1e-6  # the best margin is the best, to the solver's accuracy
+    assert result.w_offset == offset
+    said = [note for note in result.notes if note.startswith("The max-margin part is about W at offset 2")]
+    assert len(said) == int(offset is not None)
+
+
+def test_preferences_are_counted_among_the_tokens_that_a_layer_sees():
+    """A window in the second layer changes nothing in the first."""
+    import torch
+    from transformers import Qwen2Config, Qwen2Model
+
+    shape = {"vocab_size": 15, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 2, "intermediate_size": 24, "initializer_range": 0.3}
+    found = []
+    windows = [{}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1}]
+    for window in windows:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Qwen2Model(Qwen2Config(**shape, **window, attn_implementation="eager")).eval()
+        found.append(probe_model(model, encoded(model)))
+    whole, windowed = found
+    for head in range(2):
+        assert windowed.preferences[0, head] == whole.preferences[0, head]
+        assert windowed.preferences[1, head] != whole.preferences[1, head]
+        # a query that sees two tokens and both of a pair chooses between these
+        assert all(one.met == one.wins + one.losses for one in windowed.preferences[1, head])
+    assert np.array_equal(windowed["contested_share"][0], whole["contested_share"][0])
+    assert windowed.mean_tokens < whole.mean_tokens
+
+
+def silent(model, layer=0, name="key"):
+    """The model with the first head of a layer without queries or keys, so that all its logits are equal."""
+    module = getattr(adapter_for(model).attention_module(layer), name)
+    with torch.no_grad():
+        module.weight[: adapter_for(model).d_head] = 0.0
+        if module.bias is not None:
+            module.bias[: adapter_for(model).d_head] = 0.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def tied():
+    model = silent(tiny_bert())
+    return probe_model(model, encoded(model), ProbeSettings(max_margin=True, queries=2))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 0.2), ("float32", 1e-3)])
+def test_where_rounding_changes_a_selection_it_is_said_to_be_tied(dtype, most):
+    model = tiny_bert(sharpness=2.0).to(getattr(torch, dtype))
+    texts = [" ".join(np.random.default_rng(k).permutation(TEXTS[4].split())) for k in range(150)]
+    changed, n_tied, n = 0, 0, 0
+    for batch in encoded(model, texts).batches():
+        for reading in read_attention(model, batch.inputs):
+            X = reading.inputs.double().numpy()
+            for head in range(2):
+                map_ = adapter_for(model).key_query(reading.layer, head)
+                exact = (X @ (map_.matrix @ X.transpose(0, 2, 1) + map_.bias_column[:, None])).transpose(0, 2, 1)
+                rounding = reading.rounding[:, head].double().numpy()
+                chosen = select_tokens(reading.logits[:, head].double().numpy(), rounding=rounding)
+                differs = chosen.selected != exact.argmax(axis=-1)
+                assert (chosen.n_tied[differs] > 1).all()
+                changed, n_tied, n = changed + differs.sum(), n_tied + (chosen.n_tied > 1).sum(), n + differs.size
+    assert n_tied <= most * n
+    assert changed > 0 or dtype == "float32"
+
+
+def test_a_head_with_equal_logits_selects_nothing(tied):
+    assert tied["tied_share"][0, 0] == 1.0
+    assert tied["tied_share"].ravel()[1:].tolist() == [0.0, 0.0, 0.0]
+    for name in ("self_share", "first_share", "last_share", "decisive_share", "margin_median", "margin_low"):
+        assert tied[name][0, 0] == 0.0, name
+    assert tied["relative_nnz"][0, 0] == pytest.approx(1.0)
+    assert (0, 0) not in tied.graphs
+    assert tied.preferences[0, 0] == ()
+    assert np.isnan(tied["contested_share"][0, 0])
+    assert (tied.examples[0].selected[0, 0] == -1).all()
+    assert (tied.examples[0].margins[0, 0] == 0.0).all()
+    assert (tied.examples[0].selected[0, 1] >= 0).all()
+
+
+def test_the_other_heads_have_the_numbers_that_they_have_without_ties(tied):
+    model = tiny_bert()
+    usual = probe_model(model, encoded(model), ProbeSettings(max_margin=True, queries=2))
+    assert not usual["tied_share"].any()
+    assert (usual["n_tied"] == 0.0).all()
+    assert not any("tied" in note for note in (*usual.notes, *findings(usual)))
+    for name in ("self_share", "first_share", "margin_median", "correlation", "margin_ratio", "contested_share"):
+        assert tied[name][0, 1] == usual[name][0, 1], name
+
+
+def test_its_max_margin_part_is_left_out_with_a_count(tied):
+    assert tied["n_tied"][0, 0] > 0
+    assert tied["n_constraints"][0, 0] == 0
+    for name in (
+        "correlation",
+        "margin_ratio",
+        "low_ratio",
+        "correlation_random_matrix",
+        "margin_ratio_random_selections",
+    ):
+        assert np.isnan(tied[name][0, 0]), name
+    assert np.isfinite(tied["correlation"].ravel()[1:]).all()
+    assert "For 1 head there is no max-margin solution: all their queries are tied, and select nothing." in tied.notes
+    assert tied.notes[-1] == (
+        f"In 1 head some of these queries, {int(tied['n_tied'][0, 0])} at most, are tied: different tokens share their largest logit, up "
+        "to rounding, and they are left out."
+    )
+
+
+def test_table_page_and_sentences_say_so(tied, capsys):
+    from rich.console import Console
+
+    assert tied.to_dict()["measures"]["tied_share"][0] == [1.0, 0.0]
+    assert "tied_share" in [one["name"] for one in page_data(tied)["measures"]]
+    assert "In 1 of 4 heads some queries select nothing, being tied" in findings(tied)[3]
+    assert "most often in L0H0, in 100% of its queries." in findings(tied)[3]
+    show(Console(width=200), tied, None)
+    assert "tied" in capsys.readouterr().out.split("The sparsest heads")[0]
+    model = tiny_bert()
+    usual = probe_model(model, encoded(model))
+    assert usual.to_dict()["measures"]["tied_share"] == [[0.0, 0.0], [0.0, 0.0]]
+    assert "tied_share" not in [one["name"] for one in page_data(usual)["measures"]]
+    show(Console(width=200), usual, None)
+    assert "tied" not in capsys.readouterr().out
+    measures = {name: np.stack([values, values]) for name, values in tied.measures.items()}
+    curves = CheckpointCurves("bert", ("a", "b"), np.arange(2.0), measures, 1)
+    show(Console(width=200), curves, None)
+    assert "tied" in capsys.readouterr().out.splitlines()[3]
+    none = dataclasses.replace(curves, measures={**measures, "tied_share": np.zeros((2, 2, 2))})
+    assert {one.name for one in curves.shown} - {one.name for one in none.shown} == {"tied_share"}
+
+
+def test_half_precision_is_a_tie_in_half_precision_only():
+    """A gap that float16 cannot hold is no selection of a float16 model."""
+    single, half = tiny_bert().float(), tiny_bert().half()
+    texts = encoded(single, [" ".join(np.random.default_rng(k).permutation(TEXTS[4].split())) for k in range(40)])
+    asked = ProbeSettings(max_margin=True, queries=4)
+    assert probe_model(single, texts, asked)["n_tied"].sum() == 0
+    assert probe_model(half, texts, asked)["n_tied"].sum() > 0
+
+
+def test_margin_counts_keep_ties_and_leave_out_what_is_not_finite():
+    counts = MarginCounts.empty(1, 2)
+    counts.add(0, np.array([[0.0, 1.0, np.inf, 2.0], [np.nan, 3.0, 3.0, 1e9]]))
+    assert counts.counts[0].sum(axis=-1).tolist() == [3, 3]
+    assert counts.quantile(0.0)[0, 0] == 0.0
+    assert counts.quantile(1.0)[0, 0] == pytest.approx(2.0, rel=BIN)
+    edges, bars = counts.histogram()
+    assert bars.shape == (1, 2, len(edges) - 1)
+    assert bars.sum() == 6
+    many = MarginCounts.empty(1, 1)
+    many.add(0, np.concatenate([np.full(999, 1.5), [1e-5]])[None])
+    edges, bars = many.histogram()
+    assert bars.tolist() == [[[1000]]]
+    assert edges[0] < 1.5 < edges[1]
+    assert MarginCounts.empty(1, 1).histogram()[1].tolist() == [[[0]]]
+    assert np.isnan(MarginCounts.empty(1, 1).quantile(0.5)).all()
+
+
+def test_zeros_do_not_stretch_a_histogram_over_all_decades():
+    tied = MarginCounts.empty(1, 2)
+    tied.add(0, np.array([[0.0, 0.0, 0.0], [0.0, 1.5, 1.5]]))
+    edges, bars = tied.histogram()
+    assert bars.tolist() == [[[3], [3]]]
+    assert edges[0] < 1.5 < edges[1]
+    alone = MarginCounts.empty(1, 1)
+    alone.add(0, np.zeros((1, 4)))
+    assert alone.histogram()[1].tolist() == [[[4]]]
+
+
+@pytest.mark.parametrize("size", [3e-11, 2e-7, 6e5])
+def test_margins_far_from_one_keep_their_size(size):
+    counts = MarginCounts.empty(1, 1)
+    counts.add(0, np.full((1, 3), size))
+    for share in (0.0, 0.5, 1.0):
+        assert counts.quantile(share)[0, 0] == pytest.approx(size, rel=BIN, abs=0.0)
+
+
+SHARPNESS = {"epoch-1": 0.2, "epoch-2": 1.0, "epoch-10": 5.0}  # by name epoch-10 comes second
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    training = tmp_path_factory.mktemp("training")
+    for name, sharpness in SHARPNESS.items():
+        save(tiny_bert(sharpness=sharpness), training / name)
+    (training / "logs").mkdir()
+    return training
+
+
+def ranks(curves, name):
+    return [test.correlation for test in curves.trends(name)]
+
+
+@pytest.fixture(scope="module")
+def curves(folder):
+    return probe_checkpoints(folder, list(TEXTS))
+
+
+def test_sparsity_falls_while_norms_grow(folder, curves):
+    assert curves.names == tuple(SHARPNESS)
+    assert curves.steps.tolist() == [1.0, 2.0, 10.0]
+    assert np.allclose(ranks(curves, "relative_nnz"), -1.0, atol=EXACT)
+    assert np.allclose(ranks(curves, "frobenius"), 1.0, atol=EXACT)
+    growth = curves.measures["frobenius"] / curves.measures["frobenius"][0]
+    # the keys of one model, multiplied; the weights are stored in float64 and loaded so
+    assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6)
+    alone = probe_model(load_model(folder / "epoch-10"), list(TEXTS))
+    for name, values in alone.measures.items():
+        assert np.array_equal(curves.measures[name][2], values, equal_nan=True), name
+
+
+@pytest.fixture(scope="module")
+def with_margins(folder):
+    return probe_checkpoints(folder, list(TEXTS), ProbeSettings(max_margin=True, queries=2))
+
+
+def test_the_max_margin_part_is_that_of_every_checkpoint(folder, with_margins):
+    for k, name in enumerate(SHARPNESS):
+        alone = probe_model(load_model(folder / name), list(TEXTS), ProbeSettings(max_margin=True, queries=2))
+        for measure, values in alone.measures.items():
+            assert np.array_equal(with_margins.measures[measure][k], values, equal_nan=True), measure
+    assert alone.notes[0] in with_margins.notes
+    figure = draw_curves(with_margins)
+    drawn = {axes.get_title(): axes for axes in figure.axes}
+    lines = drawn["correlation of W with the max-margin W"].lines
+    assert [line.get_label() for line in lines[2:]] == [
+        "baseline: random selections",
+        "baseline: random W",
+        "baseline: random head",
+    ]
+    random = with_margins.measures["correlation_random_head"]
+    assert np.allclose(lines[-1].get_ydata(), np.nanmean(random, axis=(1, 2)), atol=EXACT)
+    assert all(line.get_linestyle() == "--" for line in lines[2:])  # dashed, whatever the dashes
+    assert len(drawn["smallest margin over the best"].lines) == 3
+    assert with_margins.rows()[2]["correlation: this head"] == with_margins.by_layer("correlation")[2, -1]
+
+
+def test_heads_without_a_solution_are_left_out_and_counted(folder, monkeypatch):
+    def without(sample, heads, settings):
+        first, *others = layer_margins(sample, heads, settings)
+        return (dataclasses.replace(first, own=dataclasses.replace(first.own, correlation=float("nan"))), *others)
+
+    monkeypatch.setattr("marginlens.probe.run.layer_margins", without)
+    curves = probe_checkpoints(folder, list(TEXTS), ProbeSettings(max_margin=True))
+    assert np.isnan(curves.measures["correlation"][:, :, 0]).all()
+    assert np.array_equal(curves.by_layer("correlation"), curves.measures["correlation"][:, :, 1])
+    assert curves.notes[-1].startswith("At 3 of 3 checkpoints some heads, 2 at most, have no max-margin solution")
+    assert len([note for note in curves.notes if "no max-margin solution" in note]) == 1
+
+
+def test_curves_are_also_rows_json_and_a_picture(curves):
+    rows = curves.rows()
+    assert [row["checkpoint"] for row in rows] == list(SHARPNESS)
+    assert rows[1]["nnz/T"] == curves.measures["relative_nnz"][1, -1].mean()
+    assert curves.rows(0)[1]["nnz/T"] == curves.measures["relative_nnz"][1, 0].mean()
+    plain = json.loads(json.dumps(curves.to_dict(), allow_nan=False))
+    assert np.shape(plain["measures"]["entropy"]) == (3, 2, 2)
+    assert plain["trends"]["frobenius"] == [1.0, 1.0]
+    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text(encoding="utf-8")
+    assert not [one for one in plain if f"`{one}`" not in page]
+    figure = draw_curves(curves)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [
+        "nnz/T, all queries",
+        "nnz/T, query of the first token",
+        "Frobenius norm of W",
+        "median logit margin of the selection",
+    ]
+    line = curves.plot(figure.axes[0]).lines[1]
+    assert np.array_equal(line.get_ydata(), curves.by_layer("relative_nnz")[:, 1])
+
+
+def test_a_list_keeps_its_order(folder):
+    backward = probe_checkpoints([folder / "epoch-2", folder / "epoch-1"], list(TEXTS))
+    assert backward.names == ("epoch-2", "epoch-1")
+    assert backward.steps.tolist() == [0.0, 1.0]
+    assert np.allclose(ranks(backward, "relative_nnz"), 1.0, atol=EXACT)
+
+
+def test_what_is_no_run_is_refused(folder, tmp_path):
+    with pytest.raises(InputError, match=r"at least two checkpoints.*which is no folder"):
+        checkpoint_folders(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"at least two checkpoints.*got none in"):
+        checkpoint_folders(tmp_path)
+    with pytest.raises(InputError, match=r"at least two checkpoints.*got 1 of them"):
+        probe_checkpoints([folder / "epoch-1"], list(TEXTS))
+
+
+@pytest.mark.parametrize("n", [4, 6, 8])
+def test_every_order_is_counted_up_to_eight_points(n):
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(size=(2, n))
+    exact = stats.permutation_test(
+        (a,), lambda x: stats.spearmanr(x, b).statistic, permutation_type="pairings", n_resamples=np.inf
+    )
+    found = rank_test(a, b)
+    assert found.correlation == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+    assert found.p_value == pytest.approx(exact.pvalue, abs=1e-3)
+
+
+def test_many_points_agree_with_the_asymptotic_test():
+    rng = np.random.default_rng(0)
+    a = np.arange(40.0)
+    b = a / 40 + rng.normal(size=40)
+    assert rank_test(a, b).p_value == pytest.approx(stats.spearmanr(a, b).pvalue, rel=0.3, abs=2e-3)
+
+
+def test_perfect_orders_of_few_points_are_common_by_chance():
+    assert rank_test(np.arange(2.0), np.arange(2.0)) == (pytest.approx(1.0), 1.0)
+    assert rank_test(np.arange(4.0), np.arange(4.0)).p_value == pytest.approx(2 / 24)
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [1.0, np.nan, 2.0]])
+def test_constant_or_unknown_samples_have_no_correlation(values):
+    assert np.isnan(rank_test(np.array(values), np.arange(3.0)).p_value)
