@@ -33,7 +33,7 @@ from marginlens.probe.page.checkpoints import draw_curves
 from marginlens.probe.page.findings import findings
 from marginlens.probe.result import rank_test
 from marginlens.probe.run import checkpoint_folders
-from marginlens.svm.solution import Status
+from marginlens.status import Status
 from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")

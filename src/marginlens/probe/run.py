@@ -34,7 +34,7 @@ from marginlens.probe.models.loading import as_inputs, as_loaded, load_model
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import BASELINES, QUANTITIES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.svm.solution import Status
+from marginlens.status import Status
 
 _NORMS = ("frobenius", "spectral", "nuclear")
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
