@@ -282,6 +282,7 @@ def test_the_heat_map_shows_the_measure(found):
     axes = found.plot(measure="nnz")
     assert np.array_equal(axes.images[0].get_array(), found["nnz"])
     assert found.plot(axes) is axes
+    assert "data:image/png;base64," in found._repr_html_()
     with pytest.raises(InputError, match="The 'name' argument must be one of nnz, relative_nnz"):
         found["sparsity"]
 

@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
+from marginlens.result import Result, axes_for, draw_matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,6 +112,10 @@ MEASURES = HEAD_MEASURES + tuple(
 )
 
 
+def _title(name: str) -> str:
+    return next((measure.title for measure in MEASURES if measure.name == name), name)
+
+
 @dataclass(frozen=True)
 class ProbeSettings:
     """Choices of one probe.
@@ -182,11 +187,11 @@ class Example:
             "tokens": list(self.tokens),
             "queries": self.queries.tolist(),
             "selected": self.selected.tolist(),
-            "margins": jsonable(self.margins),
+            "margins": rounded(self.margins),
         }
 
 
-class _Measured:
+class _Measured(Result):
     """What results with `measures` by name have in common; the last two axes of a measure are layers and heads."""
 
     measures: Mapping[str, FloatArray]
@@ -247,8 +252,8 @@ class ProbeResult(_Measured):
     settings: ProbeSettings
     w_offset: int | None = None
     examples: tuple[Example, ...] = ()
-    preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict)
-    graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict)
+    preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict, repr=False)
+    graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     seconds: float = float("nan")
 
@@ -266,7 +271,7 @@ class ProbeResult(_Measured):
 
     def to_dict(self) -> dict[str, Any]:
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
-        arrays = {name: jsonable(values) for name, values in self.measures.items()}
+        arrays = {name: rounded(values) for name, values in self.measures.items()}
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in arrays.items() if name not in heads}
         return {
@@ -277,7 +282,7 @@ class ProbeResult(_Measured):
             "inputs": self.n_inputs,
             "queries": self.n_queries,
             "mean_tokens": self.mean_tokens,
-            "seconds": jsonable(self.seconds),
+            "seconds": rounded(self.seconds),
             "settings": dataclasses.asdict(self.settings),
             "w_offset": self.w_offset,
             "notes": list(self.notes),
@@ -297,18 +302,9 @@ class ProbeResult(_Measured):
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
         """A heat map of one measure over layers and heads."""
-        from marginlens.plotting.style import figure
-
-        values = self[measure]
-        axes = (
-            ax if ax is not None else figure(width=1.6 + 0.42 * self.n_heads, height=1.4 + 0.36 * self.n_layers)[1][0]
-        )
-        image = axes.imshow(values, cmap="viridis", aspect="auto")
-        title = next((known.title for known in MEASURES if known.name == measure), measure)
-        axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {title}")
-        axes.set(xticks=range(self.n_heads), yticks=range(self.n_layers))
-        axes.grid(visible=False)
-        axes.figure.colorbar(image, ax=axes)
+        axes = axes_for(ax)
+        draw_matrix(axes, self[measure], "viridis", float(np.nanmin(self[measure])))
+        axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
         return axes
 
 
@@ -369,12 +365,12 @@ class CheckpointCurves(_Measured):
         return {
             "model": self.model,
             "checkpoints": list(self.names),
-            "steps": jsonable(self.steps),
+            "steps": rounded(self.steps),
             "inputs": self.n_inputs,
             "notes": list(self.notes),
-            "measures": {name: jsonable(values) for name, values in self.measures.items()},
-            "trends": {name: jsonable(tests[:, 0]) for name, tests in trends.items()},
-            "trend_p_values": {name: jsonable(tests[:, 1]) for name, tests in trends.items()},
+            "measures": {name: rounded(values) for name, values in self.measures.items()},
+            "trends": {name: rounded(tests[:, 0]) for name, tests in trends.items()},
+            "trend_p_values": {name: rounded(tests[:, 1]) for name, tests in trends.items()},
         }
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
@@ -383,9 +379,9 @@ class CheckpointCurves(_Measured):
         A baseline is its mean over all heads. Of those of a margin only that of random heads is drawn: the others miss selections, so that
         they lie far below zero.
         """
-        from marginlens.plotting.style import ACCENTS, PATH, figure, shades
+        from marginlens.plotting.style import ACCENTS, PATH, shades
 
-        axes = ax if ax is not None else figure()[1][0]
+        axes = axes_for(ax)
         for layer, (curve, colour) in enumerate(zip(self.by_layer(measure).T, shades(self.n_layers), strict=True)):
             axes.plot(self.steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
         if measure in QUANTITIES:
@@ -398,8 +394,9 @@ class CheckpointCurves(_Measured):
                 axes.plot(self.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
-        title = next((known.title for known in MEASURES if known.name == measure), measure)
-        axes.set(xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}", title=title)
+        axes.set(
+            xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}", title=_title(measure)
+        )
         axes.locator_params(axis="x", integer=True)
         values = np.concatenate([line.get_ydata() for line in axes.lines])
         if np.nanmin(values) >= 0.0 and np.nanmax(values) > 0.0:
@@ -446,9 +443,9 @@ def finite_mean(values: Any) -> FloatArray:
     return np.where(count > 0, np.sum(np.where(known, values, 0.0), axis=-1) / np.maximum(count, 1), np.nan)
 
 
-def jsonable(array: Any, digits: int = JSON_DIGITS) -> Any:
+def rounded(array: Any, digits: int = JSON_DIGITS) -> Any:
     """Numbers as nested lists with so many significant digits, None where they are not finite."""
     values = array.tolist() if isinstance(array, np.ndarray) else array
     if isinstance(values, list):
-        return [jsonable(value, digits) for value in values]
+        return [rounded(value, digits) for value in values]
     return float(f"{values:.{digits}g}") if np.isfinite(values) else None

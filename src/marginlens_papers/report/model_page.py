@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from marginlens.runtime.progress import Progress
+from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Effort
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"
 _SEPARATED = 100  # sentences of the max-margin part: all 200 would take the report a minute more
 
 
-def write_model_page(folder: Path, effort: Effort, progress: Progress | None = None) -> str:
+def write_model_page(folder: Path, effort: Effort, progress: ProgressCallback | None = None) -> str:
     """Write the page and its numbers into `folder` where the packages are installed; at reduced sizes without the max-margin part.
 
     Returns:
@@ -70,7 +70,7 @@ def _left_out(missing: list[str]) -> str:
     return f"The page on a real model is left out: {' and '.join(missing)} would have to be installed, with {install}."
 
 
-def _made(effort: Effort, progress: Progress | None) -> tuple[str, str]:
+def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
     from marginlens.probe.page.findings import findings
 

@@ -15,7 +15,7 @@ from marginlens.pages import data_address, render
 from marginlens.plotting.graphs import Lettering, layered_layout
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.page.findings import findings
-from marginlens.probe.result import QUANTITIES, Example, Measure, ProbeResult, jsonable
+from marginlens.probe.result import QUANTITIES, Example, Measure, ProbeResult, rounded
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
@@ -61,11 +61,11 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
                 "label": measure.label,
                 "percent": measure.name.endswith("_share"),
                 "range": _range(result, measure),
-                "values": jsonable(result[measure.name]),
+                "values": rounded(result[measure.name]),
             }
             for measure in result.shown
         ],
-        "margins": {"edges": jsonable(edges), "counts": counts.tolist()},
+        "margins": {"edges": rounded(edges), "counts": counts.tolist()},
         "examples": [_example(example) for example in result.examples],
         "preferences": {
             f"{layer}.{head}": [[row.preferred, row.over, row.wins, row.losses, row.met] for row in rows]
@@ -98,8 +98,8 @@ def _example(example: Example) -> dict[str, Any]:
         "grid": example.grid,
         "image": None if example.image is None else _png(example.image),
         "maps": b64encode(levels.tobytes()).decode("ascii"),
-        "peaks": None if example.grid is None else jsonable(peaks[..., 0]),
-        "margins": jsonable(example.margins, digits=3),
+        "peaks": None if example.grid is None else rounded(peaks[..., 0]),
+        "margins": rounded(example.margins, digits=3),
     }
 
 
