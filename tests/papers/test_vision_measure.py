@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from marginlens.probe.models.adapters.families import ViTAdapter
 
 from marginlens.probe.models.adapters.families import ViTAdapter
 from marginlens_papers.vision import measure as measuring
