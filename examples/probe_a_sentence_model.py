@@ -16,7 +16,7 @@ from marginlens.probe import ProbeSettings, example_sentences, load_model, probe
 sentences = example_sentences()[::5]
 try:
     loaded = load_model("minilm")
-except ml.MissingExtra as missing:
+except ml.errors.MissingExtra as missing:
     sys.exit(str(missing))
 
 # Solve: run the model once over all sentences; then, for 12 queries, ask for the shortest W that selects as each head does.

@@ -11,7 +11,7 @@ import marginlens as ml
 
 
 @dataclass(frozen=True)
-class HeavyTail(ml.Loss):
+class HeavyTail(ml.losses.Loss):
     """ℓ(u) = -arctan(u): it decreases everywhere, and its slope fades like a power, not like an exponential."""
 
     def value(self, u):

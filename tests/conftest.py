@@ -17,5 +17,7 @@ with suppress(ImportError):
     settings.load_profile("any machine")
 
 os.environ.setdefault("MARGINLENS_QUIET", "1")  # no word on compiling in the output of commands
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background: Ctrl-C is tested all the same
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell starts what runs in the background: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)

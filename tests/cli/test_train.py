@@ -53,7 +53,7 @@ def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(her
     assert told == {
         "steps": 10,
         "step": "constant",
-        "step_size": pytest.approx(ml.smoothness(data, v).largest_step.min(), rel=ROUNDING),
+        "step_size": pytest.approx(ml.theory.smoothness(data, v).largest_step.min(), rel=ROUNDING),
         "loss": "logistic",
         "start": [0.0] * 5,
     }
@@ -66,7 +66,7 @@ def test_a_constant_step_depends_on_the_loss(here, loss):
     told = numbers("b.npz", "--constant", "--steps", "10", "--loss", type(loss).__name__.removesuffix("Loss"))[
         "training"
     ]
-    assert told["step_size"] == pytest.approx(ml.smoothness(data, v, loss).largest_step.min(), rel=ROUNDING)
+    assert told["step_size"] == pytest.approx(ml.theory.smoothness(data, v, loss).largest_step.min(), rel=ROUNDING)
 
 
 def test_a_constant_step_is_one_where_the_theorems_allow_any(here):

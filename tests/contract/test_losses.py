@@ -8,7 +8,7 @@ from marginlens.losses.margin import LossConstants
 from tolerances import ROUNDING
 
 
-class Hinged(ml.Loss):
+class Hinged(ml.losses.Loss):
     """A user's loss: smooth, decreasing, not convex."""
 
     def value(self, u):
@@ -63,7 +63,7 @@ def test_constants_bracket_the_slopes(loss, low, high):
 
 @pytest.mark.statement("A Assumption A")
 def test_constants_notice_a_loss_that_does_not_decrease():
-    class Rising(ml.Loss):
+    class Rising(ml.losses.Loss):
         def value(self, u):
             return np.asarray(u, dtype=float) ** 2
 
@@ -73,7 +73,7 @@ def test_constants_notice_a_loss_that_does_not_decrease():
     assert not Rising().constants(-1.0, 1.0).decreasing
 
 
-class Softplus(ml.Loss):
+class Softplus(ml.losses.Loss):
     """A user's version of the logistic loss, whose constants are sampled."""
 
     def value(self, u):
@@ -123,10 +123,10 @@ def test_bad_interval_and_bad_loss():
     with pytest.raises(ml.InputError, match=r"'loss' argument must be a loss such as ml.Logistic.*the class Logistic"):
         ml.descend(data, v, loss=ml.Logistic)
     with pytest.raises(ml.InputError, match=r"a loss that defines value\(u\); got Loss, which does not"):
-        ml.Loss().value(0.0)
+        ml.losses.Loss().value(0.0)
     for name in ("derivative", "log_abs_derivative"):
         with pytest.raises(ml.InputError, match=r"defines derivative\(u\) or log_abs_derivative\(u\)"):
-            getattr(ml.Loss(), name)(0.0)
+            getattr(ml.losses.Loss(), name)(0.0)
 
 
 @pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential()])

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from marginlens import CrossEntropy, InputError, LogLoss, SquaredLoss, SquaredProbability
+from marginlens import CrossEntropy, InputError, LogLoss, SquaredLoss
+from marginlens.losses import SquaredProbability
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss, as_nexttoken_loss
 from tolerances import ROUNDING
 

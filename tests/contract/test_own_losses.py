@@ -12,7 +12,7 @@ STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
 
 
-class Squared(ml.Loss):
+class Squared(ml.losses.Loss):
     """(1 - u)², given by its value and log|slope|, which does not show the sign."""
 
     def value(self, u):
@@ -23,7 +23,7 @@ class Squared(ml.Loss):
             return np.log(2.0 * np.abs(1.0 - u))
 
 
-class Wavy(ml.Loss):
+class Wavy(ml.losses.Loss):
     """A random slope and bowl with two waves on it."""
 
     def __init__(self, seed, bowl=True):
@@ -54,7 +54,7 @@ class WavyByBoth(WavyByDerivative, WavyByLogarithm):
     pass
 
 
-class Rising(ml.Loss):
+class Rising(ml.losses.Loss):
     """e^u: increasing everywhere."""
 
     def value(self, u):
@@ -125,7 +125,7 @@ def test_every_descent_takes_its_first_step_down_the_slope(loss):
     tokens = ml.TokenDataset(data.X, data.y)  # their own keys
     slope = differences(lambda x: float(ml.AttentionRisk(tokens, v, loss).value(x)), p)
     u = np.array([0.6, 0.8])
-    W = ml.matrix_from_vector(p, u)
+    W = ml.risk.matrix_from_vector(p, u)
     run = ml.descend(ml.AttentionRisk(tokens, v, loss).as_matrix(u), optimizer=rate, n_steps=1, start=W)
     assert agrees((W - run.final) / rate.size, np.outer(u, slope))
     joint = ml.descend(ml.JointRisk(tokens, loss), optimizer=rate, n_steps=1, start=(v, p)).split()
@@ -212,7 +212,7 @@ def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
 
 
 def test_the_sign_of_a_saturated_loss_is_seen_from_afar():
-    class Plain(ml.Loss):
+    class Plain(ml.losses.Loss):
         def value(self, u):
             return np.log1p(np.exp(-np.minimum(u, 700.0))) * (u < 700.0)
 
@@ -254,8 +254,8 @@ def test_theorems_that_need_a_decreasing_loss_say_so():
     best = data.optimal(v)
     for question in (
         lambda: ml.basin_cone(data, v, best, loss=Rising()),
-        lambda: ml.residual_law(data, v, best, loss=Rising()),
-        lambda: ml.dominance(data, v, [1.0, 0.0], [0.0, 1.0], Rising()),
+        lambda: ml.theory.residual_law(data, v, best, loss=Rising()),
+        lambda: ml.theory.dominance(data, v, [1.0, 0.0], [0.0, 1.0], Rising()),
     ):
         with pytest.raises(
             ml.InputError, match=r"'loss' argument must be a loss that decreases on the scores \[.*Rising"
@@ -269,7 +269,7 @@ def test_theorems_that_need_a_decreasing_loss_say_so():
 # ---- losses that are none
 
 
-class Broken(ml.Loss):
+class Broken(ml.losses.Loss):
     def __init__(self, given):
         self.given = given
 
@@ -309,11 +309,11 @@ def test_what_is_no_array_of_numbers_is_refused(given, said):
 
 
 def test_losses_that_lack_a_method_are_refused():
-    class OnlyValue(ml.Loss):
+    class OnlyValue(ml.losses.Loss):
         def value(self, u):
             return -u
 
-    class OnlySlope(ml.Loss):
+    class OnlySlope(ml.losses.Loss):
         def derivative(self, u):
             return -np.ones_like(u)
 
@@ -360,8 +360,8 @@ def test_next_token_gradients_agree_with_differences(loss, general):
     E = rng.normal(size=(5, 4))
     ds = ml.SequenceDataset([[0, 1, 2], [3, 1, 4], [2, 2, 0]], [1, 3, 2], E)
     W, C = rng.normal(size=(4, 4)), rng.normal(size=(5, 4)) if general else None
-    slope = differences(lambda x: ml.nexttoken_risk(ds, x, head=C, loss=loss), W)
-    assert agrees(ml.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
+    slope = differences(lambda x: ml.nexttoken.nexttoken_risk(ds, x, head=C, loss=loss), W)
+    assert agrees(ml.nexttoken.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
     run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GradientDescent(1e-3), n_steps=1, start=W)
     assert agrees((W - run.final) / 1e-3, slope)
 
@@ -399,8 +399,8 @@ def test_next_token_losses_that_are_none_are_refused():
         ),
     ):
         for question in (
-            lambda loss=loss: ml.nexttoken_risk(ds, np.eye(3), loss=loss),
-            lambda loss=loss: ml.nexttoken_gradient(ds, np.eye(3), loss=loss),
+            lambda loss=loss: ml.nexttoken.nexttoken_risk(ds, np.eye(3), loss=loss),
+            lambda loss=loss: ml.nexttoken.nexttoken_gradient(ds, np.eye(3), loss=loss),
             lambda loss=loss: ml.descend(ds, loss=loss, n_steps=2),
         ):
             with pytest.raises(ml.InputError, match=said):

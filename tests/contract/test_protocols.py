@@ -38,7 +38,7 @@ class Quadratic:
         return np.log(self.value(x))
 
     def gradient(self, x):
-        return ml.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
+        return ml.risk.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
 
     def select(self, x):
         return np.array([int(np.argmax(x))])
@@ -103,7 +103,7 @@ def test_broken_contracts_are_noticed():
 
     class Wrong(Quadratic):
         def gradient(self, x):
-            return ml.LogScaled(1.0 - np.asarray(x), np.asarray(0.0))
+            return ml.risk.LogScaled(1.0 - np.asarray(x), np.asarray(0.0))
 
     class TooSmooth(Quadratic):
         def smoothness(self):

@@ -77,7 +77,7 @@ HELPERS = {
     "vocabulary_svm selection": (lambda x: svm.vocabulary_svm(E, SEQUENCES, x), [*INDICES, np.array(1.0)]),
     "bilinear_svm triples": (lambda x: svm.bilinear_svm(E, E, x), INDICES),
     "bilinear_svm formed": (lambda x: svm.bilinear_svm(E, E, [[0, 0, 1]], formed=x), WHOLE),
-    "matrix_from_vector p": (lambda x: ml.matrix_from_vector(x, P), WEIGHTS),
+    "matrix_from_vector p": (lambda x: ml.risk.matrix_from_vector(x, P), WEIGHTS),
     "as_matrix data": (lambda x: ml.AttentionRisk(x, V).as_matrix(P), NEVER),
     "as_matrix start": (lambda x: ml.descend(ml.AttentionRisk(TOKENS, np.ones(4)).as_matrix(P), start=x), WEIGHTS[1:]),
     "descend v": (lambda x: ml.descend(FIGURE, x, n_steps=1), WEIGHTS),

@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from marginlens import Exponential, GradientDescent, InputError, Logistic, Loss, NormalizedGD, TokenDataset
+from marginlens import Exponential, GradientDescent, InputError, Logistic, NormalizedGD, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
+from marginlens.losses import Loss
 from marginlens.theory import (
     check_assumption_a,
     check_assumption_b,

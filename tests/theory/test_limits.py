@@ -11,7 +11,6 @@ from marginlens import (
     GradientDescent,
     InputError,
     Logistic,
-    Loss,
     NormalizedGD,
     TokenDataset,
     correlation,
@@ -20,6 +19,7 @@ from marginlens import (
 from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import regularization_path
+from marginlens.losses import Loss
 from marginlens.risk import excess_risk
 from marginlens.svm import set_svm
 from marginlens.theory import (

@@ -11,18 +11,16 @@ from marginlens import (
     LogLoss,
     SequenceDataset,
     SquaredLoss,
-    SquaredProbability,
     correlation,
     descend,
     graph_svm,
-    nexttoken_gradient,
     nexttoken_path,
-    nexttoken_risk,
     predict_limit,
     priority_graphs,
 )
 from marginlens.graphs import cyclic_subset, separated_tokens
-from marginlens.nexttoken import LabelLoss, nexttoken_hessian
+from marginlens.losses import SquaredProbability
+from marginlens.nexttoken import LabelLoss, nexttoken_gradient, nexttoken_hessian, nexttoken_risk
 from marginlens.status import Status
 from tolerances import CONDITIONED, ROUNDING
 

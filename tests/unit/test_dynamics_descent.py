@@ -13,7 +13,7 @@ from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 STEPS = [ml.NormalizedGD(0.5), ml.GradientDescent(2.0)]
 
 
-class OwnLogistic(ml.Loss):
+class OwnLogistic(ml.losses.Loss):
     """The logistic loss as a user would write it: no compiled branch."""
 
     def value(self, u):
@@ -216,20 +216,23 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
     vector = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     matrix = ml.descend(
         ml.AttentionRisk(data, v).as_matrix(u),
-        optimizer=ml.matching_optimizer(step, u),
+        optimizer=ml.dynamics.matching_optimizer(step, u),
         n_steps=n_steps,
-        start=ml.matrix_from_vector(start, u),
+        start=ml.risk.matrix_from_vector(start, u),
     )
-    expected = ml.matrix_from_vector(vector.final, u)
+    expected = ml.risk.matrix_from_vector(vector.final, u)
     assert np.max(np.abs(matrix.final - expected)) / np.abs(expected).max() < LEMMA_1
     assert np.array_equal(matrix.selected, vector.selected)
     wrong = ml.descend(
-        ml.AttentionRisk(data, v).as_matrix(u), optimizer=step, n_steps=n_steps, start=ml.matrix_from_vector(start, u)
+        ml.AttentionRisk(data, v).as_matrix(u),
+        optimizer=step,
+        n_steps=n_steps,
+        start=ml.risk.matrix_from_vector(start, u),
     )
     assert np.max(np.abs(wrong.final - expected)) / np.abs(expected).max() > 1e-3  # the step must be matched
     single = ml.descend(
         ml.AttentionRisk(data[0], v if head == "nonlinear" else v[0]).as_matrix(u),
-        optimizer=ml.matching_optimizer(step, u),
+        optimizer=ml.dynamics.matching_optimizer(step, u),
         n_steps=3,
     )
     assert single.final.shape == (3, 5)
@@ -239,8 +242,10 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_queries_of_any_length_have_their_matrix_and_step(scale):
     p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
-    np.testing.assert_allclose(ml.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
-    assert ml.matching_optimizer(ml.NormalizedGD(2.0), scale * u).size == pytest.approx(0.4 / scale, rel=1e-6, abs=0.0)
+    np.testing.assert_allclose(ml.risk.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
+    assert ml.dynamics.matching_optimizer(ml.NormalizedGD(2.0), scale * u).size == pytest.approx(
+        0.4 / scale, rel=1e-6, abs=0.0
+    )
 
 
 def test_the_norm_of_a_matrix_does_not_overflow():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import Exponential, GradientDescent, InputError, Logistic, Loss, NormalizedGD, Record, TokenDataset
+from marginlens import Exponential, GradientDescent, InputError, Logistic, NormalizedGD, Record, TokenDataset
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
+from marginlens.losses import Loss
 from marginlens.optimizers import Blockwise
 from marginlens.risk import JointRisk, joint_gradient, risk, risk_gradient
 from marginlens.status import Status

@@ -15,7 +15,7 @@ from marginlens.runtime import threads
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
 
 
-class OwnLogistic(ml.Loss):
+class OwnLogistic(ml.losses.Loss):
     def value(self, u):
         return np.logaddexp(0.0, -u)
 

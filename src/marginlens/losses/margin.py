@@ -446,7 +446,7 @@ def as_loss(loss: Any) -> Loss:
     """`loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
-        raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.Loss", what)
+        raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.losses.Loss", what)
     if not _defines(loss, "value"):
         raise _lacking(loss, "value(u)")
     if not (_defines(loss, "derivative") or _defines(loss, "log_abs_derivative")):
