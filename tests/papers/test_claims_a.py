@@ -10,17 +10,13 @@ from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk_gradient
 from marginlens.svm import att_svm
-from marginlens_papers.claim import Effort, Progress
+from marginlens_papers.claim import Progress
 from marginlens_papers.claims.a import cones as a_f2
-from marginlens_papers.claims.a import figure_1 as a_f1b
 from marginlens_papers.claims.a import figure_1 as a_f1c
 from marginlens_papers.claims.a import figures_3_to_5 as a_f3
-from marginlens_papers.claims.a import figures_3_to_5 as a_f4
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.a.theorem_2 import _ends, _reaches, search
-from marginlens_papers.claims.catalogue import claim
-from marginlens_papers.claims.ours import basins as x_b
 from tolerances import ROUNDING
 
 SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability is below 1e-5
@@ -91,25 +87,6 @@ def test_the_largest_probability_becomes_the_optimal_tokens_and_starts_above_it(
     )  # logits 0 and ±1 at p = (0, -1)
 
 
-@pytest.mark.statement("A Fig 4")
-def test_steps_to_a_probability_are_the_first_of_them():
-    assert a_f4._first_at(np.array([0.5, 0.06, 0.05, 0.2, 0.01]), 0.05) == 2.0
-    assert a_f4._first_at(np.array([0.5, 0.4]), 0.05) == np.inf
-
-
-@pytest.mark.parametrize("name", ["A-F1a", "A-F1b", "A-F1c", "A-F3", "A-F4", "A-F5"])
-def test_what_the_paper_does_not_print_is_not_called_its_value(name):
-    assert any(word in claim(name).paper_value for word in ("no numbers", "not printed there"))
-
-
-@pytest.mark.statement("A Fig 1(b)")
-def test_shares_of_starts_name_their_window():
-    found = a_f1b.A_F1b().compute(Effort.QUICK, Progress())
-    assert "[-2.4, 2.8] × [-1.8, 3.2]" in found.measured
-    assert a_f1b.WINDOW_B == ((-2.4, 2.8), (-1.8, 3.2))
-    assert f"[-{x_b.NEAR_1B:g}, {x_b.NEAR_1B:g}]²" in x_b.X_B.protocol
-
-
 @pytest.mark.statement("A Fig 5")
 def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
     assert predicted_height(CorrelationLoss(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
@@ -132,20 +109,6 @@ def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_ot
 
 
 # ---- drawing
-
-
-def test_kept_steps_begin_densely_and_end_at_the_last():
-    steps = plotting.steps_to_keep(10_000, dense=100)
-    assert steps[:101] == list(range(101))
-    assert steps[-1] == 10_000
-    assert len(steps) < 200
-    assert plotting.steps_to_keep(7, dense=100) == list(range(8))
-
-
-def test_paths_are_cut_where_they_leave_the_window():
-    path = np.array([[0.0, 0.0], [0.5, 0.5], [2.0, 0.5], [0.5, 0.5]])
-    assert len(plotting.until_it_leaves(path, ((-1.0, 1.0), (-1.0, 1.0)))) == 2
-    assert len(plotting.until_it_leaves(path, ((-3.0, 3.0), (-3.0, 3.0)))) == 4
 
 
 def test_misalignment_resolves_what_one_minus_cosine_loses():

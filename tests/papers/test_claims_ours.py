@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from marginlens import plotting
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.dynamics import descend
 from marginlens.losses.margin import Logistic
@@ -68,13 +67,6 @@ def test_starts_that_went_nowhere_are_not_accounted_for():
     assert set(ends[1]) == {0, 1}
 
 
-def test_the_disc_keeps_directions_and_the_order_of_norms():
-    points = np.array([[0.0, 0.0], [3.0, 4.0], [30.0, 40.0]])
-    squeezed = plotting.log_radius(points)
-    np.testing.assert_allclose(np.linalg.norm(squeezed, axis=-1), np.log10([1.0, 6.0, 51.0]), atol=ROUNDING)
-    np.testing.assert_allclose(squeezed[1] / squeezed[1, 0], [1.0, 4.0 / 3.0], rtol=ROUNDING)
-
-
 # ---- residual attention
 
 
@@ -85,12 +77,3 @@ def test_shares_read_off_add_up_to_one_and_the_clock_rises():
     np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING)
     assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)
     assert not run["settled"][~run["stable"]].any()
-
-
-def test_infinite_deviations_count_in_a_quantile_and_no_runs_are_no_success():
-    assert x_o._quantile(np.array([0.1, 0.2, np.inf]), 0.95) == np.inf
-    assert x_o._quantile(np.array([]), 0.95) == np.inf
-
-
-def test_a_note_is_made_only_where_the_aim_is_missed():
-    assert x_o._note({"p95_deviation": x_o.BAR}, []) == ""

@@ -1,13 +1,9 @@
 """Figures 6 and 7 of long runs: as many epochs as fit, the last among them, and no legend over a curve."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from marginlens.training.loop import Ending
-from marginlens_papers.archive import archived_vision_run
-from marginlens_papers.claims.a import vision as a_f67
 from marginlens_papers.claims.a.vision import COLUMNS, curve_figure, map_figure
 from marginlens_papers.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
 from marginlens_papers.vision.training import map_epochs
@@ -46,23 +42,6 @@ def test_legends_stand_above_all_curves():
         assert legend.y0 > ax.transData.transform((0.0, highest))[1]
         assert legend.x0 > ax.bbox.x0
         assert legend.x1 < ax.bbox.x1
-
-
-def test_words_say_how_long_a_kept_run_was_and_how_its_images_were_altered():
-    kept = archived_vision_run("cifar10")
-    longer = replace(
-        kept,
-        curves=run_of(337, 400),
-        ending=Ending.TIME_LIMIT,
-        settings=replace(kept.settings, epochs=400, crop=0, flip=True, warmup=0),
-    )
-    note = a_f67._note(longer)
-    assert "337 epochs of 400 on 18,000 images" in note
-    assert "images mirrored. So the trends" in note
-    assert "shifted" not in note
-    numbers = a_f67._numbers_of(longer)
-    assert numbers["cifar10_norm_rank"] == pytest.approx(1.0)
-    assert a_f67._told_kept(longer, numbers).startswith("CIFAR-10, 337 epochs: nnz/T of the last layer 0.909 → 0.054")
 
 
 def test_the_history_up_to_an_epoch_has_that_epoch_and_maps_belong_to_labels() -> None:

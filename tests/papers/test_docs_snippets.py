@@ -31,17 +31,6 @@ def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_pat
     assert done.stderr == ""
 
 
-def test_the_pages_for_users_show_how_to_call_the_library():
-    shown = {page.name for page in PAGES if blocks(page, "python")}
-    assert shown == {"README.md", "nexttoken.md", "probe.md", "text.md"}
-
-
-def test_the_lookup_finds_the_function_of_a_statement(tmp_path):
-    code = blocks(DOCS / "README.md", "python")[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.startswith("marginlens.svm.attention relaxed_svm "), done.stderr
-
-
 def commands():
     """Every command line that a page prints, with the options it names."""
     found = []
@@ -73,12 +62,6 @@ def test_every_link_leads_to_a_file_and_a_heading():
             leads_to = page.parent / target if target else page
             assert leads_to.exists(), f"{page.name} links to {target}"
             assert not place or place in anchors(leads_to), f"{page.name} links to {target}#{place}"
-
-
-def test_the_index_names_every_page():
-    index = (DOCS / "README.md").read_text(encoding="utf-8")
-    for page in PAGES:
-        assert page.name == "README.md" or f"({page.name})" in index, page.name
 
 
 def test_functions_that_the_index_names_exist():

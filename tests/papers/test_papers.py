@@ -3,7 +3,7 @@
 import pytest
 
 from marginlens import papers
-from marginlens.papers import BIBLIOGRAPHY, Implementation, implementations, implements, used_inside, uses
+from marginlens.papers import Implementation, implementations, implements, used_inside, uses
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +48,3 @@ def test_a_step_inside_a_function_is_recorded_apart():
     )
     with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C, B', X"):
         uses("Z", {"Thm 1": "Used."})
-
-
-def test_the_bibliography_is_keyed_by_letter():
-    assert {key: paper.key for key, paper in BIBLIOGRAPHY.items()} == {key: key for key in BIBLIOGRAPHY}
-    assert all(paper.authors and paper.title and 2020 < paper.year < 2030 for paper in BIBLIOGRAPHY.values())
-
-
-def test_what_has_no_docstring_is_recorded_without_a_summary():
-    @implements("A", "Thm 1")
-    def bare():
-        pass
-
-    assert [one.summary for one in implementations()] == [""]

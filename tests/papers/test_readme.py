@@ -29,14 +29,6 @@ def test_the_examples_run_one_after_the_other_as_printed(tmp_path):
     assert float(cosine[1]) > 0.999
 
 
-def test_the_commands_are_targets_of_the_makefile():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    commands = re.findall(r"^make (\w+)", blocks("sh")[0], flags=re.MULTILINE)
-    assert commands == ["reproduce", "test"]
-    for target in commands:
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
-
-
 def test_every_link_to_a_file_leads_to_one():
     for name in _PAGES:
         page = ROOT / name

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import tolerances
 from fake_claims import fake_claim, finding, raising
 from marginlens.cli import app as cli
-from marginlens.errors import missing_extra
 from marginlens_papers.claims import catalogue
 
 CLAIMS = (fake_claim("A-1"), fake_claim("A-2"))
@@ -106,41 +105,6 @@ def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(r
     assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
 
 
-def test_a_report_elsewhere_is_told_with_its_whole_path(run, tmp_path, monkeypatch):
-    Path("here").mkdir()
-    monkeypatch.chdir("here")
-    assert f"The report is at {tmp_path / 'there' / 'index.html'}\n" in run("reproduce", "--out", "../there").stdout
-
-
-def test_out_has_an_older_spelling(run):
-    run("reproduce", "--out", "new")
-    run("reproduce", "--output", "old")
-    assert [path.name for path in sorted(Path().iterdir())] == ["new", "old"]
-
-
-def test_the_home_of_nobody_is_a_name_like_any_other(run):
-    assert run("reproduce", "--out", "~nobody-of-that-name/report").exit_code == 0
-    assert Path("~nobody-of-that-name/report/index.html").is_file()
-
-
-def test_a_missing_extra_stops_only_its_claim(run):
-    lacking = fake_claim("A-1", raising(missing_extra("torch", "torch", "A nonlinear head")))
-    result = run("reproduce", claims=(lacking, fake_claim("A-2")))
-    assert result.exit_code == 1
-    assert "pip install 'marginlens[torch]'" in json.loads(Path("report/ledger.json").read_text())[0]["note"]
-
-
-def test_an_interruption_before_the_first_result_is_one_sentence_and_130(run):
-    run("reproduce", "--only", "A-1")
-    before = Path("report/ledger.json").read_bytes()
-    result = run("reproduce", claims=(fake_claim("A-1", raising(KeyboardInterrupt())), fake_claim("A-2")))
-    assert result.exit_code == 130
-    assert result.stderr == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
-    assert "Traceback" not in result.output
-    assert Path("report/ledger.json").read_bytes() == before
-    assert [path.name for path in Path().iterdir()] == ["report"]
-
-
 def stopping(claim_id):
     return fake_claim(claim_id, raising(KeyboardInterrupt()))
 
@@ -182,28 +146,6 @@ def test_resuming_asks_for_the_size_of_the_interrupted_run(run):
     both = run("reproduce", "--resume", "--only", "A-2", claims=THREE)
     assert both.exit_code == 2
     assert "The 'resume' argument must be given without --only" in both.stderr
-
-
-def test_a_run_after_an_interrupted_one_says_what_is_missing(run):
-    run("reproduce", claims=(THREE[0], stopping("A-2"), THREE[2]))
-    part = run("reproduce", "--only", "A-3", claims=THREE)
-    assert part.exit_code == 0
-    assert part.stderr.startswith("An earlier run was interrupted before it finished A-2, A-3.\n")
-    assert part.stderr.endswith("The report is incomplete since an interrupted run: A-2.\n")
-    whole = run("reproduce", claims=THREE)
-    assert whole.stderr.startswith("An earlier run was interrupted before it finished A-2.\n")
-    assert run("claims", claims=THREE).stderr == ""
-
-
-def test_an_interruption_after_the_last_claim_keeps_them_all(run, monkeypatch):
-    def stop(folder, effort, progress):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("marginlens_papers.report.model_page.write_model_page", stop)
-    result = run("reproduce")
-    assert result.exit_code == 130
-    assert result.stderr.endswith("interrupted. All 2 claims are in report/index.html; what comes after them is not.\n")
-    assert ids() == ["A-1", "A-2"]
 
 
 _SLOW = """
@@ -266,11 +208,3 @@ def test_claims_lists_every_claim_with_its_last_result(run):
     assert listed.exit_code == 0
     assert "not run" in listed.stdout
     assert "✗ not reproduced" in listed.stdout
-
-
-def test_claims_of_a_broken_report_is_one_sentence(run):
-    Path("report").mkdir()
-    Path("report/ledger.json").write_text("{")
-    result = run("claims")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("marginlens: The ledger report/ledger.json cannot be read")

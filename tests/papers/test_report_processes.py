@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -90,23 +89,6 @@ def test_stopping_early_ends_the_processes():
     assert left_behind() == []
 
 
-def test_what_is_told_after_a_result_is_left_out(monkeypatch):
-    watcher, finished = Watcher(), []
-    deliver = run._deliver
-
-    def late(messages, by_id, reports, begin):
-        deliver(messages, by_id, reports, begin)
-        after = queue.Queue()
-        for one in finished:
-            after.put((one, 99, 99))
-        deliver(after, by_id, reports, begin)
-
-    monkeypatch.setattr(run, "_deliver", late)
-    for claim, _ in outcomes(chosen(SMALL), Effort.QUICK, watcher.begin, 2):
-        finished.append(claim.id)
-    assert watcher.done == watcher.total
-
-
 def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
     watcher = Watcher()
     deliver = run._deliver
@@ -156,23 +138,14 @@ catalogue.claims = lambda: tuple(getattr(import_module(name), name)() for name i
 if __name__ == "__main__":
     cli.main()
 """
-_IMPORTING = """
-if __name__ != "__main__":  # in a new process, which imports this file first
-    import os, time
-    from pathlib import Path
-    while True:
-        with Path(__file__).with_name(f"importing-{os.getpid()}").open("a") as file:
-            file.write(".")
-        time.sleep(0.05)
-"""
 
 
-def start_reproducing(tmp_path, names, before_import=""):
+def start_reproducing(tmp_path, names):
     """`marginlens reproduce` by two workers on claims of these names, in a process group of its own; endless ones never finish."""
     scripts, current = tmp_path / "scripts", tmp_path / "current"
     for folder in (scripts, current):
         folder.mkdir(exist_ok=True)
-    (scripts / "script.py").write_text(f"{before_import}NAMES = {names!r}\n{_COMMAND}")
+    (scripts / "script.py").write_text(f"NAMES = {names!r}\n{_COMMAND}")
     for name in names:
         (scripts / f"{name}.py").write_text(_CLAIM.replace("NAME", name))
     tests = str(Path(__file__).resolve().parents[1])
@@ -200,18 +173,6 @@ def signal_group(process, number):
     return output, errors
 
 
-UNTOUCHED = "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_the_first_result_ends_every_process_and_leaves_nothing(tmp_path, number):
-    process = start_reproducing(tmp_path, ["endless_1", "endless_2"])
-    assert {process.stdout.readline() for _ in range(2)} == {"begun endless-1\n", "begun endless-2\n"}
-    _, errors = signal_group(process, number)
-    assert errors == UNTOUCHED
-    assert list((tmp_path / "current").iterdir()) == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number):
     process = start_reproducing(tmp_path, ["endless_1", "short_1", "short_2", "endless_2"])
@@ -231,27 +192,6 @@ def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path, number)
     ]
     assert [entry.unfinished for entry in entries] == [Effort.PAPER, None, None, Effort.PAPER]
     assert [path.name for path in (tmp_path / "current").iterdir()] == ["report"]
-
-
-def test_a_signal_while_the_processes_import_shows_no_traceback_of_theirs(tmp_path):
-    process = start_reproducing(tmp_path, ["endless_1", "endless_2"], _IMPORTING)
-
-    def progress():
-        return {path: path.stat().st_size for path in (tmp_path / "scripts").glob("importing-*")}
-
-    def wait_for(condition):
-        until = time.monotonic() + tolerances.HANGING
-        while not condition() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert condition(), process.kill() or process.stderr.read()
-
-    wait_for(lambda: len(progress()) == 2)
-    for path in progress():
-        os.kill(int(path.name.split("-")[1]), signal.SIGINT)
-    before = progress()
-    wait_for(lambda: all(size > before[path] + 1 for path, size in progress().items()))  # it went on importing
-    _, errors = signal_group(process, signal.SIGINT)
-    assert errors == UNTOUCHED
 
 
 def alive(group):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens_papers.vision.images import CIFAR10, LabelledImages, digit_images, read_images
+from marginlens_papers.vision.images import CIFAR10, read_images
 
 
 def colours(n, seed=0):
@@ -86,21 +86,3 @@ def test_places_without_images_are_refused(tmp_path):
         (tmp_path / name).write_bytes(b"\x80\x02}.")
     with pytest.raises(InputError, match=r"python batches, which are pickles instead[.] Use its binary version"):
         read_images(tmp_path)
-
-
-def test_digits_are_scaled_to_bytes_and_split():
-    data = digit_images()
-    assert (data.x_train.shape, data.x_test.shape) == ((1437, 8, 8, 1), (360, 8, 8, 1))
-    assert (data.x_train.min(), data.x_train.max()) == (0, 255)
-    mean, spread = data.channel_statistics()
-    scaled = (data.x_train / 255.0 - mean) / spread
-    assert scaled.mean() == pytest.approx(0.0, abs=1e-12)
-    assert scaled.std() == pytest.approx(1.0, abs=1e-12)
-
-
-def test_any_change_changes_the_fingerprint(parts):
-    one = LabelledImages("a", *parts, classes=CIFAR10)
-    again = LabelledImages("b", *(part.copy() for part in parts), classes=CIFAR10)
-    assert one.fingerprint == again.fingerprint
-    again.x_test[0, 0, 0, 0] ^= 1
-    assert one.fingerprint != again.fingerprint

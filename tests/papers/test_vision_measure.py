@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from marginlens.probe.models.adapters.families import ViTAdapter
-from marginlens_papers.vision import measure as measuring
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import cls_attention, key_query_norms
 from marginlens_papers.vision.model import vision_transformer
@@ -74,42 +73,6 @@ def test_a_cls_token_that_sees_itself_alone_still_has_a_map(images, pixels):
     assert 1 / 16 <= found.head_sparsity[-1] < 0.1
 
 
-def test_the_model_is_left_as_it_was(model, pixels):
-    model.train()
-    cls_attention(model, pixels[:2])
-    assert model.training
-    assert model.config._attn_implementation == "sdpa"
-
-
-@pytest.fixture
-def tensor_cores():
-    """Products by tensor cores allowed, as a run on a GPU allows them."""
-    usual = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = usual
-
-
-@pytest.mark.usefixtures("tensor_cores")
-def test_measuring_is_in_whole_float32_whatever_training_does(model, pixels, monkeypatch):
-    usual = measuring.read_attention
-    seen = []
-
-    def read(*arguments):
-        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
-        for reading in usual(*arguments):
-            assert reading.logits.dtype == torch.float32
-            yield reading
-
-    plain = cls_attention(model, pixels[:2])
-    monkeypatch.setattr(measuring, "read_attention", read)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = cls_attention(model, pixels[:2])
-    assert seen == [(False, False)]
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (True, True)
-    assert np.array_equal(found.sparsity, plain.sparsity)
-
-
 @pytest.mark.statement("A Fig 7")
 def test_norms_are_those_of_the_heads_matrices(model):
     norm, norm_of_sum = key_query_norms(model)
@@ -142,12 +105,3 @@ def test_maps_lie_as_the_patches_of_the_image_do(images):
     pixels[0, :, 2:4, 4:6] = 1.0
     s = cls_attention(model, pixels, 1).maps[0].reshape(4, 4)
     assert s[1, 2] > 0.99
-
-
-def test_the_seed_gives_the_weights_and_leaves_the_global_generator(images):
-    before = torch.random.get_rng_state()
-    one, again = (vision_transformer(SETTINGS, images).state_dict() for _ in range(2))
-    other = vision_transformer(VisionSettings(**{**SETTINGS.to_dict(), "seed": 4}), images).state_dict()
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(one[name], again[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)

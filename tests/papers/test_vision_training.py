@@ -15,8 +15,8 @@ from marginlens_papers.vision import training
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import ClsAttention
 from marginlens_papers.vision.model import DevicePixels
-from marginlens_papers.vision.results import VisionSettings, curves_from, curves_to_dict
-from marginlens_papers.vision.training import chosen_images, map_epochs, train_vision
+from marginlens_papers.vision.results import VisionSettings
+from marginlens_papers.vision.training import train_vision
 
 SINGLE = 1e-6  # float32 weights, read twice, and pixels of order one
 
@@ -112,26 +112,6 @@ def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
             train_vision(images, settings(), checkpoint=file)
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"settings": {}}, "'settings' argument must be VisionSettings; got dict"),
-        ({"data": 5}, "'data' argument must be LabelledImages; got int"),
-        ({"save_models": "m"}, "'save_models' argument must be a folder and a number of epochs; got 'm'"),
-        ({"save_models": ("m", 0)}, "'save_every' argument must be a whole number of at least 1"),
-    ],
-)
-def test_what_a_run_cannot_use_is_refused_in_one_sentence(images, given, sentence):
-    with pytest.raises(InputError, match=sentence):
-        train_vision(**{"data": images, "settings": settings(), **given})
-
-
-def test_a_loss_that_is_no_number_ends_the_run(images):
-    run = train_vision(images, settings(optimiser="sgd", learning_rate=1e30, epochs=5))
-    assert run.ending is Ending.DIVERGED
-    assert len(run.curves.epochs) < 6
-
-
 def test_measuring_changes_nothing_in_training(images, monkeypatch):
     whole = train_vision(images, settings())
     flat = ClsAttention(np.ones(2), np.ones(2), np.ones(2), np.full((3, 4), 0.25))
@@ -149,26 +129,6 @@ def test_learning_shows_in_loss_and_accuracy(images):
     assert np.isnan([loss[0] for loss in losses]).all()
     assert min(loss[-1] / loss[1] for loss in losses) < 0.5
     assert max(run.accuracy for run in runs) > 0.5  # of three classes
-
-
-def test_curves_come_back_from_what_is_told_of_them(images):
-    run = train_vision(images, settings())
-    told = curves_to_dict(run.curves)
-    found = curves_from(told)
-    assert curves_to_dict(found) == told
-    assert found.maps.shape == (len(map_epochs(3)), 3, 4)
-    assert np.abs(found.maps.sum(axis=-1) - 1.0).max() < 1e-3
-    with pytest.raises(ValueError, match="different lengths"):
-        curves_from({**told, "epochs": [0, 1]})
-
-
-def test_maps_are_kept_at_epochs_of_a_ladder_and_for_the_first_image_of_each_class(images):
-    assert map_epochs(100) == {0, 1, 2, 5, 10, 20, 50, 100}
-    assert map_epochs(16) == {0, 1, 2, 5, 10, 16}
-    assert map_epochs(0) == {0}
-    chosen = chosen_images(images)
-    assert images.y_test[chosen].tolist() == [0, 1, 2]
-    assert all(k not in images.y_test[: chosen[k]] for k in range(3))
 
 
 def test_models_are_saved_as_transformers_reads_them(images, tmp_path):
@@ -205,15 +165,6 @@ def pixels_of(images, **changes):
     return DevicePixels(images, settings(**changes), torch.device("cpu"))
 
 
-def test_an_epoch_takes_every_image_once_in_an_order_of_its_own(images):
-    pixels = pixels_of(images)
-    first, second = pixels.order(0), pixels.order(1)
-    assert sorted(first.tolist()) == list(range(50))
-    assert not torch.equal(first, second)
-    assert torch.equal(first, pixels_of(images).order(0))
-    assert not torch.equal(first, pixels_of(images, seed=1).order(0))
-
-
 def test_images_are_shifted_by_whole_pixels_with_zeros_around_and_mirrored_half_the_time(images):
     pixels = pixels_of(images, crop=2, flip=True)
     chosen = torch.arange(50)
@@ -248,28 +199,3 @@ def _cut(base, row, column, mirror):
 
 
 # ---- settings
-
-
-def test_the_rate_grows_over_the_warm_up_and_is_fixed_then():
-    chosen = VisionSettings(warmup=4, learning_rate=1.0)
-    assert [chosen.rate(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert VisionSettings().rate(0) == 3e-3
-
-
-def test_a_warm_up_goes_on_from_one_epoch_to_the_next(images, monkeypatch):
-    rates, usual = [], training._VisionLoop.step
-
-    def step(run):
-        usual(run)
-        rates.append(run.optimiser.param_groups[0]["lr"])
-
-    monkeypatch.setattr(training._VisionLoop, "step", step)
-    train_vision(
-        images, settings(epochs=2, warmup=6, learning_rate=6.0, optimiser="sgd", clip=1e-6)
-    )  # four steps an epoch
-    assert rates == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 6.0, 6.0]
-
-
-def test_patches_must_tile_the_image(images):
-    with pytest.raises(InputError, match="'patch' argument must be a divisor of both edges of images of 8 × 8"):
-        train_vision(images, settings(patch=3))

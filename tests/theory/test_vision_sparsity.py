@@ -90,21 +90,6 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     assert set(claim.draw(finding)) == {*OF_KEPT_RUNS, "maps-digits", "curves-digits"}
 
 
-def test_without_transformers_the_kept_run_decides(quick, monkeypatch):
-    n = 5
-    made_up = curves(np.linspace(1.0, 0.5, n), np.linspace(1.0, 2.0, n))
-    settings = VisionSettings(layers=2, heads=2, width=4, epochs=9)
-    kept = ArchivedVisionRun("cifar10", settings, made_up, 0.5, Ending.TIME_LIMIT, {"data": {"train": 18_000}})
-    monkeypatch.setattr(a_f67, "TRAINS", False)
-    monkeypatch.setattr(a_f67, "archived_vision_run", lambda name: kept)
-    finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
-    claim = changed(a_f67.A_F67(), expected=a_f67._bounds("cifar10"))
-    assert claim.judge(finding) is Verdict.PARTLY_REPRODUCED
-    assert "4 epochs of 9 on 18,000 images, SGD with momentum .9 at rate 0.003" in finding.note
-    assert "torch or transformers is not installed" in finding.note
-    assert set(claim.draw(finding)) == OF_KEPT_RUNS
-
-
 @pytest.mark.statement("A Fig 7")
 def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_map_is_sparsest(quick):
     kept = archived_vision_run("cifar10")
@@ -142,47 +127,6 @@ def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
 
 
 @pytest.mark.statement("A Fig 7")
-def test_another_seed_meets_all_bounds_where_it_stops():
-    first, second = archived_vision_run("cifar10"), archived_vision_run("cifar10-seed-1")
-    assert replace(second.settings, seed=first.settings.seed) == first.settings
-    numbers = a_f67._numbers_of(second)
-    for name, bound in a_f67._bounds("cifar10").items():
-        assert bound.holds(numbers[name])
-
-
-@pytest.mark.statement("A Fig 7")
-def test_half_the_shifts_miss_one_bound():
-    numbers = a_f67._numbers_of(archived_vision_run("cifar10-shifts-4"))
-    missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
-    assert missed == ["cifar10_sparsity_rank"]
-
-
-def test_a_turn_is_told_with_its_epoch_and_the_rank_before_it():
-    s = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.4, 0.6, 0.55])
-    settings = VisionSettings(layers=2, heads=2, width=4, epochs=7)
-    kept = ArchivedVisionRun("cifar10", settings, curves(s, np.arange(8.0)), 0.5, Ending.FINISHED, {})
-    assert "lowest at epoch 3 (0.100, rank correlation -1.000 up to there) and 0.550 at the end" in a_f67._turn(kept)
-    assert a_f67._turn(replace(kept, ending=Ending.TIME_LIMIT)) == ""
-    assert a_f67._turn(replace(kept, curves=curves(s[:4], np.arange(4.0)))) == ""
-
-
-@pytest.mark.statement("A Fig 7")
-def test_further_runs_are_shown_and_decide_nothing(quick):
-    others = quick.arrays["others"]
-    told = (
-        "AdamW at rate 0.0003, shifts up to 8, seed 1, 64 epochs",
-        "AdamW at rate 0.0003, shifts up to 4, 100 epochs",
-        "AdamW at rate 0.0001, shifts up to 4, 100 epochs",
-        "AdamW at rate 0.003, shifts up to 4, 8 epochs",
-        "SGD with momentum .9 at rate 0.003, shifts up to 4, 58 epochs",
-    )
-    for one, words in zip(others, told, strict=True):
-        assert f"Tried too: {words}: nnz/T 0.999 → {one.curves.by_layer['sparsity'][-1, -1]:.3f}" in quick.note
-    drawn = a_f67.A_F67().draw(quick)["runs-cifar10"].axes[0]
-    assert [len(line.get_xdata()) for line in drawn.get_lines()] == [101, 65, 101, 101, 9, 59]
-
-
-@pytest.mark.statement("A Fig 7")
 @pytest.mark.parametrize("name", ["cifar10", *a_f67.OTHERS])
 def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name):
     run = archived_vision_run(name).curves
@@ -194,16 +138,6 @@ def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name
     assert rises == (name in ("cifar10-shifts-4", "cifar10-adamw-1e-4", "cifar10-adamw-3e-3"))
     if rises and accuracy[-1] > 0.2:  # else the run learnt nothing
         assert accuracy[lowest] > 0.8
-
-
-def test_a_history_until_an_epoch_ends_with_it():
-    whole = archived_vision_run("cifar10").curves
-    part = whole.until(20)
-    assert part.epochs[-1] == 20
-    assert part.map_epochs == (0, 1, 2, 5, 10, 20)
-    assert len(part.maps) == len(part.map_epochs)
-    np.testing.assert_array_equal(part.by_layer["norm"], whole.by_layer["norm"][:21])
-    assert {len(one) for one in part.scalars.values()} == {21}
 
 
 class _Done:
