@@ -17,6 +17,14 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.a.textbook import textbook_iterates
+from marginlens_papers.claims.drawing import (
+    Limit,
+    Note,
+    gaps_and_norms,
+    paths_in_plane,
+    shaded_looks,
+    starts_that_select,
+)
 
 HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
 STEP = 0.1
@@ -104,32 +112,18 @@ class A_F1a(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens; distance from the predicted direction; norm."""
         at = finding.arrays
-        fig, plane, upper, lower = plotting.plane_and_curves()
-        colours = plotting.shades(len(HEIGHTS))
-        plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
-        plotting.common_separating_line(plane, at["keys"], [0], at["direction"], label="separating line")
-        for colour, path in zip(colours, at["points"], strict=True):
-            inside = plotting.until_it_leaves(path, WINDOW_A)
-            plotting.arrowed_path(plane, inside, color=colour)
-            plotting.starts(plane, inside[0], edgecolor=colour)
-        plotting.scatter_tokens(plane, at["keys"], at["scores"])
-        plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (18, 0))
-        plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (0, 15), ha="center")
-        plotting.note_at(plane, "γ = .9", at["keys"][0, 2], (9, 11))
-        plotting.finish_plane(plane, WINDOW_A, "First steps of six runs among the tokens")
-        for colour, gap, norm, y in zip(colours, at["gap"], at["norm"], HEIGHTS, strict=True):
-            upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(0, y))
-            lower.loglog(at["steps"][1:], norm[1:], color=colour)
-        upper.set(ylabel="1 − correlation with GMM", ylim=(3e-9, 5.0))
-        upper.set_title("The direction converges …")
+        key, limits = at["keys"][0], [Limit("GMM", at["direction"], [0])]
+        notes = [Note("γ = 1", key[0], (18, 0)), Note("γ = .9", key[1], (0, 15), "center")]
+        notes.append(Note("γ = .9", key[2], (9, 11)))
+        title = "First steps of six runs among the tokens"
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_A, title, shaded=True)
+        gaps_and_norms(upper, lower, at, shaded_looks([(0, y) for y in HEIGHTS]))
+        upper.set(ylim=(3e-9, 5.0), title="The direction converges …")
         upper.legend(title="start", ncols=2, loc="lower left")
-        lower.set(xlabel="step", ylabel="‖p‖")
-        lower.set_title("… while the norm diverges")
+        lower.set(title="… while the norm diverges")
         return {"paths": fig}
 
 
-HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
-STEP = 0.1
 WINDOW_B: plotting.Window = ((-2.4, 2.8), (-1.8, 3.2))
 
 
@@ -172,7 +166,7 @@ class A_F1b(Claim):
             data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
         )
         progress.advance()
-        reaches_local = _basins(data, v, n_grid, grid_steps)
+        reaches_local = starts_that_select(data, v, WINDOW_B, n_grid, grid_steps, (0, 1))
         progress.advance()
         rounded_steps = 10_000 if effort is Effort.PAPER else 2000
         iterates = textbook_iterates(data.repeat(2), v, start[4:], STEP, rounded_steps, np.float32)
@@ -232,48 +226,24 @@ class A_F1b(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
         at = finding.arrays
-        colours = np.array([plotting.GLOBAL, plotting.LOCAL])
-        fig, plane, upper, lower = plotting.plane_and_curves()
-        x, y = (np.linspace(low, high, len(at["basins"])) for low, high in WINDOW_B)
-        plotting.basins(plane, x, y, at["basins"])
-        for k, (colour, name) in enumerate(zip(colours, ("GMM", "LMM"), strict=True)):
-            plotting.ray(plane, at["directions"][k], 20.0, color=colour, label=f"{name} direction")
-            plotting.common_separating_line(
-                plane, at["keys"], [k], at["directions"][k], color=colour, label="its separating line"
-            )
-        for path in at["points"]:
-            inside = plotting.until_it_leaves(path, WINDOW_B)
-            plotting.arrowed_path(plane, inside)
-            plotting.starts(plane, inside[0])
-        plotting.scatter_tokens(plane, at["keys"], at["scores"])
-        plotting.note_at(plane, "γ = 1", at["keys"][0, 0], (-16, 0), ha="right")
-        plotting.note_at(plane, "γ = .9", at["keys"][0, 1], (8, -13))
-        plotting.note_at(plane, "γ = 0", at["keys"][0, 2], (-11, 6), ha="right")
-        plotting.finish_plane(plane, WINDOW_B, "The start decides: shaded by the limit it leads to", "upper left")
-        for limit, gap, norm in zip(at["limit"], at["gap"], np.linalg.norm(at["points"], axis=-1), strict=True):
-            upper.loglog(at["steps"][1:], gap[1:], color=colours[limit], lw=1.5)
-            lower.loglog(at["steps"][1:], norm[1:], color=colours[limit], lw=1.5)
-        rounded_steps = np.arange(at["rounded_gap"].shape[1])
-        for gap, norm in zip(at["rounded_gap"], at["rounded_norm"], strict=True):
-            upper.loglog(rounded_steps[1:], gap[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
-            lower.loglog(rounded_steps[1:], norm[1:], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3)
-        upper.set(ylabel="1 − correlation with limit")
-        upper.set_title("Exact gradients stay, rounded ones drift …")
-        lower.plot([], [], color=colours[0], label="to the GMM")
-        lower.plot([], [], color=colours[1], label="to the LMM")
-        lower.plot([], [], color=plotting.INK, ls=(0, (2, 1.5)), lw=1.3, label="LMM starts in float32")
-        lower.set(xlabel="step", ylabel="‖p‖")
-        lower.set_title("… and their norm stalls")
+        key, names, colours = at["keys"][0], ("GMM", "LMM"), (plotting.GLOBAL, plotting.LOCAL)
+        limits = [Limit(*limit) for limit in zip(names, at["directions"], ([0], [1]), colours, strict=True)]
+        notes = [Note("γ = 1", key[0], (-16, 0), "right"), Note("γ = .9", key[1], (8, -13))]
+        notes.append(Note("γ = 0", key[2], (-11, 6), "right"))
+        title = "The start decides: shaded by the limit it leads to"
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_B, title, legend="upper left")
+        gaps_and_norms(upper, lower, at, [{"color": colours[limit], "lw": 1.5} for limit in at["limit"]])
+        rounded: dict[str, Any] = {"color": plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.3}
+        steps = np.arange(at["rounded_gap"].shape[1])[1:]
+        upper.loglog(steps, at["rounded_gap"][:, 1:].T, **rounded)
+        lower.loglog(steps, at["rounded_norm"][:, 1:].T, **rounded)
+        upper.set(title="Exact gradients stay, rounded ones drift …")
+        for colour, name in zip(colours, names, strict=True):
+            lower.plot([], [], color=colour, label=f"to the {name}")
+        lower.plot([], [], label="LMM starts in float32", **rounded)
+        lower.set(title="… and their norm stalls")
         lower.legend(loc="upper left")
         return {"paths": fig}
-
-
-def _basins(data: TokenDataset, v: FloatArray, n_grid: int, n_steps: int) -> Any:
-    """For a square grid of starts over the window, [row, column]: 1 where descent selects token 1, 0 where it selects token 0."""
-    x, y = (np.linspace(low, high, n_grid) for low, high in WINDOW_B)
-    start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start)
-    return (run.selected[:, 0] == 1).astype(float).reshape(n_grid, n_grid)
 
 
 STARTS = np.array([(x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
@@ -348,27 +318,15 @@ class A_F1c(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""
         at = finding.arrays
-        fig, plane, upper, lower = plotting.plane_and_curves(height=5.4)
-        colours = plotting.shades(len(STARTS))
-        plotting.ray(plane, at["direction"], 20.0, color=plotting.GLOBAL, label="GMM direction")
-        plotting.common_separating_line(plane, at["keys"], [0, 0, 0], at["direction"], label="separating line")
-        for colour, path in zip(colours, at["points"], strict=True):
-            inside = plotting.until_it_leaves(path, WINDOW_C)
-            plotting.arrowed_path(plane, inside, color=colour)
-            plotting.starts(plane, inside[0], edgecolor=colour)
-        plotting.scatter_tokens(plane, at["keys"], at["scores"], size=50.0)
-        plotting.note_at(plane, "γ = 1", (0.8, 0.0), (0, 32), ha="center")
-        plotting.note_at(plane, "γ = .5", (-1.0, 1.3), (0, 14), ha="center")
-        plotting.note_at(plane, "γ = .5", (-0.55, -0.8), (0, -14), ha="center")
-        plotting.finish_plane(plane, WINDOW_C, "First steps of six runs among 3 × 7 tokens", "lower right", n_inputs=3)
-        for colour, gap, path, start in zip(colours, at["gap"], at["points"], STARTS, strict=True):
-            upper.loglog(at["steps"][1:], gap[1:], color=colour, label=plotting.point(*start))
-            lower.loglog(at["steps"][1:], np.linalg.norm(path[1:], axis=-1), color=colour)
-        upper.set(ylabel="1 − correlation with GMM", ylim=(1e-9, 5.0))
-        upper.set_title("The direction converges …")
+        texts = (("γ = 1", (0.8, 0.0), (0, 32)), ("γ = .5", (-1.0, 1.3), (0, 14)), ("γ = .5", (-0.55, -0.8), (0, -14)))
+        notes = [Note(*text, "center") for text in texts]
+        limits, look = [Limit("GMM", at["direction"], [0, 0, 0])], {"height": 5.4, "token_size": 50.0}
+        title, corner = "First steps of six runs among 3 × 7 tokens", "lower right"
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_C, title, legend=corner, shaded=True, **look)
+        gaps_and_norms(upper, lower, at, shaded_looks(STARTS))
+        upper.set(ylim=(1e-9, 5.0), title="The direction converges …")
         upper.legend(title="start", loc="lower left")
-        lower.set(xlabel="step", ylabel="‖p‖")
-        lower.set_title("… while the norm diverges")
+        lower.set(title="… while the norm diverges")
         return {"paths": fig}
 
 

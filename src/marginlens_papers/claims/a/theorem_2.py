@@ -25,6 +25,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
 STARTS = np.array([(0.0, -1.0), (1.0, -1.0)])
 SEARCH_SEED = 8
@@ -85,7 +86,7 @@ class A_F8(Claim):
         step = GradientDescent(smoothness(data, v).largest_step)
         plain = descend(runs, v, optimizer=step, n_steps=10 * n_steps, start=STARTS)
         progress.advance()
-        reaches_local = _basins(data, v, n_grid)
+        reaches_local = starts_that_select(data, v, WINDOW, n_grid, 500, (1, 1))
         progress.advance()
         rng = np.random.default_rng(SEARCH_SEED)
         single, single_head, others = search(1, 4, n_controls, rng)
@@ -147,48 +148,20 @@ class A_F8(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both paths over the shaded starts; distance from each run's limit; norm."""
         at = finding.arrays
-        colours = (plotting.GLOBAL, plotting.LOCAL)
-        fig, plane, upper, lower = plotting.plane_and_curves()
-        x, y = (np.linspace(low, high, len(at["basins"])) for low, high in WINDOW)
-        plotting.basins(plane, x, y, at["basins"])
-        for colour, limit, selected, name in zip(colours, at["limits"], ([0, 0], [0, 1]), ("GMM", "LMM"), strict=True):
-            plotting.ray(plane, limit, 20.0, color=colour, label=f"{name} direction")
-            plotting.common_separating_line(
-                plane, at["keys"], selected, limit, color=colour, label="its separating line"
-            )
-        for path in at["points"]:
-            inside = plotting.until_it_leaves(path, WINDOW)
-            plotting.arrowed_path(plane, inside)
-            plotting.starts(plane, inside[0])
-        plotting.scatter_tokens(plane, at["keys"], at["scores"])
-        square = at["keys"][1, 1]
-        plane.scatter(
-            square[0],
-            square[1],
-            s=110,
-            marker="s",
-            color=plotting.INPUTS[1],
-            edgecolor="white",
-            linewidth=0.8,
-            zorder=8,
-        )
-        for key, score, offset, side in (
-            (at["keys"][0, 0], "1", (10, 13), "left"),
-            (at["keys"][0, 1], "0", (8, -11), "left"),
-            (at["keys"][1, 0], "1", (-15, 0), "right"),
-            (square, "0", (-11, 0), "right"),
-        ):
-            plotting.note_at(plane, f"γ = {score}", key, offset, ha=side)
-        plotting.finish_plane(plane, WINDOW, "Shaded by the limit that a start leads to", "lower left", n_inputs=2)
-        for k, (colour, name) in enumerate(zip(colours, ("GMM", "LMM"), strict=True)):
-            look = {"color": colour, "label": f"from {plotting.point(*STARTS[k])} to the {name}"}
-            upper.loglog(at["steps"][1:], at["gap"][k, 1:], **look)
-            lower.loglog(at["steps"][1:], np.linalg.norm(at["points"][k, 1:], axis=-1), **look)
-        upper.set(ylabel="1 − correlation with limit")
-        upper.set_title("Two starts, two limits …")
+        names, colours, key = ("GMM", "LMM"), (plotting.GLOBAL, plotting.LOCAL), at["keys"]
+        limits = [Limit(*limit) for limit in zip(names, at["limits"], ([0, 0], [0, 1]), colours, strict=True)]
+        notes = [Note("γ = 1", key[0, 0], (10, 13)), Note("γ = 0", key[0, 1], (8, -11))]
+        notes += [Note("γ = 1", key[1, 0], (-15, 0), "right"), Note("γ = 0", key[1, 1], (-11, 0), "right")]
+        title = "Shaded by the limit that a start leads to"
+        fig, plane, upper, lower = paths_in_plane(at, limits, notes, WINDOW, title)
+        square: dict[str, Any] = {"s": 110, "marker": "s", "edgecolor": "white", "linewidth": 0.8, "zorder": 8}
+        plane.scatter(*key[1, 1], color=plotting.INPUTS[1], **square)
+        labels = [f"from {plotting.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
+        looks = [{"color": colour, "label": label} for colour, label in zip(colours, labels, strict=True)]
+        gaps_and_norms(upper, lower, at, looks)
+        upper.set(title="Two starts, two limits …")
         upper.legend(loc="lower left")
-        lower.set(xlabel="step", ylabel="‖p‖")
-        lower.set_title("… and both norms diverge")
+        lower.set(title="… and both norms diverge")
         return {"paths": fig}
 
 
@@ -243,14 +216,6 @@ def _reached(data: TokenDataset, v: FloatArray, found: Directions) -> tuple[Any,
     run = descend(some, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=FAR * found.direction)
     margins = np.abs(np.einsum("bid,bd->bi", some.K[:, :, 0] - some.K[:, :, 1], FAR * found.direction))
     return np.asarray(correlation(run.final, found.direction)) >= 0.999, np.ptp(margins, axis=-1)
-
-
-def _basins(data: TokenDataset, v: FloatArray, n_grid: int) -> FloatArray:
-    """For a square grid of starts over the window, [row, column]: 1 where input 2 ends on its lower token, 0 where on its optimal one."""
-    x, y = (np.linspace(low, high, n_grid) for low, high in WINDOW)
-    start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    run = descend(data.repeat(len(start)), v, optimizer=NormalizedGD(0.1), n_steps=500, start=start)
-    return (run.selected[:, 1] == 1).astype(float).reshape(n_grid, n_grid)
 
 
 SEED = 2_2

@@ -29,9 +29,7 @@ from marginlens_papers.claims.c.training_curves import (
     Recipe,
     Runs,
     alignment,
-    band,
     contrasts,
-    curve,
     draw_contrasts,
     draws,
     kept_steps,
@@ -42,6 +40,7 @@ from marginlens_papers.claims.c.training_curves import (
     spread,
     train,
 )
+from marginlens_papers.claims.drawing import mean_band, mean_curve
 
 SEED = 11
 ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T
@@ -114,8 +113,10 @@ class C_F3(Claim):
         arrays = finding.arrays
         fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
         for ax, of in ((left, lambda corr: corr), (right, lambda corr: 1.0 - corr)):
-            band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
-            curve(ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=plotting.INK, ls="--")
+            mean_band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
+            mean_curve(
+                ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=plotting.INK, ls="--"
+            )
             ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
             ax.set_xscale("log")
             ax.set_xlabel("normalised steps of .01")
@@ -226,11 +227,11 @@ class C_F4(Claim):
         arrays = finding.arrays
         steps = arrays["steps"]
         fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
-        band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
-        curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=plotting.INK, ls="--")
-        band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
-        curve(right, steps, arrays["code_distance"], "code's form", color=plotting.INK, ls="--")
-        curve(right, steps, arrays["same_step"], "code's, same step", color=plotting.ACCENTS[3], ls=":")
+        mean_band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
+        mean_curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=plotting.INK, ls="--")
+        mean_band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
+        mean_curve(right, steps, arrays["code_distance"], "code's form", color=plotting.INK, ls="--")
+        mean_curve(right, steps, arrays["same_step"], "code's, same step", color=plotting.ACCENTS[3], ls=":")
         for ax in (left, right):
             ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
             ax.set(xscale="log", xlabel="normalised steps of .01")

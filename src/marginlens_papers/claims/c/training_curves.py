@@ -21,9 +21,10 @@ from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
-from marginlens.runtime.progress import Progress
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+from marginlens_papers.claim import Progress
+from marginlens_papers.claims.drawing import mean_band, mean_curve
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = plotting.ACCENTS[1], plotting.ACCENTS[0]  # blue and orange, as in paper C's own figures
@@ -59,9 +60,6 @@ class Runs:
     datasets: list[SequenceDataset]
     steps: IntArray
     points: FloatArray
-
-    def __repr__(self) -> str:
-        return f"Runs({len(self.datasets)} trials of {self.steps[-1]} steps, {len(self.steps)} kept)"
 
     @property
     def final(self) -> FloatArray:
@@ -125,9 +123,6 @@ class Alignment:
     corr: FloatArray
     status: Mapping[Status, int]
 
-    def __repr__(self) -> str:
-        return f"Alignment({len(self.corr)} trials, final mean {mean(self.corr[:, -1]):.5f})"
-
     @property
     def undefined(self) -> int:
         """How many trials have no direction to converge to: W^mm is zero, or no W separates."""
@@ -156,9 +151,6 @@ class Offset:
 
     distance: FloatArray
     status: list[Status]
-
-    def __repr__(self) -> str:
-        return f"Offset({len(self.distance)} trials, final mean {mean(self.distance[:, -1]):.5f})"
 
     def count(self, kind: Status) -> int:
         """How many corrections ended so."""
@@ -219,22 +211,6 @@ def _norms(matrices: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(matrices, axis=(-2, -1)))
 
 
-def curve(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
-    """The mean over the trials of (n_trials, n_saved); trials with nan are left out."""
-    known = values[~np.isnan(values).any(axis=1)]
-    if len(known):
-        ax.plot(steps, known.mean(axis=0), label=label, **style)
-
-
-def band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
-    """The mean over the trials, and a band from their 10th to their 90th percentile."""
-    known = values[~np.isnan(values).any(axis=1)]
-    curve(ax, steps, known, label, **style)
-    if len(known):
-        low, high = np.percentile(known, [10, 90], axis=0)
-        ax.fill_between(steps, low, high, color=style["color"], alpha=0.16, lw=0)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Contrast:
     """Runs against both theories: that of the labels' graphs ("global") and that of the graphs of what is selected ("local").
@@ -254,10 +230,6 @@ class Contrast:
     empty: Mapping[str, BoolArray]
     agrees: BoolArray
     undefined: int
-
-    def __repr__(self) -> str:
-        ends = ", ".join(f"{name} {mean(one[:, -1]):.4f}" for name, one in self.corr.items())
-        return f"Contrast({len(self.agrees)} trials: {ends})"
 
     @property
     def single(self) -> BoolArray:
@@ -351,10 +323,12 @@ def draw_contrasts(
     for name, curves, line in series:
         for kind, colour in zip(KINDS, (GLOBAL, LOCAL), strict=True):
             label = f"{kind}, {name}"
-            (band if line == "-" else curve)(left, steps, curves[f"{kind} corr"], label, color=colour, ls=line)
+            (mean_band if line == "-" else mean_curve)(
+                left, steps, curves[f"{kind} corr"], label, color=colour, ls=line
+            )
             for ax, rule in zip(axes[1:], RULES, strict=True):
                 distance = curves["global"] if kind == "global" else curves[rule]
-                curve(ax, steps, distance, label, color=colour, ls=line)
+                mean_curve(ax, steps, distance, label, color=colour, ls=line)
     left.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"correlation of $W$ with Graph-SVM")
     for ax, rule in zip(axes[1:], RULES, strict=True):
         ax.set(xscale="log", xlabel="normalised steps of .1", ylabel=r"distance of $\Pi(W)$ to $W^{\rm cyc}$")
