@@ -58,9 +58,8 @@ class A_F2(Claim):
         """Descend from inside every cone, then from wider and wider ones."""
         problems, starts = (60, 24) if effort is Effort.PAPER else (8, 14)
         factors = WIDENINGS if effort is Effort.PAPER else WIDENINGS[::3]
-        progress.expect(problems)
         at_radius, at_proven, slopes, widest, cones, before = [], [], [], [], [], []
-        for j in range(problems):
+        for j in progress.each(range(problems)):
             rng = np.random.default_rng([SEED, j])
             data, v, cone = _problem(rng)
             points = cone.sample(starts, rng)
@@ -70,7 +69,6 @@ class A_F2(Claim):
             before.append(_misalignment(points, cone))
             widest.append(_widest(data, v, cone, factors, starts, rng))
             cones.append(cone)
-            progress.advance()
         left, stays = (np.concatenate([found[k] for found in at_radius]) for k in (0, 1))
         far_left, far_stays = (np.concatenate([found[k] for found in at_proven]) for k in (0, 1))
         mu, factor = np.array([cone.mu for cone in cones]), np.array(widest)

@@ -100,8 +100,7 @@ class A_L4(Claim):
                 heights / heights.sum(), edges, fill=colour == plotting.NEITHER, color=colour, lw=2, label=label
             )
         left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
-        left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients")
-        left.set_title("Lemma 4")
+        left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients", title="Lemma 4")
         left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend above what stands at 0
         left.legend(loc="upper left")
         used = finding.arrays["lemma_5"]["excess"] / finding.arrays["lemma_5"]["pi"] + 1
@@ -259,8 +258,7 @@ class A_L8(Claim):
             ax.loglog(settled[shown], radius[shown], ".", color=colour, ms=4, alpha=0.4, rasterized=True)
             ax.plot([low, high], [low, high], color=plotting.INK, ls="--", lw=1.2)
             ax.text(0.97, 0.06, "dashed: proven = observed", ha="right", transform=ax.transAxes)
-            ax.set(xlabel="last norm with the order reversed", xlim=(low, high), ylim=(low, high))
-            ax.set_title(title)
+            ax.set(xlabel="last norm with the order reversed", xlim=(low, high), ylim=(low, high), title=title)
         axes[0].set_ylabel("radius from which on it is proven")
         return {"radius": fig}
 

@@ -58,17 +58,15 @@ class A_L1(Claim):
             for step in steps
             if name == "linear head" or loss == losses[0]
         ]
-        progress.expect(len(settings))
         curves: dict[str, Any] = {}
         compared: list[int] = []
-        for name, loss, step in settings:
+        for name, loss, step in progress.each(settings):
             rule = "plain" if isinstance(step, GradientDescent) else "normalised"
             last = 1000 if name == "linear head" or effort is Effort.PAPER else 100
             marks = [mark for mark in CHECKPOINTS if mark <= last]
             found, count = _deviations(data, heads[name], u, (loss, step), start, marks)
             compared.append(count)
             curves[f"{name}, {type(loss).__name__.lower()} loss, {rule}"] = (marks, found)
-            progress.advance()
         worst = {name: float(np.max(values)) for name, (_, values) in curves.items()}
         largest = float(np.max(list(worst.values())))
         note = "" if "network head" in heads else "Only linear heads were run, because torch is not installed."
@@ -384,10 +382,9 @@ class A_L2(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Construct, verify and solve; then break the conditions."""
         problems = 600 if effort is Effort.PAPER else 60
-        progress.expect(problems)
         margins, lengths, infeasible, longer = [], [], 0, 0
         broken = {"labels": [0, 0], "head": [0, 0]}
-        for j in range(problems):
+        for j in progress.each(range(problems)):
             rng = np.random.default_rng([SEPARATOR_SEED, j])
             n, T, d = int(rng.integers(1, 13)), int(rng.integers(2, 11)), int(rng.integers(2, 21))
             X, W, v = rng.normal(size=(n, T, d)), *_weights(j % 4, d, rng)
@@ -402,7 +399,6 @@ class A_L2(Claim):
             _count(broken["labels"], TokenDataset(X, labels, W=W), v)
             if j % 4 == 2:
                 _count(broken["head"], data, rng.normal(size=d))
-            progress.advance()
         shares = {name: bad / total for name, (bad, total) in broken.items()}
         measured = (
             f"Smallest margin of the constructed point {min(margins):.12f} over {problems} problems, {infeasible} infeasible. It is "

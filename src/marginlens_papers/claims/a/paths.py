@@ -199,10 +199,9 @@ class A_T4(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow a local path around every direction of every problem."""
         problems = 16 if effort is Effort.PAPER else 2
-        progress.expect(problems + 1)
         kept, left, kinds, residual, position, norms = [], [], [], [], [], []
         ends: list[Any] = []
-        for j in range(problems):
+        for j in progress.each(range(problems), more=1):
             rng = np.random.default_rng([LOCAL_SEED, j])
             data, v, optima = _problem(rng)
             position.append(check_general_position(data).holds and check_distinct_scores(data, v).holds)
@@ -223,7 +222,6 @@ class A_T4(Claim):
                 kinds.append(kind)
                 norms.append(path.norm[-1] / path.radii[-1])
                 residual.append(path.kkt_residual().max())
-            progress.advance()
         planar = _local_planar()
         progress.advance()
         finite = np.array(norms) < 0.5
@@ -348,6 +346,5 @@ def _draw_local_plane(ax: Axes, planar: dict[str, Any]) -> None:
     ax.plot([], [], "X", ms=9, color=plotting.INK, mec="white", label="stops at a finite norm")
     ax.plot([], [], "o", ms=9, color=plotting.INK, mec="white", label="goes on with R")
     ax.set(xlim=(-4.3, 4.3), ylim=(-4.3, 4.3), aspect="equal", xlabel="p₁, norms on a logarithmic scale", ylabel="p₂")
-    ax.set(xticks=[], yticks=[])
-    ax.set_title("Local paths keep locally optimal axes and leave the others")
+    ax.set(xticks=[], yticks=[], title="Local paths keep locally optimal axes and leave the others")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)

@@ -255,15 +255,13 @@ class A_T2(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""
         n_steps, n_problems, n_starts = (1_000_000, 12, 3) if effort is Effort.PAPER else (100_000, 3, 2)
-        progress.expect(n_problems + 1)
         rng = np.random.default_rng(SEED)
         steps = np.array(plotting.steps_to_keep(n_steps, dense=DENSE))
         runs = []
-        for _ in range(n_problems):
+        for _ in progress.each(range(n_problems), more=1):
             data, v = _problem(rng)
             start = unit(rng.standard_normal((n_starts, data.d_key))) * rng.uniform(0.0, 3.0, (n_starts, 1))
             runs.append(_run(data, v, start, steps))
-            progress.advance()
         numbers = {
             "assumption_b": float(all(run["assumption_b"] for run in runs)),
             "rises_of_the_risk": float(sum(run["rises"] for run in runs)),

@@ -340,8 +340,7 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
     ax.text(64.0, 0.058, "δ", ha="right", va="bottom")
     ax.set_xticks(NARROW, [str(d) for d in NARROW])
     ax.minorticks_off()
-    ax.set(xlabel="width d", ylabel="frequency of failure at δ = .05")
-    ax.set_title("Small widths: filled where promised")
+    ax.set(xlabel="width d", ylabel="frequency of failure at δ = .05", title="Small widths: filled where promised")
     ax.legend(loc="upper right", fontsize=8)
 
 

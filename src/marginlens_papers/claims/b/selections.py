@@ -267,11 +267,9 @@ class B_L6(Claim):
         paper = effort is Effort.PAPER
         n_datasets, n_flows = (24, 24) if paper else (3, 4)
         sizes = SIZES if paper else (SIZES[0], SIZES[-1])
-        progress.expect(n_datasets + 2 * len(sizes))
         rows = []
-        for j in range(n_datasets):
+        for j in progress.each(range(n_datasets), more=2 * len(sizes)):
             rows.append(_one(j))
-            progress.advance()
         flows = []
         for size in sizes:
             for tilt in (TILTS[1], 0.0):

@@ -229,5 +229,4 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
     ax.set(xscale="log", xlim=(0.25, 10.0), ylim=(-0.05, 1.05), xlabel="(η₀/2) |α_s| √d of the rarest decisive token")
     ax.set_xticks([0.3, 0.5, 1, 2, 4, 8], ["0.3", "0.5", "1", "2", "4", "8"])
     ax.set_xticks([], minor=True)
-    ax.set(ylabel="share with the decisive tokens only")
-    ax.set_title("Smaller first steps, T ≤ 8")
+    ax.set(ylabel="share with the decisive tokens only", title="Smaller first steps, T ≤ 8")

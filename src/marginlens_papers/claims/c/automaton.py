@@ -61,10 +61,9 @@ class C_A(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Build every dataset's automaton, train the layer on it, and compare the two sequence by sequence."""
         count = 100 if effort is Effort.PAPER else 8
-        progress.expect(count + 1)
         problems, redrawn = [], 0
         seen, fresh, plain, norms, retrieved, shape_of, undecided = [], [], [], [], [], [], 0
-        for j in range(count):
+        for j in progress.each(range(count), more=1):
             (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
             ds, automaton, tries = _separable(sizes, cyclic, rng)
             redrawn += tries
@@ -79,7 +78,6 @@ class C_A(Claim):
             retrieved.append(_retrieves(ds, automaton))
             shape_of.append(j % len(SHAPES))
             problems.append((ds, automaton, cyclic))
-            progress.advance()
         is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
         acyclic = np.flatnonzero(~is_cyclic)
         batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)

@@ -56,11 +56,10 @@ class C_L(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Measure the four statements on random datasets."""
         count = 150 if effort is Effort.PAPER else 20
-        progress.expect(count)
         found: dict[str, list[Any]] = {
             name: [] for name in ("differences", "matrix", "printed", "L", "sharp", "descent", "beyond", "pull")
         }
-        for j in range(count):
+        for j in progress.each(range(count)):
             rng = np.random.default_rng([SEED, j])
             ds = random_sequences(rng)
             W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
@@ -76,7 +75,6 @@ class C_L(Claim):
             found["descent"].append(_decrease(ds, W, 1.0 / L))
             found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
             found["pull"].append(_pull(rng))
-            progress.advance()
         arrays = {name: np.concatenate([np.atleast_1d(one) for one in values]) for name, values in found.items()}
         numbers = {
             "gradient_against_differences": float(arrays["differences"].max()),

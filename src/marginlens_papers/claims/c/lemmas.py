@@ -454,12 +454,11 @@ class C_L3(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Hold chords, spectra and long runs of plain descent against the two statements."""
         count, n_steps = (100, 100_000) if effort is Effort.PAPER else (10, 10_000)
-        progress.expect(count + 1)
         found: dict[str, list[Any]] = {
             name: [] for name in ("log", "squared", "general", "whole", "cyclic", "formula", "rank")
         }
         strict: list[SequenceDataset] = []
-        for j in range(count):
+        for j in progress.each(range(count), more=1):
             rng = np.random.default_rng([CORRECTION_SEED, j])
             ds = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
             mean = ds.E.mean(axis=0)
@@ -481,7 +480,6 @@ class C_L3(Claim):
             solution = graph_svm(ds.E, priority_graphs(ds)).x
             if np.linalg.norm(solution) > 0.0:
                 strict.append(ds)
-            progress.advance()
         steps, norms, slopes = _descents(strict[:20], n_steps)
         progress.advance()
         chords = {name: np.concatenate(found[name]) for name in ("log", "squared", "general")}
@@ -547,8 +545,7 @@ class C_L3(Claim):
         middle.legend(loc="center right")
         for line in arrays["norms"]:
             right.plot(arrays["steps"], line, color=plotting.PATH, lw=1.2, alpha=0.8)
-        right.set(xscale="log", xlabel="steps of plain descent, η = 1/L", ylabel="‖W‖")
-        right.set_title("Theorem 4: W diverges")
+        right.set(xscale="log", xlabel="steps of plain descent, η = 1/L", ylabel="‖W‖", title="Theorem 4: W diverges")
         return {"convexity": fig}
 
 

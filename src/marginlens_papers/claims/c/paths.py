@@ -69,9 +69,8 @@ class C_T1(Claim):
             for shape in ACYCLIC_SHAPES[: 3 if general > 1 else 1]
             for j in range(general)
         ]
-        progress.expect(len(tasks))
         lines, missed = [], 0
-        for setting, shape, j in tasks:
+        for setting, shape, j in progress.each(tasks):
             rng = np.random.default_rng([ACYCLIC_SEED, j, *shape])
             ds, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
             missed += infeasible
@@ -89,7 +88,6 @@ class C_T1(Claim):
                     setting, shape, distance, path.correlation(limit.x), path.kkt_residual(), excess, certified, lowered
                 )
             )
-            progress.advance()
         distance = np.stack([one.distance for one in lines])
         slopes = np.polyfit(np.log(ACYCLIC_SCALES[FITTED:]), np.log(distance[:, FITTED:]).T, 1)[0]
         certified = np.stack([one.certified for one in lines])

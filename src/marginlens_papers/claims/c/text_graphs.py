@@ -59,11 +59,10 @@ class C_G(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Compare the library with brute force on random data, Figure 2 with its text, and the kept graphs with their edges."""
         n_datasets = 1_000 if effort is Effort.PAPER else 100
-        progress.expect(n_datasets + 1)
         rng = np.random.default_rng(SEED)
         totals = {name: 0.0 for name in C_G.expected if name.startswith("wrong_")}
         kinds, n_graphs, ragged = np.zeros(2), 0, 0
-        for _ in range(n_datasets):
+        for _ in progress.each(range(n_datasets), more=1):
             ds = random_dataset(rng)
             for name, count in compare(ds).items():
                 totals[name] += count
@@ -71,7 +70,6 @@ class C_G(Claim):
             kinds[int(is_acyclic(graphs))] += 1
             n_graphs += len(graphs)
             ragged += int(np.ptp(ds.lengths) > 0)
-            progress.advance()
         tables = {window: text_table(window) for window in WINDOWS}
         progress.advance()
         numbers = {

@@ -56,14 +56,12 @@ class X_O(Claim):
         paper = effort is Effort.PAPER
         n_problems, few = (300, 60) if paper else (60, 20)
         losses: tuple[Loss, ...] = (Logistic(), Exponential(), CorrelationLoss()) if paper else (Logistic(),)
-        progress.expect(len(losses) + 3)
         rng = np.random.default_rng(SEED)
         sizes = (4, 6, 30)
         problems = sphere_tokens(n_problems, *sizes, rng)
         runs = []
-        for loss in losses:
+        for loss in progress.each(losses, more=3):
             runs.append(_held_against_the_law(problems, loss, NormalizedGD(1.0), STEPS))
-            progress.advance()
         long = _held_against_the_law(problems, Logistic(), NormalizedGD(0.3), [20_000])
         progress.advance()
         short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
