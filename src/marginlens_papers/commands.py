@@ -62,7 +62,7 @@ def reproduce(
                     catalogue.claims() if chosen is None else chosen,
                     out,
                     effort=effort,
-                    keep=() if chosen is None else catalogue.claims(),
+                    retained=() if chosen is None else catalogue.claims(),
                     watcher=bars,
                     workers=min(n_threads(), _WORKERS),
                     beside=model_page if whole else None,
@@ -96,7 +96,7 @@ def claims(
         if not any(entry.result for entry in entries):
             place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
             typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
-        for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda one: one.name):
+        for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda item: item.name):
             missing = [entry.id for entry in entries if entry.unfinished is effort]
             typer.echo(
                 f"A run was interrupted before it finished {_listed(missing)}: {_resuming(effort, folder)}.", err=True

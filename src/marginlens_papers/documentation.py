@@ -81,10 +81,10 @@ def gaps(functions: Sequence[Implementation], tests: Sequence[TestCitation], cla
 
     A figure that a claim shows needs neither, and a statement that is only used inside a function needs no test.
     """
-    implemented = {one.citation for one in functions}
-    public = {one.citation for one in functions if not one.inside}
-    tested = {one.label for one in tests}
-    cited = {one.label: f"{one.path} ({one.name})" for one in tests}
+    implemented = {function.citation for function in functions}
+    public = {item.citation for item in functions if not item.inside}
+    tested = {test.label for test in tests}
+    cited = {entry.label: f"{entry.path} ({entry.name})" for entry in tests}
     cited |= {label: f"claim {claim.id}" for claim in claims for label in claim.labels if not _is_figure(label)}
     missing = [f"{label} has a function and no test." for label in public - tested]
     missing += [
@@ -102,7 +102,7 @@ def _is_figure(label: str) -> bool:
 
 def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitation], claims: Sequence[Claim]) -> str:
     """The page from each statement to the function that implements it, the tests that check it and the claims that show it."""
-    labels = {one.citation for one in functions} | {one.label for one in tests}
+    labels = {function.citation for function in functions} | {test.label for test in tests}
     labels |= {label for claim in claims for label in claim.labels}
     lines = [
         "# From theorem to function, test and claim",
@@ -118,14 +118,14 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
         lines += ["| statement | what | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
         for label in mine:
             targets = sorted(
-                (one for one in functions if one.citation == label),
-                key=lambda one: (one.inside, one.module, one.name),
+                (item for item in functions if item.citation == label),
+                key=lambda item: (item.inside, item.module, item.name),
             )
             cells = [
                 label.removeprefix(f"{paper.key} "),
-                "<br>".join(_plain(one.summary) for one in targets),
-                "<br>".join(_function(one) for one in targets),
-                "<br>".join(_tests(one for one in tests if one.label == label)),
+                "<br>".join(_plain(target.summary) for target in targets),
+                "<br>".join(_function(entry) for entry in targets),
+                "<br>".join(_tests(element for element in tests if element.label == label)),
                 ", ".join(claim.id for claim in claims if label in claim.labels),
             ]
             lines.append(f"| {' | '.join(cells)} |")
@@ -135,10 +135,10 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
 def implemented_table(functions: Sequence[Implementation]) -> str:
     """The README's table: each part of the library, what it answers, and the statements it implements."""
     rooms: dict[str, set[str]] = {}
-    for one in functions:
-        if one.inside:
+    for function in functions:
+        if function.inside:
             continue
-        rooms.setdefault(".".join(one.module.split(".")[:2]), set()).add(one.citation)
+        rooms.setdefault(".".join(function.module.split(".")[:2]), set()).add(function.citation)
     lines = ["| part | what | statements |", "| --- | --- | --- |"]
     for room in sorted(rooms):
         summary = (sys.modules[room].__doc__ or "").strip().splitlines()[0]
@@ -155,17 +155,17 @@ def readme_with(table: str, text: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _function(one: Implementation) -> str:
-    file = sys.modules[one.module].__file__ or ""
+def _function(function: Implementation) -> str:
+    file = sys.modules[function.module].__file__ or ""
     source = Path(marginlens.__path__[0]).parent
-    link = f"[`{one.name}`](../src/{Path(file).relative_to(source).as_posix()})"
-    return f"inside {link}" if one.inside else link
+    link = f"[`{function.name}`](../src/{Path(file).relative_to(source).as_posix()})"
+    return f"inside {link}" if function.inside else link
 
 
 def _tests(tests: Iterable[TestCitation]) -> list[str]:
     names: dict[str, list[str]] = {}
-    for one in tests:
-        names.setdefault(one.path, []).append(one.name.removeprefix("test_").replace("_", " "))
+    for test in tests:
+        names.setdefault(test.path, []).append(test.name.removeprefix("test_").replace("_", " "))
     return [f"[{Path(path).name}](../{path}): {'; '.join(dict.fromkeys(names[path]))}" for path in sorted(names)]
 
 

@@ -1,6 +1,5 @@
 """Figures 6 and 7 of long runs: as many epochs as fit, the last among them, and no legend over a curve."""
 
-
 import numpy as np
 import pytest
 

@@ -1,6 +1,5 @@
 """The page: every claim in it, well-formed, self-contained; and figures of a reasonable size."""
 
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure

@@ -138,7 +138,7 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     before = reproduce(claims, folder)
     kept = snapshot(folder)
     again = fake_claim("A-2", finding(0.9991))
-    report = reproduce((again,), folder, keep=(claims[0], again, claims[2]))
+    report = reproduce((again,), folder, retained=(claims[0], again, claims[2]))
     assert report.ran == ("A-2",)
     assert [entry.id for entry in report.entries] == ["A-1", "A-2", "A-3"]
     assert report.entries[0] == before.entries[0]
@@ -154,10 +154,10 @@ def test_two_runs_at_a_time_keep_the_results_of_both(tmp_path):
     both = fake_claim("A-1"), fake_claim("A-2")
 
     def meanwhile(effort, progress):
-        reproduce((both[1],), folder, keep=both)
+        reproduce((both[1],), folder, retained=both)
         return finding(0.9996)(effort, progress)
 
-    report = reproduce((fake_claim("A-1", meanwhile),), folder, keep=both)
+    report = reproduce((fake_claim("A-1", meanwhile),), folder, retained=both)
     assert verdicts(report) == {"A-1": Verdict.REPRODUCED, "A-2": Verdict.REPRODUCED}
     assert all((folder / picture.png).is_file() for entry in report.entries for picture in entry.result.pictures)
 

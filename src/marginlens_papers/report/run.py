@@ -84,7 +84,7 @@ def reproduce(
     folder: str | os.PathLike[str] = FOLDER,
     *,
     effort: Effort = Effort.PAPER,
-    keep: Sequence[Claim] = (),
+    retained: Sequence[Claim] = (),
     watcher: Watcher | None = None,
     workers: int = 1,
     beside: Callable[[Path, Effort], str] | None = None,
@@ -95,7 +95,7 @@ def reproduce(
         claims: what to run.
         folder: where the report goes; an earlier report there is replaced in one move, once no more claims are to be run.
         effort: how much of each protocol to run.
-        keep: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
+        retained: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
         watcher: sees claims begin and end.
         workers: processes that compute claims side by side; 1 for this process alone.
@@ -128,7 +128,7 @@ def reproduce(
         report = Report(new.place, (), tuple(finished), message)
         try:
             with deferred_interrupts():
-                report = replace(report, entries=_published(new, claims, finished, effort, keep))
+                report = replace(report, entries=_published(new, claims, finished, effort, retained))
         except KeyboardInterrupt as problem:
             if not report.entries:  # a second interruption stopped the writing: the earlier report is as it was
                 raise
@@ -139,7 +139,7 @@ def reproduce(
 
 
 def _published(
-    new: Draft, claims: Sequence[Claim], finished: dict[str, Entry], effort: Effort, keep: Sequence[Claim]
+    new: Draft, claims: Sequence[Claim], finished: dict[str, Entry], effort: Effort, retained: Sequence[Claim]
 ) -> tuple[Entry, ...]:
     """Put the report in its place, and return its entries: finished claims, those left unfinished, and those of the earlier report."""
     earlier = read_ledger(new.place)  # as it is now: another run may have published meanwhile
@@ -147,8 +147,10 @@ def _published(
     unfinished = {
         claim.id: Entry.of(claim, results.get(claim.id), effort) for claim in claims if claim.id not in finished
     }
-    known = {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in keep}} | unfinished | finished
-    order = dict.fromkeys(claim.id for claim in (*keep, *claims))
+    known = (
+        {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in retained}} | unfinished | finished
+    )
+    order = dict.fromkeys(claim.id for claim in (*retained, *claims))
     entries = tuple(known[name] for name in order if name in known)
     new.carry_over(superseded=_files(earlier) - _files(entries))
     write_ledger(entries, new.folder)

@@ -292,18 +292,18 @@ class A_T3(Claim):
             if cone.radius * cone.theta <= LOGITS:
                 found.append(_from_inside(data, v, cone, cone.sample(n_starts, rng), n_steps))
                 progress.advance()
-        width = np.repeat([one["mu"] for one in found], n_starts)
-        left, first = (np.concatenate([one[name] for one in found]) for name in ("left", "first"))
+        width = np.repeat([result["mu"] for result in found], n_starts)
+        left, first = (np.concatenate([item[name] for item in found]) for name in ("left", "first"))
         numbers = {
-            "rises_of_the_risk": float(sum(one["rises"] for one in found)),
-            "falls_of_the_norm": float(sum(one["falls"] for one in found)),
-            "share_with_the_same_tokens": float(np.mean(np.concatenate([one["same"] for one in found]))),
-            "largest_angle_to_the_flow": float(max(one["apart"] for one in found)),
-            "smallest_move": float(min(one["move"] for one in found)),
+            "rises_of_the_risk": float(sum(entry["rises"] for entry in found)),
+            "falls_of_the_norm": float(sum(element["falls"] for element in found)),
+            "share_with_the_same_tokens": float(np.mean(np.concatenate([result["same"] for result in found]))),
+            "largest_angle_to_the_flow": float(max(current["apart"] for current in found)),
+            "smallest_move": float(min(result["move"] for result in found)),
             "share_of_flows_that_converge": float(np.mean(_converged(left, width))),
             "share_converged_before_the_first_step": float(np.mean(_converged(first, width))),
             "largest_remainder": float(np.max(left / width)),
-            "largest_log10_time": float(max(np.max(one["log_time"][:, -1]) for one in found) / np.log(10.0)),
+            "largest_log10_time": float(max(np.max(result["log_time"][:, -1]) for result in found) / np.log(10.0)),
             "outside_corr": _outside(),
         }
         progress.advance()
@@ -321,8 +321,8 @@ class A_T3(Claim):
         """How much of μ the direction still lacks along every flow, over the logarithm of the time."""
         fig, (ax,) = plotting.figure(1, width=7.0, height=4.2)
         found = finding.arrays["found"]
-        for colour, one in zip(plotting.shades(len(found)), found, strict=True):
-            for gap, log_time in zip(one["curve_gap"], one["log_time"], strict=True):
+        for colour, result in zip(plotting.shades(len(found)), found, strict=True):
+            for gap, log_time in zip(result["curve_gap"], result["log_time"], strict=True):
                 ax.loglog(log_time[1:] / np.log(10.0), np.maximum(gap[1:], 1e-12), color=colour, lw=1.2)
         ax.axhline(NEARER, color=plotting.INK, ls="--", lw=1.2)
         ax.text(0.99, NEARER, "a hundredth of μ", ha="right", va="bottom", transform=ax.get_yaxis_transform())
@@ -336,7 +336,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     many = data.repeat(len(start))
     chosen = cone.optimality.selected
     nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
-    record = Record(sorted({round(float(one)) for one in np.geomspace(n_steps / 100, n_steps, 30)}))
+    record = Record(sorted({round(float(item)) for item in np.geomspace(n_steps / 100, n_steps, 30)}))
     run = descend(many, v, optimizer=GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
     far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
@@ -359,7 +359,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
 def _stops(start: FloatArray) -> Record:
     """About forty arc lengths at which a flow is kept."""
     longest = GROWTH * float(np.max(np.linalg.norm(start, axis=-1)))
-    return Record(sorted({0, *(round(float(one)) for one in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
+    return Record(sorted({0, *(round(float(item)) for item in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
 
 
 def _apart(data: TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> float:

@@ -173,7 +173,7 @@ class A_F1b(Claim):
         rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
-        gaps = np.stack([plotting.misalignment(points, one) for one in directions])  # (2, n_starts, n_kept)
+        gaps = np.stack([plotting.misalignment(points, direction) for direction in directions])  # (2, n_starts, n_kept)
         limit = np.array([0, 0, 0, 0, 1, 1])
         nearer = np.argmin(gaps, axis=0)
         gap = np.take_along_axis(gaps, limit[None, :, None], axis=0)[0]
@@ -341,5 +341,7 @@ def max_margin_by_angle(data: TokenDataset) -> FloatArray:
     angles = np.linspace(-np.pi, np.pi, 3601)
     near = float(angles[np.argmax([margin(angle) for angle in angles])])
     ends = (near - angles[1] + angles[0], near + angles[1] - angles[0])
-    angle = float(minimize_scalar(lambda one: -margin(one), bounds=ends, method="bounded", options={"xatol": 1e-13}).x)
+    angle = float(
+        minimize_scalar(lambda item: -margin(item), bounds=ends, method="bounded", options={"xatol": 1e-13}).x
+    )
     return np.array([np.cos(angle), np.sin(angle)]) / margin(angle)

@@ -212,11 +212,11 @@ def _set_correlation(data: TokenDataset, v: FloatArray, final: FloatArray, odd: 
     """Correlation of the odd runs with ATT-SVM', where neighbours that outscore the selected token count as optimal beside it."""
     corr = []
     for j in odd:
-        one, scores = data[j], data[j].scores(v[j])
-        found = token_optimality(one, v[j], np.argmax(np.einsum("itd,d->it", one.K, final[j]), axis=-1))
-        own = np.take_along_axis(scores, found.selected[:, None], axis=-1)
-        sets = (found.neighbours & (scores > own)) | (np.arange(one.n_tokens) == found.selected[:, None])
-        points = set_svm(one, [np.flatnonzero(row) for row in sets]).points
+        problem, scores = data[j], data[j].scores(v[j])
+        found = token_optimality(problem, v[j], np.argmax(np.einsum("itd,d->it", problem.K, final[j]), axis=-1))
+        selected_score = np.take_along_axis(scores, found.selected[:, None], axis=-1)
+        sets = (found.neighbours & (scores > selected_score)) | (np.arange(problem.n_tokens) == found.selected[:, None])
+        points = set_svm(problem, [np.flatnonzero(row) for row in sets]).points
         corr.append(max(float(correlation(final[j], point)) for point in points))
     return np.array(corr)
 
@@ -273,7 +273,7 @@ def _draw_shares(finding: Finding) -> Figure:
     right.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="1 − mean correlation")
     right.set_title("Distance to the max-margin direction")
     handles, labels = (
-        one + other for one, other in zip(*(ax.get_legend_handles_labels() for ax in (left, right)), strict=True)
+        item + other for item, other in zip(*(ax.get_legend_handles_labels() for ax in (left, right)), strict=True)
     )
     fig.legend(handles, labels, loc="outside lower center", ncol=3)
     return fig

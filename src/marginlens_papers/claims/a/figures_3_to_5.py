@@ -93,7 +93,8 @@ class A_F3(Claim):
             progress.advance()
         numbers = _numbers(panels, orders)
         plain = {
-            name: {key: one[key] for key in one if key not in ("data", "prediction")} for name, one in panels.items()
+            name: {key: panel[key] for key in panel if key not in ("data", "prediction")}
+            for name, panel in panels.items()
         }
         orders = {"r = 2R": panels["b"]["path"].p, **orders}
         return Finding(_words(numbers, n_steps), numbers, {**plain, "R": R, "orders": orders}, _note(numbers))
@@ -247,9 +248,9 @@ def _draw_curves(at: Any) -> Figure:
     left.set(xlabel="step", ylabel="mean probability over inputs", ylim=(0.0, 1.05), title="(c) probabilities in (a)")
     left.legend(loc="lower right")
     for name, style, limit in (("a", "-", "p^{mm}"), ("b", "--", "p^{relax}")):
-        one = at[name]
+        panel = at[name]
         for part, goal, colour in (("p", "p_relax", plotting.GLOBAL), ("v", "v_mm", plotting.INK)):
-            gap = plotting.misalignment(one[part][1:], one[goal])
+            gap = plotting.misalignment(panel[part][1:], panel[goal])
             label = f"({name}) ${part}$ from ${limit if part == 'p' else 'v^{mm}'}$"
             right.loglog(steps[1:], np.where(gap > 1e-16, gap, np.nan), color=colour, ls=style, label=label)
     right.set(xlabel="step", ylabel="1 − correlation", title="Directions settle and do not drift")
@@ -474,8 +475,8 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     lean = {name: np.arctan2(path[..., 1], path[..., 0]) for name, path in points.items()}
     corr = {name: 1.0 - plotting.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
-    turned = [C for C, one in zip(np.array(SCORES)[unequal], early, strict=True) if one.max() > 0.0]
-    turn = max(int(np.flatnonzero(one > 0.0).max()) + 1 for one in early if one.max() > 0.0) if turned else 0
+    turned = [C for C, item in zip(np.array(SCORES)[unequal], early, strict=True) if item.max() > 0.0]
+    turn = max(int(np.flatnonzero(entry > 0.0).max()) + 1 for entry in early if entry.max() > 0.0) if turned else 0
     height = {name: path[:, -1, 1] for name, path in points.items()}
     error = float(np.max([np.abs(height[name] - predicted_height(loss, SCORES)) for name, loss in LOSSES.items()]))
     numbers = {
@@ -484,7 +485,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
         "largest_height_logistic": float(points["logistic"][unequal, SETTLED:, 1].max()),
         "lean_grows_with_C_correlation": float(np.all(np.diff(lean["correlation"][:, SETTLED]) > 0.0)),
         "lean_grows_with_C_logistic": float(np.all(np.diff(lean["logistic"][:, SETTLED]) < 0.0)),
-        "corr_end": float(np.min([one[:, -1] for one in corr.values()])),
+        "corr_end": float(np.min([curve[:, -1] for curve in corr.values()])),
         "corr_logistic_100_at_1000": float(corr["logistic"][-1, 999]),
         "corr_logistic_100_at_5000": float(corr["logistic"][-1, 4999]),
         "corr_rest_at_1000": float(min(corr["correlation"][:, 999].min(), corr["logistic"][:-1, 999].min())),

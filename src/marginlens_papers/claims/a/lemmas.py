@@ -181,7 +181,10 @@ class A_S(Claim):
                 failed, taken = _descents(data, v, loss, constants.L_p, rng)
                 climbs, steps = climbs + failed, steps + taken
                 progress.advance()
-        share, tighter = np.concatenate([one for values in shares.values() for one in values]), np.concatenate(sharper)
+        share, tighter = (
+            np.concatenate([value for values in shares.values() for value in values]),
+            np.concatenate(sharper),
+        )
         numbers = {
             "lipschitz_violations": float(np.sum(~(share <= 1))),
             "descent_violations": float(climbs),
@@ -241,18 +244,18 @@ def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.G
     """How many steps of size 1/L_p fall short of the guaranteed decrease, and how many were taken."""
     failed, taken = 0, 0
     for j in range(0, len(data), max(1, len(data) // 6)):
-        one, head, eta = data[j], v[j], 1.0 / L_p[j]
+        problem, head, eta = data[j], v[j], 1.0 / L_p[j]
         run = descend(
-            one,
+            problem,
             head,
             loss=loss,
             optimizer=GradientDescent(eta),
             n_steps=200,
-            start=rng.normal(size=one.d_key),
+            start=rng.normal(size=problem.d_key),
             record=Record(1),
         )
         points = run.saved["x"]
-        many = one.repeat(len(points))
+        many = problem.repeat(len(points))
         value = risk(many, head, points, loss)
         square = np.sum(risk_gradient(many, head, points, loss).value()[:-1] ** 2, axis=-1)
         allowed = -eta / 2 * square + RISK_ROUNDING * np.maximum(1.0, np.abs(value[:-1]))

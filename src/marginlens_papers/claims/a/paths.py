@@ -229,7 +229,7 @@ class A_T4(Claim):
             "share_of_lmm_kept": float(np.mean(kept)),
             "share_of_others_left": float(np.mean(left)),
             "share_in_general_position": float(np.mean(position)),
-            "largest_distance_of_lmm_at_the_end": float(np.max([one[-1] for one in ends])),
+            "largest_distance_of_lmm_at_the_end": float(np.max([end[-1] for end in ends])),
             "largest_kkt_residual": float(np.max(residual)),
             "share_of_others_that_stay_finite": float(np.mean(finite)),
             "lmm": float(len(kept)),
@@ -237,7 +237,7 @@ class A_T4(Claim):
             "problems": float(problems),
         }
         by_kind = ", ".join(
-            f"{sum(1 for one, gone in zip(kinds, left, strict=True) if one == k and gone)} of {kinds.count(k)} {name}"
+            f"{sum(1 for kind, gone in zip(kinds, left, strict=True) if kind == k and gone)} of {kinds.count(k)} {name}"
             for k, name in enumerate(KINDS)
         )
         measured = (

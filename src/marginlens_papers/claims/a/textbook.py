@@ -33,15 +33,15 @@ def textbook_iterates(
     """
     K, gamma = data.K.astype(precision), data.scores(v).astype(precision)
     flat = K.reshape(len(data), -1, data.d_key)
-    p, size, one, n = start.astype(precision), precision(step), precision(1.0), precision(data.n_inputs)
+    p, size, unity, n = start.astype(precision), precision(step), precision(1.0), precision(data.n_inputs)
     yield p.astype(np.float64)
     for _ in range(n_steps):
         logits = (flat @ p[..., None]).reshape(gamma.shape)
         s = np.exp(logits - logits.max(axis=-1, keepdims=True))
         s /= s.sum(axis=-1, keepdims=True)
         output = (s * gamma).sum(axis=-1, keepdims=True)
-        weights = (s * (gamma - output) / (one + np.exp(output)) / n).reshape(len(data), 1, -1)
+        weights = (s * (gamma - output) / (unity + np.exp(output)) / n).reshape(len(data), 1, -1)
         gradient = -(weights @ flat)[:, 0]
         length = np.sqrt(np.sum(gradient * gradient, axis=-1, keepdims=True)) + precision(epsilon)
-        p = p - size * gradient / np.where(length > 0.0, length, one)
+        p = p - size * gradient / np.where(length > 0.0, length, unity)
         yield p.astype(np.float64)

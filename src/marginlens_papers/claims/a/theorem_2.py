@@ -176,7 +176,7 @@ class Directions:
 
     def only(self, which: npt.NDArray[np.bool_]) -> Directions:
         """The same for some of them."""
-        return Directions(*(getattr(self, one.name)[which] for one in fields(self)))
+        return Directions(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def search(

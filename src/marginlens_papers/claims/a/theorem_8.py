@@ -67,7 +67,7 @@ class A_T8(Claim):
             paths.append(found.margin * distance_to_set(path.points, found, path.radii))
             progress.advance()
         distances = np.array(paths)
-        slopes = np.array([_last_slope(radii, one) for one in distances])
+        slopes = np.array([_last_slope(radii, distance) for distance in distances])
         line = set_svm(TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
         planar = _planar(25 if full else 7)
         progress.advance()
@@ -89,9 +89,9 @@ class A_T8(Claim):
         }
         named = {"linear head": distances[~is_network, -1], "network": distances[is_network, -1]}
         reached = " and ".join(
-            f"{one.max():.1e} ({name}, {len(one)} path{'s' if len(one) > 1 else ''})"
-            for name, one in named.items()
-            if len(one)
+            f"{item.max():.1e} ({name}, {len(item)} path{'s' if len(item) > 1 else ''})"
+            for name, item in named.items()
+            if len(item)
         )
         measured = (
             f"The line has {len(line.solutions)} solutions, {{−1, 1}} to {numbers['line_error']:.0e}; {int(sum(disagreements))} of "
@@ -115,8 +115,10 @@ class A_T8(Claim):
             (True, plotting.ACCENTS[3], "network head"),
         ):
             chosen = distances[finding.arrays["is_network"] == is_network]
-            for k, one in enumerate(chosen):
-                right.loglog(radii, one, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None)
+            for k, chosen_row in enumerate(chosen):
+                right.loglog(
+                    radii, chosen_row, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None
+                )
         guide = 3.0 / radii
         right.loglog(radii, guide, color=plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
         right.set(xlabel="radius, ΞR", ylabel="distance to the solution set, relative to its norm")
@@ -174,7 +176,7 @@ def _too_small(data: TokenDataset, sets: Any, found: SetSolution) -> list[list[l
     Along the direction of the others the risk falls as low as anything while they count as non-optimal, so Assumption D is false.
     """
     kept = found.choices[0].tolist()
-    others = [choice for choice in product(*(one.tolist() for one in sets)) if list(choice) != kept]
+    others = [choice for choice in product(*(tokens.tolist() for tokens in sets)) if list(choice) != kept]
     selectable = any(att_svm(data, list(choice)).status is Status.OPTIMAL for choice in others)
     return [[[token] for token in kept]] if selectable else []
 
@@ -189,7 +191,7 @@ def _too_large(data: TokenDataset, sets: Any, found: SetSolution) -> list[list[l
             selection = found.choices[0].copy()
             selection[i] = token
             if att_svm(data, selection).status is Status.OPTIMAL:
-                return [[[*one.tolist(), token] if k == i else one.tolist() for k, one in enumerate(sets)]]
+                return [[[*tokens.tolist(), token] if k == i else tokens.tolist() for k, tokens in enumerate(sets)]]
     return []
 
 

@@ -69,13 +69,13 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
             last = layer == n_layers - 1
             colour = ACCENTS[0 if ax is left else 1] if last else colours[layer]
             look = {"color": colour, "linewidth": 2.2 if last else 0.9, "zorder": 4 if last else 3}
-            _curves(ax, runs, [one.by_layer[name][:, layer] for one in runs], look, _layer_label(layer, n_layers))
+            _curves(ax, runs, [entry.by_layer[name][:, layer] for entry in runs], look, _layer_label(layer, n_layers))
     left.set(ylabel="nnz(s)/T", title="Sparsity of the CLS map")
     middle.set(ylabel="‖W‖_F, all heads", title="Key-query matrix")
     for name, colour, label in (("train_accuracy", PATH, "training"), ("test_accuracy", ACCENTS[2], "test")):
-        _curves(right, runs, [one.scalars[name] for one in runs], {"color": colour, "linewidth": 1.6}, label)
+        _curves(right, runs, [item.scalars[name] for item in runs], {"color": colour, "linewidth": 1.6}, label)
     right.set(ylabel="accuracy", title="Accuracy")
-    largest = max(float(np.nanmax(one.by_layer["norm"])) for one in runs)
+    largest = max(float(np.nanmax(run.by_layer["norm"])) for run in runs)
     for ax, top in ((left, 1.0), (middle, largest), (right, 1.0)):
         ax.set(xlabel="epoch", ylim=(0.0, _HEADROOM * top))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -92,8 +92,8 @@ def runs_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
     marks = ("-", "--", "-.", ":", (0, (1, 1)), (0, (6, 2, 1, 2, 1, 2)))
     for k, (name, run) in enumerate(runs.items()):
         values = (run.by_layer["sparsity"][:, -1], run.by_layer["norm"][:, -1], run.scalars["train_accuracy"])
-        for ax, one in zip(axes, values, strict=True):
-            ax.plot(run.epochs, one, color=ACCENTS[k], linestyle=marks[k % len(marks)], linewidth=2.0, label=name)
+        for ax, value in zip(axes, values, strict=True):
+            ax.plot(run.epochs, value, color=ACCENTS[k], linestyle=marks[k % len(marks)], linewidth=2.0, label=name)
     for ax, label, name in zip(
         axes,
         ("nnz(s)/T", "‖W‖_F, all heads", "accuracy"),
@@ -117,8 +117,8 @@ def _curves(ax: Axes, runs: Sequence[VisionCurves], values: Sequence[Any], look:
     if len(values) == 1:
         ax.plot(runs[0].epochs, values[0], label=label or None, **look)
         return
-    for run, one in zip(runs, values, strict=True):
-        ax.plot(run.epochs, one, **{**look, "linewidth": 0.7, "alpha": 0.5})
+    for run, value in zip(runs, values, strict=True):
+        ax.plot(run.epochs, value, **{**look, "linewidth": 0.7, "alpha": 0.5})
     ax.plot(runs[0].epochs, np.median(values, axis=0), label=f"{label}, median" if label else None, **look)
 
 
@@ -228,27 +228,30 @@ class A_F67(Claim):
                 runs.append(
                     train_vision(data, replace(settings, seed=seed), callback=lambda record: progress.advance())
                 )
-        kept = archived_vision_run(CIFAR10)
-        numbers = _numbers_of(kept)
+        archived = archived_vision_run(CIFAR10)
+        numbers = _numbers_of(archived)
         others = [archived_vision_run(name) for name in OTHERS]
-        numbers["stated_rate_share_of_first"] = stated_rate_share([kept, *others])
-        words, notes = [_told_kept(kept, numbers)], [_note(kept), _turn(kept), *(_told_other(one) for one in others)]
+        numbers["stated_rate_share_of_first"] = stated_rate_share([archived, *others])
+        words, notes = (
+            [_archived_words(archived, numbers)],
+            [_note(archived), _turn(archived), *(_other_words(other) for other in others)],
+        )
         if runs:
             found = [trends(run.curves) for run in runs]
             numbers |= {
-                "digits_share_of_first": max(one.share_of_first for one in found),
-                "digits_sparsity_rank": max(one.sparsity_rank for one in found),
-                "digits_norm_rank": min(one.norm_rank for one in found),
+                "digits_share_of_first": max(result.share_of_first for result in found),
+                "digits_sparsity_rank": max(item.sparsity_rank for item in found),
+                "digits_norm_rank": min(entry.norm_rank for entry in found),
                 "digits_accuracy": float(np.mean([run.accuracy for run in runs])),
             }
-            words.append(_told_digits(found, numbers["digits_accuracy"], settings.epochs))
+            words.append(_digit_words(found, numbers["digits_accuracy"], settings.epochs))
         else:
             notes.append("Nothing was trained on digits, because torch or transformers is not installed.")
         progress.advance()
         images = data.x_test[chosen_images(data)]
         arrays: dict[str, Any] = {
             "digits": [run.curves for run in runs],
-            "kept": kept,
+            "kept": archived,
             "others": others,
             "images": images,
         }
@@ -256,15 +259,15 @@ class A_F67(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Figure 6, maps of a few images over epochs, and Figure 7, the curves, for both sets of images."""
-        digits, kept, others, images = (finding.arrays[name] for name in ("digits", "kept", "others", "images"))
-        size = f"CIFAR-10, ViT-base, {int(kept.curves.epochs[-1])} epochs"
+        digits, archived, others, images = (finding.arrays[name] for name in ("digits", "kept", "others", "images"))
+        size = f"CIFAR-10, ViT-base, {int(archived.curves.epochs[-1])} epochs"
         figures = {
             "maps-cifar10": map_figure(
-                kept.curves, f"{size}: attention of CLS in the last layer (photographs not in this package)"
+                archived.curves, f"{size}: attention of CLS in the last layer (photographs not in this package)"
             ),
-            "curves-cifar10": curve_figure([kept.curves], size),
+            "curves-cifar10": curve_figure([archived.curves], size),
             "runs-cifar10": runs_figure(
-                {_name(one): one.curves for one in (kept, *others)}, "CIFAR-10, ViT-base, last layer"
+                {_name(item): item.curves for item in (archived, *others)}, "CIFAR-10, ViT-base, last layer"
             ),
         }
         if digits:
@@ -291,7 +294,7 @@ def trends(curves: VisionCurves) -> Trends:
     from scipy.stats import spearmanr
 
     sparsity, norm = (curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
-    ranks = [float(spearmanr(curves.epochs, one).statistic) for one in (sparsity, norm)]
+    ranks = [float(spearmanr(curves.epochs, item).statistic) for item in (sparsity, norm)]
     return Trends(float(sparsity[-1] / sparsity[0]), *ranks)
 
 
@@ -306,39 +309,39 @@ def stated_rate_share(runs: list[ArchivedVisionRun]) -> float:
 
 
 # ---- words
-def _numbers_of(kept: ArchivedVisionRun) -> dict[str, float]:
-    last = trends(kept.curves)
-    sparsity = kept.curves.by_layer["sparsity"]
+def _numbers_of(archived: ArchivedVisionRun) -> dict[str, float]:
+    last = trends(archived.curves)
+    sparsity = archived.curves.by_layer["sparsity"]
     return {
-        f"{CIFAR10}_epochs": float(kept.curves.epochs[-1]),
-        f"{CIFAR10}_training_images": float(kept.facts["data"]["train"]),
+        f"{CIFAR10}_epochs": float(archived.curves.epochs[-1]),
+        f"{CIFAR10}_training_images": float(archived.facts["data"]["train"]),
         f"{CIFAR10}_last_over_lowest": float(sparsity[-1, -1] / sparsity[:, -1].min()),
         f"{CIFAR10}_share_of_first": last.share_of_first,
         f"{CIFAR10}_sparsity_rank": last.sparsity_rank,
         f"{CIFAR10}_norm_rank": last.norm_rank,
-        f"{CIFAR10}_accuracy": kept.accuracy,
+        f"{CIFAR10}_accuracy": archived.accuracy,
         f"{CIFAR10}_layers_sparser": float(np.sum(sparsity[-1] < sparsity[0])),
     }
 
 
-def _told_kept(kept: ArchivedVisionRun, numbers: dict[str, float]) -> str:
-    sparsity, norm = (kept.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
+def _archived_words(archived: ArchivedVisionRun, numbers: dict[str, float]) -> str:
+    sparsity, norm = (archived.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     return (
-        f"CIFAR-10, {int(kept.curves.epochs[-1])} epochs: nnz/T of the last layer {sparsity[0]:.3f} → {sparsity[-1]:.3f} "
+        f"CIFAR-10, {int(archived.curves.epochs[-1])} epochs: nnz/T of the last layer {sparsity[0]:.3f} → {sparsity[-1]:.3f} "
         f"({numbers[f'{CIFAR10}_share_of_first']:.2f} of the first), rank correlation with the epoch "
         f"{numbers[f'{CIFAR10}_sparsity_rank']:.3f}; ‖W‖_F {norm[0]:.3g} → {norm[-1]:.3g}, rank correlation "
-        f"{numbers[f'{CIFAR10}_norm_rank']:.3f}; {int(numbers[f'{CIFAR10}_layers_sparser'])} of {kept.settings.layers} layers end "
-        f"sparser than they began; test accuracy {kept.accuracy:.3f}."
+        f"{numbers[f'{CIFAR10}_norm_rank']:.3f}; {int(numbers[f'{CIFAR10}_layers_sparser'])} of {archived.settings.layers} layers end "
+        f"sparser than they began; test accuracy {archived.accuracy:.3f}."
     )
 
 
-def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
+def _digit_words(found: list[Trends], accuracy: float, epochs: int) -> str:
     def span(values: list[float], digits: int) -> str:
-        low, high = (f"{one:.{digits}f}" for one in (min(values), max(values)))
+        low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
         return low if low == high else f"{low} to {high}"
 
-    shares = span([one.share_of_first for one in found], 2)
-    ranks = (span([getattr(one, name) for one in found], 3) for name in ("sparsity_rank", "norm_rank"))
+    shares = span([result.share_of_first for result in found], 2)
+    ranks = (span([getattr(entry, name) for entry in found], 3) for name in ("sparsity_rank", "norm_rank"))
     seeds = f"{len(found)} seeds" if len(found) > 1 else "one seed"
     return (
         f"Digits, {epochs} epochs, {seeds}: last nnz/T over first {shares}, rank correlation with the epoch {next(ranks)}, of ‖W‖_F "
@@ -346,8 +349,8 @@ def _told_digits(found: list[Trends], accuracy: float, epochs: int) -> str:
     )
 
 
-def _note(kept: ArchivedVisionRun) -> str:
-    settings, data = kept.settings, kept.facts["data"]
+def _note(archived: ArchivedVisionRun) -> str:
+    settings, data = archived.settings, archived.facts["data"]
     altered = [
         word
         for word, given in ((f"shifted by up to {settings.crop} pixels", settings.crop), ("mirrored", settings.flip))
@@ -359,11 +362,11 @@ def _note(kept: ArchivedVisionRun) -> str:
         f"images {' and '.join(altered)}" if altered else "",
         f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
     ]
-    added = ", ".join(one for one in extras if one)
-    stopped = "" if kept.ending is Ending.FINISHED else f" of {settings.epochs}"
+    added = ", ".join(extra for extra in extras if extra)
+    stopped = "" if archived.ending is Ending.FINISHED else f" of {settings.epochs}"
     return (
         "The paper trained for 400 epochs on 50,000 images at a fixed rate of 3e-3 and does not state its optimiser; here "
-        f"{int(kept.curves.epochs[-1])} epochs{stopped} on {data['train']:,} images, {_rule(kept)}, batch {settings.batch}"
+        f"{int(archived.curves.epochs[-1])} epochs{stopped} on {data['train']:,} images, {_rule(archived)}, batch {settings.batch}"
         + (f", {added}. " if added else ". ")
         + "So the trends are reproduced, with other settings than the paper's."
     )
@@ -383,7 +386,7 @@ def _turn(run: ArchivedVisionRun) -> str:
     )
 
 
-def _told_other(other: ArchivedVisionRun) -> str:
+def _other_words(other: ArchivedVisionRun) -> str:
     s, norm = (other.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     told = (
         f"Tried too: {_name(other)}, {int(other.curves.epochs[-1])} epochs: "

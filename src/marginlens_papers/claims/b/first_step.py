@@ -200,9 +200,9 @@ class B_I(Claim):
         )  # where ten failures would be allowed
         normal = np.stack([_normal_frequency(size) for size in SIZES])
         over_normal = (frequency / normal)[counts[:, None] * normal >= 100.0]
-        promised = np.array([one["promised"] for one in lemmas], dtype=bool)
-        broken = np.array([not one["loss_holds"] for one in lemmas], dtype=bool)
-        rate = np.array([one["rate"] for one in lemmas])
+        promised = np.array([lemma["promised"] for lemma in lemmas], dtype=bool)
+        broken = np.array([not item["loss_holds"] for item in lemmas], dtype=bool)
+        rate = np.array([entry["rate"] for entry in lemmas])
         numbers = {
             "largest_failure_frequency_over_delta": float(ratio.max()),
             "smallest_frequency_over_normal": float(over_normal.min()),
@@ -210,8 +210,8 @@ class B_I(Claim):
             "norm_failures": float(norm_failures),
             "largest_failure_frequency_over_delta_where_promised": _worst(narrow, promised=True),
             "largest_failure_frequency_over_delta_elsewhere": _worst(narrow, promised=False),
-            "narrow_cells_where_promised": float(sum(one["promised"] for one in narrow)),
-            "lemma_11_failures": float(sum(not one["norms_hold"] for one in lemmas)),
+            "narrow_cells_where_promised": float(sum(cell["promised"] for cell in narrow)),
+            "lemma_11_failures": float(sum(not element["norms_hold"] for element in lemmas)),
             "lemma_12_failures_where_promised": float(np.sum(broken & promised)),
             "steps_where_lemma_12_is_promised": float(promised.sum()),
             "lemma_12_failures_elsewhere": float(np.sum(broken & ~promised)),
@@ -267,8 +267,8 @@ def _narrow(trials: int, progress: Progress) -> list[dict[str, Any]]:
             for delta in NARROW_DELTAS:
                 later = [initial_concentration(start, delta) for start in starts]
                 earlier = [initial_orthogonality(start, delta) for start in starts]
-                broken = np.array([not all(one.holds for one in pair) for pair in later])
-                further = broken | np.array([not all(one.holds for one in pair) for pair in earlier])
+                broken = np.array([not all(bound.holds for bound in pair) for pair in later])
+                further = broken | np.array([not all(item.holds for item in pair) for pair in earlier])
                 parts = (("B Eq. (14)", broken, later[0][0].promised), ("B' Eq. (22)", further, earlier[0][0].promised))
                 for name, failures, promised in parts:
                     cell = {"name": name, "d": d, "size": size, "delta": delta, "trials": trials, "promised": promised}
@@ -278,20 +278,20 @@ def _narrow(trials: int, progress: Progress) -> list[dict[str, Any]]:
 
 
 def _worst(narrow: list[dict[str, Any]], *, promised: bool) -> float:
-    return max(one["frequency"] / one["delta"] for one in narrow if one["promised"] is promised)
+    return max(cell["frequency"] / cell["delta"] for cell in narrow if cell["promised"] is promised)
 
 
 def _examples(narrow: list[dict[str, Any]]) -> str:
     """The frequencies of failure of Eq. (14) at δ = .05 for some small widths, in words."""
     chosen = ((1, 20), (2, 10))
     rows = [
-        one
-        for one in narrow
-        if one["name"] == "B Eq. (14)" and one["delta"] == 0.05 and (one["d"], one["size"]) in chosen
+        cell
+        for cell in narrow
+        if cell["name"] == "B Eq. (14)" and cell["delta"] == 0.05 and (cell["d"], cell["size"]) in chosen
     ]
     return " and ".join(
-        f"at d = {one['d']}, |S| = {one['size']} and δ = .05 it fails in {one['frequency']:.0%} of draws"
-        for one in rows
+        f"at d = {row['d']}, |S| = {row['size']} and δ = .05 it fails in {row['frequency']:.0%} of draws"
+        for row in rows
     )
 
 
@@ -314,7 +314,7 @@ def _steps(n_starts: int, progress: Progress) -> list[dict[str, Any]]:
             found.append(
                 {
                     "rate": rate,
-                    "norms_hold": all(one.holds and one.promised for one in norms),
+                    "norms_hold": all(bound.holds and bound.promised for bound in norms),
                     "promised": loss.promised,
                     "loss_holds": loss.holds,
                     "loss": loss.value,
@@ -328,9 +328,9 @@ def _steps(n_starts: int, progress: Progress) -> list[dict[str, Any]]:
 def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
     for size, colour in zip(NARROW_SIZES, plotting.ACCENTS, strict=False):
         for name, style in (("B Eq. (14)", "-"), ("B' Eq. (22)", ":")):
-            line = [one for one in narrow if (one["name"], one["size"], one["delta"]) == (name, size, 0.05)]
-            d, seen = np.array([one["d"] for one in line]), np.array([one["frequency"] for one in line])
-            n, promised = line[0]["trials"], np.array([one["promised"] for one in line])
+            line = [cell for cell in narrow if (cell["name"], cell["size"], cell["delta"]) == (name, size, 0.05)]
+            d, seen = np.array([item["d"] for item in line]), np.array([entry["frequency"] for entry in line])
+            n, promised = line[0]["trials"], np.array([element["promised"] for element in line])
             shown = np.maximum(seen, 0.3 / n)  # none at all, below the axis' last count
             label = f"|S| = {size}, {name.removeprefix('B ')}"
             ax.loglog(d, shown, color=colour, ls=style, lw=1.4, label=label)
@@ -345,15 +345,15 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
 
 
 def _draw_loss(ax: Axes, lemmas: list[dict[str, Any]]) -> None:
-    rate = np.array([one["rate"] for one in lemmas])
-    loss, bound = (np.array([one[name] for one in lemmas]) for name in ("loss", "bound"))
+    rate = np.array([lemma["rate"] for lemma in lemmas])
+    loss, bound = (np.array([entry[name] for entry in lemmas]) for name in ("loss", "bound"))
     order = np.array(RATES)
-    mean = [np.array([values[rate == one].mean() for one in RATES]) for values in (loss, bound)]
-    extremes = np.array([[loss[rate == one].min(), loss[rate == one].max()] for one in RATES]).T
+    mean = [np.array([values[rate == element].mean() for element in RATES]) for values in (loss, bound)]
+    extremes = np.array([[loss[rate == current].min(), loss[rate == current].max()] for current in RATES]).T
     ax.fill_between(order, *extremes, color=plotting.TINTS[plotting.LOCAL], lw=0)
     ax.semilogx(order, mean[0], color=plotting.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
     ax.semilogx(order, mean[1], color=plotting.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
-    last = max(one["rate"] for one in lemmas if one["promised"])
+    last = max(item["rate"] for item in lemmas if item["promised"])
     ax.axvspan(order[0] / 1.3, last, color=plotting.FAINT, alpha=0.6, lw=0)
     ax.text(
         last * 1.3, 0.97, "d is enough to the left", transform=ax.get_xaxis_transform(), ha="left", va="top", fontsize=9

@@ -126,27 +126,27 @@ def _written_loss(E: Any, p: Any, v: Any, data: LabelledSequences) -> Any:
 
 
 def _complex_step(model: Parameters, data: LabelledSequences) -> Parameters:
-    parts = {name: np.array(one, dtype=np.complex128) for name, one in vars(model).items()}
-    slopes = {name: np.empty(one.shape) for name, one in parts.items()}
-    for name, one in parts.items():
-        for place in np.ndindex(one.shape):
-            one[place] += 1j * STEP
+    parts = {name: np.array(var, dtype=np.complex128) for name, var in vars(model).items()}
+    slopes = {name: np.empty(item.shape) for name, item in parts.items()}
+    for name, part in parts.items():
+        for place in np.ndindex(part.shape):
+            part[place] += 1j * STEP
             slopes[name][place] = _written_loss(parts["E"], parts["p"], parts["v"], data).imag / STEP
-            one[place] -= 1j * STEP
+            part[place] -= 1j * STEP
     return Parameters(**slopes)
 
 
 def _autograd(model: Parameters, data: LabelledSequences) -> Parameters:
     import torch
 
-    E, p, v = (torch.tensor(one, requires_grad=True) for one in vars(model).values())
+    E, p, v = (torch.tensor(var, requires_grad=True) for var in vars(model).values())
     losses = []
     for i in range(len(data)):
         ids, y = data[i]
         X = E[torch.from_numpy(ids)]
         losses.append(-torch.nn.functional.logsigmoid(y * (torch.softmax(X @ p, dim=0) @ (X @ v))))
     torch.stack(losses).mean().backward()
-    return Parameters(*(np.asarray(one.grad) for one in (E, p, v)))
+    return Parameters(*(np.asarray(item.grad) for item in (E, p, v)))
 
 
 def _difference(ours: Parameters, theirs: Parameters) -> float:
@@ -162,12 +162,12 @@ def _p_in_decimals(model: Parameters, data: LabelledSequences) -> np.ndarray:
     with localcontext() as context:
         context.prec = DIGITS
         h = Decimal(10) ** (-DIGITS // 3)
-        E, p, v = ([[Decimal(x) for x in row] for row in np.atleast_2d(one).tolist()] for one in vars(model).values())
+        E, p, v = ([[Decimal(x) for x in row] for row in np.atleast_2d(var).tolist()] for var in vars(model).values())
         b = [_dot(row, v[0]) for row in E]
-        here, slopes = _outputs(E, p[0], b, data), []
+        outputs, slopes = _outputs(E, p[0], b, data), []
         for k in range(len(p[0])):
             ahead, behind = (_outputs(E, [*p[0][:k], p[0][k] + step, *p[0][k + 1 :]], b, data) for step in (h, -h))
-            terms = zip(here, ahead, behind, data.y.tolist(), strict=True)
+            terms = zip(outputs, ahead, behind, data.y.tolist(), strict=True)
             total = sum(-int(y) * (up - down) / (2 * h) / (1 + (int(y) * f).exp()) for f, up, down, y in terms)
             slopes.append(float(total / len(data)))
     return np.array(slopes)

@@ -61,7 +61,7 @@ class B_F2(Claim):
         paper = effort is Effort.PAPER
         n, d, epochs = (20_000, 256, 10) if paper else (6_000, 256, 5)
         others = SIZES if paper else ()
-        progress.expect(epochs + sum(len(SEEDS) * one[1] for one in others) + 1)
+        progress.expect(epochs + sum(len(SEEDS) * other[1] for other in others) + 1)
         live = _trained(n, d, epochs, SEED, progress)
         sizes = {size: [_trained(size, d, count, seed, progress) for seed in SEEDS] for size, count in others}
         full = stated_run()
@@ -175,8 +175,8 @@ def _levels(full: Any, live: Any) -> Figure:
     for run, label, colour, shift in shown:
         for ax, values in ((left, run.a), (right, run.b * np.where(law.sign == 0, 1, law.sign))):
             parts = [values[law.level == k] for k in range(len(names))]
-            mean = np.array([one.mean() for one in parts])
-            low, high = (np.array([np.percentile(one, q) for one in parts]) for q in (10, 90))
+            mean = np.array([part.mean() for part in parts])
+            low, high = (np.array([np.percentile(item, q) for item in parts]) for q in (10, 90))
             places = np.arange(len(names)) + shift
             ax.vlines(places, low, high, color=colour, linewidth=1.4)
             ax.plot(places, mean, "o", color=colour, markersize=5, label=label)

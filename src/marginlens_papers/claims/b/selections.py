@@ -73,9 +73,9 @@ class B_L3(Claim):
                     continue
                 for trial in range(trials):
                     rng = np.random.default_rng([SOLUTION_SEED, cell, kind, trial])
-                    one = _judge(*_problem(kind, d, n, rng))
-                    if one is not None:
-                        rows.append({"cell": cell, "kind": kind, **one})
+                    judged = _judge(*_problem(kind, d, n, rng))
+                    if judged is not None:
+                        rows.append({"cell": cell, "kind": kind, **judged})
             progress.advance()
         contradictions, unproved = _contradictions(trials, np.random.default_rng([SOLUTION_SEED, 99]))
         progress.advance()
@@ -130,12 +130,12 @@ class B_L3(Claim):
             for kind, (name, colour, mark) in enumerate(zip(KINDS, plotting.ACCENTS, "osD", strict=False)):
                 at, shares = [], []
                 for k, place in enumerate(places):
-                    here = (table["cell"] == first + k) & (table["kind"] == kind)
-                    if here.any():
-                        failed = int(np.sum(~table["certified"][here]))
-                        low, high = plotting.proportion_interval(failed, here.sum())
+                    in_cell = (table["cell"] == first + k) & (table["kind"] == kind)
+                    if in_cell.any():
+                        failed = int(np.sum(~table["certified"][in_cell]))
+                        low, high = plotting.proportion_interval(failed, in_cell.sum())
                         at.append(place * (1.0 + 0.04 * (kind - 1)))
-                        shares.append([failed / here.sum(), float(low), float(high)])
+                        shares.append([failed / in_cell.sum(), float(low), float(high)])
                 middle, low, high = np.array(shares).T
                 ax.errorbar(
                     at,
@@ -148,7 +148,7 @@ class B_L3(Claim):
                     label=name,
                 )
             ax.set(xscale="log", xlabel=label, ylim=(-0.03, 1.03))
-            ax.set_xticks(places, [f"{one:,}" for one in places], minor=False)
+            ax.set_xticks(places, [f"{item:,}" for item in places], minor=False)
             ax.minorticks_off()
         axes[0].set_ylabel("share where M⁺1 is not the solution")
         axes[0].set_title("How often the closed form fails, by width")
@@ -277,7 +277,7 @@ class B_L6(Claim):
                 progress.advance()
         table = {name: np.array([row[name] for row in rows]) for name in rows[0] if name != "ratios"}
         plain = table["tilt"] == 0.0
-        rates = {name: np.array([one[name] for one in flows]) for name in flows[0]}
+        rates = {name: np.array([flow[name] for flow in flows]) for name in flows[0]}
         ahead, away = rates["lead"] > 0.0, ~rates["decisive"]
         near = (rates["d"] == sizes[0][0]) & ahead
         far = (rates["d"] == sizes[-1][0]) & (rates["rate"] == sizes[-1][1]) & ahead

@@ -48,7 +48,7 @@ class Ranks:
     n_tokens: int
 
     def __str__(self) -> str:
-        v, p = (f"{one:.3f} [{low:.3f}, {high:.3f}]" for one, low, high in (self.v, self.p))
+        v, p = (f"{item:.3f} [{low:.3f}, {high:.3f}]" for item, low, high in (self.v, self.p))
         return f"{v} (v) and {p} (p) over {self.n_tokens:,} tokens"
 
 
@@ -59,7 +59,7 @@ def spearman(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def pearson(x: FloatArray, y: FloatArray) -> FloatArray:
     """Pearson's correlation along the last axis; NaN where nothing differs."""
-    u, w = (one - one.mean(axis=-1, keepdims=True) for one in (x, y))
+    u, w = (item - item.mean(axis=-1, keepdims=True) for item in (x, y))
     size = np.sqrt(np.sum(u * u, axis=-1) * np.sum(w * w, axis=-1))
     return np.asarray(np.divide(np.sum(u * w, axis=-1), size, out=np.full_like(size, np.nan), where=size > 0.0))
 
@@ -82,7 +82,7 @@ def ranks_of(difference: FloatArray, a: FloatArray, b: FloatArray, tokens: IntAr
     """Both rank correlations over some tokens, with their intervals, and both linear ones."""
     d, p, v = difference[tokens], a[tokens], b[tokens]
     found = [float(spearman(v, d)), float(spearman(p, np.abs(d)))]
-    v_ranks, p_ranks = ((one, *spearman_interval(one, len(tokens))) for one in found)
+    v_ranks, p_ranks = ((result, *spearman_interval(result, len(tokens))) for result in found)
     return Ranks(v_ranks, p_ranks, float(pearson(v, d)), float(pearson(p, np.abs(d))), len(tokens))
 
 
@@ -121,7 +121,7 @@ class Seeds:
         """The dataset and what differs from the paper's settings, and how many seeds there are."""
         run = self.runs[0]
         given, usual = run.settings, TrainingSettings()
-        stopped = sorted(int(one.epochs[-1]) for one in self.runs if not one.finished)
+        stopped = sorted(int(item.epochs[-1]) for item in self.runs if not item.finished)
         said = [SOURCES.get(run.source, run.source), f"rate {given.learning_rate:g}"]
         if given.epochs != usual.epochs:
             said.append(f"{given.epochs} epochs")
@@ -143,21 +143,21 @@ class Seeds:
 
     def mean(self, letter: str) -> float:
         """The mean rank correlation at the end; `letter` is "v" or "p"."""
-        return float(np.mean([getattr(one, letter)[0] for one in self.ranks]))
+        return float(np.mean([getattr(rank, letter)[0] for rank in self.ranks]))
 
     def linear(self, letter: str) -> float:
         """The mean linear correlation at the end."""
-        return float(np.mean([getattr(one, f"linear_{letter}") for one in self.ranks]))
+        return float(np.mean([getattr(rank, f"linear_{letter}") for rank in self.ranks]))
 
     def lowest(self, letter: str) -> float:
         """The lowest end of all seeds' intervals."""
-        return min(getattr(one, letter)[1] for one in self.ranks)
+        return min(getattr(rank, letter)[1] for rank in self.ranks)
 
     def peak(self, letter: str) -> tuple[float, int]:
         """The mean over seeds of the highest rank correlation of any epoch, and the median epoch at which it was."""
         curves = [run.curves[f"correlation_{letter}"] for run in self.runs]
-        best = [int(np.nanargmax(one)) for one in curves]
-        heights = [one[k] for one, k in zip(curves, best, strict=True)]
+        best = [int(np.nanargmax(curve)) for curve in curves]
+        heights = [item[k] for item, k in zip(curves, best, strict=True)]
         return float(np.mean(heights)), int(np.median([run.epochs[k] for run, k in zip(self.runs, best, strict=True)]))
 
     def sentence(self) -> str:
@@ -173,8 +173,8 @@ class Seeds:
         )
         return (
             f"{self.title} ({seeds}): training loss {_losses([run.loss for run in runs])} and accuracy "
-            f"{_range([run.accuracy for run in runs])}, {other}Spearman {_range([one.v[0] for one in self.ranks])} (v; highest {v:.2f} "
-            f"after epoch {at}) and {_range([one.p[0] for one in self.ranks])} (p; highest {p:.2f} after epoch {p_at}), "
+            f"{_range([run.accuracy for run in runs])}, {other}Spearman {_range([rank.v[0] for rank in self.ranks])} (v; highest {v:.2f} "
+            f"after epoch {at}) and {_range([rank.p[0] for rank in self.ranks])} (p; highest {p:.2f} after epoch {p_at}), "
             f"Pearson {self.linear('v'):.2f} and {self.linear('p'):.2f}."
         )
 
@@ -185,8 +185,8 @@ def by_setting(runs: Sequence[ArchivedRun]) -> list[Seeds]:
     for run in runs:
         shared = replace(run.settings, seed=0, device="cpu", tf32=False)
         groups.setdefault((run.source, shared), []).append(run)
-    ordered = [sorted(one, key=lambda run: run.settings.seed) for one in groups.values()]
-    return [Seeds(tuple(one), tuple(frequent_ranks(run) for run in one)) for one in ordered]
+    ordered = [sorted(group, key=lambda run: run.settings.seed) for group in groups.values()]
+    return [Seeds(tuple(item), tuple(frequent_ranks(run) for run in item)) for item in ordered]
 
 
 def deciding(groups: Sequence[Seeds], exponent: int) -> Seeds:
@@ -194,9 +194,9 @@ def deciding(groups: Sequence[Seeds], exponent: int) -> Seeds:
 
     Runs from another start than the theory's are shown and decide nothing.
     """
-    usual = [one for one in groups if one.runs[0].settings.spread == TrainingSettings().spread]
-    stated = [one for one in usual if one.stated and order(one.loss) == exponent]
-    return stated[0] if stated else min(usual, key=lambda one: abs(_decades(one.loss) - exponent))
+    usual = [group for group in groups if group.runs[0].settings.spread == TrainingSettings().spread]
+    stated = [item for item in usual if item.stated and order(item.loss) == exponent]
+    return stated[0] if stated else min(usual, key=lambda item: abs(_decades(item.loss) - exponent))
 
 
 def _range(values: Sequence[float]) -> str:
@@ -333,13 +333,13 @@ class B_F14(TextRuns):
 
 def stated_loss(groups: Sequence[Seeds]) -> float:
     """The median training loss of the finished runs at the paper's settings, NaN where there is none."""
-    return next((one.loss for one in groups if one.stated), float("nan"))
+    return next((group.loss for group in groups if group.stated), float("nan"))
 
 
 def stated_losses(source: str) -> tuple[float, float]:
     """The median training losses at the paper's settings on one dataset, of one layer and of two."""
-    one, two = (stated_loss(by_setting(archived_runs(source, layers))) for layers in (1, 2))
-    return one, two
+    one_layer, two_layers = (stated_loss(by_setting(archived_runs(source, layers))) for layers in (1, 2))
+    return one_layer, two_layers
 
 
 def control_sentences(layers: int) -> str:
@@ -431,5 +431,5 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
 
 def _epochs(ax: Axes, runs: Sequence[ArchivedRun]) -> None:
     ax.set(xscale="log", xlabel="epoch (dotted: the rate falls to a tenth)")
-    for epoch in sorted({one for run in runs for one in run.settings.milestones if one < run.epochs[-1]}):
+    for epoch in sorted({item for run in runs for item in run.settings.milestones if item < run.epochs[-1]}):
         ax.axvline(epoch, color=plotting.PATH, linestyle=":", linewidth=1.0)

@@ -64,11 +64,11 @@ class B_T5(Claim):
         for j in range(n_datasets):
             data, start = _dataset(j)
             for rate in RATES:
-                one = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR))
-                found.append(one)
-                growth.append(_growth(one, data))
+                prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR))
+                found.append(prediction)
+                growth.append(_growth(prediction, data))
                 if j < n_stiff:
-                    curves.append(_curve(one, data))
+                    curves.append(_curve(prediction, data))
                 progress.advance()
         stiff = []
         for j in range(n_stiff):
@@ -84,9 +84,11 @@ class B_T5(Claim):
         """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
         fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.2)
         for rate, colour in zip(RATES, (plotting.GLOBAL, plotting.LOCAL), strict=True):
-            lines = [one for one in finding.arrays["curves"] if one["rate"] == rate]
-            for k, one in enumerate(lines):
-                left.loglog(one["norm"], one["apart"], color=colour, lw=1.3, label=f"η₀ = {rate:g}" if k == 0 else None)
+            lines = [curve for curve in finding.arrays["curves"] if curve["rate"] == rate]
+            for k, line in enumerate(lines):
+                left.loglog(
+                    line["norm"], line["apart"], color=colour, lw=1.3, label=f"η₀ = {rate:g}" if k == 0 else None
+                )
             ends = finding.arrays["corr"][finding.arrays["rate"] == rate]
             label = f"ends of all {len(ends)} runs" if rate == RATES[0] else None
             left.scatter(
@@ -103,27 +105,27 @@ class B_T5(Claim):
 
 
 def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[Any], drawn: dict[str, Any]) -> Finding:
-    corr = np.array([one.correlation for one in found])
-    ends = [one["prediction"] for one in stiff]
-    asked = [one.verdict.conditions[4].numbers["log10_least"] for one in [*found, *ends]]
-    clean = sum(_as_stated(one) for one in ends)
+    corr = np.array([result.correlation for result in found])
+    ends = [run["prediction"] for run in stiff]
+    asked = [item.verdict.conditions[4].numbers["log10_least"] for item in [*found, *ends]]
+    clean = sum(_as_stated(end) for end in ends)
     signal, stated = drawn["shares"].T
     weak = signal < 2.0
-    stopped = [f"{one['descent'][-1]:.0f}" for one in stiff]
+    stopped = [f"{entry['descent'][-1]:.0f}" for entry in stiff]
     numbers = {
         "smallest_corr": float(corr.min()),
-        "irrelevant_selected": float(sum(not one.only_important for one in found)),
-        "important_missed": float(sum(not one.selects_important for one in found)),
-        "smallest_norm": float(np.min([float(one.run.norm) for one in found])),
+        "irrelevant_selected": float(sum(not current.only_important for current in found)),
+        "important_missed": float(sum(not result.selects_important for result in found)),
+        "smallest_norm": float(np.min([float(result.run.norm) for result in found])),
         "smallest_growth": float(np.min(growth)),
-        "stiff_smallest_norm": float(np.min([float(one.run.norm) for one in ends])),
-        "stiff_smallest_growth": float(np.min([one["growth"] for one in stiff])),
-        "stiff_smallest_corr": float(np.min([one.correlation for one in ends])),
+        "stiff_smallest_norm": float(np.min([float(end.run.norm) for end in ends])),
+        "stiff_smallest_growth": float(np.min([run["growth"] for run in stiff])),
+        "stiff_smallest_corr": float(np.min([end.correlation for end in ends])),
         "stiff_as_stated": float(clean),
-        "median_norm_after_1000_normalised_steps": float(np.median([one["descent"][-1] for one in stiff])),
-        "most_integrator_steps": float(max(int(one.run.steps_taken) for one in found)),
-        "stiff_most_integrator_steps": float(max(int(one.run.steps_taken) for one in ends)),
-        "runs_meeting_condition_10": float(sum(one.verdict.applies for one in [*found, *ends])),
+        "median_norm_after_1000_normalised_steps": float(np.median([run["descent"][-1] for run in stiff])),
+        "most_integrator_steps": float(max(int(result.run.steps_taken) for result in found)),
+        "stiff_most_integrator_steps": float(max(int(end.run.steps_taken) for end in ends)),
+        "runs_meeting_condition_10": float(sum(item.verdict.applies for item in [*found, *ends])),
         "smallest_log10_d_asked_for": float(min(asked)),
         "largest_log10_d_asked_for": float(max(asked)),
         "share_as_stated_below_2_deviations": float(np.mean(stated[weak])),
@@ -143,12 +145,12 @@ def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[
         f"moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
         f"4n²T² the flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."
     )
-    arrays = {"corr": corr, "rate": np.array([one.step.rate for one in found]), "stiff": stiff, **drawn}
+    arrays = {"corr": corr, "rate": np.array([element.step.rate for element in found]), "stiff": stiff, **drawn}
     return Finding(measured, numbers, arrays, note)
 
 
-def _as_stated(one: EmbeddingPrediction) -> bool:
-    return one.only_important and one.selects_important
+def _as_stated(prediction: EmbeddingPrediction) -> bool:
+    return prediction.only_important and prediction.selects_important
 
 
 def _signal(data: LabelledSequences) -> float:
@@ -170,46 +172,48 @@ def _dataset(j: int, *, small: bool = False) -> tuple[LabelledSequences, Paramet
             return data, initial_parameters(data.n_vocabulary, D_MODEL, rng, np.float64)
 
 
-def _growth(one: EmbeddingPrediction, data: LabelledSequences) -> float:
+def _growth(prediction: EmbeddingPrediction, data: LabelledSequences) -> float:
     """d‖p‖/ds at the end, the cosine between p and the flow's direction: while it stays near one, the norm grows without end."""
-    downhill = -risk_gradient(embedding_tokens(one.step.after.E, data), one.step.after.v, one.run.final).array
-    return float(correlation(one.run.final, downhill))
+    downhill = -risk_gradient(
+        embedding_tokens(prediction.step.after.E, data), prediction.step.after.v, prediction.run.final
+    ).array
+    return float(correlation(prediction.run.final, downhill))
 
 
-def _curve(one: EmbeddingPrediction, data: LabelledSequences) -> dict[str, Any]:
+def _curve(prediction: EmbeddingPrediction, data: LabelledSequences) -> dict[str, Any]:
     """Norms and cosines along one flow."""
-    after = one.step.after
+    after = prediction.step.after
     record = Record(steps=KEPT, keep=("x", "norm"))
     run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    apart = plotting.misalignment(run.saved["x"], np.asarray(one.solution.x))
-    return {"rate": one.step.rate, "norm": run.saved["norm"], "apart": apart}
+    apart = plotting.misalignment(run.saved["x"], np.asarray(prediction.solution.x))
+    return {"rate": prediction.step.rate, "norm": run.saved["norm"], "apart": apart}
 
 
 def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     """The flow at η₀ = 4n²T² and, from the same point, normalised descent."""
     rate = 4.0 * len(data) ** 2 * int(data.lengths.max()) ** 2
-    one = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST))
-    tokens, after = embedding_tokens(one.step.after.E, data), one.step.after
+    prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST))
+    tokens, after = embedding_tokens(prediction.step.after.E, data), prediction.step.after
     record = Record(steps=KEPT, keep=("norm",))
     flow = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
     steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=1000, record=record)
     kept = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
-    return {"prediction": one, "rate": rate, "growth": _growth(one, data), **kept}
+    return {"prediction": prediction, "rate": rate, "growth": _growth(prediction, data), **kept}
 
 
 def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float, bool]]:
     """For small η₀ how many standard deviations the step moves the decisive scores, and whether the flow selects as stated."""
     runs = ((rate, predict_embedding_limit(start, rate, data, until=UntilNorm(NEAR))) for rate in SMALL_RATES)
-    return [(rate * _signal(data), _as_stated(one)) for rate, one in runs]
+    return [(rate * _signal(data), _as_stated(run)) for rate, run in runs]
 
 
 def _draw_stiff(ax: Axes, stiff: list[Any]) -> None:
     labels = ("gradient flow", "normalised steps of size 1")
-    for k, one in enumerate(stiff):
-        ax.loglog(KEPT[1:], one["flow"][1:], color=plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
+    for k, run in enumerate(stiff):
+        ax.loglog(KEPT[1:], run["flow"][1:], color=plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
         style = {"color": plotting.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
-        ax.loglog(KEPT[1:], one["descent"][1:], **style, label=labels[1] if k == 0 else None)
-    rates = [one["rate"] for one in stiff]
+        ax.loglog(KEPT[1:], run["descent"][1:], **style, label=labels[1] if k == 0 else None)
+    rates = [item["rate"] for item in stiff]
     ax.set(xlabel="arc length, or number of steps", ylabel="‖p‖")
     ax.set_title(f"η₀ = 4n²T², {min(rates):g} to {max(rates):g}" if len(rates) > 1 else f"η₀ = 4n²T² = {rates[0]:g}")
     ax.legend(loc="upper left")
@@ -220,10 +224,10 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
     edges = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 100.0])
     place = np.digitize(signal, edges) - 1
     for k in np.unique(place):
-        here = stated[place == k]
-        low, high = plotting.proportion_interval(int(here.sum()), len(here))
-        spread = [[here.mean() - float(low)], [float(high) - here.mean()]]
-        ax.errorbar(np.mean(signal[place == k]), here.mean(), yerr=spread, fmt="o", color=plotting.GLOBAL, capsize=3)
+        in_bin = stated[place == k]
+        low, high = plotting.proportion_interval(int(in_bin.sum()), len(in_bin))
+        spread = [[in_bin.mean() - float(low)], [float(high) - in_bin.mean()]]
+        ax.errorbar(np.mean(signal[place == k]), in_bin.mean(), yerr=spread, fmt="o", color=plotting.GLOBAL, capsize=3)
     ax.axvline(SIGNAL, color=plotting.INK, ls="--", lw=1.2)
     ax.text(SIGNAL * 0.93, 0.05, "η₀ = 10 and 100\nlie to the right", ha="right", va="bottom")
     ax.set(xscale="log", xlim=(0.25, 10.0), ylim=(-0.05, 1.05), xlabel="(η₀/2) |α_s| √d of the rarest decisive token")

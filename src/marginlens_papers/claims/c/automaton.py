@@ -178,7 +178,7 @@ def _separable(
 def _fresh(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
     """As many random sequences of the same lengths, each ending in a last token of the data."""
     sequences = [np.append(rng.integers(0, ds.n_vocabulary, size - 1), rng.choice(ds.last)) for size in ds.lengths]
-    return SequenceDataset(sequences, [int(one[0]) for one in sequences], ds.E)
+    return SequenceDataset(sequences, [int(sequence[0]) for sequence in sequences], ds.E)
 
 
 def _retrieves(ds: SequenceDataset, automaton: NextTokenAutomaton) -> bool:

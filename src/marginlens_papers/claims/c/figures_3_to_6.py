@@ -310,7 +310,7 @@ class C_F5(Claim):
         progress.expect(len(SQUARED_SERIES) + 2)
         found = contrasts(SQUARED_SERIES, trials, N_STEPS, SEED, progress)
         text, cyclic, code = found.values()
-        paced = np.concatenate([_paced_corr(one) for one in (text, cyclic)])
+        paced = np.concatenate([_paced_corr(item) for item in (text, cyclic)])
         progress.advance()
         zero = _zero_in_other_draws(others)
         progress.advance()
@@ -326,7 +326,7 @@ class C_F5(Claim):
             "global_corr_where_differing": mean(text.final("global")[apart]),
             "local_corr_where_differing": mean(text.final("local")[apart]),
             "gap_where_differing": mean((text.final("local") - text.final("global"))[apart]),
-            "undefined": float(sum(one.undefined for one in found.values())),
+            "undefined": float(sum(entry.undefined for entry in found.values())),
         }
         measured = (
             f"Correlation with the local and the global solution: {spread(text.final('local'))} and {spread(text.final('global'))} in "
@@ -337,7 +337,7 @@ class C_F5(Claim):
             f"{_zero(text)}, {_zero(cyclic)} and {_zero(code)} trials; all components are single tokens in {int(text.single.sum())}, "
             f"{int(cyclic.single.sum())} and {int(code.single.sum())}."
         )
-        arrays = {"steps": text.runs.steps, **{name: one.curves for name, one in found.items()}}
+        arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
         return Finding(measured, numbers, arrays, note=_squared_note(found, paced, zero))
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
@@ -349,17 +349,17 @@ class C_F5(Claim):
         return {"local": fig}
 
 
-def _squared_ends(one: Contrast, prefix: str) -> dict[str, float]:
-    local, far = mean(one.final("local")), mean(one.final("global"))
+def _squared_ends(series: Contrast, prefix: str) -> dict[str, float]:
+    local, far = mean(series.final("local")), mean(series.final("global"))
     return {
         f"{prefix}local_corr": local,
         f"{prefix}global_corr": far,
         f"{prefix}gap": local - far,
-        f"{prefix}zero_share_by_label": float(one.always_zero("label's component").mean()),
-        f"{prefix}single_share": float(one.single.mean()),
-        f"{prefix}local_distance_by_label": mean(one.apart("label's component")),
-        f"{prefix}local_distance_by_selected": mean(one.apart("selected component")),
-        f"{prefix}global_distance": mean(one.apart("global")),
+        f"{prefix}zero_share_by_label": float(series.always_zero("label's component").mean()),
+        f"{prefix}single_share": float(series.single.mean()),
+        f"{prefix}local_distance_by_label": mean(series.apart("label's component")),
+        f"{prefix}local_distance_by_selected": mean(series.apart("selected component")),
+        f"{prefix}global_distance": mean(series.apart("global")),
     }
 
 
@@ -371,14 +371,14 @@ def _zero_in_other_draws(trials: int) -> BoolArray:
     return np.array([not len(local_subset(ds, graphs, LocalRule.LABELS_COMPONENT)) for ds, graphs in pairs])
 
 
-def _zero(one: Contrast) -> int:
-    return int(one.always_zero("label's component").sum())
+def _zero(series: Contrast) -> int:
+    return int(series.always_zero("label's component").sum())
 
 
 def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray) -> str:
     text, cyclic, code = found.values()
     norms = np.linalg.norm(cyclic.runs.final, axis=(1, 2))
-    plain = np.concatenate([one.final("local")[one.single] for one in (text, cyclic)])
+    plain = np.concatenate([item.final("local")[item.single] for item in (text, cyclic)])
     tied = int(np.sum(~text.single)), int(np.sum(~cyclic.single)), int(np.sum(~code.single))
     on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
     rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
@@ -398,9 +398,11 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
     )
 
 
-def _paced_corr(one: Contrast) -> FloatArray:
+def _paced_corr(series: Contrast) -> FloatArray:
     """The correlation with the local solution of two paces, for the trials in which every sequence selects one token."""
-    pairs = [(ds, W) for ds, W, single in zip(one.runs.datasets, one.runs.final, one.single, strict=True) if single]
+    pairs = [
+        (ds, W) for ds, W, single in zip(series.runs.datasets, series.runs.final, series.single, strict=True) if single
+    ]
     return np.array([correlation(W, paced_solution(ds, W), axes=2) for ds, W in pairs])
 
 
@@ -488,7 +490,7 @@ class C_F6(Claim):
             "cyclic_global_infinite": float(cyclic.infinite("global")),
             "infinite_by_label": float(text.infinite(LABEL) + cyclic.infinite(LABEL)),
             "infinite_by_selected": float(text.infinite(SELECTED) + cyclic.infinite(SELECTED)),
-            "undefined": float(sum(one.undefined for one in found.values())),
+            "undefined": float(sum(item.undefined for item in found.values())),
         }
         measured = (
             f"{trials[0]} trials on any data: correlation {spread(text.final('local'))} with the local and "
@@ -508,7 +510,7 @@ class C_F6(Claim):
             "drives the tokens apart for ever while W keeps them together. Neither rule gives .09 beside 9.59. Where a local correction "
             "by the selected component is not zero, W circles around it at half a step, .05."
         )
-        arrays = {"steps": text.runs.steps, **{name: one.curves for name, one in found.items()}}
+        arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
         return Finding(measured, numbers, arrays, note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
@@ -520,31 +522,31 @@ class C_F6(Claim):
         return {"local": fig}
 
 
-def _cross_entropy_ends(one: Contrast, prefix: str) -> dict[str, float]:
-    far = mean(one.apart("global"))
+def _cross_entropy_ends(series: Contrast, prefix: str) -> dict[str, float]:
+    far = mean(series.apart("global"))
     numbers = {
-        f"{prefix}local_corr": mean(one.final("local")),
-        f"{prefix}global_corr": mean(one.final("global")),
-        f"{prefix}smallest_local_corr": float(np.nanmin(one.final("local"))),
+        f"{prefix}local_corr": mean(series.final("local")),
+        f"{prefix}global_corr": mean(series.final("global")),
+        f"{prefix}smallest_local_corr": float(np.nanmin(series.final("local"))),
         f"{prefix}global_distance": far,
-        f"{prefix}tied": float(np.sum(~one.single)),
+        f"{prefix}tied": float(np.sum(~series.single)),
     }
     for name, rule in (("label", LABEL), ("selected", SELECTED)):
-        near = mean(one.apart(rule))
+        near = mean(series.apart(rule))
         numbers[f"{prefix}local_distance_by_{name}"] = near
         numbers[f"{prefix}distance_ratio_by_{name}"] = far / near if near > 0.0 else float("inf")
     return numbers
 
 
-def _when(one: Contrast, distance: float) -> int:
+def _when(series: Contrast, distance: float) -> int:
     """The place of the first kept step at which the mean global distance exceeds a value."""
-    return int(np.argmax(np.mean(one.distance["global"], axis=0) > distance))
+    return int(np.argmax(np.mean(series.distance["global"], axis=0) > distance))
 
 
-def _words(one: Contrast) -> str:
-    infinite = f" (infinite in {one.infinite('global')})" if one.status else ""
+def _words(series: Contrast) -> str:
+    infinite = f" (infinite in {series.infinite('global')})" if series.status else ""
     return (
-        f"distance {mean(one.apart(LABEL)):.4f} to the local correction by the label's component and {mean(one.apart(SELECTED)):.4f} by "
-        f"the selected one (not zero in {int(np.sum(~one.empty[LABEL]))} and {int(np.sum(~one.single))} trials), "
-        f"{mean(one.apart('global')):.1f} to the global one{infinite}"
+        f"distance {mean(series.apart(LABEL)):.4f} to the local correction by the label's component and "
+        f"{mean(series.apart(SELECTED)):.4f} by the selected one (not zero in {int(np.sum(~series.empty[LABEL]))} and "
+        f"{int(np.sum(~series.single))} trials), {mean(series.apart('global')):.1f} to the global one{infinite}"
     )

@@ -75,7 +75,7 @@ class C_L(Claim):
             found["descent"].append(_decrease(ds, W, 1.0 / L))
             found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
             found["pull"].append(_pull(rng))
-        arrays = {name: np.concatenate([np.atleast_1d(one) for one in values]) for name, values in found.items()}
+        arrays = {name: np.concatenate([np.atleast_1d(value) for value in values]) for name, values in found.items()}
         numbers = {
             "gradient_against_differences": float(arrays["differences"].max()),
             "gradient_against_matrix_form": float(arrays["matrix"].max()),
@@ -142,7 +142,7 @@ def random_sequences(rng: np.random.Generator) -> SequenceDataset:
     """A dataset with embeddings of any length, sequences of one to seven tokens, repeated ones too, and labels among them."""
     K, d, n = (int(rng.integers(2, 9)) for _ in range(3))
     sequences = [rng.integers(K, size=int(rng.integers(1, 8))) for _ in range(n)] + [np.array([0, 1, 1])]
-    labels = [int(rng.choice(one)) for one in sequences]
+    labels = [int(rng.choice(sequence)) for sequence in sequences]
     return SequenceDataset(sequences, labels, rng.normal(size=(K, d)) / np.sqrt(d))
 
 
@@ -181,7 +181,7 @@ def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> An
     d, found, batch, head = ds.d_model, [], SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
 
     def slope(W: Any, along: Any) -> Any:
-        first, last = (gradient_of(batch, one[None], head, LogLoss()).value() for one in (W, W + along))
+        first, last = (gradient_of(batch, item[None], head, LogLoss()).value() for item in (W, W + along))
         return (last - first) / np.linalg.norm(along)
 
     for k in range(count):

@@ -117,8 +117,8 @@ class C_L1(Claim):
         """The excess risk at random matrices and along the max-margin direction, for every setting and dataset."""
         per_shape, n_random = (30, 200) if effort is Effort.PAPER else (1, 50)
         progress.expect(per_shape * len(FEASIBILITY_SHAPES))
-        curves: dict[str, list[FloatArray]] = {one.name: [] for one in SETTINGS}
-        scatter: dict[str, list[FloatArray]] = {one.name: [] for one in SETTINGS}
+        curves: dict[str, list[FloatArray]] = {item.name: [] for item in SETTINGS}
+        scatter: dict[str, list[FloatArray]] = {entry.name: [] for entry in SETTINGS}
         slope_error, constant_error, checked, vanished, missed, drawn = [], [], [], [], 0, 0
         subtracted: list[float] = []
         control: list[float] = []
@@ -127,32 +127,32 @@ class C_L1(Claim):
                 rng = np.random.default_rng([FEASIBILITY_SEED, j, k])
                 ds, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
                 missed += infeasible
-                for one in SETTINGS:
-                    if one.narrow and shape[0] > shape[1]:
+                for element in SETTINGS:
+                    if element.narrow and shape[0] > shape[1]:
                         continue
-                    head = as_head(ds, one.head(ds, rng))
-                    risk = SplitRisk(ds, priority_graphs(ds), head.table, one.loss)
+                    head = as_head(ds, element.head(ds, rng))
+                    risk = SplitRisk(ds, priority_graphs(ds), head.table, element.loss)
                     norms = 10.0 ** rng.uniform(-2.0, 4.0, n_random)
                     W = rng.standard_normal((n_random, ds.d_model, ds.d_model))
                     W *= (norms / np.linalg.norm(W, axis=(1, 2)))[:, None, None]
                     random = risk.log_tail(risk.coordinates(W))
                     along = risk.log_tail(HEIGHTS[:, None] * risk.coordinates(limit.x))
-                    scatter[one.name].append(np.stack([norms, random]))
-                    curves[one.name].append(along + HEIGHTS - _log_constant(risk, limit, head))
+                    scatter[element.name].append(np.stack([norms, random]))
+                    curves[element.name].append(along + HEIGHTS - _log_constant(risk, limit, head))
                     far = HEIGHTS >= FAR
                     slope_error.append(abs(float(np.polyfit(HEIGHTS[far], along[far], 1)[0]) + 1.0))
-                    constant_error.append(abs(float(curves[one.name][-1][-1])))
+                    constant_error.append(abs(float(curves[element.name][-1][-1])))
                     near = np.flatnonzero(norms <= MODERATE)
-                    excess = [subtracted_excess(ds, head, one.loss, W[i]) for i in near]
+                    excess = [subtracted_excess(ds, head, element.loss, W[i]) for i in near]
                     checked += [abs(a - np.exp(random[i])) for a, i in zip(excess, near, strict=True)]
                     noise = rng.standard_normal((N_NEAR_LIMIT, ds.d_model, ds.d_model)) / ds.d_model
                     aimed = rng.uniform(0.0, HIGHEST, N_NEAR_LIMIT)[:, None, None] * limit.x + noise
-                    subtracted += excess + [subtracted_excess(ds, head, one.loss, aim) for aim in aimed]
-                    if not isinstance(one.loss, LogLoss):  # which is infinite where outputs are negative
+                    subtracted += excess + [subtracted_excess(ds, head, element.loss, aim) for aim in aimed]
+                    if not isinstance(element.loss, LogLoss):  # which is infinite where outputs are negative
                         reversed_head = as_head(ds, -ds.E)
-                        control += [subtracted_excess(ds, reversed_head, one.loss, W[i]) for i in near]
+                        control += [subtracted_excess(ds, reversed_head, element.loss, W[i]) for i in near]
                     vanished += [
-                        subtracted_excess(ds, head, one.loss, height * limit.x) <= 0.0 for height in HEIGHTS[::4]
+                        subtracted_excess(ds, head, element.loss, height * limit.x) <= 0.0 for height in HEIGHTS[::4]
                     ]
                     drawn += n_random
                 progress.advance()
@@ -231,16 +231,16 @@ def subtracted_excess(ds: SequenceDataset, head: Head, loss: LabelLoss, W: Float
 
 def _log_constant(risk: SplitRisk, limit: GraphSolution, head: Head) -> float:
     """log of Σ share · |ℓ'| · (γ_y - γ_x) · m_x/m_y over pairs whose logit gap at W^mm is one."""
-    one = risk.problem
-    labels = one.labels[one.sample]
-    table = one.table(limit.x)
-    gap = table[labels, one.column[one.sample]] - table[one.tokens, one.column[one.sample]]
-    active = ~one.is_label & (gap < 1.0 + 1e-7)
-    own = head.scores(one.labels, one.labels)
-    slope = -risk.loss.scalar(own)[1][one.sample]
-    fall = head.scores(labels, labels) - head.scores(labels, one.tokens)
-    counts = np.exp(one.log_counts - one.log_counts[one.is_label][one.sample])
-    return float(np.log(np.sum((one.share[one.sample] * slope * fall * counts)[active])))
+    problem = risk.problem
+    labels = problem.labels[problem.sample]
+    table = problem.table(limit.x)
+    gap = table[labels, problem.column[problem.sample]] - table[problem.tokens, problem.column[problem.sample]]
+    active = ~problem.is_label & (gap < 1.0 + 1e-7)
+    own = head.scores(problem.labels, problem.labels)
+    slope = -risk.loss.scalar(own)[1][problem.sample]
+    fall = head.scores(labels, labels) - head.scores(labels, problem.tokens)
+    counts = np.exp(problem.log_counts - problem.log_counts[problem.is_label][problem.sample])
+    return float(np.log(np.sum((problem.share[problem.sample] * slope * fall * counts)[active])))
 
 
 _BAR = 1e-10
@@ -556,7 +556,7 @@ def _above_chord(ds: SequenceDataset, rng: np.random.Generator, head: Any, loss:
         W, V = rng.normal(size=(2, ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
         share = rng.uniform(0.1, 0.9)
         inner, first, last = (
-            nexttoken_risk(ds, one, head=head, loss=loss) for one in (share * W + (1 - share) * V, W, V)
+            nexttoken_risk(ds, item, head=head, loss=loss) for item in (share * W + (1 - share) * V, W, V)
         )
         ends = share * first + (1 - share) * last
         out.append((inner - ends) / (1.0 + abs(first) + abs(last)) if np.isfinite(inner + ends) else np.nan)

@@ -64,8 +64,8 @@ class C_T1(Claim):
         convex, general = (20, 4) if effort is Effort.PAPER else (1, 1)
         tasks = [(CONVEX, shape, j) for shape in ACYCLIC_SHAPES for j in range(convex)]
         tasks += [
-            (one, shape, 1000 + j)
-            for one in GENERAL
+            (item, shape, 1000 + j)
+            for item in GENERAL
             for shape in ACYCLIC_SHAPES[: 3 if general > 1 else 1]
             for j in range(general)
         ]
@@ -88,11 +88,11 @@ class C_T1(Claim):
                     setting, shape, distance, path.correlation(limit.x), path.kkt_residual(), excess, certified, lowered
                 )
             )
-        distance = np.stack([one.distance for one in lines])
+        distance = np.stack([line.distance for line in lines])
         slopes = np.polyfit(np.log(ACYCLIC_SCALES[FITTED:]), np.log(distance[:, FITTED:]).T, 1)[0]
-        certified = np.stack([one.certified for one in lines])
-        is_convex = np.array([one.setting is CONVEX for one in lines])
-        corr = np.stack([one.corr for one in lines])
+        certified = np.stack([entry.certified for entry in lines])
+        is_convex = np.array([element.setting is CONVEX for element in lines])
+        corr = np.stack([current.corr for current in lines])
         numbers = {
             "smallest_corr_at_largest_radius": float(corr[:, -1].min()),
             "smallest_corr_at_1000_over_margin": float(corr[:, FITTED].min()),
@@ -103,9 +103,9 @@ class C_T1(Claim):
             "distance_grows": float(np.sum(~(np.diff(distance, axis=1) <= 0.0))),
             "largest_certified_distance_at_the_end": float(certified[:, -1].max()),
             "outside_their_certificate": float(np.sum(~(distance <= certified * (1.0 + 1e-9)))),
-            "lowered_by_random_starts": float(sum(one.lowered > 1e-9 for one in lines)),
-            "largest_log_excess_at_the_end": float(max(one.log_excess[-1] for one in lines)),
-            "largest_kkt_residual": float(np.max([one.residual for one in lines])),
+            "lowered_by_random_starts": float(sum(line.lowered > 1e-9 for line in lines)),
+            "largest_log_excess_at_the_end": float(max(line.log_excess[-1] for line in lines)),
+            "largest_kkt_residual": float(np.max([line.residual for line in lines])),
             "problems": float(len(lines)),
             "infeasible_passed_over": float(missed),
         }
@@ -124,7 +124,7 @@ class C_T1(Claim):
             "certified": certified,
             "slopes": slopes,
             "is_convex": is_convex,
-            "shape": [one.shape for one in lines],
+            "shape": [line.shape for line in lines],
         }
         return Finding(measured, numbers, arrays)
 
@@ -135,7 +135,7 @@ class C_T1(Claim):
         titles = ("Log-loss, C Eᵀ = I", "ℓ(u) = −u and e⁻ᵘ, C = E")
         for ax, own, title in zip(axes, (convex, ~convex), titles, strict=True):
             for colour, shape in zip(plotting.ACCENTS, ACYCLIC_SHAPES, strict=False):
-                chosen = np.array([one == shape for one in finding.arrays["shape"]]) & own
+                chosen = np.array([item == shape for item in finding.arrays["shape"]]) & own
                 for line in distance[chosen]:
                     ax.loglog(ACYCLIC_SCALES, line, color=colour, lw=1.0, alpha=0.7)
                 if chosen.any():
@@ -174,12 +174,12 @@ def log_risk_bound(ds: SequenceDataset, head: Head, loss: LabelLoss) -> float:
     Some pair has a logit gap of at most R · margin, because no unit matrix has larger gaps everywhere than the margin; if its sample
     has the smallest gap of all, token x has attention of at least :math:`m_x e^{-R\cdot\text{margin}}/T_i` there.
     """
-    one = reduce_sequences(ds)
-    labels, counts = one.labels[one.sample], np.exp(one.log_counts)
-    slope = -loss.scalar(head.scores(one.labels, one.labels))[1]
-    fall = head.scores(labels, labels) - head.scores(labels, one.tokens)
-    length = np.add.reduceat(counts, one.offsets[:-1])
-    return float(np.log(((one.share * slope / length)[one.sample] * fall * counts)[~one.is_label].min()))
+    reduced = reduce_sequences(ds)
+    labels, counts = reduced.labels[reduced.sample], np.exp(reduced.log_counts)
+    slope = -loss.scalar(head.scores(reduced.labels, reduced.labels))[1]
+    fall = head.scores(labels, labels) - head.scores(labels, reduced.tokens)
+    length = np.add.reduceat(counts, reduced.offsets[:-1])
+    return float(np.log(((reduced.share * slope / length)[reduced.sample] * fall * counts)[~reduced.is_label].min()))
 
 
 CYCLIC_SEED = 23
@@ -262,7 +262,7 @@ class C_T2(Claim):
         fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.5)
         near = CYCLIC_SCALES <= 40.0
         for colour, shape in zip(plotting.ACCENTS, CYCLIC_SHAPES, strict=False):
-            own = [k for k, one in enumerate(finding.arrays["shape"]) if one == shape]
+            own = [k for k, item in enumerate(finding.arrays["shape"]) if item == shape]
             for k in own:
                 left.loglog(CYCLIC_SCALES, finding.arrays["distance"][k], color=colour, lw=1.0, alpha=0.7)
                 middle.semilogy(CYCLIC_SCALES[near], finding.arrays["gap"][k][near], color=colour, lw=1.0, alpha=0.7)

@@ -100,8 +100,10 @@ class C_G(Claim):
                 f"Tiny Shakespeare, characters, windows of {window}: {table['samples']:,} kept, "
                 f"{table['dropped']:,} that lack the next character left out"
             )
-            headings = [f"After {table['shown'][one['last']]} ({one['samples']:,} windows)" for one in table["graphs"]]
-            shown = [graphs[one["last"]] for one in table["graphs"]]
+            headings = [
+                f"After {table['shown'][graph['last']]} ({graph['samples']:,} windows)" for graph in table["graphs"]
+            ]
+            shown = [graphs[item["last"]] for item in table["graphs"]]
             figures[f"text-window-{window}"] = draw_graphs(shown, table["shown"], title=title, headings=headings)
         return figures
 
@@ -154,11 +156,11 @@ def compare(ds: SequenceDataset) -> dict[str, int]:
     wrong = dict.fromkeys([name for name in C_G.expected if name.startswith("wrong_")], 0)
     graphs, brute = priority_graphs(ds), brute_graphs(ds)
     wrong["wrong_edges"] += int(graphs.keys() != brute.keys())
-    reach = {k: one.reach() for k, one in brute.items()}
+    reach = {k: item.reach() for k, item in brute.items()}
     for k in graphs.keys() & brute.keys():
         for name, count in _compare_graph(graphs[k], brute[k], reach[k]).items():
             wrong[name] += count
-    kept = {}
+    selected = {}
     tied, is_label = tied_positions(ds, graphs), ds.is_label
     for i in range(len(ds)):
         ids, label = ds[i]
@@ -168,10 +170,10 @@ def compare(ds: SequenceDataset) -> dict[str, int]:
         wrong["wrong_token_sets"] += int(is_label[place].tolist() != [token == label for token in ids])
         wrong["wrong_token_sets"] += int(tied[place].tolist() != equal)
         if len({int(token) for token, same in zip(ids, equal, strict=True) if same}) > 1:
-            kept[i] = [int(token) for token, same in zip(ids, equal, strict=True) if same]
-    wrong["wrong_subsets"] += _compare_subset(ds, graphs, kept)
+            selected[i] = [int(token) for token, same in zip(ids, equal, strict=True) if same]
+    wrong["wrong_subsets"] += _compare_subset(ds, graphs, selected)
     acyclic = not any((reach[k] & reach[k].T & ~np.eye(ds.n_vocabulary, dtype=bool)).any() for k in reach)
-    wrong["wrong_acyclic_tests"] += int(is_acyclic(graphs) is not acyclic or acyclic is not (not kept))
+    wrong["wrong_acyclic_tests"] += int(is_acyclic(graphs) is not acyclic or acyclic is not (not selected))
     return wrong
 
 
@@ -191,15 +193,15 @@ def _compare_graph(graph: PriorityGraph, brute: Brute, reach: BoolArray) -> dict
     }
 
 
-def _compare_subset(ds: SequenceDataset, graphs: dict[int, PriorityGraph], kept: dict[int, list[int]]) -> int:
+def _compare_subset(ds: SequenceDataset, graphs: dict[int, PriorityGraph], selected: dict[int, list[int]]) -> int:
     """Whether the cyclic subdataset is not exactly the samples and tokens that brute force keeps."""
     subset = cyclic_subset(ds, graphs)
     if not len(subset):
-        return int(bool(kept))
+        return int(bool(selected))
     told = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
     labels = all(subset.labels[place] == ds.labels[i] for place, i in enumerate(subset.samples))
     queries = np.array_equal(subset.last, ds.last[subset.samples])
-    return int(told != kept or not labels or not queries)
+    return int(told != selected or not labels or not queries)
 
 
 # ---- the paper's example, and a real text

@@ -89,22 +89,22 @@ class C_T3(Claim):
         n_datasets, n_steps = (8, 1_000_000) if paper else (2, 500_000)
         chosen = SERIES if paper else SERIES[:3]
         progress.expect(n_datasets * len(chosen))
-        found: dict[str, list[Curves]] = {one.name: [] for one in chosen}
+        found: dict[str, list[Curves]] = {chosen_row.name: [] for chosen_row in chosen}
         for j in range(n_datasets):
             rng = np.random.default_rng([SEED, j])
             ds, automaton = _problem(rng)
-            for one in chosen:
+            for item in chosen:
                 start = rng.standard_normal((ds.d_model, ds.d_model))
-                start *= one.start_norm / np.linalg.norm(start)
-                found[one.name].append(follow(ds, automaton, one, start, n_steps))
+                start *= item.start_norm / np.linalg.norm(start)
+                found[item.name].append(follow(ds, automaton, item, start, n_steps))
                 progress.advance()
         numbers, slopes = _numbers(found)
-        far = [one.name for one in chosen if one.start_norm == 32.0]
+        far = [entry.name for entry in chosen if entry.start_norm == 32.0]
         measured = (
-            f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(one.times for one in chosen):,} steps at most. "
-            f"Slopes on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the median "
-            f"({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} ({slopes[1].max():.3f} "
-            f"to {slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
+            f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(series.times for series in chosen):,} steps at "
+            f"most. Slopes on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the "
+            f"median ({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} "
+            f"({slopes[1].max():.3f} to {slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
             f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} "
             f"runs: {'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
             f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}, and that "
@@ -112,7 +112,7 @@ class C_T3(Claim):
             f"a tenth the distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the first step's "
             f"direction the growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
         )
-        needed = [one.steps_needed for name in far for one in found[name]]
+        needed = [result.steps_needed for name in far for result in found[name]]
         note = (
             "Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like W^mm log τ, so the part of W(0) "
             f"across it fades like 1/log τ. From norm 32 the correlations end at {' and '.join(_range(found, name) for name in far)}; at "
@@ -120,7 +120,7 @@ class C_T3(Claim):
             "growth, not by W itself. 1/τ is a bound rather than a law: where its coefficient nearly vanishes the distance falls faster "
             f"(slope {slopes[0].min():.2f}), and from far starts the fit still holds a transient."
         )
-        arrays = {name: [one._asdict() for one in runs] for name, runs in found.items()}
+        arrays = {name: [run._asdict() for run in runs] for name, runs in found.items()}
         return Finding(measured, numbers, arrays, note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
@@ -130,19 +130,19 @@ class C_T3(Claim):
             line = "--" if series.papers_constant else "-"
             if series.name not in finding.arrays:
                 continue
-            for one in finding.arrays[series.name]:
+            for entry in finding.arrays[series.name]:
                 look = {"color": colour, "lw": 1.1, "alpha": 0.75, "ls": line}
-                left.loglog(one["steps"], one["distance"], **look)
-                middle.loglog(one["steps"], one["attention"], **look)
-                right.semilogx(one["steps"], one["corr"], **look)
+                left.loglog(entry["steps"], entry["distance"], **look)
+                middle.loglog(entry["steps"], entry["attention"], **look)
+                right.semilogx(entry["steps"], entry["corr"], **look)
             left.plot([], [], color=colour, ls=line, label=series.name)
-        for one in finding.arrays[SERIES[0].name]:
-            left.loglog(one["steps"], one["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
+        for array in finding.arrays[SERIES[0].name]:
+            left.loglog(array["steps"], array["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
         left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
-        for one in finding.arrays[SERIES[2].name]:
-            right.semilogx(one["steps"], one["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
+        for item in finding.arrays[SERIES[2].name]:
+            right.semilogx(item["steps"], item["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
         right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
-        last = max(float(one["steps"][-1]) for runs in finding.arrays.values() for one in runs)
+        last = max(float(run["steps"][-1]) for runs in finding.arrays.values() for run in runs)
         guide = np.array([last / 1e3, last])
         for ax in (left, middle):
             ax.loglog(guide, 1e4 / guide, color=plotting.INK, lw=1.6, ls=(0, (6, 2)))
@@ -186,12 +186,14 @@ def _problem(rng: np.random.Generator) -> tuple[SequenceDataset, NextTokenAutoma
                 return ds, automaton
 
 
-def follow(ds: SequenceDataset, automaton: NextTokenAutomaton, one: Series, start: FloatArray, n_steps: int) -> Curves:
+def follow(
+    ds: SequenceDataset, automaton: NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
+) -> Curves:
     """One run from `start`, held against the limits that the automaton has."""
-    n_steps = n_steps * one.times
+    n_steps = n_steps * series.times
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))
-    L = nexttoken_smoothness(ds) if one.papers_constant else sharp_smoothness(ds)
+    L = nexttoken_smoothness(ds) if series.papers_constant else sharp_smoothness(ds)
     run = descend(
         ds,
         optimizer=GradientDescent(1.0 / L),
@@ -257,11 +259,13 @@ def _slope(steps: IntArray, values: FloatArray) -> float:
 
 
 def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArray]:
-    runs = [one for series in found.values() for one in series]
-    slopes = np.array([[_slope(one.steps, one.distance), _slope(one.steps, one.attention)] for one in runs]).T
-    zero = [one for name, series in found.items() if "W(0) = 0" in name for one in series]
-    growth = np.array([one.growth[-1] for one in runs])
-    ends = np.array([one.distance[-1] for one in runs])
+    runs = [recipe for series in found.values() for recipe in series]
+    slopes = np.array(
+        [[_slope(element.steps, element.distance), _slope(element.steps, element.attention)] for element in runs]
+    ).T
+    zero = [item for name, series in found.items() if "W(0) = 0" in name for item in series]
+    growth = np.array([run.growth[-1] for run in runs])
+    ends = np.array([entry.distance[-1] for entry in runs])
     numbers = {
         "median_distance_slope": float(np.median(slopes[0])),
         "slowest_distance_slope": float(slopes[0].max()),
@@ -271,21 +275,21 @@ def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArr
         "steepest_attention_slope": float(slopes[1].min()),
         "smallest_final_distance": float(ends.min()),
         "largest_final_distance": float(ends.max()),
-        "largest_final_attention": float(max(one.attention[-1] for one in runs)),
-        "median_corr_from_zero": float(np.median([one.corr[-1] for one in zero])),
-        "smallest_corr_from_zero": float(min(one.corr[-1] for one in zero)),
-        "smallest_corr_from_16": float(min(one.corr[-1] for one in found[SERIES[1].name])),
-        "smallest_corr_from_32": float(min(one.corr[-1] for one in found[SERIES[2].name])),
+        "largest_final_attention": float(max(current.attention[-1] for current in runs)),
+        "median_corr_from_zero": float(np.median([item.corr[-1] for item in zero])),
+        "smallest_corr_from_zero": float(min(item.corr[-1] for item in zero)),
+        "smallest_corr_from_16": float(min(result.corr[-1] for result in found[SERIES[1].name])),
+        "smallest_corr_from_32": float(min(result.corr[-1] for result in found[SERIES[2].name])),
         "median_corr_of_growth": float(np.median(growth)),
         "smallest_corr_of_growth": float(growth.min()),
-        "median_length_of_growth": float(np.median([one.growth_length for one in runs])),
-        "runs_that_turn_away": float(sum(one.corr[-1] <= one.corr[-1 - DECADE_POINTS] for one in runs)),
-        "control_smallest_distance_ratio": float(min(one.wrong_distance[-1] / one.distance[-1] for one in runs)),
-        "control_smallest_lead_of_growth": float(min(growth - [one.first_step for one in runs])),
+        "median_length_of_growth": float(np.median([run.growth_length for run in runs])),
+        "runs_that_turn_away": float(sum(run.corr[-1] <= run.corr[-1 - DECADE_POINTS] for run in runs)),
+        "control_smallest_distance_ratio": float(min(run.wrong_distance[-1] / run.distance[-1] for run in runs)),
+        "control_smallest_lead_of_growth": float(min(growth - [run.first_step for run in runs])),
     }
     return numbers, slopes
 
 
 def _range(found: dict[str, list[Curves]], name: str) -> str:
-    ends = [one.corr[-1] for one in found[name]]
+    ends = [result.corr[-1] for result in found[name]]
     return f"{min(ends):.3f} to {max(ends):.3f}"

@@ -84,7 +84,7 @@ class Runs:
 def kept_steps(n_steps: int, *also: int) -> IntArray:
     """Steps spread evenly on a logarithmic axis from 1 to `n_steps`, and those named besides."""
     evenly = np.geomspace(1, n_steps, 60)
-    return np.unique(np.append(evenly, [one for one in also if one <= n_steps]).round().astype(np.int64))
+    return np.unique(np.append(evenly, [step for step in also if step <= n_steps]).round().astype(np.int64))
 
 
 def train(recipe: Recipe, datasets: list[SequenceDataset], steps: IntArray, rng: np.random.Generator) -> Runs:
@@ -131,11 +131,11 @@ class Alignment:
 
 def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
     """Solve Graph-SVM for every trial and follow the runs' correlation with it."""
-    solved = [graph_svm(ds.E, one) for ds, one in zip(runs.datasets, graphs, strict=True)]
-    targets = np.stack([one.x for one in solved])
-    status = [one.status for one in solved]
+    solved = [graph_svm(ds.E, graph) for ds, graph in zip(runs.datasets, graphs, strict=True)]
+    targets = np.stack([item.x for item in solved])
+    status = [solution.status for solution in solved]
     corr = np.asarray(correlation(runs.points, targets[:, None], axes=2))
-    exists = np.array([one is Status.OPTIMAL for one in status])
+    exists = np.array([state is Status.OPTIMAL for state in status])
     corr[exists[:, None] & np.isnan(corr)] = 0.0  # such a run is a miss, not a trial to leave out
     return Alignment(corr, {kind: status.count(kind) for kind in set(status)})
 
@@ -182,15 +182,15 @@ def offset_of_trained(
     Returns:
         (n_trials, n_saved) the distances, and (n_trials,) whether a trial's cyclic subset is empty, so that its distance is zero.
     """
-    subsets = [local_subset(ds, one, rule) for ds, one in zip(runs.datasets, graphs, strict=True)]
+    subsets = [local_subset(ds, graph, rule) for ds, graph in zip(runs.datasets, graphs, strict=True)]
     trained = np.zeros_like(runs.points)
-    cyclic = [place for place, one in enumerate(subsets) if len(one)]
+    cyclic = [place for place, item in enumerate(subsets) if len(item)]
     if cyclic:
-        kept: list[Any] = [subsets[place] for place in cyclic]
-        trained[cyclic] = _descend(runs.recipe, kept, runs.steps, None)
-    spaces = [local_subspace(one, subset) for one, subset in zip(graphs, subsets, strict=True)]
+        cyclic_subsets: list[Any] = [subsets[place] for place in cyclic]
+        trained[cyclic] = _descend(runs.recipe, cyclic_subsets, runs.steps, None)
+    spaces = [local_subspace(entry, subset) for entry, subset in zip(graphs, subsets, strict=True)]
     parts = [space.project(points) for space, points in zip(spaces, runs.points, strict=True)]
-    return _norms(np.stack(parts) - trained), np.array([not len(one) for one in subsets])
+    return _norms(np.stack(parts) - trained), np.array([not len(element) for element in subsets])
 
 
 def mean(values: FloatArray) -> float:
@@ -261,7 +261,7 @@ class Contrast:
 def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
     """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
     graphs, local = runs.graphs, runs.local_graphs
-    aligned = {kind: alignment(runs, one) for kind, one in zip(KINDS, (graphs, local), strict=True)}
+    aligned = {kind: alignment(runs, item) for kind, item in zip(KINDS, (graphs, local), strict=True)}
     status: dict[str, list[Status]] = {}
     distance, empty = {}, {}
     if trained:
@@ -272,15 +272,15 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
         for name in ("global", *RULES):
             found = offset(runs, RULES.get(name))
             distance[name], status[name] = found.distance, found.status
-            empty[name] = np.array([one is Status.TRIVIAL for one in found.status])
+            empty[name] = np.array([state is Status.TRIVIAL for state in found.status])
     return Contrast(
         runs,
-        {kind: one.corr for kind, one in aligned.items()},
+        {kind: entry.corr for kind, entry in aligned.items()},
         distance,
         status,
         empty,
         np.array([_same(a, b) for a, b in zip(graphs, local, strict=True)]),
-        sum(one.undefined for one in aligned.values()),
+        sum(element.undefined for element in aligned.values()),
     )
 
 

@@ -75,8 +75,8 @@ class X_B(Claim):
         _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
         progress.advance()
         shown = {}
-        for name, one, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
-            shown[name] = _surroundings(one, head, plane, rings)
+        for name, item, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
+            shown[name] = _surroundings(item, head, plane, rings)
             progress.advance()
         numbers: dict[str, float] = {}
         for name, parts in shown.items():
@@ -205,7 +205,7 @@ def _steepest(data: TokenDataset, v: Any) -> float:
 def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:
     """What is drawn of one problem: basins near and far, risk, directions, cones and a few paths."""
     optima = locally_optimal_directions(data, v)
-    cones = [basin_cone(data, v, one) for one in optima.selections]
+    cones = [basin_cone(data, v, selection) for selection in optima.selections]
     far = 3.0 * max(cone.radius for cone in cones)
     n_angles, n_norms = rings
     angles = 2.0 * np.pi * np.arange(n_angles) / n_angles
@@ -248,7 +248,7 @@ def _paths(plane: Basins) -> FloatArray:
         inside = own[np.max(np.abs(own), axis=-1) < 0.75 * np.max(np.abs(plane.starts))]
         for _ in range(4):
             distance = np.min(
-                [np.linalg.norm(inside - one, axis=-1) for one in picked] or [np.zeros(len(inside))], axis=0
+                [np.linalg.norm(inside - start, axis=-1) for start in picked] or [np.zeros(len(inside))], axis=0
             )
             picked.append(inside[int(np.argmax(distance))])
     return np.array(picked)

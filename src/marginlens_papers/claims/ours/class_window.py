@@ -154,7 +154,7 @@ def _finding(runs: list[Any], blind: list[bool], changed: int, traces: list[Any]
         "ends_that_full_accuracy_changes": float(changed),
         "runs": float(len(runs)),
     }
-    ends = [f"{one['along'][-1] / one['norm'][-1]:.2f} at η₀ = {one['rate']:g}" for one in traces]
+    ends = [f"{trace['along'][-1] / trace['norm'][-1]:.2f} at η₀ = {trace['rate']:g}" for trace in traces]
     per_rate = [int(np.sum(right[row & (np.abs(rates / rate - 1.0) < 1e-9)])) for rate in RATES]
     n_each = int(np.sum(row & (np.abs(rates / 400.0 - 1.0) < 1e-9)))
     measured = (
@@ -210,10 +210,10 @@ def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
     """Whether the flow selects the decisive tokens alone, whether it loses a class, and whether the step is inside the window."""
     data, step = _start(cell, seed)
     run = embedding_flow(step.after, data, until=UntilNorm(NEAR), tolerance=COARSE)
-    own, chosen = decisive_tokens(data), selected_tokens(step.after.E, run.final, data)
-    has = np.array([bool(np.isin(mine, ids).all()) for mine, ids in zip(own, chosen, strict=True)])
+    decisive, chosen = decisive_tokens(data), selected_tokens(step.after.E, run.final, data)
+    has = np.array([bool(np.isin(mine, ids).all()) for mine, ids in zip(decisive, chosen, strict=True)])
     lost = any(not has[data.y == label].any() for label in (-1.0, 1.0))
-    right = all(map(np.array_equal, own, chosen))
+    right = all(map(np.array_equal, decisive, chosen))
     return right, lost, not check_class_window(data, rate=cell.rate).holds
 
 
@@ -299,13 +299,13 @@ def _draw_table(
 
 def _draw_flows(traces: list[dict[str, Any]]) -> Figure:
     fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
-    for one, colour, style in zip(traces, plotting.ACCENTS, ("-", "--", ":"), strict=False):
-        label = f"η₀ = {one['rate']:,.0f}"
-        left.plot(one["norm"], one["along"] / one["norm"], color=colour, ls=style, lw=2.0, label=label)
+    for trace, colour, style in zip(traces, plotting.ACCENTS, ("-", "--", ":"), strict=False):
+        label = f"η₀ = {trace['rate']:,.0f}"
+        left.plot(trace["norm"], trace["along"] / trace["norm"], color=colour, ls=style, lw=2.0, label=label)
         for k, sign in enumerate("+−"):
             right.semilogy(
-                one["norm"],
-                np.maximum(one["attention"][k], 1e-18),
+                trace["norm"],
+                np.maximum(trace["attention"][k], 1e-18),
                 color=colour,
                 ls=style,
                 lw=2.2 if k == 0 else 1.2,

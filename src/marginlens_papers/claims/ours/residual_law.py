@@ -130,11 +130,11 @@ def _numbers(runs: list[dict[str, Any]]) -> dict[str, float]:
         for name in ("plain", "with_offset", "in_span")
     }
     return {
-        "median_deviation": max(float(np.median(one)) for one in last),
-        "p95_deviation": max(_quantile(one, 0.95) for one in last),
-        "p95_deviation_where_settled": max(_quantile(one, 0.95) for one in settled),
+        "median_deviation": max(float(np.median(deviation)) for deviation in last),
+        "p95_deviation": max(_quantile(item, 0.95) for item in last),
+        "p95_deviation_where_settled": max(_quantile(deviations, 0.95) for deviations in settled),
         "p95_error_of_largest": max(_quantile(run["error"][run["holds"]], 0.95) for run in runs),
-        "settled_but_above_the_bar": max(float(np.mean(one > BAR)) for one in settled),
+        "settled_but_above_the_bar": max(float(np.mean(entry > BAR)) for entry in settled),
         "median_misalignment": max(medians["plain"]),
         "median_misalignment_with_offset": max(medians["with_offset"]),
         "median_misalignment_in_span": max(medians["in_span"]),
