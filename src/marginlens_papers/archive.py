@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import CURVES, FACTS, TABLE, TrainingSettings, close_look, digest
 from marginlens.errors import InputError, reject, whole_number

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from marginlens import svm
+from marginlens.data.files import write_sequences
 from marginlens.data.paper_examples import figure_2
-from marginlens.data.sequence_files import write_sequences
 from marginlens.data.text_windows import split_text_windows, text_windows
 from marginlens.data.vocabulary import Words
 from marginlens.graphs import priority_graphs

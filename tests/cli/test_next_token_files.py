@@ -8,7 +8,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data import cyclic_sequences, figure_2, read_sequences, text_windows, write_sequences
-from marginlens.data.sequence_files import holds_sequences, read_sequence_problem
+from marginlens.data.files import holds_sequences, read_sequence_problem
 from marginlens.nexttoken import NextTokenAutomaton, limit_risk
 from one_command import command
 from tolerances import CONDITIONED, LOOP_AGREEMENT, ROUNDING

@@ -9,7 +9,7 @@ import pytest
 
 import marginlens_papers
 from marginlens.cli.text import TrainingRequest, read_parts
-from marginlens.embeddings.sequence_file import read_labelled
+from marginlens.data.files import read_labelled
 from marginlens.text import ReviewTable
 from marginlens.text.classifier import AttentionTextClassifier
 from one_command import command

@@ -78,7 +78,7 @@ def attended(run, ids):
 
 
 def test_held_out_sequences_are_measured_and_change_nothing(data, settings):
-    train, held_out = data.subset(np.arange(110)), data.subset(np.arange(110, 150))
+    train, held_out = data.take(np.arange(110)), data.take(np.arange(110, 150))
     settings = TrainingSettings.from_dict({**settings.to_dict(), "dtype": "float64"})
     run, plain = train_embeddings(train, settings, held_out=held_out), train_embeddings(train, settings)
     assert same(run, plain)
@@ -186,7 +186,7 @@ def test_a_checkpoint_of_other_settings_or_data_is_refused(data, settings, tmp_p
     with pytest.raises(InputError, match=r"of the same settings; got .*batch 32 there, 16 here, seed 3 there, 4 here"):
         train_embeddings(data, other, checkpoint=place)
     with pytest.raises(InputError, match=r"of the same data; got .*made with other samples or labels"):
-        train_embeddings(data.subset(np.arange(149)), settings, checkpoint=place)
+        train_embeddings(data.take(np.arange(149)), settings, checkpoint=place)
     assert place.read_bytes() == before
 
 

@@ -224,10 +224,10 @@ def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
     assert found.held_out == 24
     assert 0 < found.kept_step <= found.steps <= 300
     order = np.random.default_rng(0).permutation(len(sequences))
-    watched = sequences.subset(np.sort(order[:24]))
+    watched = sequences.take(np.sort(order[:24]))
     f = outputs(watched.tokens, watched.offsets, found.a, found.b)
     assert found.held_out_loss == pytest.approx(np.mean(np.logaddexp(0.0, -watched.y * f)), rel=100 * ROUNDING)
-    few = learn_products(sequences.subset(np.arange(50)), TrainingSettings(d_model=8, milestones=()), Silence())
+    few = learn_products(sequences.take(np.arange(50)), TrainingSettings(d_model=8, milestones=()), Silence())
     assert (few.held_out, math.isnan(few.held_out_loss)) == (0, True)
     assert few.steps == few.kept_step
     assert len(tokens) == len(found.a)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marginlens.data.files import write_labelled
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings import run
-from marginlens.embeddings.sequence_file import write_labelled
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.embeddings.train import RankCorrelations, TrainingSettings
 from marginlens.errors import InputError
@@ -77,7 +77,7 @@ def test_runs_on_a_split_and_on_levels_are_archived_with_their_counts(tmp_path, 
     common = ["--settings", '{"d_model": 4, "epochs": 1}', "--out", str(tmp_path / "run")]
     assert run.main(["--data", str(tmp_path / "tiny.npz"), "--split", "train", *common]) == 0
     found = read_run(archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
-    assert np.array_equal(found.statistics.count, token_statistics(data.subset(parts == "train")).count)
+    assert np.array_equal(found.statistics.count, token_statistics(data[parts == "train"]).count)
     assert run.main(["--levels", "40", "--length", "12", *common]) == 0
     capsys.readouterr()
     assert archive.main(["embeddings", str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0

@@ -362,7 +362,7 @@ def test_acyclic_data_need_no_correction() -> None:
 
 def test_bad_arguments_are_refused_by_name() -> None:
     ds = cyclic_sequences(6, 8, 12, 4, 0)
-    with pytest.raises(InputError, match=r"'ds'.*a SequenceDataset; got list"):
+    with pytest.raises(InputError, match=r"'data'.*a SequenceDataset; got list"):
         cyclic_correction([[0, 1]])
     with pytest.raises(InputError, match=r"'head'.*shape \(6, 8\).*got shape \(6, 6\)"):
         cyclic_correction(ds, head=np.eye(6))

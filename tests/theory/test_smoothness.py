@@ -170,6 +170,6 @@ def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_r
         assert data.optimal(v).tolist() == [0]
         for ask in (smoothness, predict_limit, descend, lambda data, v: token_optimality(data, v, [0])):
             with pytest.raises(
-                InputError, match=r"'v' argument must be small enough for scores .*tokens up to 1.07e\+301"
+                InputError, match=r"'head' argument must be small enough for scores .*tokens up to 1.07e\+301"
             ):
                 ask(data, np.full(3, 2.0**40))

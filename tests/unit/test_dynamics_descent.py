@@ -308,7 +308,7 @@ def test_more_bad_input():
         ml.Record(1, ("loss",))
     with pytest.raises(ml.InputError, match=r"'keep' argument must be names among x, norm.*got 3"):
         ml.Record(1, 3)
-    with pytest.raises(ml.InputError, match=r"'v' argument must be small enough for scores .* up to 1e\+308"):
+    with pytest.raises(ml.InputError, match=r"'head' argument must be small enough for scores .* up to 1e\+308"):
         ml.descend(ml.TokenDataset(10.0 * data.X, data.y), np.full(data.d_model, 1e308))
     with pytest.raises(
         ml.InputError, match=r"'problem' argument must be a TokenDataset, a SequenceDataset .*; got ndarray"

@@ -8,10 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from marginlens.data.files import read_labelled, write_labelled
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.run import main
-from marginlens.embeddings.sequence_file import read_labelled, write_labelled
-from marginlens.errors import InputError
 from marginlens_papers.archive import archive_run, read_run
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
@@ -23,58 +22,6 @@ def encoded(tmp_path):
     data = level_sequences(60, 9, 0, LAW)
     write_labelled(tmp_path / "data.npz", data, [f"t{s}" for s in range(14)])
     return tmp_path / "data.npz"
-
-
-def test_written_sequences_are_read_back(encoded):
-    data, names = read_labelled(encoded)
-    again = level_sequences(60, 9, 0, LAW)
-    assert np.array_equal(data.tokens, again.tokens)
-    assert np.array_equal(data.offsets, again.offsets)
-    assert np.array_equal(data.y, again.y)
-    assert names == [f"t{s}" for s in range(14)]
-
-
-def test_a_part_of_a_file_is_taken_by_name(tmp_path):
-    arrays = {"tokens": [0, 1, 2, 1], "offsets": [0, 2, 3, 4], "y": [1, -1, 1], "split": ["train", "test", "train"]}
-    np.savez(tmp_path / "d.npz", **{name: np.array(one) for name, one in arrays.items()})
-    data, names = read_labelled(tmp_path / "d.npz", "train")
-    assert (data.tokens.tolist(), data.y.tolist(), data.n_vocabulary, names) == ([0, 1, 1], [1.0, 1.0], 3, None)
-    with pytest.raises(InputError, match="'split' argument must be one of test, train"):
-        read_labelled(tmp_path / "d.npz", "rest")
-    arrays["split"] = ["train", "test"]
-    np.savez(tmp_path / "d.npz", **{name: np.array(one) for name, one in arrays.items()})
-    with pytest.raises(InputError, match=r"'split' argument must be one for each of 3 sequences in .*; got 2 instead"):
-        read_labelled(tmp_path / "d.npz", "train")
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"tokens": None}, "without tokens"),
-        (
-            {"tokens": np.array([0.5, 1.0, 2.0])},
-            "'tokens' argument must be a list of whole numbers in .* dtype float64",
-        ),
-        ({"offsets": np.array([0, 2, 4])}, "'offsets' argument must be numbers from 0 to 3"),
-        ({"offsets": np.array([0, 3, 3])}, r"no sequence is empty in .* an empty sequence \(sample 1\)"),
-        ({"offsets": np.array([1, 2, 3])}, r"'offsets' argument must be numbers from 0 to 3.*got \[1\] to \[3\]"),
-        (
-            {"offsets": np.array([0, 2, 1, 3], dtype=np.uint64), "y": np.array([1, -1, 1])},
-            r"'offsets' argument must be increasing.*\(sample 1\)",
-        ),
-        ({"tokens": np.array([0, -1, 2])}, "'tokens' argument must be ids from 0 to 2 in .*; got ids from -1 to 2"),
-        ({"names": np.array("a")}, r"'names' argument must be a list of names in .*; got shape \(\)"),
-        ({"split": np.array([["a"], ["b"]])}, r"'split' argument must be a list of names in .*; got shape \(2, 1\)"),
-        ({"y": np.array([1, 0])}, r"'y' argument must be 2 labels, each -1 or \+1"),
-        ({"names": np.array(["a", "b"])}, "'tokens' argument must be ids from 0 to 1 in .*; got ids from 0 to 2"),
-        ({"y": np.array([{}, {}], dtype=object)}, "which cannot be read"),
-    ],
-)
-def test_files_that_cannot_be_used_say_why(tmp_path, change, sentence):
-    arrays = {"tokens": np.array([0, 1, 2]), "offsets": np.array([0, 2, 3]), "y": np.array([1, -1]), **change}
-    np.savez(tmp_path / "d.npz", **{name: one for name, one in arrays.items() if one is not None})
-    with pytest.raises(InputError, match=sentence):
-        read_labelled(tmp_path / "d.npz")
 
 
 def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
@@ -161,7 +108,6 @@ def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded,
     assert main(resumed) == 0
     assert main([*words, "--out", str(tmp_path / "b")]) == 0  # never stopped
     assert (tmp_path / "a" / "tokens.csv").read_bytes() == (tmp_path / "b" / "tokens.csv").read_bytes()
-    assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):

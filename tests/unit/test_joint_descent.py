@@ -154,7 +154,7 @@ def test_bad_arguments_are_named():
     data = figure_3a()
     with pytest.raises(InputError, match=r"'start' argument must be a pair \(v, p\)"):
         descend_joint(data, start=np.zeros(2).sum())
-    with pytest.raises(InputError, match=r"'v' argument must be .* shape \(2,\)"):
+    with pytest.raises(InputError, match=r"'head' argument must be .* shape \(2,\)"):
         descend_joint(data, start=(np.zeros(3), np.zeros(2)))
     with pytest.raises(InputError, match=r"'start\[1\]' argument must be"):
         descend_joint(data, start=(np.zeros(2), np.zeros(3)))

@@ -273,7 +273,7 @@ def test_wrong_heads_and_losses_are_named():
         nexttoken_risk(ds, np.zeros((7, 5)))
     with pytest.raises(InputError, match="'loss' argument must be"):
         nexttoken_risk(ds, np.zeros((7, 7)), loss="log")
-    with pytest.raises(InputError, match="'ds' argument must be a SequenceDataset"):
+    with pytest.raises(InputError, match="'data' argument must be a SequenceDataset"):
         nexttoken_risk([ds], np.zeros((7, 7)))
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from marginlens.cli import _rows
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
-from marginlens.data.sequence_files import write_sequences
+from marginlens.data.files import write_sequences
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
 from marginlens.runtime.files import check_place

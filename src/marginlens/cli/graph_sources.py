@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marginlens.data.sequence_files import read_sequences
+from marginlens.data.files import read_sequences
 from marginlens.data.sequences import reject_unrealizable
 from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows
 from marginlens.data.vocabulary import NamedSequences, Unit, Words

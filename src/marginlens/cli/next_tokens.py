@@ -15,7 +15,7 @@ from marginlens.cli import _rows
 from marginlens.cli._options import coordinates
 from marginlens.cli._terminal import Bars, console, facts_table
 from marginlens.cli.graph_answers import separability, size_of
-from marginlens.data.sequence_files import SequenceProblem, read_sequence_problem
+from marginlens.data.files import SequenceProblem, read_sequence_problem
 from marginlens.data.sequences import SequenceDataset, reject_unrealizable
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation

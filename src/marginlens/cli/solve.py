@@ -23,7 +23,7 @@ from marginlens.cli._options import (
     token_indices,
 )
 from marginlens.data import TokenDataset, read_problem
-from marginlens.data.sequence_files import holds_sequences
+from marginlens.data.files import holds_sequences
 from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.svm import Status

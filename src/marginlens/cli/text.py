@@ -205,7 +205,7 @@ def encode(
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
         from marginlens.cli._terminal import Bars, console
-        from marginlens.embeddings.sequence_file import write_labelled
+        from marginlens.data.files import write_labelled
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
 

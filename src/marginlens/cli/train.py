@@ -22,7 +22,7 @@ from marginlens.cli._options import (
     for_tokens_only,
 )
 from marginlens.data import TokenDataset, read_problem
-from marginlens.data.sequence_files import holds_sequences
+from marginlens.data.files import holds_sequences
 from marginlens.svm import Status
 from marginlens.theory import globally_optimal_direction
 

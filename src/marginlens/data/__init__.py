@@ -1,6 +1,15 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
-from marginlens.data.files import read_problem, write_problem
+from marginlens.data.files import (
+    load,
+    read_labelled,
+    read_problem,
+    read_sequences,
+    save,
+    write_labelled,
+    write_problem,
+    write_sequences,
+)
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.paper_examples import (
     figure_1a,
@@ -32,7 +41,6 @@ from marginlens.data.random_tokens import (
     scored_tokens,
     sphere_tokens,
 )
-from marginlens.data.sequence_files import read_sequences, write_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows
 from marginlens.data.tokens import TokenDataset
@@ -65,18 +73,22 @@ __all__ = [
     "gaussian_tokens",
     "label_mixing",
     "level_sequences",
+    "load",
     "monotone_mixing",
     "ordered_sequences",
     "random_sequences",
     "random_start",
+    "read_labelled",
     "read_problem",
     "read_sequences",
     "read_text",
+    "save",
     "scored_tokens",
     "sphere_tokens",
     "split_sequences",
     "split_text_windows",
     "text_windows",
+    "write_labelled",
     "write_problem",
     "write_sequences",
 ]

@@ -1,4 +1,4 @@
-"""Problems as files: tokens, labels, head and keys in one .npz or JSON file, read with a sentence for whatever is wrong with it."""
+"""Datasets as files: .npz without pickles, or JSON, read with a sentence for whatever is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,64 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
-from marginlens.errors import reject
-from marginlens.runtime.files import unusable, write_whole
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequences, check_ids
+from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset, sign_labels
+from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
+from marginlens.errors import InputError, array_of_any, real_array, reject
+from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 
-NEEDED = ("X", "y", "v")
-OPTIONAL = ("K", "W", "lengths")
-_KINDS = "a .npz or JSON file that holds X, y, v and optionally K or W"
+FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
+_PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"
+_SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
+_LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
+_KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary", "E", "C"}
+_KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
+PathLike = str | os.PathLike[str]
 
 
-def read_problem(path: str | os.PathLike[str]) -> tuple[TokenDataset, FloatArray]:
+# ---- any dataset
+
+
+def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
+    """Write a dataset to a .npz file so that `load` gives it back; an existing file stays whole until the new one is."""
+    check_place(as_path(path, "path", "the path of a file"), "path", (".npz",))
+    if isinstance(data, TokenDataset):
+        _write_npz(path, _token_arrays(data))
+    elif type(data) is SequenceDataset:
+        write_sequences(path, data)
+    elif isinstance(data, LabelledSequences):
+        write_labelled(path, data)
+    else:
+        raise reject("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
+
+
+def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
+    """The dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
+    expected = "a file that data.save or one of marginlens.data's writers wrote"
+    entries = _entries(path, expected, float)
+    if "sequences" in entries:
+        return read_sequences(path, unrealizable="keep").data
+    if "tokens" in entries:
+        return read_labelled(path)[0]
+    if "X" in entries and "y" in entries:
+        return _token_dataset(path, entries)
+    raise reject("path", expected, f"{str(path)!r}, which holds {_listed_names(entries)}")
+
+
+# ---- tokens and a head
+
+
+def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     r"""The dataset and the head in a file.
 
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad v \in \mathbb R^d
@@ -35,126 +75,334 @@ def read_problem(path: str | os.PathLike[str]) -> tuple[TokenDataset, FloatArray
     Returns:
         The dataset and v, of shape (d_model,) or (batch, d_model). `write_problem` writes such a file.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise reject("path", "the path of a file", repr(path))
-    arrays = _arrays(Path(path))
-    missing = [name for name in NEEDED if name not in arrays]
-    if missing:
-        found = ", ".join(map(repr, sorted(arrays))) or "nothing"
-        raise reject("path", _KINDS, f"{str(path)!r} without {' and '.join(missing)} (it holds {found})")
-    misspelt = [name for name in arrays if name not in OPTIONAL and name.lower() in ("k", "w", "lengths")]
-    if misspelt:
-        raise reject("path", f"{_KINDS}, in this spelling", f"{str(path)!r} with {misspelt[0]!r}")
-    X, K, lengths = arrays["X"], arrays.get("K"), arrays.get("lengths")
-    if lengths is not None:
-        counts = _lengths(lengths, X)
-        X, K = _cut(X, counts, "X"), None if K is None else _cut(K, counts, "K")
-    data = TokenDataset(X, arrays["y"], K=K, W=arrays.get("W"))
-    data.head(arrays["v"])
-    return data, np.asarray(arrays["v"], dtype=np.float64)
+    entries = _entries(path, _PROBLEM, float)
+    _require(path, entries, ("X", "y", "v"), _PROBLEM)
+    data = _token_dataset(path, entries)
+    data.head(entries["v"], "v")
+    return data, np.asarray(entries["v"], dtype=np.float64)
 
 
-def write_problem(path: str | os.PathLike[str], data: TokenDataset, v: Any) -> None:
+def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
     """Write a dataset and a head so that `read_problem` gives them back; an existing file stays whole until the new one is.
 
     Args:
         path: a name that ends in `.npz` or `.json`.
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model).
+        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
     """
-    as_dataset(data)
-    data.head(v)
-    place = Path(path)
-    form = place.suffix.lower()
-    if form not in (".npz", ".json"):
-        raise reject("path", "a name that ends in .npz or .json", repr(str(path)))
-    arrays: dict[str, Any] = {"X": data.X, "y": data.y, "v": np.asarray(v, dtype=np.float64)}
+    as_dataset(data).head(head)
+    place = as_path(path, "path", "the path of a file")
+    check_place(place, "path", (".npz", ".json"))
+    arrays = {**_token_arrays(data), "v": np.asarray(head, dtype=np.float64)}
+    if place.suffix.lower() == ".npz":
+        _write_npz(path, arrays)
+        return
+    arrays.pop("lengths", None)
+    listed = {name: _nested(data, array) if name in "XK" else array.tolist() for name, array in arrays.items()}
+    write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
+
+
+def _token_arrays(data: TokenDataset) -> dict[str, Any]:
+    arrays: dict[str, Any] = {"X": data.X, "y": data.y}
     if data.W is None:
         arrays["K"] = data.K
     elif not np.array_equal(data.W, np.eye(data.d_model)):
         arrays["W"] = data.W
-    if form == ".npz":
-        if not data.mask.all():
-            arrays["lengths"] = data.lengths
-        stream = BytesIO()
-        np.savez_compressed(stream, **arrays)
-        write_whole(place, stream.getvalue(), "path")
-    else:
-        listed = {name: _listed(data, values) if name in "XK" else values.tolist() for name, values in arrays.items()}
-        write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
+    return arrays if data.mask.all() else {**arrays, "lengths": data.lengths}
 
 
-# ---- reading
+def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
+    misspelt = [name for name in entries if name not in ("K", "W", "lengths") and name.lower() in ("k", "w", "lengths")]
+    if misspelt:
+        raise reject("path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {misspelt[0]!r}")
+    for name in ("X", "y", "v", "K", "W", "lengths"):
+        dtype = getattr(entries.get(name), "dtype", None)
+        if dtype is not None and dtype.kind not in "biuf":
+            raise reject(name, "an array of real numbers", f"dtype {dtype}")
+    X, K, lengths = entries["X"], entries.get("K"), entries.get("lengths")
+    if lengths is not None:
+        counts = _lengths(lengths, X)
+        X, K = _without_padding(X, counts, "X"), None if K is None else _without_padding(K, counts, "K")
+    return TokenDataset(X, entries["y"], K=K, W=entries.get("W"))
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """What the file holds, by name: arrays of numbers from a .npz, numbers and nested lists from JSON."""
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        raise reject("path", _KINDS, unusable(path, problem)) from problem
-    if content.startswith(_ZIP):
-        return _from_npz(path, content)
-    if content.startswith(_NPY):
-        raise reject("path", _KINDS, f"{str(path)!r}, a single array", "Save all of them with np.savez.")
-    try:
-        named = json.loads(content.decode("utf-8-sig"), parse_int=float)
-    except (ValueError, RecursionError) as problem:
-        raise reject("path", _KINDS, f"{str(path)!r}, which is neither") from problem
-    if not isinstance(named, Mapping):
-        raise reject("path", _KINDS, f"{str(path)!r}, whose JSON is no object with names")
-    return {name: values for name, values in named.items() if values is not None}
-
-
-def _from_npz(path: Path, content: bytes) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
-    name = "the file"
-    try:
-        with np.load(BytesIO(content), allow_pickle=False) as archive:
-            for name in archive.files:
-                arrays[name] = archive[name] if name in NEEDED + OPTIONAL else None
-    except (ValueError, EOFError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
-        if "allow_pickle" in str(problem):
-            remedy = "Save plain arrays; pad inputs of different lengths and add 'lengths', or use JSON."
-            raise reject(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
-        raise reject("path", _KINDS, f"{str(path)!r}, in which {name} cannot be read") from problem
-    for name, values in arrays.items():
-        if name in NEEDED + OPTIONAL and getattr(values, "dtype", np.dtype("O")).kind not in "biuf":
-            what = f"dtype {values.dtype}" if hasattr(values, "dtype") else "an entry that is no array"
-            raise reject(name, "an array of real numbers", what)
-    return arrays
-
-
-def _lengths(value: Any, X: Any) -> IntArray:
-    """How many tokens each input has, checked against padded tokens."""
-    shape = np.shape(X) if isinstance(X, np.ndarray) else ()
-    if len(shape) not in (3, 4):
-        raise reject("lengths", "left out unless X is an array that pads every input to the same length", "both")
-    counts = np.asarray(value)
-    expected = f"whole numbers from 1 to {shape[-2]} of shape {shape[:-2]}: how many tokens each input has"
-    if counts.shape != shape[:-2]:
-        raise reject("lengths", expected, f"shape {counts.shape}")
-    wrong = (counts < 1) | (counts > shape[-2]) | (counts != np.floor(counts))
+def _lengths(value: Any, padded: Any) -> IntArray:
+    """How many tokens each input has, checked against padded tokens (…, n_tokens, d_model) or ids (n_samples, n_tokens)."""
+    shape = np.shape(padded) if isinstance(padded, np.ndarray) else ()
+    if len(shape) < 2:
+        raise reject("lengths", "left out unless the inputs are an array that pads them to the same length", "both")
+    axes = shape[:-2] if len(shape) > 2 else shape[:1]
+    longest, counts = shape[len(axes)], np.asarray(value)
+    expected = f"whole numbers from 1 to {longest} of shape {axes}: how many tokens each input has"
+    if counts.shape != axes or counts.dtype.kind not in "biuf":
+        raise reject("lengths", expected, f"shape {counts.shape} with dtype {counts.dtype}")
+    wrong = (counts < 1) | (counts > longest) | (counts != np.floor(counts))
     if wrong.any():
         raise reject("lengths", expected, f"{float(counts[wrong].flat[0]):g}")
     return counts.astype(np.int64)
 
 
-def _cut(padded: Any, lengths: IntArray, argument: str) -> Any:
-    """Padded tokens as lists of inputs, or of problems, without their padding."""
+def _without_padding(padded: Any, lengths: IntArray, argument: str) -> Any:
+    """Padded tokens as lists of inputs, or of problems, of their own lengths."""
     array = np.asarray(padded)
     if array.ndim != lengths.ndim + 2 or array.shape[:-2] != lengths.shape or array.shape[-2] < lengths.max():
         raise reject(argument, f"tokens for lengths of shape {lengths.shape}", f"shape {array.shape}")
     if lengths.ndim == 2:
-        return [_cut(array[j], lengths[j], f"{argument}[{j}]") for j in range(len(array))]
+        return [_without_padding(array[j], lengths[j], f"{argument}[{j}]") for j in range(len(array))]
     return [array[i, : lengths[i]] for i in range(len(array))]
 
 
-# ---- writing
-
-
-def _listed(data: TokenDataset, padded: FloatArray) -> list[Any]:
+def _nested(data: TokenDataset, padded: FloatArray) -> list[Any]:
     """Tokens or keys as nested lists without their padding."""
-    problems = padded if data.is_batch else padded[None]
-    lengths = data.as_batch().lengths
-    listed = [[one[: lengths[j, i]].tolist() for i, one in enumerate(each)] for j, each in enumerate(problems)]
-    return listed if data.is_batch else listed[0]
+    inputs = _without_padding(padded, data.lengths, "X")
+    return (
+        [[tokens.tolist() for tokens in problem] for problem in inputs]
+        if data.is_batch
+        else [x.tolist() for x in inputs]
+    )
+
+
+# ---- sequences and their next tokens
+
+
+class SequenceProblem(NamedTuple):
+    """Sequences with the names of their tokens, and the head C (n_vocabulary, d_model) that a file gives; None for C Eᵀ = I."""
+
+    named: NamedSequences
+    head: FloatArray | None
+
+
+def holds_sequences(path: PathLike) -> bool:
+    """Whether a file is one of sequences, by its entry "sequences"; False where it cannot be read as JSON or .npz."""
+    try:
+        return "sequences" in _entries(path, _SEQUENCES, int)
+    except InputError:
+        return False
+
+
+def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequences:
+    """The sequences in a JSON or .npz file.
+
+    Args:
+        path: a JSON object with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names
+            follow "vocabulary", the list of all of them, or the order of their letters where it is not given. "E" lists the
+            embeddings (n_vocabulary, d_model); they are one-hot where it is not given. A .npz holds the same as arrays: sequences
+            (n_samples, n_tokens) padded at their end, with "lengths" (n_samples,) where they differ.
+        unrealizable: what to do with sequences that lack their label, as `SequenceDataset` takes it.
+    Returns:
+        The dataset and the names of its tokens, which are their ids where the file has none.
+    """
+    return read_sequence_problem(path, unrealizable=unrealizable).named
+
+
+def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> SequenceProblem:
+    """The sequences of a file as `read_sequences` reads them, with the head that it may give as "C", (n_vocabulary, d_model)."""
+    entries = _entries(path, _SEQUENCES, int)
+    _require(path, entries, ("sequences", "labels"), _SEQUENCES)
+    sequences, labels = entries["sequences"], entries["labels"]
+    if isinstance(sequences, np.ndarray):
+        if sequences.ndim != 2:
+            raise reject("sequences", "an array (n_samples, n_tokens)", f"shape {sequences.shape}")
+        counts = np.full(len(sequences), sequences.shape[1])
+        counts = counts if "lengths" not in entries else _lengths(entries["lengths"], sequences)
+        sequences = [ids[:n] for ids, n in zip(sequences.tolist(), counts.tolist(), strict=True)]
+    labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    if not isinstance(sequences, list) or not all(isinstance(ids, list) for ids in sequences):
+        raise reject("sequences", "a list of lists of tokens", f"{sequences!r}"[:60])
+    if not isinstance(labels, list):
+        raise reject("labels", "a list with one token per sequence", f"{labels!r}"[:60])
+    kinds = {type(token) for ids in [*sequences, labels] for token in ids}
+    names = None if "vocabulary" not in entries else _names(entries["vocabulary"], "vocabulary")
+    if kinds == {str}:
+        names = tuple(sorted({token for ids in [*sequences, labels] for token in ids})) if names is None else names
+        vocabulary = Vocabulary(names, Listed())
+        sequences = [vocabulary.ids(ids, f"sequences[{i}]") for i, ids in enumerate(sequences)]
+        labels = vocabulary.ids(labels, "labels")
+    elif not kinds <= {int}:
+        got = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise reject("sequences", "token ids in all of sequences and labels, or names in all", f"values of type {got}")
+    E = entries.get("E")
+    if names is None:
+        names = tuple(map(str, range(_n_vocabulary(sequences, labels, E))))
+    data = SequenceDataset(
+        sequences, labels, embeddings(len(names), None, 0) if E is None else E, unrealizable=unrealizable
+    )
+    if data.n_vocabulary != len(names):
+        raise reject("E", f"one row for each of the {len(names)} names of the vocabulary", f"{data.n_vocabulary} rows")
+    head = entries.get("C")
+    head = None if head is None else real_array(head, "C", (data.n_vocabulary, data.d_model))
+    return SequenceProblem(NamedSequences(data, Vocabulary(names, Listed())), head)
+
+
+def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *, head: Any = None) -> None:
+    """Write a dataset so that `read_sequences` gives it back; an existing file stays whole until the new one is.
+
+    Args:
+        path: a .npz is written where it ends so, JSON otherwise.
+        names: (n_vocabulary,) what the tokens are called, written as "vocabulary".
+        head: C (n_vocabulary, d_model), which `read_sequence_problem` gives back.
+    """
+    n_vocabulary = as_sequences(data).n_vocabulary
+    arrays: dict[str, Any] = {"labels": data.labels, "E": data.E}
+    if names is not None:
+        listed = _names(names, "names")
+        if len(listed) != n_vocabulary:
+            raise reject("names", f"one name for each of {n_vocabulary} tokens", f"{len(listed)} names")
+        arrays["vocabulary"] = np.array(listed)
+    if head is not None:
+        arrays["C"] = real_array(head, "head", (n_vocabulary, data.d_model))
+    if as_path(path, "path", "the path of a file").suffix.lower() == ".npz":
+        padded = np.zeros((len(data), int(data.lengths.max())), dtype=np.int64)
+        padded[np.arange(padded.shape[1]) < data.lengths[:, None]] = data.tokens
+        _write_npz(path, {"sequences": padded, "lengths": data.lengths, **arrays})
+        return
+    listed_arrays = {name: array.tolist() for name, array in arrays.items()}
+    content = {"sequences": [data[i][0].tolist() for i in range(len(data))], **listed_arrays}
+    try:
+        written = json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON holds as an escape
+        written = json.dumps(content, allow_nan=False).encode()
+    write_whole(Path(path), written, "path")
+
+
+def _names(names: Any, argument: str) -> tuple[str, ...]:
+    expected = "a list of at least one name, no two alike"
+    if isinstance(names, str) or not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
+        raise reject(argument, expected, f"{names!r}"[:60])
+    listed = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise reject(argument, expected, f"{listed!r}"[:60])
+    if len(set(listed)) < len(listed):
+        twice = next(name for place, name in enumerate(listed) if name in listed[:place])
+        raise reject(argument, expected, f"{twice!r} twice")
+    return listed
+
+
+def _n_vocabulary(sequences: list[Any], labels: list[int], E: Any) -> int:
+    """How many tokens there are, by the rows of E or by the largest id."""
+    if E is not None and np.ndim(E):
+        return len(E)
+    largest = max((token for ids in [*sequences, labels] for token in ids), default=0)
+    if largest >= MAX_ONE_HOT:
+        raise reject("sequences", f"ids below {MAX_ONE_HOT} where the file has no E", f"id {largest}")
+    return max(largest + 1, 1)
+
+
+# ---- labelled sequences
+
+
+def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSequences, list[str] | None]:
+    """The labelled sequences in a file and the names of their tokens, where it has them.
+
+    Args:
+        path: a `.npz` with `tokens` (n_positions,), `offsets` (n_samples + 1,), `y` (n_samples,) of ±1 and optionally `names`
+            (n_vocabulary,) and `split` (n_samples,). Pickled objects are never loaded.
+        split: take only the sequences whose `split` is this.
+    """
+    entries = _entries(path, _LABELLED, int)
+    _require(path, entries, ("tokens", "offsets", "y"), _LABELLED)
+    arrays = {
+        name: np.asarray(entries[name]) for name in ("tokens", "offsets", "y", "names", "split") if name in entries
+    }
+    for name, array in arrays.items():
+        kinds = {"tokens": "iu", "offsets": "iu", "y": "iuf"}.get(name, "US")
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            got = f"shape {array.shape} with dtype {array.dtype} in {str(path)!r}"
+            raise reject(name, "a list of names" if kinds == "US" else "a list of whole numbers", got)
+    tokens, offsets = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64)
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
+        raise reject(
+            "offsets",
+            f"numbers from 0 to {len(tokens)}, the number of positions, that increase, as no sequence is empty",
+            f"{offsets[:1]} to {offsets[-1:]} in {str(path)!r}",
+        )
+    names = [str(name) for name in arrays["names"]] if "names" in arrays else None
+    n_vocabulary = int(tokens.max()) + 1 if names is None else len(names)
+    check_ids(tokens, offsets, n_vocabulary)
+    data = LabelledSequences.of_positions(tokens, offsets, sign_labels(arrays["y"], (len(offsets) - 1,)), n_vocabulary)
+    if split is None:
+        return data, names
+    parts = arrays.get("split", np.empty(0, dtype=str))
+    if len(parts) not in (0, len(data)):
+        raise reject("split", f"one for each of {len(data)} sequences in {str(path)!r}", len(parts))
+    if split not in parts:
+        known = ", ".join(map(str, np.unique(parts))) or "none"
+        raise reject("split", f"one of {known}, those of {str(path)!r}", repr(split))
+    return data.take(np.flatnonzero(parts == split)), names
+
+
+def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
+    """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
+    if not isinstance(data, LabelledSequences):
+        raise reject("data", "LabelledSequences", type(data).__name__)
+    arrays: dict[str, Any] = {
+        "tokens": data.tokens.astype(np.int32),
+        "offsets": data.offsets,
+        "y": data.y.astype(np.int8),
+    }
+    texts = {"names": range(data.n_vocabulary) if names is None else names, "split": split}
+    for (name, values), size in zip(texts.items(), (data.n_vocabulary, len(data)), strict=True):
+        if values is not None:
+            arrays[name] = array_of_any(values, name, "a list of names").astype(str)
+            if arrays[name].shape != (size,):
+                raise reject(name, f"{size} names", f"shape {arrays[name].shape}")
+    _write_npz(path, arrays)
+
+
+# ---- reading and writing
+
+
+def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> dict[str, Any]:
+    """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded."""
+    place = as_path(path, "path", "the path of a file")
+    try:
+        content = place.read_bytes()
+    except OSError as problem:
+        raise reject("path", expected, unusable(place, problem)) from problem
+    if content.startswith(_NPY):
+        raise reject("path", expected, f"{str(place)!r}, a single array", "Save all of them with np.savez.")
+    if content.startswith(_ZIP):
+        return _arrays(place, content, expected)
+    try:
+        entries = json.loads(content.decode("utf-8-sig"), parse_int=parse_int)
+    except (ValueError, RecursionError) as problem:
+        raise reject("path", expected, f"{str(place)!r}, which is neither") from problem
+    if not isinstance(entries, Mapping):
+        raise reject("path", expected, f"{str(place)!r}, whose JSON is no object with names")
+    return {name: values for name, values in entries.items() if values is not None}
+
+
+def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    name = "the file"
+    try:
+        with np.load(BytesIO(content), allow_pickle=False) as archive:
+            for name in archive.files:
+                arrays[name] = archive[name] if name in _KNOWN else None
+    except (ValueError, EOFError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
+        if "allow_pickle" in str(problem):
+            remedy = "Save plain arrays; pad inputs of different lengths and add 'lengths', or use JSON."
+            raise reject(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
+        raise reject("path", expected, f"{str(path)!r}, in which {name} cannot be read") from problem
+    wrong = next((name for name, array in arrays.items() if name in _KNOWN and not isinstance(array, np.ndarray)), None)
+    if wrong is not None:
+        raise reject(wrong, "an array of numbers", "an entry that is no array")
+    if str(arrays.pop("format", FORMAT)) != FORMAT:
+        raise reject("path", f"{expected}, in the format {FORMAT}", f"{str(path)!r}, of another format")
+    return arrays
+
+
+def _require(path: PathLike, entries: Mapping[str, Any], names: tuple[str, ...], expected: str) -> None:
+    missing = [name for name in names if name not in entries]
+    if missing:
+        got = f"{str(path)!r} without {' and '.join(missing)} (it holds {_listed_names(entries)})"
+        raise reject("path", expected, got)
+
+
+def _listed_names(entries: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, sorted(entries))) or "nothing"
+
+
+def _write_npz(path: PathLike, arrays: Mapping[str, Any]) -> None:
+    stream = BytesIO()
+    np.savez_compressed(stream, format=np.array(FORMAT), **arrays)
+    write_whole(as_path(path, "path", "the path of a file"), stream.getvalue(), "path")

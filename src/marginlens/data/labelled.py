@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
-from marginlens.errors import float_array, real_array, reject, whole_number
+from marginlens.data.sequences import FlatSequences, check_ids, flat_sequences
+from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, sign_labels
+from marginlens.errors import real_array, reject, whole_number
 from marginlens.papers import implements
 
 
-class LabelledSequences:
+class LabelledSequences(FlatSequences):
     r"""Token-id sequences :math:`(X_i, y_i)_{i=1}^n` with labels -1 or +1; lengths may differ.
 
     Args:
@@ -21,9 +21,10 @@ class LabelledSequences:
         y: (n_samples,) labels, each -1 or +1.
         n_vocabulary: how many tokens there are; one more than the largest id by default.
 
-    All sequences lie in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`. `len(data)` is the number of
-    samples and `data[i]` a pair (ids, label).
+    `data[i]` is a pair (ids, label), and `data[:4]` a dataset.
     """
+
+    LABELS = "y"
 
     def __init__(self, sequences: Any, y: Any, n_vocabulary: int | None = None) -> None:
         if isinstance(sequences, LabelledSequences):
@@ -31,26 +32,16 @@ class LabelledSequences:
         self.tokens, self.offsets = flat_sequences(sequences)
         largest = int(self.tokens.max())
         size = largest + 1 if n_vocabulary is None else whole_number(n_vocabulary, "n_vocabulary", at_least=1)
-        outside = (self.tokens < 0) | (self.tokens >= size)
-        if outside.any():
-            position = int(np.argmax(outside))
-            i = int(np.searchsorted(self.offsets, position, side="right")) - 1
-            where = f"id {self.tokens[position]} at position {position - self.offsets[i]} of sample {i}"
-            raise reject("sequences", f"ids from 0 to {size - 1}", where)
+        check_ids(self.tokens, self.offsets, size)
         self.n_vocabulary = size
-        self.y = _labels(y, len(self.offsets) - 1)
+        self.y = sign_labels(y, (len(self.offsets) - 1,))
 
     @classmethod
     def of_positions(cls, tokens: IntArray, offsets: IntArray, y: FloatArray, n_vocabulary: int) -> LabelledSequences:
         """A dataset from arrays already in its own form, which are neither checked nor copied."""
-        one = object.__new__(cls)
-        one.tokens, one.offsets, one.y, one.n_vocabulary = tokens, offsets, y, n_vocabulary
-        return one
-
-    @property
-    def lengths(self) -> IntArray:
-        """(n_samples,) tokens of each sequence."""
-        return np.diff(self.offsets)
+        data = object.__new__(cls)
+        data.tokens, data.offsets, data.y, data.n_vocabulary = tokens, offsets, y, n_vocabulary
+        return data
 
     @property
     def fingerprint(self) -> str:
@@ -60,36 +51,6 @@ class LabelledSequences:
             digest.update(np.ascontiguousarray(array).data)
         digest.update(str(self.n_vocabulary).encode())
         return digest.hexdigest()
-
-    @property
-    def sample(self) -> IntArray:
-        """(n_positions,) the sample that each position belongs to."""
-        return np.repeat(np.arange(len(self)), self.lengths)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> tuple[IntArray, float]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a dataset with {len(self)}")
-        i = index % len(self)
-        return self.tokens[self.offsets[i] : self.offsets[i + 1]], float(self.y[i])
-
-    def subset(self, samples: Any) -> LabelledSequences:
-        """The samples with these indices, or that this boolean mask or slice leaves, in this order."""
-        try:
-            index = samples if isinstance(samples, slice) or np.size(samples) else np.empty(0, dtype=np.int64)
-            chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
-        except (IndexError, TypeError, ValueError, RuntimeError) as problem:
-            raise reject(
-                "samples", f"indices of the {len(self)} samples, a mask or a slice", repr(samples)
-            ) from problem
-        if chosen.ndim != 1:
-            raise reject("samples", "indices along one axis", repr(samples))
-        lengths = self.lengths[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        place = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
-        return LabelledSequences.of_positions(self.tokens[place], offsets, self.y[chosen], self.n_vocabulary)
 
     def __repr__(self) -> str:
         positive = int(np.sum(self.y > 0))
@@ -104,17 +65,6 @@ def as_labelled(sequences: Any, y: Any = None) -> LabelledSequences:
             raise reject("y", "left out when the sequences hold their labels", "both")
         return sequences
     return LabelledSequences(sequences, y)
-
-
-def _labels(y: Any, n_samples: int) -> FloatArray:
-    expected = f"labels, each -1 or +1, of shape ({n_samples},)"
-    labels = float_array(y, "y", expected)
-    if labels.shape != (n_samples,):
-        raise reject("y", expected, f"shape {labels.shape}")
-    wrong = ~np.isin(labels, (-1.0, 1.0))
-    if wrong.any():
-        raise reject("y", expected, f"the label {labels[wrong][0]:g} of sample {int(np.argmax(wrong))}")
-    return labels
 
 
 @implements("B", "Eq. (1)")

@@ -18,7 +18,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, float_array, real_number, reject, whole_number
 from marginlens.papers import implements
 
-_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
+_MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
 
 
 @implements("C", "App. D")
@@ -150,13 +150,13 @@ def _as_coded(sizes: tuple[int, int, int, int], rng: Any, *, cyclic: bool) -> Se
 
 def _redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyclic: bool) -> SequenceDataset:
     """The first drawn dataset that is cyclic, or that is not."""
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_DRAWS):
         sequences, labels = draw()
         if _some_tie(sequences, labels, len(E)) is cyclic:
             return SequenceDataset(sequences, labels, E)
     kind = "with tokens of equal priority" if cyclic else "without tokens of equal priority"
     sizes = f"n_samples = {len(labels)} and n_tokens = {sequences.shape[1]} over {len(E)} tokens"
-    raise InputError(f"None of {_DRAWS} random datasets with {sizes} is {kind}; choose sizes that make one likely.")
+    raise InputError(f"None of {_MAX_DRAWS} random datasets with {sizes} is {kind}; choose sizes that make one likely.")
 
 
 def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:

@@ -2,20 +2,84 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import Any, Self
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
-from marginlens.errors import InputError, array_of_any, real_array, reject
+from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
 
-_NAMED = 5  # offenders that an error names
+_MAX_LISTED = 5  # offenders that an error names
+
+
+class FlatSequences:
+    """Token-id sequences of different lengths in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`.
+
+    `len(data)` is the number of samples, `data[i]` a pair (ids, label), and `data[:4]`, `data[mask]` or `data[[2, 0]]` a dataset of these
+    samples. Two datasets are equal when all that they hold is.
+    """
+
+    LABELS: ClassVar[str]  # the attribute with the label of each sample
+
+    tokens: IntArray
+    offsets: IntArray
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n_samples,) tokens of each sequence."""
+        return np.diff(self.offsets)
+
+    @property
+    def sample(self) -> IntArray:
+        """(n_positions,) the sample that each position belongs to."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = batch_index(index, len(self), "samples")
+        if isinstance(chosen, int):
+            return self.tokens[self.offsets[chosen] : self.offsets[chosen + 1]], getattr(self, self.LABELS)[
+                chosen
+            ].item()
+        return self.take(chosen)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        mine, others = (
+            {name: value for name, value in vars(data).items() if name != "dropped"} for data in (self, other)
+        )
+        return mine.keys() == others.keys() and all(np.array_equal(mine[name], others[name]) for name in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, samples: IntArray) -> Self:
+        """The samples (n_taken,) with these indices, in this order, as a dataset of its own."""
+        chosen = np.asarray(samples, dtype=np.int64)
+        lengths = self.lengths[chosen]
+        part = copy(self)
+        part.offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        part.tokens = self.tokens[
+            np.arange(part.offsets[-1]) + np.repeat(self.offsets[chosen] - part.offsets[:-1], lengths)
+        ]
+        setattr(part, self.LABELS, getattr(self, self.LABELS)[chosen])
+        return part
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
+        from marginlens.data.files import save
+
+        save(path, self)
 
 
 @implements("C", "Eq. (1)", "Assumption 2")
-class SequenceDataset:
+class SequenceDataset(FlatSequences):
     r"""Sequences of token ids, the token that follows each, and the embeddings of the vocabulary.
 
     .. math:: (X_i, y_i)_{i=1}^n, \quad X_i = (e_{x_{i1}}, \dots, e_{x_{iT_i}})^\top,\ y_i \in \{x_{i1}, \dots, x_{iT_i}\}
@@ -29,16 +93,17 @@ class SequenceDataset:
             in `unrealizable`. Under C Eᵀ = I a loss of the label's output has no slope there, and the log-loss is infinite; with a general
             head attention learns to select the token whose embedding serves the label best.
 
-    All sequences lie in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`. `ds[i]` is a pair
-    (ids, label), `len(ds)` the number of samples, and `last` (n_samples,) the last token of each, which is its query.
+    `data[i]` is a pair (ids, label), `data[:4]` a dataset, and `last` (n_samples,) the last token of each sequence, which is its query.
     """
+
+    LABELS = "labels"
 
     def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
         if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop", "keep"):
             raise reject("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
         self.E = _embeddings(E)
         tokens, offsets = flat_sequences(sequences)
-        _check_ids(tokens, offsets, len(self.E))
+        check_ids(tokens, offsets, len(self.E))
         targets = _labels(labels, len(offsets) - 1, len(self.E))
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
         lacking = np.flatnonzero(missing)
@@ -48,27 +113,27 @@ class SequenceDataset:
         if len(self.dropped) == len(targets):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
         if len(self.dropped):
-            tokens, offsets = tokens[np.repeat(~missing, np.diff(offsets))], _offsets(np.diff(offsets)[~missing])
-            targets = targets[~missing]
+            tokens, lengths, targets = (
+                tokens[np.repeat(~missing, np.diff(offsets))],
+                np.diff(offsets)[~missing],
+                targets[~missing],
+            )
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self.tokens, self.offsets, self.labels = tokens, offsets, targets
 
     @classmethod
     def of_positions(cls, tokens: IntArray, offsets: IntArray, labels: IntArray, E: FloatArray) -> Self:
         """A dataset from arrays already in its own form, which are neither checked nor copied."""
-        one = object.__new__(cls)
-        one.tokens, one.offsets, one.labels, one.E = tokens, offsets, labels, E
-        one.dropped = np.empty(0, dtype=np.int64)
-        return one
+        data = object.__new__(cls)
+        data.tokens, data.offsets, data.labels, data.E = tokens, offsets, labels, E
+        data.dropped = np.empty(0, dtype=np.int64)
+        return data
 
     def take(self, samples: IntArray) -> Self:
-        """Some samples (n_taken,), by their indices, as a dataset of their own."""
-        chosen = np.asarray(samples, dtype=np.int64)
-        if chosen.ndim != 1 or (len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self)):
-            raise reject("samples", f"indices from 0 to {len(self) - 1}", f"shape {chosen.shape}")
-        lengths = self.lengths[chosen]
-        offsets = _offsets(lengths)
-        position = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
-        return type(self).of_positions(self.tokens[position], offsets, self.labels[chosen], self.E)
+        """The samples (n_taken,) with these indices, in this order, as a dataset of its own."""
+        part = super().take(samples)
+        part.dropped = np.empty(0, dtype=np.int64)
+        return part
 
     def original_samples(self) -> IntArray:
         """(n_samples,) the index of each sample before some were dropped."""
@@ -87,28 +152,9 @@ class SequenceDataset:
         return self.E.shape[1]
 
     @property
-    def lengths(self) -> IntArray:
-        """(n_samples,) tokens of each sequence."""
-        return np.diff(self.offsets)
-
-    @property
     def last(self) -> IntArray:
         """(n_samples,) the last token of each sequence."""
         return self.tokens[self.offsets[1:] - 1]
-
-    @property
-    def sample(self) -> IntArray:
-        """(n_positions,) the sample that each position belongs to."""
-        return np.repeat(np.arange(len(self)), self.lengths)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> tuple[IntArray, int]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a dataset with {len(self)}")
-        i = index % len(self)
-        return self.tokens[self.offsets[i] : self.offsets[i + 1]], int(self.labels[i])
 
     def __repr__(self) -> str:
         longest, ragged = int(self.lengths.max(initial=0)), "up to " if len(set(self.lengths.tolist())) > 1 else ""
@@ -131,8 +177,7 @@ class SequenceDataset:
         """(n_samples,) whether each sequence holds its label."""
         if not len(self):
             return np.zeros(0, dtype=bool)
-        found: BoolArray = np.logical_or.reduceat(self.is_label, self.offsets[:-1])
-        return found
+        return np.asarray(np.logical_or.reduceat(self.is_label, self.offsets[:-1]))
 
     @property
     def unrealizable(self) -> IntArray:
@@ -141,12 +186,12 @@ class SequenceDataset:
 
     def realizable(self) -> SequenceDataset:
         """The samples whose sequence holds their label; the dataset itself where all do."""
-        kept = np.flatnonzero(self.is_realizable)
-        if len(kept) == len(self):
+        with_label = np.flatnonzero(self.is_realizable)
+        if len(with_label) == len(self):
             return self
-        if not len(kept):
+        if not len(with_label):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(self)}")
-        part = self.take(kept)
+        part = self.take(with_label)
         part.dropped = self.unrealizable
         return part
 
@@ -167,10 +212,6 @@ class SequenceDataset:
     def weights(self, W: Any, argument: str = "W") -> FloatArray:
         """`W` checked: finite, of shape (d_model, d_model)."""
         return real_array(W, argument, (self.d_model, self.d_model))
-
-    def sequence(self, sequence: Any, argument: str = "sequence") -> IntArray:
-        """One sequence of ids of this vocabulary, checked."""
-        return check_sequence(sequence, self.n_vocabulary, argument)
 
 
 def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> InputError:
@@ -195,24 +236,24 @@ def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence")
     return array.astype(np.int64)
 
 
-def as_sequences(ds: Any) -> SequenceDataset:
-    """`ds` if it is a sequence dataset, else the sentence that says what is expected."""
-    if not isinstance(ds, SequenceDataset):
-        raise reject("ds", "a SequenceDataset", type(ds).__name__)
-    return ds
+def as_sequences(data: Any) -> SequenceDataset:
+    """`data` if it is a sequence dataset, else the sentence that says what is expected."""
+    if not isinstance(data, SequenceDataset):
+        raise reject("data", "a SequenceDataset", type(data).__name__)
+    return data
 
 
-def check_realizable(ds: SequenceDataset, argument: str = "ds") -> SequenceDataset:
-    """`ds` if every sequence holds its label, else the sentence that says what to do."""
-    lacking = ds.unrealizable
+def check_realizable(data: SequenceDataset, argument: str = "data") -> SequenceDataset:
+    """`data` if every sequence holds its label, else the sentence that says what to do."""
+    lacking = data.unrealizable
     if len(lacking):
         raise reject(
             argument,
             "realizable: every sequence with its label (C Assumption 2)",
             f"{len(lacking)} samples without theirs ({_listed(lacking)})",
-            "Give ds.realizable(), which leaves them out.",
+            "Give data.realizable(), which leaves them out.",
         )
-    return ds
+    return data
 
 
 def _embeddings(E: Any) -> FloatArray:
@@ -239,10 +280,10 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
     if array is None or array.dtype == object:
         if isinstance(sequences, str) or not isinstance(sequences, Iterable):
             raise reject("sequences", expected, type(sequences).__name__)
-        parts = [_ids(one, i) for i, one in enumerate(sequences)]
+        parts = [_ids(ids, i) for i, ids in enumerate(sequences)]
         if not parts:
             raise reject("sequences", "at least one sequence", "an empty list")
-        return np.concatenate(parts), _offsets(np.array([len(one) for one in parts]))
+        return np.concatenate(parts), np.concatenate([[0], np.cumsum([len(ids) for ids in parts])]).astype(np.int64)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise reject("sequences", expected, f"shape {array.shape} with dtype {array.dtype}")
     if array.shape[0] == 0:
@@ -252,8 +293,8 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
     return array.astype(np.int64).reshape(-1), np.arange(0, array.size + 1, array.shape[1])
 
 
-def _ids(one: Any, i: int) -> IntArray:
-    ids = array_of_any(one, f"sequences[{i}]", "a list of token ids")
+def _ids(sequence: Any, i: int) -> IntArray:
+    ids = array_of_any(sequence, f"sequences[{i}]", "a list of token ids")
     if ids.ndim == 1 and ids.size == 0:
         raise reject("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -261,14 +302,15 @@ def _ids(one: Any, i: int) -> IntArray:
     return ids.astype(np.int64)
 
 
-def _check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
+def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
+    """Refuse ids outside a vocabulary, with the place of the first."""
     outside = (tokens < 0) | (tokens >= n_vocabulary)
     if outside.any():
         position = int(np.argmax(outside))
         i = int(np.searchsorted(offsets, position, side="right")) - 1
         raise reject(
             "sequences",
-            f"ids from 0 to {n_vocabulary - 1}, one for each row of E",
+            f"ids from 0 to {n_vocabulary - 1}, the tokens of the vocabulary",
             f"id {tokens[position]} at position {position - offsets[i]} of sample {i}",
         )
 
@@ -285,13 +327,6 @@ def _labels(labels: Any, n_samples: int, n_vocabulary: int) -> IntArray:
     return array.astype(np.int64)
 
 
-def _offsets(lengths: IntArray) -> IntArray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
 def _listed(indices: IntArray) -> str:
-    named = ", ".join(map(str, indices[:_NAMED]))
-    return f"indices {named}" + (", …" if len(indices) > _NAMED else "")
-
-
-__all__ = ["InputError", "SequenceDataset", "as_sequences", "check_sequence", "flat_sequences"]
+    named = ", ".join(map(str, indices[:_MAX_LISTED]))
+    return f"indices {named}" + (", …" if len(indices) > _MAX_LISTED else "")

@@ -15,7 +15,7 @@ from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabul
 from marginlens.errors import reject, whole_number
 from marginlens.runtime.files import as_path
 
-ONE_HOT = 4_096  # tokens up to which one-hot embeddings stay small: 134 MB
+MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -88,10 +88,10 @@ def indexed_text(text: str, unit: Unit | None = None) -> tuple[Vocabulary, IntAr
 def embeddings(n_vocabulary: int, d_model: int | None, rng: Any) -> FloatArray:
     """(n_vocabulary, d_model) unit rows: one-hot where no width is given, else random."""
     if d_model is None:
-        if n_vocabulary > ONE_HOT:
+        if n_vocabulary > MAX_ONE_HOT:
             raise reject(
                 "d_model",
-                f"given for more than {ONE_HOT} tokens",
+                f"given for more than {MAX_ONE_HOT} tokens",
                 f"none for {n_vocabulary}",
                 "One-hot rows would be too wide.",
             )

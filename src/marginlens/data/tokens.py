@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _SMALL, _LARGE = 2.0**-_POWER, 1e300
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+_ARRAYS = ("X", "K", "y", "lengths", "mask")
 
 
 @implements("A", "Eq. (5)")
@@ -41,13 +43,14 @@ class TokenDataset:
         W: key-query matrix (d_key, d_model); defaults to the identity. Give K or W, not both.
 
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
-    rows of X and K are zero. `len(data)` is the number of problems and `data[j]` is the j-th as a dataset of its own.
+    rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th as a dataset of its own, and `data[:4]`,
+    `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal when all that they hold is.
     """
 
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
-        self.y = _labels(y, self.X.shape[:-2])
+        self.y = sign_labels(y, self.X.shape[:-2])
         if K is not None and W is not None:
             raise reject("K", "left out when W is given, because K = X Wᵀ", "both K and W")
         self.W: FloatArray | None = None
@@ -98,14 +101,18 @@ class TokenDataset:
         return self.X.shape[0] if self.is_batch else 1
 
     def __getitem__(self, index: Any) -> TokenDataset:
-        """One problem for a whole number; a batch of some for a slice, a mask (batch,) or a list of whole numbers."""
         batch = self.as_batch()
-        places = batch_index(index, len(batch), "problems")
-        some = object.__new__(TokenDataset)
-        some.is_batch, some.W = not isinstance(places, int), self.W
-        some.X, some.K, some.y = batch.X[places], batch.K[places], batch.y[places]
-        some.lengths, some.mask = batch.lengths[places], batch.mask[places]
-        return some
+        problems = batch_index(index, len(batch), "problems")
+        return batch._with(not isinstance(problems, int), {name: getattr(batch, name)[problems] for name in _ARRAYS})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenDataset):
+            return NotImplemented
+        return self.is_batch == other.is_batch and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _ARRAYS
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         batch = f"{len(self)} problems of " if self.is_batch else ""
@@ -117,25 +124,15 @@ class TokenDataset:
 
     def as_batch(self) -> TokenDataset:
         """The same data with a leading batch axis: itself for a batch, a batch of one for a single problem."""
-        if self.is_batch:
-            return self
-        batch = object.__new__(TokenDataset)
-        batch.is_batch, batch.W = True, self.W
-        batch.X, batch.K, batch.y = self.X[None], self.K[None], self.y[None]
-        batch.lengths, batch.mask = self.lengths[None], self.mask[None]
-        return batch
+        return self if self.is_batch else self._with(True, {name: getattr(self, name)[None] for name in _ARRAYS})
 
     def repeat(self, n_copies: int) -> TokenDataset:
         """A batch of `n_copies` of this one problem (views, no copies): the way to descend from many starts."""
         if self.is_batch:
             raise reject("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
-        whole_number(n_copies, "n_copies", at_least=0)
-        batch = object.__new__(TokenDataset)
-        batch.is_batch, batch.W = True, self.W
-        for name in ("X", "K", "y", "lengths", "mask"):
-            one = getattr(self, name)
-            setattr(batch, name, np.broadcast_to(one, (n_copies, *one.shape)))
-        return batch
+        n = whole_number(n_copies, "n_copies", at_least=0)
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return self._with(True, {name: np.broadcast_to(array, (n, *array.shape)) for name, array in arrays.items()})
 
     def take_inputs(self, which: Any) -> TokenDataset:
         """The same problem, or batch, with only some of its inputs: `which` marks them, (n_inputs,) booleans, or lists their indices."""
@@ -143,57 +140,69 @@ class TokenDataset:
         listed = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         if listed.size == 0:
             raise reject("which", "at least one input", "none")
-        part = object.__new__(TokenDataset)
-        part.is_batch, part.W = self.is_batch, self.W
-        part.y, part.lengths = self.y[..., listed], self.lengths[..., listed]
-        longest = int(part.lengths.max())
-        part.X, part.K = (array[..., listed, :longest, :] for array in (self.X, self.K))
-        part.mask = self.mask[..., listed, :longest]
-        return part
+        lengths = self.lengths[..., listed]
+        n_tokens = int(lengths.max())
+        X, K = (array[..., listed, :n_tokens, :] for array in (self.X, self.K))
+        mask = self.mask[..., listed, :n_tokens]
+        return self._with(self.is_batch, {"X": X, "K": K, "y": self.y[..., listed], "lengths": lengths, "mask": mask})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
+        from marginlens.data.files import save
+
+        save(path, self)
+
+    def _with(self, is_batch: bool, arrays: dict[str, Any]) -> TokenDataset:
+        """A dataset of other arrays, which are not checked, with the same W."""
+        data = object.__new__(TokenDataset)
+        vars(data).update(arrays, is_batch=is_batch, W=self.W)
+        return data
 
     @property
     def is_repeated(self) -> bool:
         """Whether this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""
-        return self.is_batch and all(one.strides[0] == 0 for one in (self.X, self.K, self.y, self.lengths))
+        return self.is_batch and all(getattr(self, name).strides[0] == 0 for name in _ARRAYS)
 
     # ---- what the theory reads off the data
 
     @implements("A", "Def 1")
-    def scores(self, v: Any) -> FloatArray:
+    def scores(self, head: Any) -> FloatArray:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
-        head = self.head(v)
+        v = self.head(head)
         flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
-        if np.abs(flat).max(initial=0.0) * (np.abs(head).max(initial=0.0) / _LARGE) < 1.0 / self.d_model:
-            products = flat @ head[..., None]
+        if np.abs(flat).max(initial=0.0) * (np.abs(v).max(initial=0.0) / _LARGE) < 1.0 / self.d_model:
+            products = flat @ v[..., None]
         else:  # a sum of terms that overflow may itself be in range
             with np.errstate(over="ignore"):
-                products = np.ldexp((flat * _SMALL) @ (head * _SMALL)[..., None], 2 * _POWER)
+                products = np.ldexp((flat * _SMALL) @ (v * _SMALL)[..., None], 2 * _POWER)
         return np.where(self.mask, products.reshape(self.mask.shape) * self.y[..., None], -np.inf)
 
-    def finite_scores(self, v: Any) -> FloatArray:
+    def finite_scores(self, head: Any) -> FloatArray:
         """The same `scores`; refused where one is beyond the range of double precision."""
-        scores = self.scores(v)
+        scores = self.scores(head)
         if not np.isfinite(scores[self.mask]).all():
-            got = f"entries up to {np.abs(self.head(v)).max():.3g}, with tokens up to {np.abs(self.X).max():.3g}"
-            raise reject("v", "small enough for scores that are finite numbers", got)
+            got = f"entries up to {np.abs(self.head(head)).max():.3g}, with tokens up to {np.abs(self.X).max():.3g}"
+            raise reject("head", "small enough for scores that are finite numbers", got)
         return scores
 
     @implements("A", "Def 1")
-    def optimal(self, v: Any) -> IntArray:
+    def optimal(self, head: Any) -> IntArray:
         """Index of the highest score of each input, shape (…, n_inputs); the first one where several tie."""
-        return np.argmax(self.scores(v), axis=-1)
+        return np.argmax(self.scores(head), axis=-1)
 
     # ---- arguments that other functions take together with a dataset
 
-    def head(self, v: Any) -> FloatArray:
-        """`v` checked and broadcast to (…, d_model)."""
-        shape = (len(self), self.d_model) if self.is_batch and n_axes(v) == 2 else (self.d_model,)
-        return np.broadcast_to(real_array(v, "v", shape), (*self.batch_shape, self.d_model))
+    def head(self, head: Any, argument: str = "head") -> FloatArray:
+        """A head v checked and broadcast to (…, d_model)."""
+        return self._vector(head, argument, self.d_model)
 
     def point(self, p: Any, argument: str = "p") -> FloatArray:
-        """A weight vector `p` checked and broadcast to (…, d_key)."""
-        shape = (len(self), self.d_key) if self.is_batch and n_axes(p) == 2 else (self.d_key,)
-        return np.broadcast_to(real_array(p, argument, shape), (*self.batch_shape, self.d_key))
+        """A weight vector p checked and broadcast to (…, d_key)."""
+        return self._vector(p, argument, self.d_key)
+
+    def _vector(self, value: Any, argument: str, width: int) -> FloatArray:
+        shape = (len(self), width) if self.is_batch and n_axes(value) == 2 else (width,)
+        return np.broadcast_to(real_array(value, argument, shape), (*self.batch_shape, width))
 
     def selection(self, selected: Any, argument: str = "selected") -> IntArray:
         """Token indices checked against each input's length and broadcast to (…, n_inputs)."""
@@ -241,32 +250,31 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
 
 def _ragged(value: Sequence[Any], argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
     try:
-        inputs = [float_array(one, f"{argument}[{i}]") for i, one in enumerate(value)]
+        inputs = [float_array(tokens, f"{argument}[{i}]") for i, tokens in enumerate(value)]
     except InputError:
         inputs = []
-    if not inputs or any(one.ndim == 3 for one in inputs):  # a list of problems
-        problems = [_tokens(one, f"{argument}[{j}]") for j, one in enumerate(value)]
+    if not inputs or any(tokens.ndim == 3 for tokens in inputs):  # a list of problems
+        problems = [_tokens(tokens, f"{argument}[{j}]") for j, tokens in enumerate(value)]
         if any(is_batch for _, _, is_batch in problems):
             raise reject(argument, expected, "lists nested deeper than problems and inputs")
-        if len({tokens.shape[0] for tokens, _, _ in problems}) > 1:
-            raise reject(argument, "problems with the same number of inputs", [t.shape[0] for t, _, _ in problems])
-        longest = max(tokens.shape[1] for tokens, _, _ in problems)
-        _same_width([tokens for tokens, _, _ in problems], argument)
-        padded = [np.pad(tokens, ((0, 0), (0, longest - tokens.shape[1]), (0, 0))) for tokens, _, _ in problems]
-        return np.stack(padded), np.stack([lengths for _, lengths, _ in problems]), True
-    for i, one in enumerate(inputs):
-        if one.ndim != 2 or one.size == 0:
-            raise reject(f"{argument}[{i}]", "an array of shape (n_tokens_i, d_model)", f"shape {one.shape}")
-        _require_finite(one, f"{argument}[{i}]")
-    _same_width(inputs, argument)
-    lengths = np.array([len(one) for one in inputs], dtype=np.int64)
-    return np.stack([np.pad(one, ((0, lengths.max() - len(one)), (0, 0))) for one in inputs]), lengths, False
+        counts = [len(tokens) for tokens, _, _ in problems]
+        if len(set(counts)) > 1:
+            raise reject(argument, "problems with the same number of inputs", counts)
+        return _padded([tokens for tokens, _, _ in problems], argument), np.stack([n for _, n, _ in problems]), True
+    for i, tokens in enumerate(inputs):
+        if tokens.ndim != 2 or tokens.size == 0:
+            raise reject(f"{argument}[{i}]", "an array of shape (n_tokens_i, d_model)", f"shape {tokens.shape}")
+        _require_finite(tokens, f"{argument}[{i}]")
+    return _padded(inputs, argument), np.array([len(tokens) for tokens in inputs], dtype=np.int64), False
 
 
-def _same_width(arrays: list[FloatArray], argument: str) -> None:
-    widths = [one.shape[-1] for one in arrays]
+def _padded(arrays: list[FloatArray], argument: str) -> FloatArray:
+    """Arrays (…, n_tokens, d_model) of one width and different numbers of tokens, stacked with zeros after the shorter ones."""
+    widths = [array.shape[-1] for array in arrays]
     if len(set(widths)) > 1:
         raise reject(argument, "tokens of one width", f"widths {widths}")
+    n_tokens = max(array.shape[-2] for array in arrays)
+    return np.stack([np.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, n_tokens - a.shape[-2]), (0, 0)]) for a in arrays])
 
 
 def _require_finite(array: FloatArray, argument: str) -> None:
@@ -275,7 +283,8 @@ def _require_finite(array: FloatArray, argument: str) -> None:
         raise reject(argument, "finite numbers", f"{array[where]} at index {where}")
 
 
-def _labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
+def sign_labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
+    """Labels of this shape, each -1 or +1."""
     expected = f"labels, each -1 or +1, of shape {shape}"
     labels = float_array(y, "y", expected)
     if labels.shape != shape:
@@ -284,6 +293,3 @@ def _labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
     if wrong.any():
         raise reject("y", expected, f"the label {labels[wrong].flat[0]:g}")
     return labels
-
-
-__all__ = ["BoolArray", "FloatArray", "InputError", "IntArray", "TokenDataset", "as_dataset"]

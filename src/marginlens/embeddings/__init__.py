@@ -22,7 +22,6 @@ from marginlens.embeddings.models import (
     one_layer_outputs,
     two_layer_outputs,
 )
-from marginlens.embeddings.sequence_file import read_labelled, write_labelled
 from marginlens.embeddings.statistics import (
     SingleDecisiveToken,
     TokenKind,
@@ -66,9 +65,7 @@ __all__ = [
     "loss_and_gradients",
     "mean_signed_share",
     "one_layer_outputs",
-    "read_labelled",
     "token_statistics",
     "train_embeddings",
     "two_layer_outputs",
-    "write_labelled",
 ]

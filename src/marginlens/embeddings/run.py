@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings.sequence_file import read_labelled
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, TrainingSettings, train_embeddings
 from marginlens.errors import reject
 from marginlens.training.callbacks import Callbacks, epoch_display

@@ -380,7 +380,7 @@ def learn_products(data: LabelledSequences, settings: TrainingSettings, progress
 def _learn(data: LabelledSequences, settings: TrainingSettings, progress: Progress) -> LearnedProducts:
     rng = np.random.default_rng(settings.seed)
     order, n_validation = rng.permutation(len(data)), n_held_out(len(data))
-    validation, training = data.subset(np.sort(order[:n_validation])), data.subset(np.sort(order[n_validation:]))
+    validation, training = data.take(np.sort(order[:n_validation])), data.take(np.sort(order[n_validation:]))
     start = initial_parameters(data.n_vocabulary, settings.d_model, rng, settings.dtype, settings.spread)
     model = CompiledOneLayer(distinct_tokens(training), start, settings)
     total, batches = n_steps(len(data), settings), batches_of(len(training), settings.batch)

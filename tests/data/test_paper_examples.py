@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from marginlens.data import figure_1a, figure_1b, figure_1c, figure_5, figure_8
+from marginlens.data import figure_1a, figure_1b, figure_1c, figure_2, figure_5, figure_8
+from marginlens.graphs import cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.theory import check_assumption_b, locally_optimal_directions, token_optimality
 from tolerances import ROUNDING
 
@@ -62,3 +63,28 @@ def test_figure_8_has_two_certified_directions_under_assumption_b():
     assert not local.neighbours[1].any()  # nothing competes with the lower token of the second input
     for found in (best, local):
         assert found.solution.kkt_residual() < ROUNDING
+
+
+@pytest.mark.statement("C Fig 2", "C §3.1", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
+def test_figure_2_is_what_the_text_says():
+    ds = figure_2()
+    graphs = priority_graphs(ds)
+    assert sorted(graphs) == [0, 1]
+    assert [part.tolist() for part in graphs[0].components] == [[3], [1], [2], [0]]
+    assert [part.tolist() for part in graphs[1].components] == [[0, 1, 2], [3]]
+    assert graphs[0].is_acyclic
+    assert not graphs[1].is_acyclic
+    assert not is_acyclic(graphs)
+    assert {tuple(pair) for pair in graphs[1].strict.tolist()} == {
+        (0, 3),
+        (1, 3),
+    }  # edges to e_4, which no path leads back from
+    assert graphs[1].tied.tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert ds.last.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    last = slice(*ds.offsets[-2:])
+    assert (np.flatnonzero(ds.is_label[last]) + 1).tolist() == [3]
+    assert (np.flatnonzero(tied_positions(ds, graphs)[last]) + 1).tolist() == [1, 3]
+    cyclic = cyclic_subset(ds, graphs)
+    assert (cyclic.samples + 1).tolist() == [4, 5, 6, 7]
+    assert set(cyclic.tokens.tolist()) == {0, 1, 2}
+    assert len(set(cyclic.lengths.tolist())) > 1  # App. D: inputs of varying lengths

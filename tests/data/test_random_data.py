@@ -1,0 +1,158 @@
+"""Random data follow their protocols: tokens, next-token sequences, K-level and balanced labelled sequences."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.data import (
+    Levels,
+    acyclic_sequences,
+    acyclic_sequences_as_coded,
+    balanced_sequences,
+    cyclic_sequences,
+    cyclic_sequences_as_coded,
+    level_sequences,
+    ordered_sequences,
+)
+from marginlens.embeddings import check_assumption_4, token_statistics
+from marginlens.errors import InputError
+from marginlens.graphs import is_acyclic, priority_graphs
+from tolerances import ROUNDING
+
+MAKERS = {
+    "acyclic": acyclic_sequences,
+    "cyclic": cyclic_sequences,
+    "acyclic as coded": acyclic_sequences_as_coded,
+    "cyclic as coded": cyclic_sequences_as_coded,
+}
+
+
+@pytest.mark.statement("A App. E")
+def test_sphere_tokens_follow_the_protocol():
+    data, v = ml.data.sphere_tokens(200, 4, 6, 7, np.random.default_rng(0))
+    np.testing.assert_allclose(np.linalg.norm(data.X, axis=-1), 1)
+    np.testing.assert_allclose(np.linalg.norm(v, axis=-1), 1)
+    assert abs(data.y.mean()) < 0.15
+    assert np.abs(data.X.mean(axis=(0, 1, 2))).max() < 0.03
+    assert ml.data.sphere_tokens(200, 4, 6, 7, 0)[0] == data
+
+
+def test_scored_tokens_have_the_scores_asked_for():
+    rng = np.random.default_rng(0)
+    keys, scores = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4))
+    data, v = ml.data.scored_tokens(keys, scores, y=[1, -1, 1])
+    np.testing.assert_allclose(data.scores(v), scores)
+    assert np.array_equal(data.K, keys)
+    with pytest.raises(InputError, match=r"'scores' argument must be one number per key, shape \(3, 4\)"):
+        ml.data.scored_tokens(keys, scores[:2])
+
+
+@pytest.mark.statement("C App. D")
+@pytest.mark.parametrize("kind", MAKERS)
+def test_sizes_embeddings_and_kind_of_sequences(kind):
+    for seed in range(10):
+        data = MAKERS[kind](6, 5, 6, 4, np.random.default_rng(seed))
+        assert len(data) == 6
+        assert data.E.shape == (6, 5)
+        assert np.all(data.lengths == 4)
+        assert np.linalg.norm(data.E, axis=1) == pytest.approx(np.ones(6), abs=ROUNDING)
+        assert is_acyclic(priority_graphs(data)) is kind.startswith("acyclic")
+        assert data == MAKERS[kind](6, 5, 6, 4, seed)
+        if kind.endswith("coded"):
+            assert all(len(set(ids.tolist())) == 4 for ids in data.tokens.reshape(6, 4))
+
+
+def test_a_label_is_the_first_token_in_the_order():
+    order = [3, 0, 4, 1, 2]
+    data = ordered_sequences(order, 3, 200, 3, 0)
+    for ids, label in (data[i] for i in range(len(data))):
+        assert label == next(token for token in order if token in ids)
+
+
+def test_one_order_explains_all_acyclic_labels():
+    data = acyclic_sequences(7, 4, 300, 4, 1)
+    above = {(label, int(t)) for ids, label in (data[i] for i in range(len(data))) for t in ids if t != label}
+    assert above
+    assert not any((j, i) in above for i, j in above)
+
+
+def test_a_cyclic_label_is_uniform_among_different_tokens():
+    data = cyclic_sequences(2, 2, 40_000, 3, 5)
+    mixed = data.tokens.reshape(-1, 3).sum(axis=1) == 1  # 0, 0, 1 in some order
+    shares = Counter(data.labels[mixed].tolist())
+    assert shares[1] / mixed.sum() == pytest.approx(0.5, abs=0.02)  # a uniform position would give a third
+
+
+@pytest.mark.statement("B Eq. (33)")
+def test_the_parts_of_figure_2_add_up_to_its_vocabulary():
+    law = Levels()
+    assert law.n_vocabulary == 2048
+    assert law.sizes == (6, 8, 12, 20, 36, 68, 132, 260)
+    assert np.bincount(law.level).tolist() == [964, *(2 * size for size in law.sizes)]
+    for k, size in enumerate(law.sizes, start=1):
+        assert np.sum(law.sign[law.level == k] == 1) == np.sum(law.sign[law.level == k] == -1) == size
+    assert (law.sign[law.level == 0] == 0).all()
+
+
+@pytest.mark.statement("B Eq. (34)", "B Eq. (35)")
+def test_chances_sum_to_one_and_bayes_gives_the_posterior():
+    law = Levels(deltas=(0.4, 0.1, 0.0), sizes=(2, 3, 5), n_irrelevant=7, share=0.3)
+    up, down = law.chances(1), law.chances(-1)
+    assert abs(up.sum() - 1.0) < ROUNDING
+    assert abs(down.sum() - 1.0) < ROUNDING
+    np.testing.assert_allclose((up - down) / (up + down), law.posterior_difference, rtol=0, atol=ROUNDING)
+    assert law.posterior_difference[law.level == 2].tolist() == [0.8] * 3 + [-0.8] * 3
+    assert up[law.sign == 0].sum() == pytest.approx(0.7, abs=ROUNDING)
+
+
+@pytest.mark.statement("B Eq. (34)")
+def test_frequencies_of_drawn_sequences_follow_the_law():
+    law = Levels(deltas=(0.3, 0.05), sizes=(2, 3), n_irrelevant=4, share=0.4)
+    data = level_sequences(4000, 25, 3, law)
+    assert data.lengths.tolist() == [25] * 4000
+    known = token_statistics(data)
+    for counts, label in ((known.in_positive, 1), (known.in_negative, -1)):
+        expected = law.chances(label) * counts.sum()
+        assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected) + 1)
+    assert data == level_sequences(4000, 25, 3, law)
+
+
+@pytest.mark.statement("B Assumption 4")
+@pytest.mark.parametrize(("n", "T", "important", "irrelevant"), [(2, 2, 1, 1), (10, 4, 5, 15), (200, 5, 2, 10)])
+def test_balanced_data_obey_assumption_4_to_the_count(n, T, important, irrelevant):
+    data = balanced_sequences(n, T, important, irrelevant, 1)
+    known = token_statistics(data)
+    assert check_assumption_4(data).holds
+    assert known.kind.tolist() == [2] * important + [-2] * important + [0] * irrelevant
+    assert (known.count > 0).all()
+    assert data.n_vocabulary == 2 * important + irrelevant
+    assert data.y.sum() == 0
+    if n == 200:  # decisive tokens stand anywhere
+        assert (np.bincount(np.argmax(data.tokens.reshape(n, T) < 2 * important, axis=1), minlength=T) > 20).all()
+
+
+IMPOSSIBLE = {
+    "tokens": (
+        lambda: ml.data.sphere_tokens(1, 1, 0, 2, 0),
+        "'n_tokens' argument must be a whole number of at least 1",
+    ),
+    "rng": (lambda: ml.data.sphere_tokens(1, 1, 1, 2, None), "'rng' argument must be a numpy.random.Generator or a"),
+    "coded": (lambda: acyclic_sequences_as_coded(4, 3, 2, 5, 0), "'n_tokens' .*at most n_vocabulary = 4"),
+    "cyclic": (lambda: cyclic_sequences(4, 3, 1, 5, 0), "'n_samples' .*at least 2, for tokens of equal priority"),
+    "order": (lambda: ordered_sequences([0, 0, 1], 3, 2, 2, 0), "'order' argument must be every id from 0"),
+    "deltas": (lambda: Levels(deltas=(1.5,)), "'deltas' argument must be at least one number, each from 0 to 1"),
+    "sizes": (lambda: Levels(sizes=(3,)), "'sizes' argument must be one size for each of the 8 levels; got 1 sizes"),
+    "share": (lambda: Levels(share=1.0), "'share' argument must be between 0 and 1, and 1 exactly when"),
+    "odd": (lambda: balanced_sequences(5, 4, 1, 1, 0), "'n_samples' argument must be even"),
+    "important": (lambda: balanced_sequences(4, 4, 3, 1, 0), "'n_important' .*at most n_samples / 2 = 2"),
+    "irrelevant": (lambda: balanced_sequences(4, 3, 1, 5, 0), "'n_irrelevant' argument must be at most 4"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_impossible_sizes_are_refused_in_one_sentence(case):
+    make, sentence = IMPOSSIBLE[case]
+    with pytest.raises(InputError, match=sentence):
+        make()

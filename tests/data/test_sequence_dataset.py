@@ -1,0 +1,132 @@
+"""Sequence datasets, with next tokens and with labels: their form, slices and equality, and bad input in one sentence."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tolerances
+from marginlens import InputError, SequenceDataset
+from marginlens.data import LabelledSequences, random_sequences
+
+EYE = np.eye(3)
+
+
+def samples(data):
+    return [(ids.tolist(), label) for ids, label in (data[i] for i in range(len(data)))]
+
+
+def test_lists_and_arrays_give_the_same_dataset():
+    listed = SequenceDataset([[0, 1, 2], [2, 1, 0]], [1, 2], EYE)
+    assert listed == SequenceDataset(np.array([[0, 1, 2], [2, 1, 0]]), np.array([1, 2]), EYE)
+    assert listed != SequenceDataset([[0, 1, 2], [2, 1, 0]], [1, 2], 2.0 * EYE)
+    assert repr(listed) == "SequenceDataset(2 sequences × 3 of 3 tokens, d_model=3)"
+
+
+def test_ragged_sequences_keep_their_samples_apart():
+    data = SequenceDataset([[3, 0], [1], [2, 2, 1, 0]], [0, 1, 2], np.eye(4))
+    assert (len(data), data.n_vocabulary, data.d_model) == (3, 4, 4)
+    assert data.last.tolist() == [0, 1, 0]
+    assert data.sample.tolist() == [0, 0, 1, 2, 2, 2, 2]
+    assert data.is_label.tolist() == [False, True, True, True, True, False, False]
+    assert "up to 4" in repr(data)
+    with pytest.raises(IndexError, match="index 3 of a batch of 3 samples"):
+        data[3]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.booleans(), st.integers(0, 2**32 - 1), st.data())
+def test_slices_masks_and_lists_take_samples_in_their_order(n_samples, labelled, seed, draw):
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(4, size=n) for n in rng.integers(1, 5, size=n_samples)]
+    if labelled:
+        data = LabelledSequences(sequences, rng.choice([-1, 1], size=n_samples), 6)
+    else:
+        data = SequenceDataset(sequences, [ids[-1] for ids in sequences], rng.standard_normal((4, 3)))
+    numbers = draw.draw(st.lists(st.integers(0, n_samples - 1), min_size=1))
+    part = data[numbers]
+    assert type(part) is type(data)
+    assert samples(part) == [samples(data)[i] for i in numbers]
+    mask = np.isin(np.arange(n_samples), numbers)
+    assert data[mask] == data[np.unique(numbers)]
+    assert data[:] == data
+    assert (data[::-1] == data) == (samples(data)[::-1] == samples(data))
+
+
+@pytest.mark.statement("C Eq. (1)")
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_logits_and_attention_follow_the_definition_and_the_order_of_samples(seed):
+    rng = np.random.default_rng(seed)
+    data = random_sequences(5, 3, 4, 4, rng)
+    W, order = rng.normal(size=(3, 3)), rng.permutation(4)
+    logits, attention = data.logits(W), data.attention(W)
+    for i in range(len(data)):
+        ids, _ = data[i]
+        expected, positions = data.E[ids] @ W @ data.E[ids[-1]], slice(data.offsets[i], data.offsets[i + 1])
+        np.testing.assert_allclose(logits[positions], expected, rtol=1e-10, atol=tolerances.ROUNDING)
+        np.testing.assert_allclose(attention[positions], np.exp(expected) / np.exp(expected).sum(), rtol=1e-10)
+    np.testing.assert_allclose(data[order].attention(W), attention.reshape(4, 4)[order].ravel(), rtol=1e-10)
+    with np.errstate(over="raise", invalid="raise"):
+        data.attention(1e4 * W)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_the_names_of_the_tokens_do_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    data, W = random_sequences(5, 3, 4, 4, rng), rng.normal(size=(3, 3))
+    name = rng.permutation(5)  # token k is called name[k]
+    renamed = SequenceDataset(
+        [name[data[i][0]] for i in range(4)], name[data.labels], data.E[np.argsort(name)], unrealizable="keep"
+    )
+    np.testing.assert_allclose(renamed.attention(W), data.attention(W), rtol=1e-10)
+    assert np.array_equal(renamed.is_label, data.is_label)
+
+
+@pytest.mark.statement("C Assumption 2")
+def test_unrealizable_samples_are_named_dropped_or_kept():
+    sequences, labels = [[0, 1], [1, 2], [2], [0, 2, 1]], [0, 0, 1, 1]
+    with pytest.raises(InputError, match=r"2 samples without their label \(indices 1, 2; label 0 of sample 1\)"):
+        SequenceDataset(sequences, labels, EYE)
+    data = SequenceDataset(sequences, labels, EYE, unrealizable="drop")
+    assert data.dropped.tolist() == [1, 2]
+    assert data.original_samples().tolist() == [0, 3]
+    assert samples(data) == [([0, 1], 0), ([0, 2, 1], 1)]
+    everything = SequenceDataset(sequences, labels, EYE, unrealizable="keep")
+    assert everything.unrealizable.tolist() == [1, 2]
+    assert everything.realizable() == data
+    with pytest.raises(InputError, match="at least one sample; got none among 2"):
+        SequenceDataset([[0], [1]], [1, 0], np.eye(2), unrealizable="drop")
+
+
+REFUSED = {
+    "outside": (([[0, 1], [0, 3]], [0, 0], EYE), "'sequences'.*ids from 0 to 2.*id 3 at position 1 of sample 1"),
+    "empty": (([[0, 1], []], [0, 0], EYE), r"'sequences'.*at least one token; got an empty sequence \(sample 1\)"),
+    "none": (([], [], EYE), "'sequences'.*at least one sequence; got an empty list"),
+    "fractions": (([[0.5, 1.0]], [0], EYE), r"'sequences\[0\]'.*whole-number token ids.*float64"),
+    "nested": (([[[0], [1, 2]]], [0], EYE), r"'sequences\[0\]'.*lists of different lengths"),
+    "text": (("ab", [0], EYE), "'sequences'.*got str"),
+    "two labels": (([[0, 1]], [0, 1], EYE), r"'labels'.*shape \(1,\).*got shape \(2,\)"),
+    "label 7": (([[0, 1]], [7], EYE), "'labels'.*ids from 0 to 2; got id 7 of sample 0"),
+    "flat E": (([[0, 1]], [0], EYE[0]), r"'E'.*\(n_vocabulary, d_model\).*got shape \(3,\)"),
+    "no E": (([[0, 1]], [0], np.zeros((2, 0))), "'E'.*at least one token and one coordinate"),
+    "nan": (([[0, 1]], [0], np.array([[1.0, 0.0], [np.nan, 1.0]])), r"'E'.*finite.*got nan at index \(1, 0\)"),
+    "twins": (([[0, 1]], [0], np.ones((2, 2))), "'E'.*same row for tokens 0 and 1.*separate tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_by_name(case):
+    arguments, sentence = REFUSED[case]
+    with pytest.raises(InputError, match=sentence):
+        SequenceDataset(*arguments)
+
+
+def test_labelled_sequences_refuse_other_labels_and_ids():
+    with pytest.raises(InputError, match=r"ids from 0 to 3.*; got id 4 at position 1 of sample 2"):
+        LabelledSequences([[0, 1], [2], [0, 4, 1]], [1, 1, -1], 4)
+    with pytest.raises(InputError, match=r"'y' argument must be labels, each -1 or \+1.*the label 0"):
+        LabelledSequences([[0], [1]], [1, 0])
+    with pytest.raises(InputError, match=r"'W'.*shape \(3, 3\).*got shape \(2, 2\)"):
+        SequenceDataset([[0, 1]], [0], EYE).logits(np.eye(2))

@@ -1,0 +1,145 @@
+"""Token datasets: shapes, scores, raggedness, slices and equality, and bad input in one sentence."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import marginlens as ml
+
+RNG = np.random.default_rng
+GOOD = np.ones((2, 3, 4))
+
+
+@st.composite
+def ragged(draw):
+    """A ragged dataset of one to four inputs with keys of their own, and a head."""
+    rng = RNG(draw(st.integers(0, 2**32 - 1)))
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    X, K = ([rng.standard_normal((n, width)) for n in lengths] for width in (3, 2))
+    return ml.TokenDataset(X, rng.choice([-1.0, 1.0], size=len(lengths)), K=K), rng.standard_normal(3)
+
+
+def test_shapes_keys_and_repr():
+    X, W = RNG(0).normal(size=(3, 4, 5)), RNG(1).normal(size=(2, 5))
+    data = ml.TokenDataset(X, [1, -1, 1], W=W)
+    assert (data.n_inputs, data.n_tokens, data.d_model, data.d_key) == (3, 4, 5, 2)
+    np.testing.assert_allclose(data.K[1, 2], W @ X[1, 2])
+    assert repr(data) == "TokenDataset(3 inputs × 4 tokens, d_model=5, d_key=2)"
+    assert np.array_equal(ml.TokenDataset(X, [1, -1, 1]).K, X)
+
+
+@pytest.mark.statement("A Eq. (5)", "A Def 1")
+def test_scores_and_optimal_tokens():
+    X, y, v = RNG(2).normal(size=(6, 3, 4, 5)), RNG(3).choice([-1, 1], size=(6, 3)), RNG(4).normal(size=(6, 5))
+    data = ml.TokenDataset(X, y)
+    scores = data.scores(v)
+    for b, i, t in np.ndindex(6, 3, 4):
+        assert scores[b, i, t] == pytest.approx(y[b, i] * X[b, i, t] @ v[b], rel=1e-13)
+    assert np.array_equal(data.optimal(v), scores.argmax(-1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(ragged(), st.randoms(use_true_random=False))
+def test_tokens_and_inputs_can_come_in_any_order(problem, random):
+    data, v = problem
+    inputs = random.sample(range(data.n_inputs), data.n_inputs)
+    orders = [random.sample(range(n), n) for n in data.lengths.tolist()]
+    shuffled = ml.TokenDataset(
+        [data.X[i, orders[i]] for i in inputs], data.y[inputs], K=[data.K[i, orders[i]] for i in inputs]
+    )
+    for place, i in enumerate(inputs):
+        np.testing.assert_allclose(shuffled.scores(v)[place, : len(orders[i])], data.scores(v)[i, orders[i]])
+    assert np.all(data.scores(v)[~data.mask] == -np.inf)
+    assert np.array_equal(data.take_inputs(inputs).lengths, shuffled.lengths)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 2**32 - 1), st.data())
+def test_slices_of_a_batch_are_its_problems(n_problems, seed, draw):
+    data, v = ml.data.sphere_tokens(n_problems, 2, 3, 4, seed)
+    numbers = draw.draw(st.lists(st.integers(0, n_problems - 1), min_size=1))
+    part = data[numbers]
+    assert part.is_batch
+    assert len(part) == len(numbers)
+    for place, j in enumerate(numbers):
+        assert part[place] == data[j]
+        assert not data[j].is_batch
+        np.testing.assert_allclose(part.scores(v[numbers])[place], data[j].scores(v[j]))
+    mask = np.isin(np.arange(n_problems), numbers)
+    assert data[mask] == data[np.unique(numbers)]
+    assert data[:] == data
+    assert data[:1] != data[0]
+
+
+def test_an_index_that_picks_nothing_is_refused():
+    data, _ = ml.data.sphere_tokens(5, 2, 3, 4, 0)
+    for wrong in ("a", 1.5, [True, False], slice(0, 0)):
+        with pytest.raises(ml.InputError, match="'index' argument must be"):
+            data[wrong]
+    with pytest.raises(IndexError, match="index 7 of a batch of 5 problems"):
+        data[[7]]
+
+
+def test_lists_of_problems_are_ragged_batches():
+    parts = [RNG(i).normal(size=(n, 3)) for i, n in enumerate((2, 4, 1))]
+    batch = ml.TokenDataset([parts, parts[::-1]], [[1, -1, 1], [1, 1, 1]])
+    assert batch.is_batch
+    assert np.array_equal(batch[0].X[0, :2], parts[0])
+    assert batch[1].lengths.tolist() == [1, 4, 2]
+    assert "up to 4 tokens" in repr(batch)
+
+
+def test_repeat_shares_one_problem():
+    data, _ = ml.data.figure_1b()
+    many = data.repeat(7)
+    assert len(many) == 7
+    assert many.K.strides[0] == 0
+    assert many[6] == data
+    with pytest.raises(ml.InputError, match="'data' argument must be one problem; got a batch of 7"):
+        many.repeat(2)
+
+
+def test_cpu_tensors_are_arrays_unless_they_require_a_gradient():
+    torch = pytest.importorskip("torch")
+    data = ml.TokenDataset(torch.ones(2, 3, 4), torch.tensor([1, -1]))
+    assert data.scores(torch.ones(4)).shape == (2, 3)
+    with pytest.raises(ml.InputError, match=r"got a tensor that requires a gradient"):
+        ml.TokenDataset(torch.ones(2, 3, 4, requires_grad=True), [1, 1])
+
+
+REFUSED = {
+    "two axes": ({"X": np.ones((3, 4)), "y": [1, 1]}, r"'X' .*\(n_inputs, n_tokens, d_model\).*got shape \(3, 4\)"),
+    "nan": ({"X": np.where(GOOD > 0, np.nan, 0), "y": [1, 1]}, r"'X' .*finite numbers; got nan at index \(0, 0, 0\)"),
+    "nothing": ({"X": [], "y": []}, "'X' argument must be at least one input; got an empty dataset"),
+    "label 0": ({"X": GOOD, "y": [1, 0]}, r"'y' .*each -1 or \+1, of shape \(2,\); got the label 0"),
+    "one label": ({"X": GOOD, "y": [1]}, r"'y' argument must be labels.*got shape \(1,\)"),
+    "keys of others": ({"X": GOOD, "y": [1, 1], "K": np.ones((2, 4, 4))}, r"'K' .*keys for tokens of shape \(2, 3\)"),
+    "K and W": ({"X": GOOD, "y": [1, 1], "W": np.eye(4), "K": GOOD}, "'K' argument must be left out when W is given"),
+    "widths": ({"X": [np.ones((2, 3)), np.ones((2, 4))], "y": [1, 1]}, "'X' argument must be tokens of one width"),
+    "counts": (
+        {"X": [[GOOD[0], GOOD[1]], [GOOD[0]]], "y": np.ones((2, 2))},
+        r"'X' .*same number of inputs; got \[2, 1\]",
+    ),
+    "complex": ({"X": GOOD + 1j, "y": [1, 1]}, "'X' .*real numbers of .*; got shape .* with dtype complex128"),
+    "overflow": ({"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}, "'W' argument must be small enough"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_sentence(case):
+    arguments, sentence = REFUSED[case]
+    with pytest.raises(ml.InputError, match=sentence):
+        ml.TokenDataset(**arguments)
+
+
+def test_bad_heads_points_and_selections():
+    data = ml.TokenDataset([np.ones((2, 4)), np.ones((3, 4))], [1, -1])
+    with pytest.raises(ml.InputError, match=r"'head' argument must be .*shape \(4,\); got shape \(3,\)"):
+        data.scores(np.ones(3))
+    with pytest.raises(ml.InputError, match=r"'start' argument must be .*; got inf at index \(1,\)"):
+        data.point([0, np.inf, 0, 0], "start")
+    with pytest.raises(ml.InputError, match="token indices from 0 to 1 for input 0; got index 2"):
+        data.selection([2, 2])
+    with pytest.raises(ml.InputError, match=r"'selected' argument must be whole numbers of shape \(2,\)"):
+        data.selection([0.5, 1.0])
