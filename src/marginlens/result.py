@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_SHOWN = 8  # entries of an array up to which a table shows them all
+MAX_REPR = 150  # characters of the fields that a repr shows
 MAX_LINES = 100  # runs of a batch that are drawn as lines
 
 
@@ -61,6 +62,11 @@ class Result:
 
     A subclass is a frozen dataclass. Fields declared with `repr=False`, and private ones, stay out of `to_dict` and of the table.
     """
+
+    def __repr__(self) -> str:
+        """The fields on one line; arrays of more than a few entries by shape and range."""
+        text = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in _public(self))
+        return f"{type(self).__name__}({text if len(text) <= MAX_REPR else text[: MAX_REPR - 1] + '…'})"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that `json.dumps` takes."""

@@ -17,7 +17,8 @@ statement, numbers = command("statement")
 def test_a_statement_leads_to_its_functions_and_claims(label):
     (told,) = numbers(label)
     assert told["statement"] == "A Thm 3"
-    assert {"marginlens.predict_limit", "marginlens.basin_cone"} == {one["name"] for one in told["functions"]}
+    names = {one["name"] for one in told["functions"]}
+    assert {"marginlens.predict_limit", "marginlens.basin_cone", "marginlens.theory.predict"} == names
     assert "A-F2" in told["claims"]
     shown = statement(label).stdout
     assert "written in marginlens.theory.prediction" in shown

@@ -207,7 +207,7 @@ def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
             for _ in range(60):
                 middle = 0.5 * (low + high)
                 low, high = (middle, high) if np.sign(loss.slope(middle)) == np.sign(loss.slope(low)) else (low, middle)
-            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-9, -1e-12, 1e-12, 1e-9, 1e-6])
+            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-8, 1e-8, 1e-6])
             assert np.array_equal(loss.derivative_sign(beside), np.sign(loss.slope(beside)))
 
 
@@ -220,13 +220,6 @@ def test_the_sign_of_a_saturated_loss_is_seen_from_afar():
             return -np.logaddexp(0.0, u)
 
     assert np.array_equal(Plain().derivative_sign(np.array([40.0, 800.0, 1e4])), [-1.0, -1.0, -1.0])
-
-    class Constant(Plain):
-        def value(self, u):
-            return np.zeros_like(u)
-
-    with pytest.raises(ml.InputError, match=r"Constant.value has no slope around u = 2.*Define derivative_sign"):
-        Constant().derivative_sign(np.array([2.0]))
 
 
 def test_a_derivative_of_ones_own_is_honoured():
@@ -283,7 +276,7 @@ class Broken(ml.losses.Loss):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (lambda u: 1.0, r"array of real numbers, of u's shape .*; got shape \(\) from Broken"),
+        (lambda u: 1.0, r"array of real numbers of shape .*; got shape \(\) from Broken"),
         (lambda u: np.zeros((2, *np.shape(u))), r"got shape \(2, .*from Broken"),
         (lambda u: "low", "got str from Broken"),
         (lambda u: None, "got NoneType from Broken"),

@@ -39,7 +39,7 @@ HELPERS = {
     "Logistic u": (lambda x: ml.Logistic().value(x), NEVER),
     "Exponential u": (lambda x: ml.Exponential().log_abs_derivative(x), NEVER),
     "rise delta": (lambda x: ml.CorrelationLoss().rise(np.ones(3), x), [*NEVER, np.ones(2)]),
-    "log_rise sign": (lambda x: ml.Logistic().log_rise(np.ones(3), 0.0, x), [*NEVER, np.ones(2)]),
+    "signed_log_rise sign": (lambda x: ml.Logistic().signed_log_rise(np.ones(3), 0.0, x).log, [*NEVER, np.ones(2)]),
     "constants low": (lambda x: ml.Exponential().constants(x, 1.0), NUMBER),
     "repeat n_copies": (FIGURE.repeat, WHOLE),
     "selection selected": (FIGURE.selection, INDICES),
@@ -76,7 +76,6 @@ HELPERS = {
     "set_svm optimal_sets": (lambda x: svm.set_svm(TOKENS, x), [*NEVER, 3.7, [[0]], np.array(1.0)]),
     "vocabulary_svm selection": (lambda x: svm.vocabulary_svm(E, SEQUENCES, x), [*INDICES, np.array(1.0)]),
     "bilinear_svm triples": (lambda x: svm.bilinear_svm(E, E, x), INDICES),
-    "bilinear_svm formed": (lambda x: svm.bilinear_svm(E, E, [[0, 0, 1]], formed=x), WHOLE),
     "matrix_from_vector p": (lambda x: ml.risk.matrix_from_vector(x, P), WEIGHTS),
     "as_matrix data": (lambda x: ml.AttentionRisk(x, V).as_matrix(P), NEVER),
     "as_matrix start": (lambda x: ml.descend(ml.AttentionRisk(TOKENS, np.ones(4)).as_matrix(P), start=x), WEIGHTS[1:]),
@@ -120,7 +119,7 @@ HELPERS = {
     "distance_to_set radius": (lambda x: theory.distance_to_set(P, [P], x), [*NEVER[1:], np.nan, np.ones(2)]),
     "log_nonoptimality p": (lambda x: theory.log_nonoptimality(TOKENS, x, [[0], [0]]), WEIGHTS),
     "predict_limit max_problems": (lambda x: theory.predict_limit(ALONE, HEAD, max_problems=x), [*WHOLE, 0]),
-    "predict_joint_limit loss": (lambda x: theory.predict_joint_limit(FIGURE, loss=x), NEVER),
+    "predict_limit loss": (lambda x: theory.predict_limit(FIGURE, loss=x), NEVER[1:]),
     "softmax p": (lambda x: softmax(FIGURE, x), WEIGHTS),
 }
 

@@ -159,7 +159,6 @@ def test_selected_and_secondary_tokens_of_a_written_example():
     assert [one.tolist() for one in ranks.selected] == [[0, 2], [1], [3]]
     assert [one.tolist() for one in ranks.secondary] == [[3], [4], []]
     assert [one.tolist() for one in ranks.below] == [[1, 4], [], []]
-    assert repr(ranks) == "TokenRanks(3 sequences: 4 selected, 2 secondary, 2 below)"
     wide = selected_tokens(E, [2.0], [[0, 1, 3]], tie=2.5)
     assert wide[0].tolist() == [0, 3]
     assert equivalent_directions(E, [1.0], [7.0], [[0, 1], [1, 4]])

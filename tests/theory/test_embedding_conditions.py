@@ -23,7 +23,6 @@ from marginlens.status import Status
 from marginlens.theory import (
     check_class_window,
     check_lemma_13,
-    check_lemma_14,
     check_lemma_19,
     check_missed_tokens,
     check_theorem_5,
@@ -116,16 +115,6 @@ def test_without_a_score_that_leads_a_finite_point_can_be_stationary():
     run = embedding_flow(replace(model, p=at), data, until=UntilNorm(60.0))
     assert run.status is Status.STATIONARY
     assert run.norm < 10.0
-
-
-@pytest.mark.statement("B Lemma 14", "B Lemma 18")
-def test_lemma_14_asks_for_less_than_the_theorem():
-    names = [check.name for check in check_lemma_14(SMALL, rate=576.0, d_model=6).conditions]
-    assert "d ≥ |S| + 3" not in names
-    assert len(names) == len(check_theorem_5(SMALL, rate=576.0, d_model=6).conditions) - 1
-    tiny = check_lemma_14(SMALL, rate=1e-3, d_model=2048)
-    assert [check.name for check in tiny.conditions if not check.holds] == ["η₀ ≥ 4n²T²"]
-    assert "a limit selects the decisive token of every sequence" in tiny.conclusion
 
 
 @pytest.mark.statement("B Lemma 14")

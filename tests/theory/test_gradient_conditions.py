@@ -162,11 +162,13 @@ def test_local_bounds_report_what_they_compare():
         assert found.log_norm[k] == pytest.approx(log_norm, rel=HIGH_PRECISION)
         assert np.exp(found.log_descent[k]) == pytest.approx(-float(exact @ cone.p) * np.exp(log_norm))
         assert found.cosine[k] == pytest.approx(correlation(-exact, cone.p))
-        assert np.exp(found.log_upper[k]) == pytest.approx(cone.C * missing)
-        assert np.exp(found.log_lower[k]) == pytest.approx(cone.c * missing)
-        assert np.exp(found.log_norm_bound[k]) == pytest.approx(cone.A_bar * cone.C * missing)
-        assert np.exp(found.log_decay[k]) == pytest.approx(cone.A_bar * cone.C * 3 * np.exp(-np.linalg.norm(p[k]) / 2))
-    assert found.cosine_bound == pytest.approx(cone.c / (cone.A_bar * cone.C))
+        assert np.exp(found.log_upper[k]) == pytest.approx(np.exp(cone.log_C) * missing)
+        assert np.exp(found.log_lower[k]) == pytest.approx(np.exp(cone.log_c) * missing)
+        assert np.exp(found.log_norm_bound[k]) == pytest.approx(cone.A_bar * np.exp(cone.log_C) * missing)
+        assert np.exp(found.log_decay[k]) == pytest.approx(
+            cone.A_bar * np.exp(cone.log_C) * 3 * np.exp(-np.linalg.norm(p[k]) / 2)
+        )
+    assert found.cosine_bound == pytest.approx(np.exp(cone.log_c) / (cone.A_bar * np.exp(cone.log_C)))
     with pytest.raises(InputError, match=r"'p' argument must be an array of finite numbers of shape \(n_points, 2\)"):
         local_gradient_bounds(data, v, cone, p[0])
 
@@ -182,13 +184,17 @@ def test_local_bounds_of_several_inputs_are_means_in_units_of_the_margin():
     found = local_gradient_bounds(data, v, cone, p, 7.0 * cone.p)
     missing = np.mean(1.0 - softmax(data.repeat(6), p)[:, np.arange(3), alpha], axis=-1)
     descent = -risk_gradient(data.repeat(6), v, p).value() @ cone.p / np.linalg.norm(cone.p) / cone.theta
-    np.testing.assert_allclose(np.exp(found.log_upper), cone.C * missing, rtol=CONDITIONED)
-    np.testing.assert_allclose(np.exp(found.log_lower), cone.c * missing, rtol=CONDITIONED)
+    np.testing.assert_allclose(np.exp(found.log_upper), np.exp(cone.log_C) * missing, rtol=CONDITIONED)
+    np.testing.assert_allclose(np.exp(found.log_lower), np.exp(cone.log_c) * missing, rtol=CONDITIONED)
     np.testing.assert_allclose(np.exp(found.log_descent), np.where(descent > 0.0, descent, np.nan), rtol=CONDITIONED)
-    np.testing.assert_allclose(np.exp(found.log_norm_bound), cone.A_bar * cone.C * missing, rtol=CONDITIONED)
-    decay = cone.A_bar * cone.C * data.n_tokens * np.exp(-np.linalg.norm(p, axis=-1) * cone.theta / 2)
+    np.testing.assert_allclose(
+        np.exp(found.log_norm_bound), cone.A_bar * np.exp(cone.log_C) * missing, rtol=CONDITIONED
+    )
+    decay = cone.A_bar * np.exp(cone.log_C) * data.n_tokens * np.exp(-np.linalg.norm(p, axis=-1) * cone.theta / 2)
     np.testing.assert_allclose(np.exp(found.log_decay), decay, rtol=CONDITIONED)
-    assert found.cosine_bound == pytest.approx(cone.c * cone.theta / (cone.A_bar * cone.C), rel=ROUNDING)
+    assert found.cosine_bound == pytest.approx(
+        np.exp(cone.log_c) * cone.theta / (cone.A_bar * np.exp(cone.log_C)), rel=ROUNDING
+    )
 
 
 @pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")

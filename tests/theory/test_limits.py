@@ -1,7 +1,5 @@
 """Theorems 1, 2, 3 and 8: what is predicted, and that risk and descent do it; with controls where an assumption fails."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -20,22 +18,23 @@ from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, score
 from marginlens.directions import unit
 from marginlens.dynamics import regularization_path
 from marginlens.losses import Loss
-from marginlens.risk import excess_risk
+from marginlens.risk import AttentionRisk, LogScaled, excess_risk
 from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
     distance_to_set,
     globally_optimal_direction,
     in_cone,
-    limits,
     local_gradient_bounds,
     locally_optimal_directions,
     optimal_sets,
+    predict,
     predict_limit,
     smoothness,
     token_optimality,
 )
 from marginlens.theory.optimality import depends_on_p
+from marginlens.theory.prediction import OBSERVED_IN, OBSERVED_WITHOUT_THEOREM
 from marginlens_papers.claims import catalogue
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING
@@ -105,8 +104,8 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     assert [one.tolist() for one in optimal_sets(data, v)] == [[0, 1]]
     limit = unit(set_svm(data, [[0, 1]]).points[0])
     np.testing.assert_allclose(prediction.path_direction, limit, atol=ROUNDING)
-    np.testing.assert_allclose(prediction.directions, limit[None], atol=ROUNDING)
-    assert prediction.labels == ("G^mm",)
+    np.testing.assert_allclose(prediction.candidates.directions, limit[None], atol=ROUNDING)
+    assert prediction.candidates.labels == ("G^mm",)
     assert [verdict.applies for verdict in prediction.verdicts] == [False, False, False, True]
     assert [check.name for check in prediction.verdicts[3].conditions] == [
         "A Assumption A",
@@ -136,11 +135,11 @@ def test_tied_scores_of_any_sign_are_answered_by_sets_and_the_path_reaches_them(
         if not found.solutions:
             continue
         shifted += "after a shift of the scores of 1 of 2 inputs" in str(prediction)
-        minima = [k for k, label in enumerate(prediction.labels) if label == "G^mm"]
-        np.testing.assert_allclose(prediction.directions[minima], unit(found.points), atol=CONDITIONED)
+        minima = [k for k, label in enumerate(prediction.candidates.labels) if label == "G^mm"]
+        np.testing.assert_allclose(prediction.candidates.directions[minima], unit(found.points), atol=CONDITIONED)
         radii = np.array([30.0, 1e4]) / found.margin
         path = regularization_path(data, v, radii, restarts=16, rng=seed)
-        distance = found.margin * distance_to_set(path.points, prediction.set_solution, radii)
+        distance = found.margin * distance_to_set(path.points, prediction.details.set_solution, radii)
         assert distance[-1] < PATH_IN_THE_SET
     assert shifted >= 2
 
@@ -151,11 +150,11 @@ def test_several_global_minima_leave_the_path_a_choice_that_is_told():
     prediction = predict_limit(line, v)
     assert prediction.verdicts[3].applies
     assert prediction.path_direction is None
-    assert prediction.labels == ("G^mm", "G^mm")
-    assert sorted(prediction.directions[:, 0]) == [-1.0, 1.0]
+    assert prediction.candidates.labels == ("G^mm", "G^mm")
+    assert sorted(prediction.candidates.directions[:, 0]) == [-1.0, 1.0]
     assert prediction.why.endswith("The regularisation path converges to the 2 global minima of ATT-SVM', by A Thm 8.")
     assert [verdict.citation for verdict in predict_limit(*figure_1b()).verdicts] == ["A Thm 1", "A Thm 2", "A Thm 3"]
-    assert predict_limit(*figure_1b()).set_solution is None
+    assert predict_limit(*figure_1b()).details.set_solution is None
 
 
 @pytest.mark.statement("A Thm 8")
@@ -203,7 +202,7 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
     prediction = predict_limit(data, v)
     assert "A Thm 2 with n = 1" in prediction.why
     np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, atol=ROUNDING)
-    assert prediction.selections[:, -1].tolist() == [0]
+    assert prediction.candidates.selections[:, -1].tolist() == [0]
     assert "The theorems leave out what cannot depend on p" in str(prediction)
     run = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[0.0, -1.0])
     assert correlation(run.final, prediction.direction) > ALIGNED
@@ -283,10 +282,10 @@ def test_with_several_inputs_two_starts_can_have_two_limits():
     for _ in range(200):
         data, v = scored_tokens(*two_level_scores(rng, 2, 3, 2))
         prediction = predict_limit(data, v)
-        if prediction.verdicts[1].applies and len(prediction.labels) > 1:
-            starts = 30.0 * prediction.directions
+        if prediction.verdicts[1].applies and len(prediction.candidates.labels) > 1:
+            starts = 30.0 * prediction.candidates.directions
             run = descend(data.repeat(len(starts)), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
-            reached = correlation(run.final, prediction.directions)
+            reached = correlation(run.final, prediction.candidates.directions)
             found = bool((reached > ALIGNED).all())
             break
     assert found  # so n = 1 cannot be dropped from the theorem
@@ -300,7 +299,7 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     assert prediction.direction is None
     starts = np.array([[0.0, y] for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
     run = descend(data.repeat(6), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
-    reached = np.array([[correlation(p, one) > ALIGNED for one in prediction.directions] for p in run.final])
+    reached = np.array([[correlation(p, one) > ALIGNED for one in prediction.candidates.directions] for p in run.final])
     assert reached.sum(axis=0).tolist() == [4, 2]
     # a second input whose near token scores low: descent on the line stays at a finite norm although the optimum is separable
     keys = [np.array([[0.0], [0.5]]), np.array([[0.0], [1.0], [3.0]])]
@@ -375,15 +374,15 @@ def test_the_start_decides_and_how_far_out_it_is():
     off = unit(cone.sample(1, 0)[0])
     certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=GradientDescent(0.01))
     assert certain.verdicts[2].applies
-    assert certain.basin == 1
+    assert certain.details.basin == 1
     np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
     assert "by A Thm 3" in certain.why
     expected = predict_limit(data, v, start=1.01 * cone.radius * off)
     assert expected.direction is None
-    assert expected.basin == 1
+    assert expected.details.basin == 1
     assert expected.why.startswith("Expected, not certain")
     outside = predict_limit(data, v, start=0.99 * cone.radius * off)
-    assert outside.direction is outside.basin is None
+    assert outside.direction is outside.details.basin is None
     wide = predict_limit(data, v, start=cone.proven_radius * 10 * np.array([1.0, 0.1]))
     assert wide.direction is None
     assert "1 - correlation with p^mm" in wide.why
@@ -409,7 +408,7 @@ def test_certain_limits_are_where_small_steps_go():
             cone = basin_cone(data, v, selection)
             start = 1.01 * cone.proven_radius * unit(cone.sample(4, rng)[2])
             prediction = predict_limit(data, v, start=start)
-            np.testing.assert_array_equal(prediction.selections[prediction.basin], selection)
+            np.testing.assert_array_equal(prediction.candidates.selections[prediction.details.basin], selection)
             end = within_the_cone(data, v, cone, start[None])[0]
             assert in_cone(end, prediction.direction, cone.mu / 4)
             n_checked += 1
@@ -438,7 +437,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
 
 
 def test_what_is_called_observed_is_shown_by_claims_that_take_normalised_steps():
-    cited = " ".join([*limits.OBSERVED_IN.values(), limits.OBSERVED_AT_LARGE])
+    cited = " ".join([*OBSERVED_IN.values(), OBSERVED_WITHOUT_THEOREM])
     protocols = {claim.id: claim.protocol for claim in catalogue.claims()}
     named = [word for word in cited.replace(",", " ").split() if word.startswith("A-")]
     assert len(named) == 4
@@ -466,9 +465,9 @@ def test_the_account_names_theorems_assumptions_and_candidates():
         assert line in text
     found = predict_limit(data, v)
     assert "\n" not in repr(found)
-    many = replace(found, labels=("LMM",) * 13, selections=np.zeros((13, 1), dtype=int), margins=np.ones(13))
+    many = found.candidates._replace(labels=("LMM",) * 13, selections=np.zeros((13, 1), dtype=int), margins=np.ones(13))
     assert str(many).count("LMM selects [0]") == 10
-    assert "  and 3 more\n" in str(many)
+    assert str(many).endswith("  and 3 more")
 
 
 @pytest.mark.statement("A Thm 3")
@@ -476,32 +475,34 @@ def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
     data, v = sphere_tokens(1, 6, 5, 40, 0)
     data, v = data[0], v[0]
     plain = predict_limit(data, v)
-    assert not plain.complete
-    assert plain.labels == ("GMM",)
+    assert not plain.candidates.complete
+    assert plain.candidates.labels == ("GMM",)
     assert "P^mm is too large to list in full" in str(plain)
-    np.testing.assert_allclose(plain.directions[0], globally_optimal_direction(data, v).direction, atol=ROUNDING)
+    np.testing.assert_allclose(
+        plain.candidates.directions[0], globally_optimal_direction(data, v).direction, atol=ROUNDING
+    )
     starts = np.random.default_rng(0).standard_normal((20, 40))
     ends = descend(data.repeat(20), v, n_steps=500, start=20 * starts).selected
     some = token_optimality(data.repeat(20), v, ends)
     other = token_optimality(data, v, ends[np.flatnonzero(some.is_locally_optimal & ~some.is_globally_optimal)[0]])
     cone = basin_cone(data, v, other.selected)
     started = predict_limit(data, v, start=2 * cone.radius * other.direction)
-    assert started.labels == ("GMM", "LMM")
-    assert started.basin == 1
+    assert started.candidates.labels == ("GMM", "LMM")
+    assert started.details.basin == 1
 
 
 @pytest.mark.statement("A Thm 3")
 def test_only_local_optima_are_candidates_and_each_once():
     data, v = figure_1b()
     gmm, local = (token_optimality(data, v, [t]).direction for t in (0, 1))
-    assert predict_limit(data, v, start=gmm, max_problems=1).labels == ("GMM",)
-    assert predict_limit(data, v, start=local, max_problems=1).labels == ("GMM", "LMM")
-    assert predict_limit(data, v, start=[-1.0, -1.0], max_problems=1).labels == ("GMM",)
+    assert predict_limit(data, v, start=gmm, max_problems=1).candidates.labels == ("GMM",)
+    assert predict_limit(data, v, start=local, max_problems=1).candidates.labels == ("GMM", "LMM")
+    assert predict_limit(data, v, start=[-1.0, -1.0], max_problems=1).candidates.labels == ("GMM",)
     against, head = scored_tokens(
         [[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]]
     )  # no p selects both optima
     none = predict_limit(against, head, max_problems=1)
-    assert none.selections.shape == (0, 2)
+    assert none.candidates.selections.shape == (0, 2)
     assert "Candidates (P^mm is too large to list in full): none." in str(none)
 
 
@@ -516,7 +517,7 @@ def test_without_a_start_or_with_one_that_decides_nothing_the_reason_is_told():
     corners, head = scored_tokens([[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], [[1.0, 0.5, 0.0]])
     tied = predict_limit(corners, head, start=[2.0, 2.0])
     assert tied.why.endswith("nor does A Thm 3: the start selects no unique tokens.")
-    assert tied.basin is tied.cone is None
+    assert tied.details.basin is tied.details.cone is None
     single = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3), start=np.ones(3))
     assert single.why.endswith("nor does A Thm 3: no input has two tokens, so there is nothing to select.")
 
@@ -547,7 +548,59 @@ def test_a_batch_gives_a_list():
     starts = np.random.default_rng(0).standard_normal((5, 3)) * 1e9
     for j, one in enumerate(predict_limit(data, v, start=starts)):
         alone = predict_limit(data[j], v[j], start=starts[j])
-        assert one.labels == alone.labels
+        assert one.candidates.labels == alone.candidates.labels
         assert one.why == alone.why
-        np.testing.assert_array_equal(one.selections, alone.selections)
-        np.testing.assert_allclose(one.directions, alone.directions, atol=ROUNDING)
+        np.testing.assert_array_equal(one.candidates.selections, alone.candidates.selections)
+        np.testing.assert_allclose(one.candidates.directions, alone.candidates.directions, atol=ROUNDING)
+
+
+# ---- other risks
+
+
+class Bowl:
+    """A user's own risk: ½‖x‖², which has nothing to do with attention."""
+
+    shape = (2,)
+
+    def value(self, x):
+        return 0.5 * float(np.sum(np.square(x)))
+
+    def log_value(self, x):
+        return np.log(self.value(x))
+
+    def gradient(self, x):
+        return LogScaled(np.asarray(x, dtype=float), 0.0)
+
+    def select(self, x):
+        return np.array([0])
+
+    def margin_rows(self, selected):
+        return np.ones((1, 2)), np.ones(1)
+
+    def smoothness(self):
+        return 1.0
+
+
+def test_a_risk_that_no_theorem_speaks_of_is_told_so_in_one_sentence():
+    curved = AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
+    for risk, name in ((Bowl(), "Bowl:"), (curved, "AttentionRisk with a nonlinear head:")):
+        found = predict(risk, start=[1.0, 1.0], optimizer=GradientDescent(0.1))
+        assert (found.verdicts, found.direction, found.path_direction) == ((), None, None)
+        assert str(found) == found.why
+        assert found.why.startswith(f"No theorem is known for {name} descend(risk) trains on it")
+
+
+@pytest.mark.statement("A Thm 1", "A Thm 2")
+def test_the_matrix_of_a_fixed_query_follows_the_prediction_for_p():
+    data, v = TokenDataset([[[1.0, 0.2], [0.0, -1.0]]], [1.0]), np.array([1.0, 0.5])
+    of_p, u = AttentionRisk(data, v), np.array([3.0, 4.0])
+    largest = float(smoothness(data, v).largest_step)
+    for share, certain in ((0.99, True), (1.01, False)):
+        plain = predict(of_p, optimizer=GradientDescent(share * largest))
+        found = predict(of_p.as_matrix(u), start=np.zeros((2, 2)), optimizer=GradientDescent(share * largest / 25.0))
+        assert (plain.direction is not None) == (found.direction is not None) == certain
+    found = predict(of_p.as_matrix(u))
+    np.testing.assert_allclose(found.direction, np.outer(u / 5.0, predict(of_p).direction), atol=ROUNDING)
+    run = descend(of_p.as_matrix(u), n_steps=3000)
+    assert correlation(run.final, found.direction, axes=2) > ALIGNED
+    assert found.notes[0].startswith("By A Lemma 1")

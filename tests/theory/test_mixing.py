@@ -42,7 +42,7 @@ def test_the_constants_are_their_formulas() -> None:
     data = TokenDataset([[[2.0], [2.0], [1.0], [-3.0]], [[1.0], [0.25]]], [1, 1])
     found = mixing_constants(data, [1.0], [[0, 1], [0]], CorrelationLoss())
     assert (found.epsilon, found.C) == (0.5, 3.0)
-    assert (found.C_plus, found.C_minus) == pytest.approx((5.0, 0.25), rel=tolerances.ROUNDING)
+    assert (np.exp(found.log_C_plus), np.exp(found.log_C_minus)) == pytest.approx((5.0, 0.25), rel=tolerances.ROUNDING)
     assert found.nu.tolist() == [2.0, 1.0]
     assert found.shift.tolist() == [0.0, 0.0]
     assert found.rho(0.5) == pytest.approx(-6.0 * np.log(20.0), rel=tolerances.ROUNDING)
@@ -79,7 +79,7 @@ def test_scores_of_any_sign_are_shifted_and_the_bounds_still_hold(loss: Any) -> 
         assert np.all(offset >= constants.log_C_minus - tolerances.CONDITIONED)
         assert np.all(offset <= constants.log_C_plus + tolerances.CONDITIONED)
         assert constants.rho(0.1) < 0.0
-    assert mixing_constants(data, 0.0 * v, [range(5)] * 4, loss).theta == 1.0  # nothing can be mixed in
+    assert mixing_constants(data, 0.0 * v, [range(5)] * 4, loss).rho(0.1) == 0.0  # nothing can be mixed in
 
 
 @pytest.mark.statement("A Lemma 14")
@@ -87,7 +87,7 @@ def test_constants_of_slopes_that_underflow_keep_their_ratio() -> None:
     keys, scores = [[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], np.array([[1.0, 1.0, 0.0]])
     near = mixing_constants(*scored_tokens(keys, scores + 40.0), [[0, 1]])
     far = mixing_constants(*scored_tokens(keys, scores + 5000.0), [[0, 1]])
-    assert far.C_plus == far.C_minus == 0.0
+    assert np.exp(far.log_C_plus) == np.exp(far.log_C_minus) == 0.0
     assert near.log_C_minus - far.log_C_minus == pytest.approx(4960.0, rel=tolerances.CONDITIONED)
     assert np.isfinite(far.rho(0.1))
 
@@ -120,8 +120,8 @@ def test_excess_risk_is_nonoptimality_up_to_constant_factors(loss: Any) -> None:
         above = excess_risk(data.repeat(400), v, points, loss, np.array([one[0] for one in sets]))
         assert np.all(above.sign > 0)
         offset = above.log - log_q
-        assert np.all(offset >= np.log(constants.C_minus) - tolerances.CONDITIONED)
-        assert np.all(offset <= np.log(constants.C_plus) + tolerances.CONDITIONED)
+        assert np.all(offset >= np.log(np.exp(constants.log_C_minus)) - tolerances.CONDITIONED)
+        assert np.all(offset <= np.log(np.exp(constants.log_C_plus)) + tolerances.CONDITIONED)
 
 
 @pytest.mark.statement("A Assumption D")
@@ -209,7 +209,6 @@ def test_wrong_sets_have_a_counter_example_at_every_depth(change: str) -> None:
         assert log_q[0] <= (1.0 + found.delta) * log_q[1]
         assert log_q[0] < -100.0
         assert not excess_risk(data, v, other, selected=reference).above(excess_risk(data, v, p, selected=reference))
-    assert "fails with delta=0.1: contradicted down to log q = -" in repr(found)
 
 
 @pytest.mark.statement("A Assumption D")
@@ -242,7 +241,6 @@ def test_sets_that_no_p_suppresses_the_others_for_make_the_assumption_empty() ->
     assert found.holds
     assert not found.suppressible
     assert found.depth > -2.0
-    assert "is empty with delta=0.1: no p suppresses the other tokens" in repr(found)
 
 
 @pytest.mark.statement("A Assumption D")
@@ -308,7 +306,7 @@ def test_distance_to_a_set_in_closed_form() -> None:
         (lambda: label_mixing(0, 3, 1, 2, 0), "'n_inputs' argument must be a whole number of at least 1"),
         (lambda: label_mixing(2, 3, 1, 2, 0, epsilon=2.5), r"'epsilon' .* at most 2.*got 2\.5"),
         (lambda: monotone_mixing(2, 3, 1, 2, 0, d_model=0), "'d_model' .* at least 1"),
-        (lambda: distance_to_set([1.0], []), "'solutions' .* at least one global minimum"),
+        (lambda: distance_to_set([1.0], np.empty((0, 1))), "'solutions' .* at least one global minimum"),
         (lambda: distance_to_set([0.0], [[1.0]]), "'p' argument must be of positive length"),
         (lambda: distance_to_set([1.0, 2.0], [[1.0]]), r"'p' .* shape \(1,\).*got shape \(2,\)"),
     ],

@@ -50,8 +50,6 @@ def test_tokens_with_more_than_half_of_the_attention_have_the_largest_logit():
     assert min(seen) >= 1
     many = selection_quadrant(figure_3b(), [[1.0, 0.0], [-1.0, 0.0]], CHOSEN)
     assert many.holds.tolist() == [True, False]
-    assert "1 of 2 points" in repr(many)
-    assert "margin=" in repr(selection_quadrant(figure_3b(), [1.0, 0.0], CHOSEN))
 
 
 @pytest.mark.statement("A Lemma 12")
@@ -138,7 +136,6 @@ def test_the_contradiction_needs_an_exponentially_large_head():
         ).competitor_wins
     slope = np.diff(np.log(needed)) / np.diff([20.0, 40.0, 60.0])
     assert slope == pytest.approx(0.5 * found.margin, rel=0.05)  # (1 - γ)Ξ
-    assert "undecided" in repr(found)
     with pytest.raises(InputError, match=r"'gamma' argument must be a number above 0 and no larger than 1"):
         joint_risk_bounds(data, CHOSEN, 1.0, 1.0, gamma=2.0)
     with pytest.raises(InputError, match=r"'selected' argument must be tokens whose labels and keys can be separated"):
@@ -184,7 +181,6 @@ def test_squared_gradients_stay_within_their_budget_and_fade(loss):
     assert given.guaranteed
     assert given.step == smoothness(data, v, loss).largest_step
     assert not gradient_budget(data, v, n_steps=1, loss=loss, step=1e9).guaranteed
-    assert "spent" in repr(given)
 
 
 @pytest.mark.statement("A Eq. (25)")

@@ -207,7 +207,7 @@ def test_neighbours_that_tie_exactly_still_tie_after_a_rotation_and_a_shift():
 
 @pytest.mark.statement("A Def 2", "A P^mm")
 @pytest.mark.parametrize("angle", [0.0, 0.3, 2.0])
-@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("scale", [1e-90, 1.0, 1e90])
 def test_a_token_far_away_is_no_neighbour(angle, scale):
     """Its margin is 1.0005, of a row a million long."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

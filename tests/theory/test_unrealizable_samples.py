@@ -178,13 +178,15 @@ def test_the_prediction_says_condition_by_condition_what_is_missing():
     said, found = sentence()
     assert "2 of 3 sequences lack theirs, such as sample 1" in said
     assert "their log-loss is infinite at every W" in said
-    assert found.targets.tolist() == [0, -1, -1]
-    np.testing.assert_allclose(found.priority.x, predict_limit(ds.realizable()).priority.x, atol=ROUNDING)
+    assert found.details.targets.tolist() == [0, -1, -1]
+    np.testing.assert_allclose(
+        found.details.priority.x, predict_limit(ds.realizable()).details.priority.x, atol=ROUNDING
+    )
     assert "with C Eᵀ = I their loss does not depend on W" in sentence(loss=Linear())[0]
     assert "the graphs leave them out" in sentence(loss=CrossEntropy())[0]
     said, found = sentence(head=C, loss=Linear())
     assert "the token that the head prefers is separated in its place, 2 in sample 1" in said
-    assert found.targets.tolist() == [0, 2, 2]
+    assert found.details.targets.tolist() == [0, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics.paths import joint as joint_path
 from marginlens.risk import joint_gradient, risk
-from marginlens.theory import predict_joint_limit
+from marginlens.theory import predict_limit
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 
@@ -74,7 +74,7 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
 def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
     path = joint_path(data, 1e12, 1e12, restarts=16)
     assert path.kkt_residual().max() < FAR_OUT
-    assert np.linalg.norm(path.p[0] / 1e12 - predict_joint_limit(data).p_direction) < ROUNDING
+    assert np.linalg.norm(path.p[0] / 1e12 - predict_limit(data).details.p_direction) < ROUNDING
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e5), (1e-4, 0.0)])

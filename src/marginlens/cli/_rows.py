@@ -12,7 +12,7 @@ import numpy as np
 
 from marginlens.data import TokenDataset
 from marginlens.svm import MarginSolution, Status
-from marginlens.theory import LimitPrediction, TokenOptimality, token_optimality
+from marginlens.theory import Prediction, TokenOptimality, token_optimality
 from marginlens.theory.assumptions import Verdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
@@ -55,23 +55,25 @@ def _solution_row(found: TokenOptimality, j: int) -> dict[str, Any]:
     }
 
 
-def candidate_rows(data: TokenDataset, v: Any, prediction: LimitPrediction) -> list[dict[str, Any]]:
+def candidate_rows(data: TokenDataset, v: Any, prediction: Prediction) -> list[dict[str, Any]]:
     """The candidates of a prediction as rows: the global minima of ATT-SVM' where optimal tokens tie, else the GMM, then the LMMs.
 
     They are solved on the inputs whose output depends on p; `input` in a proof counts all inputs.
     """
-    dependent = prediction.dependent if prediction.dependent.any() else np.ones_like(prediction.dependent)
+    details = prediction.details
+    candidates: Any = prediction.candidates
+    dependent = details.dependent if details.dependent.any() else np.ones_like(details.dependent)
     part, inputs = data.take_inputs(dependent), np.flatnonzero(dependent)
     best = data.optimal(v)
-    in_set = np.array([label == "G^mm" for label in prediction.labels], dtype=np.bool_)
-    rows = [] if prediction.set_solution is None else [_set_row(one) for one in prediction.set_solution.solutions]
+    in_set = np.array([label == "G^mm" for label in candidates.labels], dtype=np.bool_)
+    rows = [] if details.set_solution is None else [_set_row(one) for one in details.set_solution.solutions]
     rows = rows[: int(in_set.sum())]
-    listed = [one for one in prediction.selections[~in_set] if not np.array_equal(one, best)]
+    listed = [one for one in candidates.selections[~in_set] if not np.array_equal(one, best)]
     if not rows or len(listed) < np.sum(~in_set):
         listed = [best, *listed]
     if listed:
         rows += solution_rows(token_optimality(part.repeat(len(listed)), v, np.array(listed)[:, dependent]))
-    named = [*prediction.selections[in_set], *listed]
+    named = [*candidates.selections[in_set], *listed]
     for row, selected in zip(rows, named, strict=True):
         row["selected"] = selected
         row["kind"] = "GMM" if row["kind"] != "G^mm" and np.array_equal(selected, best) else row["kind"]
@@ -102,7 +104,7 @@ def _proof(solution: MarginSolution) -> list[dict[str, Any]]:
     return [{**dict(zip(names, pairs[r].tolist(), strict=True)), "weight": float(np.asarray(weights)[r])} for r in used]
 
 
-def prediction_row(prediction: LimitPrediction) -> dict[str, Any]:
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
     return {
         "direction": prediction.direction,

@@ -35,7 +35,7 @@ from marginlens.nexttoken import (
 )
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.svm import Status
-from marginlens.theory.next_token import NextTokenPrediction, predict_nexttoken_limit
+from marginlens.theory import Prediction, predict_limit
 
 N_STEPS, STEP_SIZE = 4000, 0.01  # of a normalised descent unless said otherwise, as in the paper's experiments
 LOSSES: dict[str, NextTokenLoss] = {
@@ -67,12 +67,12 @@ def solved(file: Path, *, drop: bool) -> dict[str, Any]:
     problem = read(file, drop=drop)
     with Bars(console(stderr=True)) as bars:
         bars.bar("Solving Graph-SVM and the cyclic correction")
-        prediction = predict_nexttoken_limit(problem.named.data, head=problem.head)
+        prediction = predict_limit(problem.named.data, head=problem.head)
     return _row(file, problem, prediction)
 
 
-def _row(file: Path, problem: SequenceProblem, prediction: NextTokenPrediction) -> dict[str, Any]:
-    data, graphs = problem.named.data, prediction.graphs
+def _row(file: Path, problem: SequenceProblem, prediction: Prediction) -> dict[str, Any]:
+    data, graphs = problem.named.data, prediction.details.graphs
     small = data.d_model <= _MATRIX
     names = problem.named.vocabulary.shown
     lacking = data.unrealizable
@@ -83,23 +83,26 @@ def _row(file: Path, problem: SequenceProblem, prediction: NextTokenPrediction) 
         "samples": len(data),
         "dropped": len(data.dropped),
         "unrealizable": [
-            {"sample": int(i), "separated": None if prediction.targets[i] < 0 else names[int(prediction.targets[i])]}
+            {
+                "sample": int(i),
+                "separated": None if prediction.details.targets[i] < 0 else names[int(prediction.details.targets[i])],
+            }
             for i in lacking
         ],
         "last_tokens": len(graphs),
         "acyclic": is_acyclic(graphs),
-        "separability": separability(problem.named, graphs, prediction.priority),
+        "separability": separability(problem.named, graphs, prediction.details.priority),
         "cyclic_correction": {
-            "status": prediction.mix.status.name,
-            "meaning": prediction.mix.status.value,
-            "norm": float(np.linalg.norm(prediction.mix.x)),
+            "status": prediction.details.mix.status.name,
+            "meaning": prediction.details.mix.status.value,
+            "norm": float(np.linalg.norm(prediction.details.mix.x)),
         },
         "prediction": {
             "why": prediction.why,
             "theorems": _rows.theorem_rows(prediction.verdicts),
             "direction": prediction.direction if small else None,
             "path_direction": prediction.path_direction if small else None,
-            "correction": prediction.correction if small else None,
+            "correction": prediction.details.correction if small else None,
         },
     }
 
@@ -199,18 +202,16 @@ def trained(file: Path, choices: Choices, problem: SequenceProblem) -> dict[str,
         options: dict[str, Any] = {"head": head, "loss": choices.loss, "optimizer": choices.step}
         run = descend(data, n_steps=choices.n_steps, start=choices.start, progress=bars.bar("Training"), **options)
         bars.bar("Predicting")
-        prediction = predict_nexttoken_limit(data, **options)
+        prediction = predict_limit(data, **options)
     row = _row(file, problem, prediction)
     return {**row, "training": choices.to_dict(), "trained": _compared(problem, choices, run, prediction)}
 
 
-def _compared(
-    problem: SequenceProblem, choices: Choices, run: Trajectory, prediction: NextTokenPrediction
-) -> dict[str, Any]:
+def _compared(problem: SequenceProblem, choices: Choices, run: Trajectory, prediction: Prediction) -> dict[str, Any]:
     """The trained W beside W^mm, W^cyc and the automaton, each where there is one."""
     data, W = problem.named.data, run.final
     attention = data.attention(W)
-    targets = prediction.targets
+    targets = prediction.details.targets
     on_target = np.add.reduceat(
         np.where(data.tokens == np.repeat(targets, data.lengths), attention, 0.0), data.offsets[:-1]
     )
@@ -229,7 +230,7 @@ def _compared(
         "cyclic_norm": None,
         "total_variation": None,
     }
-    priority, mix = prediction.priority, prediction.mix
+    priority, mix = prediction.details.priority, prediction.details.mix
     if priority.status is Status.OPTIMAL and run.norm > 0.0:
         row["correlation"] = float(correlation(W, priority.x, axes=2))
     if mix.status is Status.FINITE:
@@ -242,7 +243,7 @@ def _compared(
     )
     if has_automaton and problem.head is None and isinstance(choices.loss, LogLoss):
         row["limit_risk"] = limit_risk(data)
-        distance = NextTokenAutomaton(data.E, prediction.graphs, priority, mix, data).total_variation(data, W)
+        distance = NextTokenAutomaton(data.E, prediction.details.graphs, priority, mix, data).total_variation(data, W)
         row["total_variation"] = {"mean": float(distance.mean()), "largest": float(distance.max())}
     return row
 

@@ -104,7 +104,7 @@ def _solved(data: TokenDataset, v: FloatArray, start: FloatArray | None) -> list
         for j in range(len(batch)):
             prediction = predict_limit(batch[j], head[j], start=None if start is None else start[j])
             rows = _rows.candidate_rows(batch[j], head[j], prediction)
-            told = {**_rows.prediction_row(prediction), "every_direction_listed": prediction.complete}
+            told = {**_rows.prediction_row(prediction), "every_direction_listed": prediction.candidates.complete}
             problems.append({"problem": j, "prediction": told, "solutions": rows})
             bar.advance()
     return problems

@@ -19,7 +19,7 @@ from marginlens.losses.margin import Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.plotting import steps_to_keep
 from marginlens.status import Status
-from marginlens.theory import LimitPrediction, predict_limit, smoothness, token_optimality
+from marginlens.theory import Prediction, predict_limit, smoothness, token_optimality
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def compared(data: TokenDataset, v: FloatArray, choices: Choices, run: Trajector
     return rows
 
 
-def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[LimitPrediction]:
+def _predicted(batch: TokenDataset, head: FloatArray, choices: Choices) -> list[Prediction]:
     """The prediction for each problem; the trained tokens are the one candidate that matters here, so none is enumerated."""
     found = []
     with Bars(console(stderr=True)) as bars:
@@ -142,7 +142,7 @@ class Cosines(NamedTuple):
     observed: float | None
 
 
-def _advice(choices: Choices, prediction: LimitPrediction) -> str:
+def _advice(choices: Choices, prediction: Prediction) -> str:
     """What to change in the command for a limit that is certain, or nothing."""
     if prediction.observed is None or not isinstance(choices.step, NormalizedGD):
         return ""

@@ -21,25 +21,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
-_DIFFERENCE_STEPS = (
-    1e-5,
-    1e-6,
-    1e-7,
-    1e-4,
-    1e-3,
-    1e-2,
-    0.1,
-    1.0,
-    4.0,
-)  # relative to 1 + |u|, in the order they are tried
-_NEIGHBOUR_STEPS = (
-    1e-9,
-    1e-8,
-    1e-7,
-    1e-6,
-    1e-5,
-    1e-4,
-)  # relative to 1 + |u|, where ℓ'(u) is too small for differences of ℓ
+_DIFFERENCE_STEPS = (1e-5, 1e-3, 0.1, 1.0, 4.0)  # relative to 1 + |u|, in the order they are tried
 _RULES = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
 _GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
 _VALUE_ROUNDING = 32.0 * np.finfo(float).eps  # relative differences of two values that rounding alone may make
@@ -93,19 +75,19 @@ class Loss:
 
     def value(self, u: Any) -> FloatArray:
         """ℓ(u)."""
-        raise _lacking(self, "value(u)")
+        raise lacking(self, "value(u)")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """log |ℓ'(u)|, -inf where ℓ' is zero."""
         if not _defines(self, "derivative"):
-            raise _lacking(self, "derivative(u) or log_abs_derivative(u)")
+            raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         with np.errstate(divide="ignore"):
             return np.log(np.abs(_evaluate(self, "derivative", float_array(u, "u"))))
 
     def derivative(self, u: Any) -> FloatArray:
         """ℓ'(u)."""
         if not _defines(self, "log_abs_derivative"):
-            raise _lacking(self, "derivative(u) or log_abs_derivative(u)")
+            raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         u = float_array(u, "u")
         return self.derivative_sign(u) * np.exp(_evaluate(self, "log_abs_derivative", u))
 
@@ -128,10 +110,6 @@ class Loss:
         slope = slope_of(self, nodes)
         integral = delta * 0.5 * np.sum(_WEIGHTS * (-slope.sign * np.exp(slope.log)), axis=-1)
         return np.where(np.abs(delta) <= 1.0, integral, value_of(self, u - delta) - value_of(self, u))
-
-    def log_rise(self, u: Any, log_delta: Any, sign: Any) -> FloatArray:
-        r""":math:`\log|\ell(u - \delta) - \ell(u)|` for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`, finite when δ underflows."""
-        return self.signed_log_rise(u, log_delta, sign).log
 
     def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
         r""":math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
@@ -213,8 +191,16 @@ class Loss:
         return bool(np.all(falls))
 
 
+class _DecreasingLoss(Loss):
+    """A loss whose slope is negative everywhere."""
+
+    def derivative_sign(self, u: Any) -> FloatArray:
+        """-1 everywhere."""
+        return np.full_like(float_array(u, "u"), -1.0)
+
+
 @dataclass(frozen=True)
-class Logistic(Loss):
+class Logistic(_DecreasingLoss):
     r""":math:`\ell(u) = \log(1 + e^{-u})`."""
 
     code: ClassVar[int] = 0
@@ -227,10 +213,6 @@ class Logistic(Loss):
         """-log(1 + e^u)."""
         return -np.logaddexp(0.0, float_array(u, "u"))
 
-    def derivative_sign(self, u: Any) -> FloatArray:
-        """-1 everywhere."""
-        return np.full_like(float_array(u, "u"), -1.0)
-
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
         low, high = _interval(low, high)
@@ -241,7 +223,7 @@ class Logistic(Loss):
 
 
 @dataclass(frozen=True)
-class Exponential(Loss):
+class Exponential(_DecreasingLoss):
     r""":math:`\ell(u) = e^{-u}`; its value overflows to inf for margins below -709, its log-derivative never does."""
 
     code: ClassVar[int] = 1
@@ -255,10 +237,6 @@ class Exponential(Loss):
         """-u."""
         return -float_array(u, "u")
 
-    def derivative_sign(self, u: Any) -> FloatArray:
-        """-1 everywhere."""
-        return np.full_like(float_array(u, "u"), -1.0)
-
     def derivative(self, u: Any) -> FloatArray:
         """-e^-u."""
         return -self.value(u)
@@ -270,7 +248,7 @@ class Exponential(Loss):
 
 
 @dataclass(frozen=True)
-class CorrelationLoss(Loss):
+class CorrelationLoss(_DecreasingLoss):
     r""":math:`\ell(u) = -u`: every input pulls with the same force."""
 
     code: ClassVar[int] = 2
@@ -282,10 +260,6 @@ class CorrelationLoss(Loss):
     def log_abs_derivative(self, u: Any) -> FloatArray:
         """0."""
         return np.zeros_like(float_array(u, "u"))
-
-    def derivative_sign(self, u: Any) -> FloatArray:
-        """-1 everywhere."""
-        return np.full_like(float_array(u, "u"), -1.0)
 
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: a constant slope of -1."""
@@ -333,7 +307,7 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
     """`loss.method(u)` as a float64 array; what a loss of one's own gives is checked, for finite u."""
     if compiled_code(loss) >= 0:
         return np.asarray(getattr(loss, method)(u))
-    array = _array_from(loss, method, u)
+    array = numbers_from(loss, method, getattr(loss, method)(u), np.shape(u))
     wrong = np.isnan(array) | (array == np.inf) | ((array == -np.inf) & (method != "log_abs_derivative"))
     wrong &= np.isfinite(u)
     if np.any(wrong):
@@ -343,17 +317,16 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
     return array
 
 
-def _array_from(loss: Loss, method: str, u: FloatArray) -> FloatArray:
-    """`loss.method(u)` as a float64 array of the shape of u; refused where it is anything else."""
-    given = getattr(loss, method)(u)
+def numbers_from(loss: Any, method: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+    """What a method of a loss of one's own gave, as a float64 array of this shape; refused where it is anything else."""
     try:
         array = np.asarray(given)
     except NOT_NUMBERS:
         array = np.empty(0, dtype=object)
     numbers = array.dtype.kind in "fiub"
-    if not numbers or array.shape != np.shape(u):
+    if not numbers or array.shape != shape:
         got = f"shape {array.shape}" if numbers else type(given).__name__
-        expected = f"a loss whose {method}(u) is an array of real numbers, of u's shape {np.shape(u)}"
+        expected = f"a loss whose {method} gives an array of real numbers of shape {shape}"
         raise reject("loss", expected, f"{got} from {type(loss).__name__}")
     return array.astype(np.float64, copy=False)
 
@@ -363,60 +336,21 @@ def _defines(loss: Loss, method: str) -> bool:
     return getattr(type(loss), method) is not getattr(Loss, method)
 
 
-def _lacking(loss: Loss, method: str) -> InputError:
+def lacking(loss: Any, method: str) -> InputError:
     return reject("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
 
 
 def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
-    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of ℓ(u + h) - ℓ(u - h), where this is 2h|ℓ'| to a factor two.
-
-    Beside a zero of ℓ' such differences are rounding; there ℓ' is interpolated between neighbours whose signs are known. Where ℓ has
-    saturated, the first difference that can be seen at all decides.
-    """
-    flat = np.ravel(u)
-    log = np.ravel(_evaluate(loss, "log_abs_derivative", u))
-    sign, seen, sure = _difference_signs(loss, flat, log)
-    still = (log == -np.inf) | ~np.isfinite(flat)
-    sign[still] = 0.0
-    open_ = np.flatnonzero(~(sure | still))
-    for step in _NEIGHBOUR_STEPS:
-        if not len(open_):
-            break
-        h = step * (1.0 + np.abs(flat[open_]))
-        points = np.stack([flat[open_] - h, flat[open_] + h])
-        logs = _evaluate(loss, "log_abs_derivative", points)
-        signs, _, known = _difference_signs(loss, points.ravel(), logs.ravel())
-        signs, known = signs.reshape(points.shape), known.reshape(points.shape).all(axis=0)
-        middle = np.sum(signs * np.exp(logs - np.max(logs, axis=0)), axis=0)
-        sign[open_[known]], seen[open_[known]] = np.sign(middle[known]), True
-        open_ = open_[~known]
-    lost = ~(seen | still)
-    if lost.any():
-        at = f"{type(loss).__name__}.value has no slope around u = {float(flat[lost][0]):.6g}, where log_abs_derivative is finite"
-        raise reject("loss", "one whose value(u) shows the sign of its slope", at, "Define derivative_sign(u).")
-    return sign.reshape(np.shape(u))
-
-
-def _difference_signs(loss: Loss, u: FloatArray, log: FloatArray) -> tuple[FloatArray, Any, Any]:
-    """Signs of central differences of ℓ at margins (m,), which of them are beyond rounding, and which agree with log|ℓ'| (m,)."""
-    sign, seen, sure = np.zeros(len(u)), np.zeros(len(u), dtype=bool), ~np.isfinite(u)
+    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of the shortest difference ℓ(u + h) - ℓ(u - h) beyond rounding."""
+    sign = np.zeros(np.shape(u))
     for step in _DIFFERENCE_STEPS:
-        open_ = np.flatnonzero(~sure)
-        if not len(open_):
-            break
-        at = u[open_]
-        h = step * (1.0 + np.abs(at))
+        h = step * (1.0 + np.abs(u))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            ahead, behind = _array_from(loss, "value", at + h), _array_from(loss, "value", at - h)
+            ahead, behind = (numbers_from(loss, "value", loss.value(point), np.shape(u)) for point in (u + h, u - h))
             change = ahead - behind
             visible = np.isfinite(change) & (np.abs(change) > _VALUE_ROUNDING * (np.abs(ahead) + np.abs(behind)))
-            ratio = np.log(np.abs(change)) - np.log((at + h) - (at - h)) - log[open_]
-            agrees = visible & (np.abs(ratio) < np.log(2.0))
-        new = visible & (agrees | ~seen[open_])
-        sign[open_[new]] = np.sign(change[new])
-        seen[open_] |= visible
-        sure[open_] |= agrees
-    return sign, seen, sure
+        sign = np.where((sign == 0.0) & visible, np.sign(change), sign)
+    return sign
 
 
 def _together(**given: Any) -> list[FloatArray]:
@@ -448,7 +382,7 @@ def as_loss(loss: Any) -> Loss:
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.losses.Loss", what)
     if not _defines(loss, "value"):
-        raise _lacking(loss, "value(u)")
+        raise lacking(loss, "value(u)")
     if not (_defines(loss, "derivative") or _defines(loss, "log_abs_derivative")):
-        raise _lacking(loss, "derivative(u) or log_abs_derivative(u)")
+        raise lacking(loss, "derivative(u) or log_abs_derivative(u)")
     return loss

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.errors import NOT_NUMBERS, InputError, reject
+from marginlens.errors import reject
+from marginlens.losses.margin import lacking, numbers_from
 from marginlens.papers import implements
 
 _RULES = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
@@ -26,15 +27,15 @@ class NextTokenLoss:
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples,) ℓ(y, ŷ)."""
-        raise _lacking(self, "value(outputs, labels)")
+        raise lacking(self, "value(outputs, labels)")
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples, n_vocabulary) ∂ℓ/∂ŷ."""
-        raise _lacking(self, "derivative(outputs, labels)")
+        raise lacking(self, "derivative(outputs, labels)")
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²."""
-        raise _lacking(self, "second(outputs, labels)")
+        raise lacking(self, "second(outputs, labels)")
 
 
 class LabelLoss(NextTokenLoss):
@@ -42,7 +43,7 @@ class LabelLoss(NextTokenLoss):
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
-        raise _lacking(self, "scalar(u)")
+        raise lacking(self, "scalar(u)")
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         return scalar_of(self, _at(outputs, labels))[0]
@@ -53,9 +54,9 @@ class LabelLoss(NextTokenLoss):
         return slope
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        bend = np.zeros((*outputs.shape, outputs.shape[1]))
-        bend[np.arange(len(labels)), labels, labels] = scalar_of(self, _at(outputs, labels))[2]
-        return bend
+        curvature = np.zeros((*outputs.shape, outputs.shape[1]))
+        curvature[np.arange(len(labels)), labels, labels] = scalar_of(self, _at(outputs, labels))[2]
+        return curvature
 
 
 @implements("C", "Eq. (18)")
@@ -95,7 +96,7 @@ class CrossEntropy(NextTokenLoss):
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """π - 1_y, where 1 - π_y is added up from the others."""
-        return -_pull(outputs, labels)
+        return -_label_minus_softmax(outputs, labels)
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """diag(π) - π πᵀ."""
@@ -111,20 +112,20 @@ class SquaredProbability(NextTokenLoss):
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """(1 - π_y)²."""
-        return _at(_pull(outputs, labels), labels) ** 2
+        return _at(_label_minus_softmax(outputs, labels), labels) ** 2
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """-2 (1 - π_y) π_y (1_y - π)."""
-        pull = _pull(outputs, labels)
-        miss = _at(pull, labels)
-        return (-2.0 * miss * _at(_softmax(outputs), labels))[:, None] * pull
+        difference = _label_minus_softmax(outputs, labels)
+        miss = _at(difference, labels)
+        return (-2.0 * miss * _at(_softmax(outputs), labels))[:, None] * difference
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """Derivative of -2 (π_y - π_y²)(1_y - π)."""
-        share, pull = _softmax(outputs), _pull(outputs, labels)
-        hit, miss = _at(share, labels)[:, None, None], _at(pull, labels)[:, None, None]
+        share, difference = _softmax(outputs), _label_minus_softmax(outputs, labels)
+        hit, miss = _at(share, labels)[:, None, None], _at(difference, labels)[:, None, None]
         spread = share[:, :, None] * np.eye(outputs.shape[1]) - share[:, :, None] * share[:, None, :]
-        outer = pull[:, :, None] * pull[:, None, :]
+        outer = difference[:, :, None] * difference[:, None, :]
         return -2.0 * hit * (1.0 - 2.0 * hit) * outer + 2.0 * miss * hit * spread
 
 
@@ -143,10 +144,10 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
                     "loss", f"a {base.__name__} as it is, or a loss derived from LabelLoss or NextTokenLoss", what
                 )
     if isinstance(loss, LabelLoss) and type(loss).scalar is LabelLoss.scalar:
-        raise _lacking(loss, "scalar(u)")
+        raise lacking(loss, "scalar(u)")
     for name in ("value", "derivative"):
         if getattr(family, name) is getattr(NextTokenLoss, name):
-            raise _lacking(loss, f"{name}(outputs, labels)")
+            raise lacking(loss, f"{name}(outputs, labels)")
     return loss
 
 
@@ -181,23 +182,10 @@ def _checked(loss: NextTokenLoss, method: str, given: Any, shape: tuple[int, ...
     """What a method of a loss gave, as a float64 array of this shape without nan; inf stands for a loss that is not defined there."""
     if loss.code >= 0:
         return np.asarray(given)
-    try:
-        array = np.asarray(given)
-    except NOT_NUMBERS:
-        array = np.empty(0, dtype=object)
-    numbers = array.dtype.kind in "fiub"
-    if not numbers or array.shape != shape:
-        got = f"shape {array.shape}" if numbers else type(given).__name__
-        raise reject(
-            "loss", f"a loss whose {method} gives real numbers of shape {shape}", f"{got} from {type(loss).__name__}"
-        )
+    array = numbers_from(loss, method, given, shape)
     if np.isnan(array).any():
         raise reject("loss", f"a loss whose {method} gives numbers", f"nan from {type(loss).__name__}")
-    return array.astype(np.float64, copy=False)
-
-
-def _lacking(loss: NextTokenLoss, method: str) -> InputError:
-    return reject("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
+    return array
 
 
 def _at(outputs: FloatArray, labels: IntArray) -> FloatArray:
@@ -209,10 +197,10 @@ def _softmax(outputs: FloatArray) -> FloatArray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _pull(outputs: FloatArray, labels: IntArray) -> FloatArray:
+def _label_minus_softmax(outputs: FloatArray, labels: IntArray) -> FloatArray:
     """1_y - π, with 1 - π_y as the sum of the others."""
-    pull = -_softmax(outputs)
+    difference = -_softmax(outputs)
     rows = np.arange(len(labels))
-    pull[rows, labels] = 0.0
-    pull[rows, labels] = -pull.sum(axis=1)
-    return pull
+    difference[rows, labels] = 0.0
+    difference[rows, labels] = -difference.sum(axis=1)
+    return difference

@@ -3,7 +3,6 @@
 from marginlens.risk.smoothness import Smoothness, smoothness
 from marginlens.theory.assumptions import (
     Check,
-    Separator,
     Verdict,
     check_assumption_a,
     check_assumption_b,
@@ -16,10 +15,7 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.directional import (
-    DirectionalMargin,
     DirectionCase,
-    DirectionVerdict,
-    Dominance,
     check_neighbour_count,
     directional_margin,
     dominance,
@@ -27,11 +23,9 @@ from marginlens.theory.directional import (
     undercut_radius,
 )
 from marginlens.theory.embedding_limits import (
-    EmbeddingPrediction,
     all_selecting_directions,
     check_class_window,
     check_lemma_13,
-    check_lemma_14,
     check_lemma_19,
     check_missed_tokens,
     check_theorem_5,
@@ -42,9 +36,6 @@ from marginlens.theory.embedding_limits import (
     tightest_slack,
 )
 from marginlens.theory.gradient_conditions import (
-    GradientBudget,
-    KeyInequality,
-    LocalGradientBounds,
     correlation_floor,
     descent_correlation,
     gradient_budget,
@@ -53,27 +44,9 @@ from marginlens.theory.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens.theory.joint import (
-    HeadRadius,
-    JointPrediction,
-    JointRiskBounds,
-    Quadrant,
-    head_radius,
-    joint_risk_bounds,
-    predict_joint_limit,
-    selection_quadrant,
-)
-from marginlens.theory.label_margin import (
-    BestSelections,
-    LabelMargin,
-    MixingCheck,
-    best_selections,
-    check_assumption_c,
-    label_margin,
-)
+from marginlens.theory.joint import head_radius, joint_risk_bounds, selection_quadrant
+from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
 from marginlens.theory.mixing import (
-    MixingConstants,
-    MixingPairs,
     check_mixing,
     distance_to_set,
     log_nonoptimality,
@@ -81,7 +54,6 @@ from marginlens.theory.mixing import (
     nonoptimality_bounds,
     optimal_sets,
 )
-from marginlens.theory.next_token import NextTokenPrediction, predict_nexttoken_limit
 from marginlens.theory.optimality import (
     LocalOptima,
     TokenOptimality,
@@ -89,15 +61,9 @@ from marginlens.theory.optimality import (
     locally_optimal_directions,
     token_optimality,
 )
-from marginlens.theory.prediction import LimitPrediction, predict_limit
-from marginlens.theory.residual_law import ResidualLaw, law_deviation, residual_law
+from marginlens.theory.prediction import Candidates, Prediction, predict, predict_limit
+from marginlens.theory.residual_law import law_deviation, residual_law
 from marginlens.theory.vocabulary_selections import (
-    DominantSlope,
-    FeasibleSelections,
-    LocalOptimality,
-    OwnMaxMargin,
-    TokenRanks,
-    WeightBounds,
     convergence_bound,
     dominant_slope,
     equivalent_directions,
@@ -112,38 +78,14 @@ from marginlens.theory.vocabulary_selections import (
 
 __all__ = [
     "BasinCone",
-    "BestSelections",
+    "Candidates",
     "Check",
     "DirectionCase",
-    "DirectionVerdict",
-    "DirectionalMargin",
-    "Dominance",
-    "DominantSlope",
-    "EmbeddingPrediction",
-    "FeasibleSelections",
-    "GradientBudget",
-    "HeadRadius",
-    "JointPrediction",
-    "JointRiskBounds",
-    "KeyInequality",
-    "LabelMargin",
-    "LimitPrediction",
-    "LocalGradientBounds",
     "LocalOptima",
-    "LocalOptimality",
-    "MixingCheck",
-    "MixingConstants",
-    "MixingPairs",
-    "NextTokenPrediction",
-    "OwnMaxMargin",
-    "Quadrant",
-    "ResidualLaw",
-    "Separator",
+    "Prediction",
     "Smoothness",
     "TokenOptimality",
-    "TokenRanks",
     "Verdict",
-    "WeightBounds",
     "all_selecting_directions",
     "basin_cone",
     "best_selections",
@@ -154,7 +96,6 @@ __all__ = [
     "check_distinct_scores",
     "check_general_position",
     "check_lemma_13",
-    "check_lemma_14",
     "check_lemma_19",
     "check_missed_tokens",
     "check_mixing",
@@ -194,10 +135,9 @@ __all__ = [
     "nonoptimality_bounds",
     "optimal_sets",
     "own_max_margin",
+    "predict",
     "predict_embedding_limit",
-    "predict_joint_limit",
     "predict_limit",
-    "predict_nexttoken_limit",
     "remaining_selections",
     "residual_law",
     "sample_cone",

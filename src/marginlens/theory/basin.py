@@ -11,13 +11,15 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
-from marginlens.losses.margin import Logistic, Loss, from_log
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
+from marginlens.result import Result
 from marginlens.risk.smoothness import smoothness
 from marginlens.svm import Status
 from marginlens.theory.optimality import (
     TokenOptimality,
     depends_on_p,
+    largest_distance,
     log_slopes,
     one_problem,
     score_differences,
@@ -52,11 +54,6 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     except ValueError as problem:
         shapes = [points.shape, axis.shape, wide.shape, least.shape]
         raise reject("p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}") from problem
-
-
-def apart(p: Any, q: Any) -> FloatArray:
-    """1 - cosine of p and q over the last axis, as half the squared distance of their unit vectors; nan for a zero vector."""
-    return 0.5 * np.sum((unit(p) - unit(q)) ** 2, axis=-1)
 
 
 @implements("A", "Eq. (8)")
@@ -99,7 +96,7 @@ _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BasinCone:
+class BasinCone(Result):
     r"""The cone :math:`C_{\mu,R}(p^{mm})` of a locally optimal selection, its constants, and the radii of each claim about it.
 
     Attributes:
@@ -110,7 +107,7 @@ class BasinCone:
             neighbours. n_inputs, n_tokens: n and T, of the inputs whose output depends on p: an input with one token, one key or one score
             adds a constant to the risk and is left out of every constant here.
         log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores. log_L_p: that of the smoothness of
-            the risk. Slopes of e^-1000 and their ratios are as good as others here; `c_max`, `C` and the like may be 0.0 by underflow.
+            the risk. Slopes of e^-1000 and their ratios are as good as others here.
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
             where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
             `proven_radius` make such inputs negligible, the paper's radii do not.
@@ -145,21 +142,6 @@ class BasinCone:
         return self.mu / (2.0 - self.mu)
 
     @property
-    def c_max(self) -> float:
-        """The largest slope of the loss on the scores."""
-        return from_log(self.log_c_max)
-
-    @property
-    def c_min(self) -> float:
-        """The smallest slope of the loss on the scores."""
-        return from_log(self.log_c_min)
-
-    @property
-    def L_p(self) -> float:
-        """Smoothness of the risk."""
-        return from_log(self.log_L_p)
-
-    @property
     def log_C(self) -> float:
         """The logarithm of C in Eq. (31a), twice the largest slope times the largest score gap over neighbours."""
         return self.log_c_max + float(np.log(2.0 * self.gap_max))
@@ -174,26 +156,6 @@ class BasinCone:
         """The logarithm of C_2 in Eq. (58), (1 - μ) Ā² C² / (Θ c)."""
         geometry = np.log1p(-self.mu) + 2.0 * np.log(self.A_bar) - np.log(self.theta)
         return float(geometry) + 2.0 * self.log_C - self.log_c
-
-    @property
-    def C(self) -> float:
-        """C of Eq. (31a)."""
-        return from_log(self.log_C)
-
-    @property
-    def c(self) -> float:
-        """c of Eq. (31a)."""
-        return from_log(self.log_c)
-
-    @property
-    def C_2(self) -> float:
-        """C_2 of Eq. (58)."""
-        return from_log(self.log_C_2)
-
-    @property
-    def C_3(self) -> float:
-        """C_3 after Eq. (58), with C_0 = 64 π."""
-        return from_log(self._log_C_3)
 
     # ---- radii, from the paper's to what is proven without a gap
 
@@ -210,7 +172,7 @@ class BasinCone:
     @property
     def invariance_radius(self) -> float:
         """R after Eqs (57) and (58), at least ½: what the paper asks of the start for steps up to 1/L_p to stay in the cone."""
-        return max(0.5, self._rate * (self._log_C_3 + float(np.log(self.n_tokens / self.pi))))
+        return max(0.5, self._rate * (self.log_C_3 + float(np.log(self.n_tokens / self.pi))))
 
     @property
     def correlation_radius(self) -> float:
@@ -266,7 +228,8 @@ class BasinCone:
         return max(2.0, 1.0 / self.delta) / self.theta
 
     @property
-    def _log_C_3(self) -> float:
+    def log_C_3(self) -> float:
+        """The logarithm of C_3 after Eq. (58), with C_0 = 64 π."""
         return max(float(np.log(64.0 * self.pi * self.Gamma * self.A / self.gap_min)), self.log_C_2 - self.log_L_p)
 
     # ---- points
@@ -295,7 +258,7 @@ class BasinCone:
         "Eq. (50)": "The second condition on that radius, in the display after it: `BasinCone.explicit_radius`.",
     },
 )
-def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
+def basin_cone(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
     r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
 
     .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad
@@ -307,34 +270,34 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
     where all margins lie; the paper's c and C take them on [-B, B] with B = ‖v‖ max‖x‖, which is wider.
 
     Args:
-        data: one problem. v: head (d_model,). selected: (n_inputs,) the token index alpha_i of each input.
+        data: one problem. head: v (d_model,). selected: (n_inputs,) the token index alpha_i of each input.
         loss: gives the slopes and the smoothness in Eqs (31), (57) and (58).
     Returns:
         A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.
     """
     given, alpha = one_problem(data), data.selection(selected)
-    dependent = depends_on_p(data, v)
+    dependent = depends_on_p(data, head)
     data = given.take_inputs(dependent) if dependent.any() else given
-    found = token_optimality(data, v, alpha[dependent] if dependent.any() else alpha)
+    found = token_optimality(data, head, alpha[dependent] if dependent.any() else alpha)
     if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
         expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
         raise reject("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
     p = found.solution.x
     theta = float(1.0 / length(p))
-    difference, other = score_differences(data, v, found.selected)
+    difference, other = score_differences(data, head, found.selected)
     chosen = np.take_along_axis(data.K, found.selected[:, None, None], axis=-2)
     slack = (chosen - data.K) @ p - 1.0
     delta = 0.5 * float(np.min(slack[other & ~found.neighbours], initial=np.inf))
     A = float(np.max(length(data.K))) / theta
-    scores = data.scores(v)
+    scores = data.scores(head)
     spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
-    log_c_max, log_c_min = log_slopes(data, v, loss)
+    log_c_max, log_c_min = log_slopes(data, head, loss)
     return BasinCone(
         optimality=_for_all_inputs(found, given, alpha, dependent),
         theta=theta,
         delta=delta,
         A=A,
-        A_bar=_widest(data),
+        A_bar=largest_distance(data.K, data.mask),
         mu=(min(0.5, delta) / A) ** 2 / 8.0,
         Gamma=float(np.max(spans)),
         gap_min=float(np.min(difference[found.neighbours])),
@@ -343,7 +306,7 @@ def basin_cone(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logist
         n_tokens=data.n_tokens,
         log_c_max=float(log_c_max),
         log_c_min=float(log_c_min),
-        log_L_p=float(smoothness(data, v, loss).log_L_p),
+        log_L_p=float(smoothness(data, head, loss).log_L_p),
         every_input_has_neighbours=bool(np.all(np.any(found.neighbours, axis=-1))),
     )
 
@@ -359,12 +322,3 @@ def _for_all_inputs(
     pairs = np.array(found.solution.pairs)
     pairs[:, 0] = np.flatnonzero(dependent)[pairs[:, 0]]
     return replace(found, solution=replace(found.solution, pairs=pairs), selected=alpha, neighbours=neighbours)
-
-
-def _widest(data: TokenDataset) -> float:
-    """The largest distance between two keys of one input."""
-    widest = 0.0
-    for padded, n_tokens in zip(data.K, data.lengths, strict=True):
-        keys = padded[:n_tokens]
-        widest = max(widest, float(np.max(length(keys[:, None] - keys))))
-    return widest

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import as_scalar, correlation, length, unit
 from marginlens.dynamics.paths.cone import Cone
-from marginlens.errors import reject, whole_number
+from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
+from marginlens.result import Result
 from marginlens.risk.attention import excess_risk
 from marginlens.risk.softmax import centred_keys
-from marginlens.svm import att_svm
 from marginlens.theory.assumptions import (
     Check,
     Verdict,
@@ -24,16 +24,20 @@ from marginlens.theory.assumptions import (
     check_distinct_scores,
     check_general_position,
 )
-from marginlens.theory.optimality import log_slopes, one_problem, score_differences, token_optimality
+from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
 
 DIRECTION_TOLERANCE = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
 )
-RANK_TOLERANCE = 1e-9  # smallest singular value of unit rows up to which they may be dependent
+SAME_DIRECTION_ATOL = 1e-9  # distance of unit vectors up to which two directions are one
+_INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
+_EQUATION_RTOL = 1e-9  # residual of the pseudo-inverse's equations up to which they are solved
+_MAX_HALVINGS = 200  # of the weight of a perturbation until the competitor is where it must be
+_N_NORMS = 200  # norms at which the competitor's risk is looked at for its lowest
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class DirectionalMargin:
+class DirectionalMargin(Result):
     """What a direction q selects and how narrowly; for a batch every field has a leading batch axis.
 
     Attributes:
@@ -57,17 +61,9 @@ class DirectionalMargin:
     margins: FloatArray
     blur: FloatArray
 
-    def __repr__(self) -> str:
-        if self.selected.ndim == 1:
-            return (
-                f"DirectionalMargin({self.selected.tolist()}, unique={self.unique}, margin={self.margin:.4g}, "
-                f"{int(self.neighbours.sum())} neighbours, second_gap={self.second_gap:.4g})"
-            )
-        return f"DirectionalMargin({len(self.selected)} directions, {int(np.sum(self.unique))} with unique tokens)"
-
 
 @implements("A", "Def 3", "Eq. (59)", "Eq. (60)", "Eq. (61)", "Eq. (65)")
-def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> DirectionalMargin:
+def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> DirectionalMargin:
     r"""Tokens that a direction selects, its margin, and the neighbours that attain it.
 
     .. math:: \alpha_i \in \arg\max_t k_{it}^\top q, \quad
@@ -76,7 +72,7 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
 
     Args:
         data: one problem or a batch. q: (d_key,) or (batch, d_key), not zero; margins scale with its length.
-        v: head (d_model,) or (batch, d_model), for neighbour-optimality.
+        head: v (d_model,) or (batch, d_model), for neighbour-optimality.
     Returns:
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.
     """
@@ -98,8 +94,8 @@ def directional_margin(data: TokenDataset, q: Any, v: Any = None) -> Directional
     unique = as_scalar(np.all(~other | (margins > blur), axis=(-2, -1)))
     rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
     optimal = None
-    if v is not None:
-        difference, _ = score_differences(data, v, selected)
+    if head is not None:
+        difference, _ = score_differences(data, head, selected)
         optimal = as_scalar(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
     gap = np.where(np.isfinite(rest), rest - np.where(np.isfinite(margin), margin, 0.0), np.inf)
     return DirectionalMargin(selected, unique, as_scalar(margin), neighbours, as_scalar(gap), optimal, margins, blur)
@@ -112,7 +108,7 @@ def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArra
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dominance:
+class Dominance(Result):
     """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
 
     Attributes:
@@ -128,16 +124,9 @@ class Dominance:
     margin_p: Any
     margin_q: Any
 
-    def __repr__(self) -> str:
-        if np.ndim(self.case) == 0:
-            outcome = "undecided" if self.case == 0 else f"{'p' if self.p_wins else 'q'} wins beyond {self.radius:.4g}"
-            return f"Dominance(case {self.case}: {outcome}, margins {self.margin_p:.4g} and {self.margin_q:.4g})"
-        counts = [int(np.sum(self.case == k)) for k in (1, 2, 0)]
-        return f"Dominance({len(self.case)} pairs: {counts[0]} by case 1, {counts[1]} by case 2, {counts[2]} undecided)"
-
 
 @implements("A", "Lemma 8")
-def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic()) -> Dominance:  # noqa: B008
+def dominance(data: TokenDataset, head: Any, p: Any, q: Any, loss: Loss = Logistic()) -> Dominance:  # noqa: B008
     r"""Which of two directions that select the same tokens has the lower risk at large norm, and from which norm on.
 
     Let q have the smaller margin, :math:`\Gamma_q < \Gamma_p`. Case 1: if q is neighbour-optimal, p wins. Case 2: if q has one
@@ -153,18 +142,18 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
 
     Args:
-        data: one problem or a batch. v: head (…, d_model). loss: any strictly decreasing `Loss`.
+        data: one problem or a batch. head: v (…, d_model). loss: any strictly decreasing `Loss`.
         p, q: (…, d_key), not zero; their unit vectors are compared. The lemma speaks of those that select the same unique tokens.
     Returns:
-        A `Dominance`. Check it with `excess_risk(data, v, R * p, loss)`, which compares logarithms.
+        A `Dominance`. Check it with `excess_risk(data, head, R * p, loss)`, which compares logarithms.
     """
     directions = [unit(_nonzero(as_dataset(data), x, name)) for x, name in ((p, "p"), (q, "q"))]
-    at = [directional_margin(data, x, v) for x in directions]
+    at = [directional_margin(data, x, head) for x in directions]
     same = np.all(at[0].selected == at[1].selected, axis=-1) & at[0].unique & at[1].unique
     margins = np.stack([np.asarray(one.margin) for one in at])
     p_wider = margins[0] > margins[1]
     narrow = _Side(*(np.where(_like(p_wider, b), b, a) for a, b in zip(_parts(at[0]), _parts(at[1]), strict=True)))
-    difference, other = score_differences(data, v, at[0].selected)
+    difference, other = score_differences(data, head, at[0].selected)
     nearest = np.argmin(narrow.margins.reshape(*p_wider.shape, -1), axis=-1)
     g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
     alone = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
@@ -176,7 +165,7 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
     signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
     against, along = np.maximum(-signed, 0.0), np.maximum(signed, 0.0)
-    log_most, log_least = log_slopes(data, v, loss)
+    log_most, log_least = log_slopes(data, head, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
         delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
         ratio = np.log(2.0 * data.n_tokens) + log_most - log_least - np.log(np.abs(g_nearest))
@@ -193,7 +182,7 @@ def dominance(data: TokenDataset, v: Any, p: Any, q: Any, loss: Loss = Logistic(
 
 
 @implements("A", "Lemma 9", "Eq. (69)", "Eq. (70)")
-def undercut_radius(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def undercut_radius(data: TokenDataset, head: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""The norm from which on a direction has a lower risk than selecting its tokens outright, because its neighbours score higher.
 
     .. math:: L(R\, p) < L_\star = \frac1n \sum_i \ell(\gamma_{i\alpha_i}) \quad \text{once} \quad
@@ -203,18 +192,18 @@ def undercut_radius(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic())
     by how much the margins of the lower-scoring tokens exceed that of p: at least the δ_p of Eq. (70), `DirectionalMargin.second_gap`.
 
     Args:
-        data: one problem or a batch. v: head (…, d_model). p: (…, d_key), not zero; its unit vector is meant. loss: any decreasing `Loss`.
+        data: one problem or a batch. head: v (…, d_model). p: (…, d_key), not zero; its unit vector is meant. loss: any decreasing `Loss`.
     Returns:
         The radius R̄ of the lemma, (…): zero where every other token scores higher, and inf where the lemma says nothing, because a
-        neighbour scores lower or a token ties with a selected one. Check it with `excess_risk(data, v, R * p, loss)`.
+        neighbour scores lower or a token ties with a selected one. Check it with `excess_risk(data, head, R * p, loss)`.
     """
     direction = unit(_nonzero(as_dataset(data), p, "p"))
-    at = directional_margin(data, direction, v)
-    difference, _ = score_differences(data, v, at.selected)
+    at = directional_margin(data, direction, head)
+    difference, _ = score_differences(data, head, at.selected)
     gain = np.sum(np.where(at.neighbours, np.maximum(-difference, 0.0), 0.0), axis=(-2, -1))
     applies = np.all(~at.neighbours | (difference < 0.0), axis=(-2, -1)) & at.unique & np.isfinite(at.margin)
     lower = np.maximum(difference, 0.0)
-    log_most, log_least = log_slopes(data, v, loss)
+    log_most, log_least = log_slopes(data, head, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
         delay = np.min(np.where(lower > 0.0, at.margins, np.inf), axis=(-2, -1)) - at.margin
         needed = np.log(data.n_tokens) + log_most - log_least + np.log(np.sum(lower, axis=(-2, -1))) - np.log(gain)
@@ -244,7 +233,7 @@ def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
     smallest = float(np.min(np.linalg.svd(scaled, compute_uv=False))) if 0 < count <= data.d_key else 0.0
     if count == 0:
         smallest = np.inf
-    holds = count <= data.d_key and smallest > RANK_TOLERANCE
+    holds = count <= data.d_key and smallest > _INDEPENDENT_RTOL
     said = f"the direction has {count} directional neighbours in {data.d_key} dimensions"
     if 0 < count <= data.d_key:
         said += f", and the smallest singular value of their key differences is {smallest:.3g}"
@@ -285,12 +274,6 @@ def _like(flags: Any, array: Any) -> Any:
     return np.reshape(flags, np.shape(flags) + (1,) * (np.ndim(array) - np.ndim(flags)))
 
 
-SAME_DIRECTION = 1e-9  # distance of unit vectors up to which a direction is a max-margin direction
-_SOLVED = 1e-9  # residual of the pseudo-inverse's equations, relative, up to which they are solved
-_HALVINGS = 200  # of the weight of a perturbation until the competitor is where it must be
-_NORMS = 200  # norms at which the competitor's risk is looked at for its lowest
-
-
 class DirectionCase(Enum):
     """Which case of Theorem 7's proof a direction belongs to."""
 
@@ -303,7 +286,7 @@ class DirectionCase(Enum):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class DirectionVerdict:
+class DirectionVerdict(Result):
     r"""What Theorem 7 says about the local path in a cone around a unit direction q, in numbers.
 
     Attributes:
@@ -366,7 +349,7 @@ class DirectionVerdict:
 )
 def judge_direction(
     data: TokenDataset,
-    v: Any,
+    head: Any,
     cone: Cone,
     loss: Loss = Logistic(),  # noqa: B008
     *,
@@ -389,183 +372,146 @@ def judge_direction(
         + M_+ \Big(\sum g^+\Big) e^{-R\Gamma_c}
 
     Args:
-        data: one problem. v: head (d_model,). loss: any strictly decreasing `Loss`.
+        data: one problem. head: v (d_model,). loss: any strictly decreasing `Loss`.
         cone: axis q, width ε and least norm R₀.
         max_problems: matrices that `check_general_position` looks at.
     Returns:
         A `DirectionVerdict`. Check it with `excess_risk` at the competitor and at points within δ of q, or with `regularization_path`.
     """
     data, loss = one_problem(data), as_loss(loss)
-    whole_number(max_problems, "max_problems", at_least=1)
     if not isinstance(cone, Cone) or len(cone.axis) != data.d_key:
         got = f"an axis of length {len(cone.axis)}" if isinstance(cone, Cone) else type(cone).__name__
         raise reject("cone", f"a Cone with an axis of length {data.d_key}", got)
-    at = directional_margin(data, cone.axis, v)
-    tied = _tied(data, at)
-    alpha = _highest(data, v, tied)
-    case = _case(data, v, cone.axis, at, alpha)
-    found = _NOTHING
-    if case in (DirectionCase.A1, DirectionCase.B):
-        made = (
-            _towards_margin(data, alpha, cone)
-            if case is DirectionCase.A1
-            else _towards_best(data, v, alpha, tied, cone)
-        )
-        found = _NOTHING if made is None else _outmatched(data, v, loss, alpha, cone, made)
-    elif case is DirectionCase.A2:
-        made = _towards_higher(data, v, at, cone)
-        found = _NOTHING if made is None else _undercut(data, v, loss, at, cone, made)
-    outside = Check(
-        "not in P^mm",
-        case is not DirectionCase.P_MM,
-        f"the direction belongs to case {case.name}: {case.value[0].lower()}{case.value[1:-1]}",
-    )
+    case, beaten = _Direction(data, data.head(head), loss, cone).judge()
     conditions = (
-        check_assumption_a(data, v, loss),
-        check_distinct_scores(data, v),
+        check_assumption_a(data, head, loss),
+        check_distinct_scores(data, head),
         check_general_position(data, max_problems=max_problems),
-        outside,
+        Check(
+            "not in P^mm",
+            case is not DirectionCase.P_MM,
+            f"the direction belongs to case {case.name}: {case.value[0].lower()}{case.value[1:-1]}",
+        ),
     )
     verdict = Verdict("A Thm 7", conditions, "the local path does not converge to this direction")
-    return DirectionVerdict(cone, case, verdict, alpha, *found)
+    return DirectionVerdict(cone, case, verdict, *beaten)
 
 
-Found = tuple[FloatArray | None, float, float, float, float]  # competitor, weight, competitor_from, delta, norm_bound
-Made = tuple[FloatArray, float]  # competitor, weight
-_NOTHING: Found = (None, 0.0, np.inf, 0.0, np.inf)
+class _Beaten(NamedTuple):
+    """The last fields of a `DirectionVerdict`."""
+
+    selected: IntArray
+    competitor: FloatArray | None = None
+    weight: float = 0.0
+    competitor_from: float = np.inf
+    delta: float = 0.0
+    norm_bound: float = np.inf
 
 
-def _tied(data: TokenDataset, at: DirectionalMargin) -> BoolArray:
-    """Tokens that q selects, (n_inputs, n_tokens): more than one of an input where they tie."""
-    chosen = np.arange(data.n_tokens) == at.selected[:, None]
-    return chosen if at.unique else chosen | at.neighbours
+class _Direction:
+    """A direction q, the axis of a cone, on one problem: what it selects, and the proof's competitor."""
+
+    def __init__(self, data: TokenDataset, v: FloatArray, loss: Loss, cone: Cone) -> None:
+        self.data, self.v, self.loss, self.cone = data, v, loss, cone
+        self.at = directional_margin(data, cone.axis, v)
+        chosen = np.arange(data.n_tokens) == self.at.selected[:, None]
+        self.tied = chosen if self.at.unique else chosen | self.at.neighbours  # (n_inputs, n_tokens) what q selects
+        self.alpha = np.argmax(np.where(self.tied, data.scores(v), -np.inf), axis=-1)  # the highest-scoring one of it
+        keys = centred_keys(data)
+        self.away = np.take_along_axis(keys, self.alpha[:, None, None], axis=1) - keys  # k_α - k_t
+        self.gaps, self.other = score_differences(data, v, self.alpha)  # γ_α - γ_t
+        self.longest = largest_distance(keys, data.mask)  # M
+
+    def judge(self) -> tuple[DirectionCase, _Beaten]:
+        """The case of the proof, and what beats q; nothing where q is in P^mm or the key differences to invert are dependent."""
+        if not self.at.unique:
+            return DirectionCase.B, self._outmatched(self._towards_best())
+        if not self.at.neighbour_optimal:
+            return DirectionCase.A2, self._undercut(self._towards_higher())
+        best = token_optimality(self.data, self.v, self.alpha)
+        is_max_margin = float(np.linalg.norm(np.asarray(best.direction) - self.cone.axis)) <= SAME_DIRECTION_ATOL
+        if not np.isfinite(self.at.margin) or (is_max_margin and best.is_locally_optimal):
+            return DirectionCase.P_MM, _Beaten(self.alpha)
+        # q' = q + (ε/2) p̄^mm, normalised: inside the cone, because ⟨q, q'⟩ ≥ (1 - ε/2)/(1 + ε/2) ≥ 1 - ε
+        weight = 0.5 * min(self.cone.mu, 1.0)
+        return DirectionCase.A1, self._outmatched((unit(self.cone.axis + weight * best.direction), weight))
+
+    def _perturbed(self, step: FloatArray, weight: float, wanted: BoolArray | None) -> tuple[FloatArray, float] | None:
+        """q + ε₀ step, normalised, with ε₀ halved from `weight` until it is in the cone and selects α.
+
+        Its directional neighbours are then the `wanted` ones, or score lower where there are none.
+        """
+        for _ in range(_MAX_HALVINGS):
+            direction = unit(self.cone.axis + weight * step)
+            ahead = directional_margin(self.data, direction, self.v)
+            right = ahead.neighbour_optimal if wanted is None else np.array_equal(ahead.neighbours, wanted)
+            selects = bool(ahead.unique) and right and np.array_equal(ahead.selected, self.alpha)
+            if selects and float(correlation(direction, self.cone.axis)) >= 1.0 - self.cone.mu:
+                return direction, weight
+            weight *= 0.5
+        return None
+
+    def _towards_higher(self) -> tuple[FloatArray, float] | None:
+        """q + ε₀ D⁺1₊: the neighbours that score higher come nearer, the others stay, and the rest stays behind."""
+        near, higher = self.at.neighbours, self.gaps < 0.0
+        step = _solved(-self.away[near], higher[near].astype(float))
+        if step is None:
+            return None
+        reach = 1.0 + float(np.linalg.norm(step)) * self.longest
+        weight = 0.5 * min(float(self.at.margin), float(self.at.second_gap) / reach)
+        return self._perturbed(step, weight, near & higher)
+
+    def _towards_best(self) -> tuple[FloatArray, float] | None:
+        """q + ε₀ D⁺1: of the tied tokens the highest-scoring one is selected, with the same margin to all others of them."""
+        rivals = self.tied & self.other
+        step = _solved(self.away[rivals], np.ones(int(rivals.sum())))
+        if step is None:
+            return None
+        outside = float(np.min((self.away @ self.cone.axis)[self.other & ~self.tied], initial=np.inf))
+        reach = 1.0 + self.longest * float(np.linalg.norm(step))
+        return self._perturbed(step, 0.5 * min(outside / reach, 1.0), None)
+
+    def _outmatched(self, made: tuple[FloatArray, float] | None) -> _Beaten:
+        """δ, and the norm from which on the competitor beats everything as long within δ of q: cases A1 and B."""
+        if made is None:
+            return _Beaten(self.alpha)
+        competitor, weight = made
+        margins = np.where(self.other, self.away @ self.cone.axis, np.inf)
+        low = max(float(margins.min()), 0.0)  # zero in case B, where tokens tie
+        nearest = self.other & (margins <= low + DIRECTION_TOLERANCE * self.longest)
+        higher, lower = np.maximum(-self.gaps, 0.0), np.maximum(self.gaps, 0.0)
+        behind = float(np.min(np.where(higher > 0.0, margins, np.inf))) - low  # δ^-
+        ahead = float(np.min((self.away @ competitor)[self.other])) - low
+        delta = min(0.5 * ahead, 0.25 * behind) / self.longest
+        log_most, log_least = log_slopes(self.data, self.v, self.loss)
+        with np.errstate(divide="ignore"):
+            ratio = np.log(2.0 * self.data.n_tokens) + log_most - log_least - np.log(float(np.min(self.gaps[nearest])))
+            first, second = np.log(np.sum(higher)) + ratio, np.log(np.sum(lower)) + ratio
+        radius = max(float(second) / (ahead - self.longest * delta), self.cone.radius)
+        if np.isfinite(behind):
+            radius = max(radius, float(first) / (behind - 2.0 * self.longest * delta))
+        return _Beaten(self.alpha, competitor, weight, radius, delta, radius)
+
+    def _undercut(self, made: tuple[FloatArray, float] | None) -> _Beaten:
+        """δ, the norm from which on q₀ has a lower risk than α outright, and that which no path point within δ exceeds: case A2."""
+        if made is None:
+            return _Beaten(self.alpha)
+        competitor, weight = made
+        radius = max(float(undercut_radius(self.data, self.v, competitor, self.loss)), self.cone.radius)
+        norms = radius * (1.0 + np.geomspace(1e-6, 1e2, _N_NORMS))
+        selected = np.broadcast_to(self.alpha, (len(norms), self.data.n_inputs))
+        excess = excess_risk(self.data.repeat(len(norms)), self.v, norms[:, None] * competitor, self.loss, selected)
+        lowest = int(np.argmax(np.where(excess.sign < 0.0, excess.log, -np.inf)))
+        higher = np.maximum(-self.gaps, 0.0)
+        nearest = float(np.min(np.where(higher > 0.0, self.at.margins, np.inf)))
+        delta = 0.5 * float(self.at.margin) / self.longest
+        log_most, _ = log_slopes(self.data, self.v, self.loss)
+        depth = float(log_most + np.log(np.sum(higher) / self.data.n_inputs) - excess.log[lowest])
+        bound = max(depth / (nearest - self.longest * delta), float(norms[lowest]))
+        return _Beaten(self.alpha, competitor, weight, radius, delta, bound)
 
 
-def _highest(data: TokenDataset, v: Any, tied: BoolArray) -> IntArray:
-    """The highest-scoring one of the selected tokens, (n_inputs,)."""
-    return np.argmax(np.where(tied, data.scores(v), -np.inf), axis=-1)
-
-
-def _case(data: TokenDataset, v: Any, q: FloatArray, at: DirectionalMargin, alpha: IntArray) -> DirectionCase:
-    if not at.unique:
-        return DirectionCase.B
-    if not at.neighbour_optimal:
-        return DirectionCase.A2
-    best = token_optimality(data, v, alpha)
-    near = float(np.linalg.norm(np.asarray(best.direction) - q)) <= SAME_DIRECTION
-    nothing_to_select = not np.isfinite(at.margin)
-    return DirectionCase.P_MM if nothing_to_select or (near and best.is_locally_optimal) else DirectionCase.A1
-
-
-def _away(data: TokenDataset, alpha: IntArray) -> tuple[FloatArray, BoolArray]:
-    """Key differences k_α - k_t, (n_inputs, n_tokens, d_key), and which (i, t) are other tokens."""
-    keys = centred_keys(data)
-    other = data.mask & (np.arange(data.n_tokens) != alpha[:, None])
-    return np.take_along_axis(keys, alpha[:, None, None], axis=1) - keys, other
-
-
-def _longest(data: TokenDataset) -> float:
-    """M, the longest difference of two keys of one input."""
-    keys = centred_keys(data)
-    apart = np.linalg.norm(keys[:, :, None] - keys[:, None], axis=-1)
-    return float(np.max(np.where(data.mask[:, :, None] & data.mask[:, None], apart, 0.0)))
-
-
-def _towards_margin(data: TokenDataset, alpha: IntArray, cone: Cone) -> Made:
-    """q' = q + (ε/2) p̄^mm, normalised: inside the cone, because ⟨q, q'⟩ ≥ (1 - ε/2)/(1 + ε/2) ≥ 1 - ε."""
-    weight = 0.5 * min(cone.mu, 1.0)
-    return unit(cone.axis + weight * unit(att_svm(data, alpha).x)), weight
-
-
-def _perturbed(cone: Cone, step: FloatArray, weight: float, accepts: Any) -> Made | None:
-    """q + ε₀ step, normalised, with ε₀ halved from `weight` until it is in the cone and accepted."""
-    for _ in range(_HALVINGS):
-        direction = unit(cone.axis + weight * step)
-        if float(correlation(direction, cone.axis)) >= 1.0 - cone.mu and accepts(direction):
-            return direction, weight
-        weight *= 0.5
-    return None
-
-
-def _inverted(rows: FloatArray, right: FloatArray) -> FloatArray | None:
+def _solved(rows: FloatArray, right: FloatArray) -> FloatArray | None:
     """D⁺ right, None where the equations D x = right have no solution."""
     step = np.linalg.pinv(rows) @ right
-    return step if np.linalg.norm(rows @ step - right) <= _SOLVED * np.linalg.norm(right) else None
-
-
-def _towards_higher(data: TokenDataset, v: Any, at: DirectionalMargin, cone: Cone) -> Made | None:
-    """q + ε₀ D⁺1₊: the neighbours that score higher come nearer, the others stay, and the rest stays behind."""
-    away, _ = _away(data, at.selected)
-    difference, _ = score_differences(data, v, at.selected)
-    higher = (difference < 0.0)[at.neighbours]
-    step = _inverted(-away[at.neighbours], higher.astype(float))
-    if step is None:
-        return None
-    reach = 1.0 + float(np.linalg.norm(step)) * _longest(data)
-    front = at.neighbours & (difference < 0.0)
-
-    def accepts(direction: FloatArray) -> bool:
-        ahead = directional_margin(data, direction, v)
-        return (
-            bool(ahead.unique)
-            and np.array_equal(ahead.selected, at.selected)
-            and np.array_equal(ahead.neighbours, front)
-        )
-
-    return _perturbed(cone, step, 0.5 * min(float(at.margin), float(at.second_gap) / reach), accepts)
-
-
-def _towards_best(data: TokenDataset, v: Any, alpha: IntArray, tied: BoolArray, cone: Cone) -> Made | None:
-    """q + ε₀ D⁺1: of the tied tokens the highest-scoring one is selected, with the same margin to all others of them."""
-    away, other = _away(data, alpha)
-    step = _inverted(away[tied & other], np.ones(int(np.sum(tied & other))))
-    if step is None:
-        return None
-    outside = float(np.min((away @ cone.axis)[other & ~tied], initial=np.inf))
-    weight = 0.5 * min(outside / (1.0 + _longest(data) * float(np.linalg.norm(step))), 1.0)
-
-    def accepts(direction: FloatArray) -> bool:
-        ahead = directional_margin(data, direction, v)
-        return bool(ahead.unique and ahead.neighbour_optimal) and np.array_equal(ahead.selected, alpha)
-
-    return _perturbed(cone, step, weight, accepts)
-
-
-def _outmatched(data: TokenDataset, v: Any, loss: Loss, alpha: IntArray, cone: Cone, made: Made) -> Found:
-    """δ, and the norm from which on the competitor beats everything as long within δ of q: cases A1 and B."""
-    competitor, weight = made
-    away, other = _away(data, alpha)
-    gaps, _ = score_differences(data, v, alpha)
-    margins = np.where(other, away @ cone.axis, np.inf)
-    low, longest = max(float(margins.min()), 0.0), _longest(data)  # zero in case B, where tokens tie
-    nearest = other & (margins <= low + 1e-12 * longest)
-    higher, lower = np.maximum(-gaps, 0.0), np.maximum(gaps, 0.0)
-    behind = float(np.min(np.where(higher > 0.0, margins, np.inf))) - low  # δ^-
-    ahead = float(np.min((away @ competitor)[other])) - low
-    delta = min(0.5 * ahead, 0.25 * behind) / longest
-    log_most, log_least = log_slopes(data, v, loss)
-    with np.errstate(divide="ignore"):
-        ratio = np.log(2.0 * data.n_tokens) + log_most - log_least - np.log(float(np.min(gaps[nearest])))
-        first = (np.log(np.sum(higher)) + ratio) / (behind - 2.0 * longest * delta) if np.isfinite(behind) else 0.0
-        second = (np.log(np.sum(lower)) + ratio) / (ahead - longest * delta)
-    radius = max(float(first), float(second), cone.radius)
-    return competitor, weight, radius, delta, radius
-
-
-def _undercut(data: TokenDataset, v: Any, loss: Loss, at: DirectionalMargin, cone: Cone, made: Made) -> Found:
-    """δ, the norm from which on q₀ has a lower risk than the tokens outright, and that which no path point within δ exceeds: case A2."""
-    competitor, weight = made
-    radius = max(float(undercut_radius(data, v, competitor, loss)), cone.radius)
-    norms = radius * (1.0 + np.geomspace(1e-6, 1e2, _NORMS))
-    many = data.repeat(len(norms))
-    excess = excess_risk(
-        many, v, norms[:, None] * competitor, loss, np.broadcast_to(at.selected, (len(norms), data.n_inputs))
-    )
-    lowest = int(np.argmax(np.where(excess.sign < 0.0, excess.log, -np.inf)))
-    gaps, _ = score_differences(data, v, at.selected)
-    higher = np.maximum(-gaps, 0.0)
-    nearest, longest = float(np.min(np.where(higher > 0.0, at.margins, np.inf))), _longest(data)
-    delta = 0.5 * float(at.margin) / longest
-    log_most, _ = log_slopes(data, v, loss)
-    depth = float(log_most) + float(np.log(np.sum(higher))) - np.log(data.n_inputs) - float(excess.log[lowest])
-    return competitor, weight, radius, delta, max(depth / (nearest - longest * delta), float(norms[lowest]))
+    return step if np.linalg.norm(rows @ step - right) <= _EQUATION_RTOL * np.linalg.norm(right) else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -30,6 +30,7 @@ from marginlens.papers import implements, uses
 from marginlens.svm import MarginSolution, Status
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.assumptions import Check, Verdict
+from marginlens.theory.prediction import Prediction
 from marginlens.theory.vocabulary_selections import (
     FeasibleSelections,
     Selection,
@@ -48,10 +49,10 @@ def decisive_tokens(sequences: Any, y: Any = None) -> Selection:
     obeyed = check_assumption_4(data)
     if not obeyed.holds:
         raise reject("sequences", "such that each holds one decisive token among irrelevant ones", obeyed.why)
-    return decisive_of_each(data)
+    return _decisive_of_each(data)
 
 
-def decisive_of_each(data: LabelledSequences) -> Selection:
+def _decisive_of_each(data: LabelledSequences) -> Selection:
     """The completely positive and completely negative tokens of each sequence, none, one or several."""
     decisive = np.abs(token_statistics(data).kind) == 2
     return tuple(np.unique(ids[decisive[ids]]) for ids in np.split(data.tokens, data.offsets[1:-1]))
@@ -60,7 +61,7 @@ def decisive_of_each(data: LabelledSequences) -> Selection:
 # ---- Theorem 5 and the lemmas it is made of
 
 
-@implements("B", "Thm 5", "Eq. (10)")
+@implements("B", "Thm 5", "Eq. (10)", "Lemma 14", "Lemma 18")
 def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
     r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
 
@@ -70,6 +71,9 @@ def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int,
     With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
     theorem applies. Where what it says comes true is measured: see `check_class_window`.
 
+    All but the bound |S| + 3 are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
+    max-margin) ask for; `check_missed_tokens` asks the question of Lemma 14's proof of the numbers at hand, which needs no width.
+
     The paper's sequences all have T tokens. Where lengths differ, T is the longest, and the step moves E_s by the mean of y times the
     share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.
 
@@ -78,12 +82,11 @@ def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int,
     Returns:
         A verdict; the powers of large numbers are given as their logarithms to base ten.
     """
-    found = _conditions(as_labelled(sequences, y), rate, d_model, delta)
-    names = ("assumption", "rate", "256", "pairs", "power", "independent", "still")
+    conditions = tuple(_conditions(as_labelled(sequences, y), rate, d_model, delta).values())
     conclusion = (
         f"with probability {1.0 - delta:g} the flow diverges, selects every decisive token, and a limit is max-margin"
     )
-    return Verdict("B Thm 5", tuple(found[name] for name in names), conclusion)
+    return Verdict("B Thm 5", conditions, conclusion)
 
 
 @implements("B", "Lemma 13")
@@ -115,26 +118,6 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> Verdict:
         Check("γ_s > γ_j for some s (by the proof)", lead > 0.0, ahead if token >= 0 else "no token", {"lead": lead}),
     )
     return Verdict("B Lemma 13", conditions, f"with probability {1.0 - delta:g} ‖p‖ grows without end")
-
-
-@implements("B", "Lemma 14", "Lemma 18")
-def check_lemma_14(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
-    r"""The premises of Lemma 14, that a limit selects the decisive token of every sequence, and of Lemma 18, that it is max-margin.
-
-    .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
-        (88\eta_0^2 + 111\eta_0 + 2)^8\Big\} \ \Rightarrow\ s_*^X \in \mathcal S_X(p_\infty)\ \forall X,\quad p_\infty = p_*(p_\infty)
-
-    Args:
-        sequences, y, rate, d_model, delta: as `check_theorem_5` takes them, whose conditions these are but for |S| + 3.
-    Returns:
-        A verdict. `check_missed_tokens` asks the proof's question of the numbers at hand, which needs no width.
-    """
-    found = _conditions(as_labelled(sequences, y), rate, d_model, delta)
-    names = ("assumption", "rate", "256", "pairs", "power", "still")
-    conclusion = (
-        f"with probability {1.0 - delta:g} a limit selects the decisive token of every sequence, with maximum margin"
-    )
-    return Verdict("B Lemma 14", tuple(found[name] for name in names), conclusion)
 
 
 @implements("B", "Lemma 14")
@@ -210,34 +193,19 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
     data, eta = as_first_step(step).data, step.rate
     n, T, d = len(data), int(data.lengths.max()), step.after.E.shape[1]
     decisive = decisive_tokens(data)
-    used, place = np.unique(data.tokens, return_inverse=True)
-    narrow = np.linalg.qr(step.after.E[used].T)[
-        1
-    ].T  # the embeddings in coordinates of their span, which keeps every margin
-    renumbered = np.split(place, data.offsets[1:-1])
-    required = [np.searchsorted(used, ids) for ids in decisive]
-    lead = feasible_selections(narrow, renumbered, required=required, max_problems=max_problems).margin_lead(required)
-    size, chance = len(used), real_number(delta, "delta", "a probability between 0 and 1")
-    by_margin = 4.0 * math.log10(2816.0 * T * n**2 * (1.0 + 2.0 * eta) / lead) if lead > 0.0 else math.inf
+    found = feasible_selections(step.after.E, data, required=decisive, max_problems=max_problems)
+    lead, size = found.margin_lead(decisive), len(np.unique(data.tokens))
+    chance = real_number(delta, "delta", "a probability between 0 and 1")
+    least = 4.0 * math.log10(2816.0 * T * n**2 * (1.0 + 2.0 * eta) / lead) if lead > 0.0 else math.inf
+    by_margin = _check_width("d ≥ (2816 T n² (1 + 2η₀)/μ)⁴", d, least)
     by_rate = 4.0 * math.log10(2.0 * eta * (n * math.sqrt(log_of_pairs(size, chance)) + 44.0 * n))
     earlier = max(8.0 * T * (1.0 - lead) / (lead * eta), 1e-300) if lead > 0.0 else math.inf
-    own = math.log10(d)
-    found = _conditions(data, eta, d, chance)
+    shared = _conditions(data, eta, d, chance)
     conditions = (
-        *(found[name] for name in ("assumption", "rate", "256", "pairs", "power", "independent", "still")),
+        *shared.values(),
         Check("‖p̂‖ < (1 − μ)‖p̂'‖", lead > 0.0, f"μ = {lead:.4g} against every other selection", {"mu": lead}),
-        Check(
-            "d ≥ (2816 T n² (1 + 2η₀)/μ)⁴",
-            own >= by_margin,
-            f"log₁₀ d = {own:.2f}, and that of the bound is {by_margin:.1f}",
-            {"log10_least": by_margin, "earlier_log10_least": 4.0 * math.log10(earlier)},
-        ),
-        Check(
-            "d ≥ (2η₀ (n √(2 log(|S|²/δ)) + 44n))⁴",
-            own >= by_rate,
-            f"log₁₀ d = {own:.2f}, and that of the bound is {by_rate:.1f}",
-            {"log10_least": by_rate},
-        ),
+        replace(by_margin, numbers={**by_margin.numbers, "earlier_log10_least": 4.0 * math.log10(earlier)}),
+        _check_width("d ≥ (2η₀ (n √(2 log(|S|²/δ)) + 44n))⁴", d, by_rate),
     )
     conclusion = f"with probability {1.0 - chance:g} a limit selects the decisive tokens alone, with maximum margin"
     return Verdict("B Lemma 19", conditions, conclusion)
@@ -287,32 +255,30 @@ def check_class_window(sequences: Any, y: Any = None, *, rate: float) -> Check:
 def _conditions(data: LabelledSequences, rate: float, d_model: int, delta: float) -> dict[str, Check]:
     """Every premise of the theorem by a short name; the lemmas take some of them."""
     eta, d = positive_number(rate, "rate"), whole_number(d_model, "d_model", at_least=1)
-    n, T = len(data), int(data.lengths.max())
-    size = len(np.unique(data.tokens))
+    n, T, size = len(data), int(data.lengths.max()), len(np.unique(data.tokens))
     obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
     pairs = log_of_pairs(size, real_number(delta, "delta", "a probability between 0 and 1")) ** 2
     power = 8.0 * math.log10(88.0 * eta**2 + 111.0 * eta + 2.0)
-    width = f"d = {d}, and "
+    broken = {"offending": float(len(obeyed.offending))}
+    said = f"η₀ = {eta:g}, and 4n²T² = {least:g} for n = {n}, T = {T}"
+    bound = f"d = {d}, and the bound is {pairs:.1f} for |S| = {size}"
     return {
-        "assumption": Check(
-            "B Assumption 4", obeyed.holds, obeyed.why.rstrip("."), {"offending": float(len(obeyed.offending))}
-        ),
-        "rate": Check(
-            "η₀ ≥ 4n²T²", eta >= least, f"η₀ = {eta:g}, and 4n²T² = {least:g} for n = {n}, T = {T}", {"least": least}
-        ),
+        "assumption": Check("B Assumption 4", obeyed.holds, obeyed.why.rstrip("."), broken),
+        "rate": Check("η₀ ≥ 4n²T²", eta >= least, said, {"least": least}),
         "256": Check("d ≥ 256", d >= 256, f"d = {d}", {"least": 256.0}),
-        "pairs": Check(
-            "d ≥ (2 log(|S|²/δ))²", d >= pairs, f"{width}the bound is {pairs:.1f} for |S| = {size}", {"least": pairs}
+        "pairs": Check("d ≥ (2 log(|S|²/δ))²", d >= pairs, bound, {"least": pairs}),
+        "power": _check_width("d ≥ (88η₀² + 111η₀ + 2)⁸", d, power),
+        "independent": Check(
+            "d ≥ |S| + 3", d >= size + 3, f"d = {d}, and |S| + 3 = {size + 3}", {"least": float(size + 3)}
         ),
-        "power": Check(
-            "d ≥ (88η₀² + 111η₀ + 2)⁸",
-            math.log10(d) >= power,
-            f"log₁₀ d = {math.log10(d):.2f}, and that of the bound is {power:.1f}",
-            {"log10_d": math.log10(d), "log10_least": power},
-        ),
-        "independent": Check("d ≥ |S| + 3", d >= size + 3, f"{width}|S| + 3 = {size + 3}", {"least": float(size + 3)}),
         "still": _irrelevant_tokens_stay(data),
     }
+
+
+def _check_width(name: str, d: int, log10_least: float) -> Check:
+    """A bound on d that is compared by its logarithm to base ten."""
+    said = f"log₁₀ d = {math.log10(d):.2f}, and that of the bound is {log10_least:.1f}"
+    return Check(name, math.log10(d) >= log10_least, said, {"log10_d": math.log10(d), "log10_least": log10_least})
 
 
 def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
@@ -330,7 +296,7 @@ def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
 def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, int]:
     """The largest over decisive tokens of the smallest score by which they lead the other tokens of their sequences, and which."""
     smallest: dict[int, float] = {}
-    for i, own in enumerate(decisive_of_each(data)):
+    for i, own in enumerate(_decisive_of_each(data)):
         ids, label = data[i]
         for s in own.tolist():
             others: IntArray = ids[ids != s]
@@ -415,9 +381,8 @@ def remaining_selections(E: Any, sequences: Any, y: Any = None, *, max_problems:
     return replace(listed, selections=selections, margins=listed.margins[left], directions=listed.directions[left])
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class EmbeddingPrediction:
-    """What Theorem 5 says about one dataset and initialisation, and what the flow does.
+class EmbeddingDetails(NamedTuple):
+    """What stands behind the verdict of Theorem 5, and what the flow does.
 
     Attributes:
         verdict: B Thm 5 with its conditions. divergence: B Lemma 13 with its own. window: whether the step is outside the window in which
@@ -426,11 +391,11 @@ class EmbeddingPrediction:
         step: the first step. run: the flow of p after it.
         selection: the ids that the flow's end selects in each sequence, those that tie included. solution: the max-margin problem of that
             selection. tied: whether the flow ended because tokens that tie balance each other.
-        direction: (d_model,) its solution, normed: the limit of p/‖p‖ if the selection lasts; None where the flow ends at a minimum.
+        correlation: cosine between the flow's end and the predicted direction; nan where there is none.
         selects_important: whether each important token is selected somewhere (Theorem 5). selects_every_sequence: whether each sequence
             selects its own (Lemma 14), which is more. only_important: whether nothing else is selected.
         lost: the labels none of whose sequences selects an important token of its own.
-        why: one sentence. warning: another where a class is lost or the step is inside the window; else empty.
+        warning: a sentence where a class is lost or the step is inside the window; else empty.
     """
 
     verdict: Verdict
@@ -442,30 +407,12 @@ class EmbeddingPrediction:
     selection: Selection
     solution: MarginSolution
     tied: bool
-    direction: FloatArray | None
+    correlation: float
     selects_important: bool
     selects_every_sequence: bool
     only_important: bool
     lost: tuple[int, ...]
-    why: str
     warning: str
-
-    @property
-    def correlation(self) -> float:
-        """Cosine between the flow's end and `direction`; nan where there is none."""
-        return float("nan") if self.direction is None else float(correlation(self.run.final, self.direction))
-
-    def __repr__(self) -> str:
-        applies = "applies" if self.verdict.applies else "does not apply"
-        lost = f", class {', '.join(f'{label:+d}' for label in self.lost)} lost" if self.lost else ""
-        return (
-            f"EmbeddingPrediction(B Thm 5 {applies}, ‖p‖={float(self.run.norm):.4g}, corr={self.correlation:.6f}{lost})"
-        )
-
-    def __str__(self) -> str:
-        chosen = sorted({int(s) for ids in self.selection for s in ids})
-        lines = [str(self.verdict), f"Decisive tokens: {self.important.tolist()}. Selected tokens: {chosen}.", self.why]
-        return "\n".join([*lines, self.warning] if self.warning else lines)
 
 
 @implements("B", "Thm 5", "Lemma 14")
@@ -477,20 +424,21 @@ def predict_embedding_limit(
     *,
     delta: float = 0.05,
     until: UntilNorm | UntilLength = UntilNorm(500.0),  # noqa: B008
-) -> EmbeddingPrediction:
+) -> Prediction:
     r"""Which conditions of Theorem 5 hold, and the max-margin direction of the selection that the flow reaches.
 
     .. math:: E^1, p^1 \ \text{by one step with}\ \eta_0, \qquad \dot p_t = -\nabla_p L(E^1, p_t), \qquad
         \|p_t\| \to \infty,\quad \frac{p_t}{\|p_t\|} \to p_*(p_\infty),\quad \mathcal S_c \subseteq \bigcup_X \mathcal S_X(p_\infty)
 
     The theorem leaves open which selection that is; the flow is followed to tell. For a window of step sizes the flow loses the decisive
-    tokens of a whole class (claim X-T5): `warning` says so, from where the flow ended and from `check_class_window`.
+    tokens of a whole class (claim X-T5): `details.warning` says so, from where the flow ended and from `check_class_window`.
 
     Args:
         start: E⁰, p⁰ and v, as `initial_parameters` draws them. rate: η₀. sequences, y: labelled sequences, or ids and labels.
         delta: the probability that may be missed. until: how far to follow the flow.
     Returns:
-        An `EmbeddingPrediction`, `str` of which is a readable account; `correlation` says how near the flow has come.
+        A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts, certain only where the verdict
+        applies, and None where the flow ends at a minimum; `details.correlation` says how near the flow has come.
     """
     data = as_labelled(sequences, y)
     step = first_step(start, rate, data)
@@ -501,46 +449,50 @@ def predict_embedding_limit(
     solution = vocabulary_svm(E, data, selection)
     verdict = check_theorem_5(data, rate=rate, d_model=E.shape[1], delta=delta)
     goes_on = run.status in (Status.COMPLETED, Status.TIED) and solution.status is Status.OPTIMAL
-    own = decisive_of_each(data)
-    important, chosen = np.unique(np.concatenate(own)), np.unique(np.concatenate(selection))
-    has = np.array([bool(np.isin(mine, ids).any()) for mine, ids in zip(own, selection, strict=True)])
-    holds = np.array([len(mine) > 0 for mine in own])
+    decisive = _decisive_of_each(data)
+    important, chosen = np.unique(np.concatenate(decisive)), np.unique(np.concatenate(selection))
+    has = np.array([bool(np.isin(ids, picked).any()) for ids, picked in zip(decisive, selection, strict=True)])
+    holds = np.array([len(ids) > 0 for ids in decisive])
     lost = tuple(int(label) for label in np.unique(data.y[holds]) if not has[holds & (data.y == label)].any())
     window = check_class_window(data, rate=rate) if verdict.conditions[0].holds else None
-    return EmbeddingPrediction(
-        verdict=verdict,
-        divergence=check_lemma_13(step, delta),
-        window=window,
-        important=important,
-        step=step,
-        run=run,
-        selection=selection,
-        solution=solution,
-        tied=tied,
+    warning = _warning(step, run, lost, window)
+    near = float(correlation(run.final, solution.x)) if goes_on else float("nan")
+    return Prediction(
+        "embedding flow",
+        (verdict,),
+        f"{_why(verdict, run, solution, near)} {warning}".rstrip(),
+        (f"Decisive tokens: {important.tolist()}. Selected tokens: {chosen.tolist()}.",),
         direction=unit(solution.x) if goes_on else None,
-        selects_important=bool(np.isin(important, chosen).all()),
-        selects_every_sequence=bool(has[holds].all()),
-        only_important=bool(np.isin(chosen, important).all()),
-        lost=lost,
-        why=_why(verdict, run, solution),
-        warning=_warning(step, run, lost, window),
+        details=EmbeddingDetails(
+            verdict=verdict,
+            divergence=check_lemma_13(step, delta),
+            window=window,
+            important=important,
+            step=step,
+            run=run,
+            selection=selection,
+            solution=solution,
+            tied=tied,
+            correlation=near,
+            selects_important=bool(np.isin(important, chosen).all()),
+            selects_every_sequence=bool(has[holds].all()),
+            only_important=bool(np.isin(chosen, important).all()),
+            lost=lost,
+            warning=warning,
+        ),
     )
 
 
-def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution) -> str:
+def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution, near: float) -> str:
     at = f"at ‖p‖ = {float(run.norm):.4g}"
     if run.status not in (Status.COMPLETED, Status.TIED):
         return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."
     if solution.status is not Status.OPTIMAL:
         return f"No limit: of the selection {at} one must say: {solution.status.value}"
-    near = float(correlation(run.final, solution.x))
-    failed = [check.name for check in verdict.conditions if not check.holds]
-    sure = "Certain by B Thm 5" if verdict.applies else f"Expected, not certain, for want of {', '.join(failed)}"
-    ties = (
-        " Tokens tie: their pulls balance to nine digits, the flow goes on too slowly to follow."
-        if run.status is Status.TIED
-        else ""
-    )
+    failed = ", ".join(check.name for check in verdict.failed)
+    sure = f"Expected, not certain, for want of {failed}" if failed else "Certain by B Thm 5"
+    slow = " Tokens tie: their pulls balance to nine digits, the flow goes on too slowly to follow."
+    ties = slow if run.status is Status.TIED else ""
     return f"{sure}: p goes to the max-margin direction of this selection; {at} the cosine is {near:.6f}.{ties}"
 
 

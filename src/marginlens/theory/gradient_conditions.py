@@ -16,6 +16,7 @@ from marginlens.errors import float_array, n_axes, positive_number, real_array, 
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
+from marginlens.result import Result
 from marginlens.risk.attention import risk, risk_gradient
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import attend, logits
@@ -25,15 +26,11 @@ from marginlens.theory.optimality import depends_on_p, globally_optimal_directio
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KeyInequality:
+class KeyInequality(Result):
     """Logarithms of the two sides of Lemma 3, each (…); -inf where a side is zero."""
 
     log_left: Any
     log_bound: Any
-
-    def __repr__(self) -> str:
-        room = np.asarray(self.log_bound) - np.where(np.isneginf(self.log_left), 0.0, self.log_left)
-        return f"KeyInequality({np.size(self.log_left)} inputs, log_bound - log_left >= {np.min(room):.4g})"
 
 
 @implements("A", "Lemma 3")
@@ -77,22 +74,22 @@ def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
 
 
 @implements("A", "Lemma 4")
-def descent_correlation(data: TokenDataset, v: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def descent_correlation(data: TokenDataset, head: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""Cosine between the direction of descent and the GMM direction: positive at every p under Assumption B.
 
     .. math:: \frac{\langle -\nabla L(p), p^{mm\star} \rangle}{\|\nabla L(p)\|\, \|p^{mm\star}\|}
 
     Args:
-        data: one problem or a batch. v: head (…, d_model). p: (…, d_key).
+        data: one problem or a batch. head: v (…, d_model). p: (…, d_key).
     Returns:
         Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
     """
-    gmm = globally_optimal_direction(as_dataset(data), v).direction
-    return correlation(-risk_gradient(data, v, p, loss).array, gmm)
+    gmm = globally_optimal_direction(as_dataset(data), head).direction
+    return correlation(-risk_gradient(data, head, p, loss).array, gmm)
 
 
 @implements("A", "Lemma 5", "Lemma 7")
-def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def gradient_ratio(data: TokenDataset, head: Any, p: Any, selected: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""How much better p is than p^mm(α) as a direction of descent at p; at most 1 + π at large norm.
 
     .. math:: \frac{\langle \nabla L(p), p/\|p\| \rangle}{\langle \nabla L(p), p^{mm}/\|p^{mm}\| \rangle} \le 1 + \pi
@@ -101,11 +98,11 @@ def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss
     cone of a locally optimal α beyond `BasinCone.explicit_radius`.
 
     Args:
-        data: one problem or a batch. v: head (…, d_model). p: (…, d_key), not zero. selected: α, (…, n_inputs).
+        data: one problem or a batch. head: v (…, d_model). p: (…, d_key), not zero. selected: α, (…, n_inputs).
     Returns:
         Shape (…); nan where α is infeasible.
     """
-    gradient = risk_gradient(as_dataset(data), v, p, loss).array
+    gradient = risk_gradient(as_dataset(data), head, p, loss).array
     along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
     along_mm = np.einsum("...d,...d->...", gradient, att_svm(data, selected).direction)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -115,7 +112,7 @@ def gradient_ratio(data: TokenDataset, v: Any, p: Any, selected: Any, loss: Loss
 @implements("A", "Eq. (52)")
 def correlation_floor(
     data: TokenDataset,
-    v: Any,
+    head: Any,
     points: Any,
     selected: Any,
     *,
@@ -134,7 +131,7 @@ def correlation_floor(
     highest scores stands for L*.
 
     Args:
-        data: one problem. v: head (d_model,). points: (n_points, d_key) iterates, the first being p(t_ε). selected: α (n_inputs,).
+        data: one problem. head: v (d_model,). points: (n_points, d_key) iterates, the first being p(t_ε). selected: α (n_inputs,).
         step: η. epsilon: ε in (0, 1).
     Returns:
         (n_points,) the right side. Check it with `correlation(points, att_svm(data, selected).x)`.
@@ -143,15 +140,15 @@ def correlation_floor(
     eta, share = positive_number(step, "step"), 1.0 - positive_number(epsilon, "epsilon")
     if share <= 0.0:
         raise reject("epsilon", "a number between 0 and 1, both excluded", epsilon)
-    best = np.max(np.where(data.mask, data.scores(v), -np.inf), axis=-1)
-    drop = float(risk(data, v, path[0], loss)) - float(np.mean(np.asarray(loss.value(best))))
+    best = np.max(np.where(data.mask, data.scores(head), -np.inf), axis=-1)
+    drop = float(risk(data, head, path[0], loss)) - float(np.mean(np.asarray(loss.value(best))))
     norms = np.linalg.norm(path, axis=-1)
     constant = float(path[0] @ att_svm(data, selected).direction) - share * norms[0] - 2.0 * eta * share * drop
     return np.asarray(share + constant / norms)
 
 
 @implements("A", "Lemma 5")
-def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
+def gradient_ratio_radius(data: TokenDataset, head: Any, pi: float) -> float:
     r"""A norm beyond which Lemma 5 holds for π, for one input under Assumption B.
 
     .. math:: R_\pi = \frac{1}{\nu\Theta} \log\frac{2 M T}{\Theta \pi}, \qquad \nu = \frac{\pi^2 \Theta^2}{16 M^2}, \quad M = \max_t \|k_t\|
@@ -159,14 +156,14 @@ def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
     The paper leaves ν implicit; this one follows from the multipliers of p^mm as in `BasinCone.explicit_radius`, with ε = π/(2M).
 
     Args:
-        data: one problem with one input. v: head (d_model,). pi: positive.
+        data: one problem with one input. head: v (d_model,). pi: positive.
     Returns:
         The radius, inf where the optimal token cannot be separated. Check it with `gradient_ratio`.
     """
     if one_problem(data).n_inputs != 1:
         raise reject("data", "a problem with one input", f"{data.n_inputs} inputs")
     pi = positive_number(pi, "pi")
-    theta = float(globally_optimal_direction(data, v).margin)
+    theta = float(globally_optimal_direction(data, head).margin)
     if not 0.0 < theta < np.inf:
         return float("inf")
     M = float(np.max(np.linalg.norm(data.K, axis=-1)))
@@ -175,7 +172,7 @@ def gradient_ratio_radius(data: TokenDataset, v: Any, pi: float) -> float:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LocalGradientBounds:
+class LocalGradientBounds(Result):
     """Both sides of Eqs (31a) to (31c) at a batch of points, each (n_points,), the first five as logarithms.
 
     Attributes:
@@ -200,9 +197,6 @@ class LocalGradientBounds:
         second = (self.log_norm <= self.log_norm_bound) & (self.log_norm_bound <= self.log_decay)
         return first & second & (self.cosine >= self.cosine_bound)
 
-    def __repr__(self) -> str:
-        return f"LocalGradientBounds({int(np.sum(self.hold))} of {len(self.cosine)} points within their bounds)"
-
 
 @implements("A", "Lemma 7", "Eq. (31a)", "Eq. (31b)", "Eq. (31c)")
 @uses(
@@ -214,7 +208,7 @@ class LocalGradientBounds:
 )
 def local_gradient_bounds(
     data: TokenDataset,
-    v: Any,
+    head: Any,
     cone: BasinCone,
     p: Any,
     q: Any = None,
@@ -227,7 +221,7 @@ def local_gradient_bounds(
         -\Big\langle \frac{q}{\|q\|}, \frac{\nabla L(p)}{\|\nabla L(p)\|} \Big\rangle \ge \frac{c\,\Theta}{\bar A C}
 
     Args:
-        data: one problem. v: head (d_model,). cone: its `basin_cone`, made with the same loss.
+        data: one problem. head: v (d_model,). cone: its `basin_cone`, made with the same loss.
         p: (n_points, d_key) in the cone, beyond Eq. (39). q: directions of the cone, (n_points, d_key) or (d_key,); p itself by default.
     Returns:
         A `LocalGradientBounds` whose `hold` is true where every input that depends on p has a neighbour; 1 - s is averaged over these
@@ -240,15 +234,15 @@ def local_gradient_bounds(
         raise reject("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
     axes = points.shape[-1:] if n_axes(q) == 1 else points.shape
     toward = unit(points if q is None else np.broadcast_to(real_array(q, "q", axes), points.shape))
-    dependent = depends_on_p(data, v)
+    dependent = depends_on_p(data, head)
     part = data.take_inputs(dependent)
     log_share = np.log(part.n_inputs) - np.log(data.n_inputs)  # what the other inputs leave of a mean over all
     many = part.repeat(len(points))
     selected = np.broadcast_to(cone.optimality.selected[dependent], many.y.shape)
-    at = attend(logits(many, points), many.scores(v), many.mask, selected)
+    at = attend(logits(many, points), many.scores(head), many.mask, selected)
     others = np.where(np.arange(part.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
     log_missing = _log_sum(others.reshape(len(points), -1)) - np.log(data.n_inputs)  # of mean(1 - s)
-    gradient = risk_gradient(many, v, points, loss)
+    gradient = risk_gradient(many, head, points, loss)
     descent = -np.einsum("...d,...d->...", gradient.array, toward) / cone.theta
     with np.errstate(divide="ignore", invalid="ignore"):
         log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale + log_share
@@ -284,7 +278,7 @@ def _log_sum(logs: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GradientBudget:
+class GradientBudget(Result):
     r"""How much gradient a descent with a constant step may meet, and how much it met.
 
     Attributes:
@@ -301,16 +295,11 @@ class GradientBudget:
     step: float
     guaranteed: bool
 
-    def __repr__(self) -> str:
-        return (
-            f"GradientBudget(spent {self.spent:.4g} of {self.allowed:.4g}, last {self.last:.4g}, step {self.step:.4g})"
-        )
-
 
 @implements("A", "Eq. (25)", "Eq. (26)", "Eq. (30)")
 def gradient_budget(
     data: TokenDataset,
-    v: Any,
+    head: Any,
     *,
     step: float | None = None,
     n_steps: int = 1000,
@@ -324,18 +313,18 @@ def gradient_budget(
     Hence the gradients tend to zero, Eq. (26). No risk is below that of the highest score of every input, which stands for L*.
 
     Args:
-        data: one problem. v: head (d_model,). step: η; 1/L_p by default. n_steps: steps taken. start: p(0), zero by default.
+        data: one problem. head: v (d_model,). step: η; 1/L_p by default. n_steps: steps taken. start: p(0), zero by default.
     Returns:
         A `GradientBudget`, computed from the iterates of `descend`.
     """
-    one, largest = one_problem(data), smoothness(data, v, loss).largest_step
+    one, largest = one_problem(data), smoothness(data, head, loss).largest_step
     eta = float(largest) if step is None else positive_number(step, "step")
-    run = descend(one, v, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1))
+    run = descend(one, head, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1))
     points = run.saved["x"]
     many = one.repeat(len(points))
-    values = risk(many, v, points, loss)
-    squares = np.sum(risk_gradient(many, v, points, loss).value() ** 2, axis=-1)
-    best = np.max(np.where(one.mask, one.scores(v), -np.inf), axis=-1)
+    values = risk(many, head, points, loss)
+    squares = np.sum(risk_gradient(many, head, points, loss).value() ** 2, axis=-1)
+    best = np.max(np.where(one.mask, one.scores(head), -np.inf), axis=-1)
     floor = float(np.mean(np.asarray(loss.value(best))))
     climb = np.max(np.diff(values) + 0.5 * eta * squares[:-1], initial=-np.inf)
     return GradientBudget(

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import as_scalar
 from marginlens.dynamics.paths.joint import best_head, log_mean_loss
-from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
-from marginlens.losses.margin import Logistic, Loss, as_loss, compiled_code
+from marginlens.errors import positive_number, reject, whole_number
+from marginlens.losses.margin import Logistic, Loss, compiled_code
 from marginlens.papers import implements, uses
-from marginlens.risk.softmax import logits, probabilities
+from marginlens.result import Result
+from marginlens.risk import JointRisk
+from marginlens.risk.softmax import probabilities
 from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
-    MixingCheck,
     all_selections,
     best_selections,
     check_assumption_c,
     label_margin,
     margins_of_outputs,
 )
-from marginlens.theory.optimality import one_problem
+from marginlens.theory.optimality import largest_distance, logits_at, one_problem
+from marginlens.theory.prediction import Prediction, predictions
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Quadrant:
+class Quadrant(Result):
     """How firmly points select tokens α.
 
     Attributes:
@@ -46,11 +48,6 @@ class Quadrant:
     def holds(self) -> Any:
         """Eq. (77), (…): no other token has a larger logit."""
         return as_scalar(np.asarray(self.margin) >= 0.0)
-
-    def __repr__(self) -> str:
-        if np.ndim(self.margin):
-            return f"Quadrant({int(np.sum(self.holds))} of {len(self.margin)} points select the tokens)"
-        return f"Quadrant(margin={self.margin:.4g}, share={self.share:.4g})"
 
 
 @implements("A", "Lemma 12", "Eq. (77)")
@@ -67,8 +64,7 @@ def selection_quadrant(data: TokenDataset, p: Any, selected: Any) -> Quadrant:
         A `Quadrant`, whose fields have one entry per point.
     """
     alpha = one_problem(data).selection(selected)
-    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
-    at = logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
+    at = logits_at(data, p)
     chosen = np.broadcast_to(alpha[:, None], (*at.shape[:-1], 1))
     top = np.take_along_axis(at, chosen, axis=-1)
     other = data.mask & (np.arange(data.n_tokens) != alpha[:, None])
@@ -77,8 +73,8 @@ def selection_quadrant(data: TokenDataset, p: Any, selected: Any) -> Quadrant:
     return Quadrant(as_scalar(margin), as_scalar(share))
 
 
-@dataclass(frozen=True, repr=False)
-class JointRiskBounds:
+@dataclass(frozen=True, repr=False, eq=False)
+class JointRiskBounds(Result):
     r"""What the proofs of Theorem 5 and Lemma 13 compare at radii r and R.
 
     Attributes:
@@ -110,10 +106,6 @@ class JointRiskBounds:
     def competitor_wins(self) -> bool:
         """Whether the competitor has the lower risk for certain, so that no such pair is the optimum."""
         return self.log_upper < self.log_lower
-
-    def __repr__(self) -> str:
-        outcome = "the competitor wins" if self.competitor_wins else "undecided"
-        return f"JointRiskBounds(log risk ≤ {self.log_upper:.4g}, others ≥ {self.log_lower:.4g}: {outcome})"
 
 
 @implements("A", "Lemma 13")
@@ -168,8 +160,7 @@ def joint_risk_bounds(
     mixing = check_assumption_c(data, head.selected, inputs=inside)
     nu = float(mixing.numbers["proved_nu" if mixing.proved else "nu"]) if mixing.holds else 0.0
     T, n = data.n_tokens, data.n_inputs
-    apart = np.linalg.norm(data.X[:, :, None] - data.X[:, None], axis=-1)
-    M = float(np.max(np.where(data.mask[:, :, None] & data.mask[:, None], apart, 0.0)))
+    M = largest_distance(data.X, data.mask)
     wide, narrow = float(relaxed.margin), float(tightened.margin)
     other = -(1.0 - gamma) * wide * R - np.log(T)
     cost = nu * np.exp(other)
@@ -193,22 +184,23 @@ def joint_risk_bounds(
     )
 
 
-SELECTED = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
-_MOST_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
-_RIVALS = 8  # other selections whose risk is computed exactly along r
-_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
+SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
+_MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
+_MAX_RIVALS = 8  # other selections whose risk is computed exactly along r
+_N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class JointPrediction:
-    """What the theorems say about training v and p together on one problem.
+# ---- Theorems 5 and 6
+
+
+class JointDetails(NamedTuple):
+    """What stands behind the verdicts on training v and p together.
 
     Attributes:
-        verdicts: A Thm 5 and A Thm 6 for the selection that the prediction is about.
         best: the selections with the largest label margin, the candidates for the tokens that are selected.
         selected: (n_inputs,) the candidate that the verdicts are about. support: (n_inputs,) its support set S.
         label_margin: Γ. p_mm, p_relax: the solutions of ATT-SVM and of Eq. (10) with S.
-        v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None where no theorem applies; `why` says which.
+        v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None where no theorem applies.
         growth: the ratio r/R from which the path with ‖v‖ ≤ r, ‖p‖ ≤ R goes to p^relax rather than to p^mm; zero where they agree.
         head_radius: an r from which on the path goes to p^mm when r stays fixed and R grows alone; inf where none is known. It is proved
             where ν is (`MixingCheck.proved`), and computed with the smallest ν found elsewhere.
@@ -218,7 +210,6 @@ class JointPrediction:
     `head_radius`; at a small fixed r other tokens can have the lower risk, under Theorem 5 as well.
     """
 
-    verdicts: tuple[Verdict, ...]
     best: BestSelections
     selected: IntArray
     support: BoolArray
@@ -229,30 +220,10 @@ class JointPrediction:
     p_direction: FloatArray | None
     growth: float
     head_radius: float
-    why: str
-
-    def __repr__(self) -> str:
-        applying = ", ".join(one.citation for one in self.verdicts if one.applies) or "no theorem"
-        return f"JointPrediction(selects {self.selected.tolist()}, support {np.flatnonzero(self.support).tolist()}, {applying} applies)"
-
-    def __str__(self) -> str:
-        listed = (
-            "of all selections" if self.best.complete else "found by climbing; there are too many selections to try all"
-        )
-        head = (
-            f"Largest label margin ({listed}): {self.best.margin:.4g} by {len(self.best.selections)}, next {self.best.runner_up:.4g}.\n"
-            f"Tokens {self.selected.tolist()}, support vectors {np.flatnonzero(self.support).tolist()}."
-        )
-        return "\n".join([head, *(str(verdict) for verdict in self.verdicts), self.why])
 
 
-@implements("A", "Thm 5", "Thm 6")
-def predict_joint_limit(
-    data: TokenDataset,
-    *,
-    loss: Loss = Logistic(),  # noqa: B008
-    max_problems: int = 10_000,
-) -> JointPrediction:
+@predictions.register
+def _(risk: JointRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     r"""Which theorem speaks about training head and attention together, and the directions that v and p converge to.
 
     .. math:: (v_r, p_R) = \arg\min_{\|v\| \le r, \|p\| \le R} L(v, p): \quad
@@ -261,74 +232,77 @@ def predict_joint_limit(
 
     The candidates for α are the selections with the largest label margin. The condition of Theorem 6 that α is selected in the limit is
     replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well, with room to spare.
-
-    Args:
-        data: one problem. loss: the theorems are about the logistic loss.
-        max_problems: selections that may be tried one by one for the largest label margin.
-    Returns:
-        A `JointPrediction`, `str` of which is a readable account. Check it with `descend(JointRisk(data))` and `joint_path`.
     """
-    loss = as_loss(loss)
-    best = best_selections(one_problem(data), max_problems=max_problems)
+    for name, value in (("start", start), ("optimizer", optimizer)):
+        if value is not None:
+            raise reject(name, "left out for a JointRisk, because Theorems 5 and 6 are about the joint path", "it")
+    data = risk.data.as_batch()
+    return [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
+
+
+def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:
+    """The prediction for the first of the best selections to which a theorem applies, else for the last one looked at."""
+    best = best_selections(data, max_problems=max_problems)
     found = _about(data, best, best.selections[0], loss)
-    for selected in best.selections[1:_MOST_CANDIDATES]:
-        if found.p_direction is not None or best.margin == 0.0:
+    for selected in best.selections[1:_MAX_CANDIDATES]:
+        if found.path_direction is not None or best.margin == 0.0:
             break
         found = _about(data, best, selected, loss)
     return found
 
 
-def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: Loss) -> JointPrediction:
+def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: Loss) -> Prediction:
     head = label_margin(data, selected)
     p_mm, p_relax = att_svm(data, selected), relaxed_svm(data, selected, head.support)
-    logistic = Check(
-        "logistic loss",
-        compiled_code(loss) == Logistic.code,
-        f"the theorems are about the logistic loss; this is {type(loss).__name__}",
-    )
-    labels = Check(
-        "labels separable",
-        head.margin > 0.0,
-        f"the tokens {selected.tolist()} have the label margin {head.margin:.4g}",
-        {"margin": head.margin, "runner_up": best.runner_up},
-    )
     said = {
         Status.OPTIMAL: f"one direction selects them all, with margin {p_mm.margin:.4g}",
         Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
     }.get(p_mm.status, "no direction selects them all")
-    feasible = Check("separable tokens", p_mm.status is Status.OPTIMAL, said, {"margin": float(p_mm.margin)})
-    start = (logistic, labels, feasible)
-    strict = Verdict(
-        "A Thm 5", (*start, check_assumption_c(data, selected)), "p converges in direction to p^mm and v to v^mm"
+    shared = (
+        Check(
+            "logistic loss",
+            compiled_code(loss) == Logistic.code,
+            f"the theorems are about the logistic loss; this is {type(loss).__name__}",
+        ),
+        Check(
+            "labels separable",
+            head.margin > 0.0,
+            f"the tokens {selected.tolist()} have the label margin {head.margin:.4g}",
+            {"margin": head.margin, "runner_up": best.runner_up},
+        ),
+        Check("separable tokens", p_mm.status is Status.OPTIMAL, said, {"margin": float(p_mm.margin)}),
     )
-    over = head.support if head.support.any() else np.ones(data.n_inputs, dtype=bool)
+    strict = Verdict(
+        "A Thm 5", (*shared, check_assumption_c(data, selected)), "p converges in direction to p^mm and v to v^mm"
+    )
+    mixing = check_assumption_c(data, selected, inputs=head.support_or_all)
     relaxed = Verdict(
         "A Thm 6",
-        (*start, _selected_in_the_limit(data, head, p_relax), check_assumption_c(data, selected, inputs=over)),
+        (*shared, _selected_in_the_limit(head, p_relax), mixing),
         "p converges in direction to p^relax and v to v^mm",
     )
     growth = _growth(head, p_relax)
-    mixing = (strict if strict.applies else relaxed).conditions[-1]
-    radius = _fixed_head_radius(data, head, _nu(mixing)).radius if p_mm.status is Status.OPTIMAL else np.inf
+    nu = (strict if strict.applies else relaxed).conditions[-1]
+    radius = _fixed_head_radius(data, head, _nu(nu)).radius if p_mm.status is Status.OPTIMAL else np.inf
     applies = strict if strict.applies else relaxed if relaxed.applies else None
-    goal = None if applies is None else (p_mm if applies is strict else p_relax).direction
-    return JointPrediction(
-        verdicts=(strict, relaxed),
-        best=best,
-        selected=selected,
-        support=head.support,
-        label_margin=head.margin,
-        p_mm=p_mm,
-        p_relax=p_relax,
-        v_direction=None if applies is None else head.head.direction,
-        p_direction=goal,
-        growth=growth,
-        head_radius=radius,
-        why=_why(strict, relaxed, growth, radius),
+    v_limit = None if applies is None else head.head.direction
+    p_limit = None if applies is None else (p_mm if applies is strict else p_relax).direction
+    listed = "of all selections" if best.complete else "found by climbing; there are too many selections to try all"
+    support = head.support
+    return Prediction(
+        "JointRisk",
+        (strict, relaxed),
+        _why(strict, relaxed, growth, radius),
+        (
+            f"Largest label margin ({listed}): {best.margin:.4g} by {len(best.selections)}, next {best.runner_up:.4g}.",
+            f"Tokens {selected.tolist()}, support vectors {np.flatnonzero(support).tolist()}.",
+        ),
+        path_direction=None if v_limit is None or p_limit is None else np.concatenate([v_limit, p_limit]),
+        details=JointDetails(best, selected, support, head.margin, p_mm, p_relax, v_limit, p_limit, growth, radius),
     )
 
 
-def _selected_in_the_limit(data: TokenDataset, head: LabelMargin, p_relax: MarginSolution) -> Check:
+def _selected_in_the_limit(head: LabelMargin, p_relax: MarginSolution) -> Check:
     """Whether p^relax selects α outside S too, with room to spare, which makes the path select it."""
     name = "selected in the limit"
     if p_relax.status is not Status.OPTIMAL or p_relax.pairs is None:
@@ -341,14 +315,14 @@ def _selected_in_the_limit(data: TokenDataset, head: LabelMargin, p_relax: Margi
         return Check(name, False, said, {"room": 0.0})
     outside = ~head.support[p_relax.pairs[:, 0]]
     size = float(np.max(np.linalg.norm(p_relax.rows, axis=-1)))
-    room = float(np.min((p_relax.rows @ p_relax.direction)[outside], initial=np.inf))
-    holds = room > SELECTED * size
+    spare = float(np.min((p_relax.rows @ p_relax.direction)[outside], initial=np.inf))
+    holds = spare > SELECTED_RTOL * size
     if not outside.any():
         sentence = "every input with several tokens is a support vector"
     else:
-        spare = f"with a logit margin of {room:.4g} per unit" if holds else "by no margin at all"
-        sentence = f"p^relax selects the tokens outside the support set {spare}"
-    return Check(name, holds, sentence, {"room": room})
+        how = f"with a logit margin of {spare:.4g} per unit" if holds else "by no margin at all"
+        sentence = f"p^relax selects the tokens outside the support set {how}"
+    return Check(name, holds, sentence, {"room": spare})
 
 
 def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
@@ -365,12 +339,9 @@ def _why(strict: Verdict, relaxed: Verdict, growth: float, radius: float) -> str
     """One sentence on what is known, and how surely."""
     applies = strict if strict.applies else relaxed
     if not applies.applies:
-        failed = next(check for check in applies.conditions if not check.holds)
-        return f"Not certain: {failed.sentence}."
-    mixing = applies.conditions[-1]
-    sure = (
-        "Certain" if isinstance(mixing, MixingCheck) and mixing.proved else "Expected, as Assumption C is not proved,"
-    )
+        return f"Not certain: {applies.failed[0].sentence}."
+    proved = getattr(applies.conditions[-1], "proved", False)
+    sure = "Certain" if proved else "Expected, as Assumption C is not proved,"
     fixed = (
         f"p^mm for every r ≥ {radius:.4g} that stays fixed while R grows"
         if np.isfinite(radius)
@@ -378,16 +349,15 @@ def _why(strict: Verdict, relaxed: Verdict, growth: float, radius: float) -> str
     )
     if applies is strict:
         return f"{sure} for the joint path: p^mm, by A Thm 5, as r and R grow; {fixed}."
-    if growth == 0.0:
-        return f"{sure} for the joint path: p^relax, by A Thm 6; {fixed}."
-    return f"{sure} for the joint path once r ≥ {growth:.4g} R: p^relax, by A Thm 6; {fixed}."
+    once = f" once r ≥ {growth:.4g} R" if growth > 0.0 else ""
+    return f"{sure} for the joint path{once}: p^relax, by A Thm 6; {fixed}."
 
 
 # ---- a head that stays bounded
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadRadius:
+class HeadRadius(Result):
     r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and R grows alone.
 
     Attributes:
@@ -409,11 +379,6 @@ class HeadRadius:
     refuted: float
     rival: IntArray | None
 
-    def __repr__(self) -> str:
-        rival = "no rival found" if self.rival is None else f"{self.rival.tolist()} wins up to {self.refuted:.4g}"
-        how = "proved" if self.proved else "not proved"
-        return f"HeadRadius({self.selected.tolist()} from r = {self.radius:.4g} on ({how}), {rival})"
-
 
 @implements("A", "Thm 5", "Thm 6")
 def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) -> HeadRadius:
@@ -433,15 +398,14 @@ def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) 
     that of α by a multiple of the attention to other tokens, as in Theorem 1: p_R/R → p^mm. `radius` is that r.
 
     Args:
-        data: one problem. selected: α (n_inputs,), such as `predict_limit(data).selected`.
+        data: one problem. selected: α (n_inputs,), such as `predict_limit(data).details.selected`.
         max_problems: selections up to which rivals are looked for.
     Returns:
         A `HeadRadius`. Check it with `joint_path(data, r, R)` at a fixed r and large R.
     """
     whole_number(max_problems, "max_problems", at_least=0)
     head = label_margin(one_problem(data), selected)
-    over = head.support if head.support.any() else np.ones(data.n_inputs, dtype=bool)
-    mixing = check_assumption_c(data, head.selected, inputs=over)
+    mixing = check_assumption_c(data, head.selected, inputs=head.support_or_all)
     found = _fixed_head_radius(data, head, _nu(mixing))
     if att_svm(data, head.selected).status is not Status.OPTIMAL:
         found = _FixedHead(np.inf, found.nu, found.alignment)
@@ -449,8 +413,7 @@ def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) 
     return HeadRadius(head.selected, found.radius, mixing.proved, found.nu, found.alignment, refuted, rival)
 
 
-@dataclass(frozen=True)
-class _FixedHead:
+class _FixedHead(NamedTuple):
     """The radius of a fixed head, with ν and κ, which it is made from."""
 
     radius: float
@@ -473,7 +436,7 @@ def _fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> _Fix
         return _FixedHead(0.0, nu, 1.0)
     lengths, gaps = np.linalg.norm(away, axis=-1)[other], (data.y[:, None] * (away @ head.head.direction))[other]
     alignment = float(np.min(gaps / np.maximum(lengths, np.finfo(float).tiny)))
-    if not (head.margin > 0.0 and nu > 0.0 and alignment > SELECTED):
+    if not (head.margin > 0.0 and nu > 0.0 and alignment > SELECTED_RTOL):
         return _FixedHead(np.inf, nu, alignment)
     most = float(np.max(lengths))
     enough = head.margin * alignment**2 / (2.0 * (nu + most)) if np.isfinite(nu) else 0.5 * head.margin * alignment**2
@@ -511,7 +474,7 @@ def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tup
     rows = data.y[:, None] * data.X[each, every]  # (n_rivals, n_inputs, d_model)
     margins = margins_of_outputs(data, data.X[each, every])
     first, last = 1e-2 / head.margin, _certain_win(head.margin, float(margins.max()), data.n_inputs)
-    norms = np.geomspace(first, max(last, 2.0 * first), _HEAD_NORMS)
+    norms = np.geomspace(first, max(last, 2.0 * first), _N_HEAD_NORMS)
     own = data.y[:, None] * data.X[each, head.selected]
     heights = _limit_risks(own, norms)
     mean = rows.mean(axis=1)
@@ -519,11 +482,11 @@ def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tup
     at_mean = log_mean_loss(
         norms[:, None, None] * np.einsum("bid,bd->bi", rows, ahead)
     )  # (n_norms, n_rivals): no lower than L_r
-    promising = np.argsort(np.min(at_mean - heights[:, None], axis=0), kind="stable")[: _RIVALS // 2]
-    promising = np.unique(np.concatenate([promising, np.argsort(-margins, kind="stable")[: _RIVALS // 2]]))
+    promising = np.argsort(np.min(at_mean - heights[:, None], axis=0), kind="stable")[: _MAX_RIVALS // 2]
+    promising = np.unique(np.concatenate([promising, np.argsort(-margins, kind="stable")[: _MAX_RIVALS // 2]]))
     best: tuple[float, IntArray | None] = (0.0, None)
     for k in promising:
-        wins = np.flatnonzero(_limit_risks(rows[k], norms) < heights - SELECTED)
+        wins = np.flatnonzero(_limit_risks(rows[k], norms) < heights - SELECTED_RTOL)
         if len(wins) == 0:
             continue
         low = float(norms[wins[-1]])

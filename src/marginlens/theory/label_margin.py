@@ -13,6 +13,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
+from marginlens.result import Result
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
@@ -22,12 +23,13 @@ SAME_MARGIN = 1e-10  # label margins that agree to this share are the same
 NO_COST = 1e-7  # a cost of mixing below this share of the label margin is no cost
 _FAR = 40.0  # logit margin at which the other inputs of a counter-example are settled
 _MIXES = (1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # shares of the other token in a mixture of two
+_VANISHED_OUTPUT = 1e-90  # entries of an attention output below this are zero
 _STRICT = 1e-6  # how much slower a token must fade to count as the last
 _VISIBLE = 1e-5  # shares above which a cost per share is not rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LabelMargin:
+class LabelMargin(Result):
     """The head's SVM on selected tokens.
 
     Attributes:
@@ -42,8 +44,10 @@ class LabelMargin:
     support: BoolArray
     slack: FloatArray
 
-    def __repr__(self) -> str:
-        return f"LabelMargin({self.margin:.4g} at {self.selected.tolist()}, support {np.flatnonzero(self.support).tolist()})"
+    @property
+    def support_or_all(self) -> BoolArray:
+        """(n_inputs,) the support set; all inputs where the labels cannot be separated."""
+        return self.support if self.support.any() else np.ones_like(self.support)
 
 
 @implements("A", "(SVM)")
@@ -65,7 +69,7 @@ def label_margin(data: TokenDataset, selected: Any) -> LabelMargin:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BestSelections:
+class BestSelections(Result):
     """The selections with the largest label margin.
 
     Attributes:
@@ -77,10 +81,6 @@ class BestSelections:
     margin: float
     runner_up: float
     complete: bool
-
-    def __repr__(self) -> str:
-        how = "of all" if self.complete else "found by climbing"
-        return f"BestSelections({len(self.selections)} {how}, margin {self.margin:.4g}, next {self.runner_up:.4g})"
 
 
 @implements("A", "Assumption C")
@@ -131,6 +131,7 @@ def _climb(data: TokenDataset) -> IntArray:
 def margins_of_outputs(data: TokenDataset, outputs: FloatArray, inputs: BoolArray | None = None) -> FloatArray:
     """Label margins of attention outputs (batch, n_inputs, d_model), over some of the inputs only if asked; (batch,)."""
     chosen = slice(None) if inputs is None else inputs
+    outputs = np.where(np.abs(outputs) < _VANISHED_OUTPUT, 0.0, outputs)  # tokens that cancel leave no direction
     return np.asarray(label_svm(outputs[:, chosen], data.y[chosen]).margin)
 
 

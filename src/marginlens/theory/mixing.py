@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,46 +10,47 @@ from scipy.special import logsumexp
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
-from marginlens.directions import unit
+from marginlens.directions import as_scalar, length, unit
 from marginlens.dynamics.paths.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
-from marginlens.losses.margin import Logistic, Loss, as_loss, from_log
+from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.risk.softmax import logits
+from marginlens.result import Result
 from marginlens.svm import Status, att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
 from marginlens.theory.optimality import (
     SCORE_TOLERANCE,
     all_tied,
     log_slopes,
+    logits_at,
     one_problem,
     score_blur,
     score_differences,
 )
 
-_SEARCH = 10_000  # convex problems spent on directions that suppress the other tokens
-_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
-_MOST_SCALED = 100  # contradictions, the deepest first, that are scaled up to see whether they persist
+_MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
+_N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
+_MAX_SCALED = 100  # contradictions, the deepest first, that are scaled up to see whether they persist
 _SHALLOWEST = 1e-3  # -log q_max below which p selects tokens outside the sets, and no scaling suppresses them
 _SCALED_DEPTHS = (
     1e4,
     1e5,
     1e6,
-)  # -log q_max, over Δ, to which a contradiction is scaled up: constant factors cannot reach so deep
+)  # -log q_max, over Δ, to which a contradiction is scaled: too deep for constant factors
 
 
 @implements("A", "Def 1")
-def optimal_sets(data: TokenDataset, v: Any) -> tuple[IntArray, ...]:
+def optimal_sets(data: TokenDataset, head: Any) -> tuple[IntArray, ...]:
     r"""The tokens that share the highest score of each input, up to rounding.
 
     .. math:: O_i = \Big\{ t : \gamma_{it} = \max_\tau \gamma_{i\tau} \Big\}
 
     Args:
-        data: one problem. v: head (d_model,).
+        data: one problem. head: v (d_model,).
     Returns:
         One sorted array of token indices per input, as `set_svm`, `check_mixing` and `mixing_constants` take them.
     """
-    difference, other = score_differences(one_problem(data), v, data.optimal(v))
+    difference, other = score_differences(one_problem(data), head, data.optimal(head))
     return tuple(np.flatnonzero(tied) for tied in data.mask & ~(other & (difference != 0.0)))
 
 
@@ -67,14 +67,13 @@ def log_nonoptimality(data: TokenDataset, p: Any, optimal_sets: Any) -> Any:
         A number, or (n_points,): -inf where every token of every input is optimal.
     """
     inside = _membership(one_problem(data), as_optimal_sets(data, optimal_sets))
-    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
-    at = logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
+    at = logits_at(data, p)
     chosen = np.where(inside, at, -np.inf)
     rest = np.where(data.mask & ~inside, at, -np.inf)
     with np.errstate(divide="ignore"):
         lead = logsumexp(chosen, axis=-1) - logsumexp(rest, axis=-1)
     worst = np.max(-np.logaddexp(0.0, lead), axis=-1)
-    return float(worst) if points.ndim == 1 else worst
+    return as_scalar(worst)
 
 
 @implements("A", "Eq. (84)")
@@ -93,17 +92,15 @@ def nonoptimality_bounds(data: TokenDataset, p: Any, optimal_sets: Any) -> tuple
         The lower and the upper bound, numbers or (n_points,) each. `log_nonoptimality` lies between them.
     """
     inside = _membership(one_problem(data), as_optimal_sets(data, optimal_sets))
-    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
-    at = logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
+    at = logits_at(data, p)
     lead = np.max(np.where(inside, at, -np.inf), axis=-1)
     rest = np.max(np.where(data.mask & ~inside, at, -np.inf), axis=-1)
     margin, size = np.min(lead - rest, axis=-1), float(np.log(data.n_tokens))
-    low, high = -np.maximum(margin, 0.0) - size, -margin + size
-    return (float(low), float(high)) if points.ndim == 1 else (low, high)
+    return as_scalar(-np.maximum(margin, 0.0) - size), as_scalar(-margin + size)
 
 
-@dataclass(frozen=True)
-class MixingConstants:
+@dataclass(frozen=True, repr=False, eq=False)
+class MixingConstants(Result):
     r"""The constants of Lemma 14 on one problem with a linear head.
 
     Attributes:
@@ -119,28 +116,13 @@ class MixingConstants:
     log_C_plus: float
     log_C_minus: float
 
-    @property
-    def C_plus(self) -> float:
-        """C₊, 0.0 where it underflows."""
-        return from_log(self.log_C_plus)
-
-    @property
-    def C_minus(self) -> float:
-        """C₋, 0.0 where it underflows."""
-        return from_log(self.log_C_minus)
-
-    @property
-    def theta(self) -> float:
-        """Θ = C₊/C₋, at least 1."""
-        return from_log(self.log_C_plus - self.log_C_minus)
-
     def rho(self, delta: float) -> float:
         r""":math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta`, with which Assumption D holds."""
         return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * (self.log_C_plus - self.log_C_minus)
 
 
 @implements("A", "Lemma 14", "Eq. (85)")
-def mixing_constants(data: TokenDataset, v: Any, optimal_sets: Any, loss: Loss = Logistic()) -> MixingConstants:  # noqa: B008
+def mixing_constants(data: TokenDataset, head: Any, optimal_sets: Any, loss: Loss = Logistic()) -> MixingConstants:  # noqa: B008
     r"""Why a linear head satisfies Assumption D: the excess risk is the probability of non-optimal tokens up to constant factors.
 
     .. math:: \epsilon = \min_{i,\ t \notin O_i} \Big(1 - \frac{\gamma_{it}}{\nu_i}\Big), \quad
@@ -155,18 +137,18 @@ def mixing_constants(data: TokenDataset, v: Any, optimal_sets: Any, loss: Loss =
     uses that all inputs share one loss.
 
     Args:
-        data: one problem. v: head (d_model,). optimal_sets: sets whose tokens share one score above the others of the input.
+        data: one problem. head: v (d_model,). optimal_sets: sets whose tokens share one score above the others of the input.
     Returns:
         A `MixingConstants`; check it with `excess_risk` and `log_nonoptimality` at any p.
     """
     sets = as_optimal_sets(one_problem(data), optimal_sets)
-    nu, outside = _shared_scores(data, v, sets)
-    log_largest, log_smallest = log_slopes(data, v, as_loss(loss))
+    nu, outside = _shared_scores(data, head, sets)
+    log_largest, log_smallest = log_slopes(data, head, as_loss(loss))
     mixes = outside.any(axis=-1)
     if not mixes.any():
         return MixingConstants(nu, np.zeros_like(nu), 1.0, 0.0, 0.0, 0.0)
-    scores = np.where(outside, data.scores(v), np.inf)
-    positive = nu > np.max(np.where(outside, 0.0, score_blur(data, v)), axis=-1)
+    scores = np.where(outside, data.scores(head), np.inf)
+    positive = nu > np.max(np.where(outside, 0.0, score_blur(data, head)), axis=-1)
     shift = np.where(mixes & ~positive, -np.min(scores, axis=-1), 0.0)
     best, others = (nu + shift)[mixes], (scores + shift[:, None])[mixes]
     C = max(0.0, -float(np.min(others)))
@@ -177,7 +159,7 @@ def mixing_constants(data: TokenDataset, v: Any, optimal_sets: Any, loss: Loss =
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MixingPairs:
+class MixingPairs(Result):
     """What sampled pairs (p, p') say about Assumption D for one Δ.
 
     Attributes:
@@ -208,24 +190,6 @@ class MixingPairs:
 
     def __bool__(self) -> bool:
         return self.holds
-
-    def __repr__(self) -> str:
-        if not self.holds:
-            again = ", ".join(f"{one:.4g}" for one in self.deeper)
-            met = f"contradicted down to log q = {self.rho:.4g}, and by a pair scaled up at {again}"
-            return f"MixingPairs(A Assumption D fails with delta={self.delta:g}: {met})"
-        if not self.suppressible:
-            least = f"no p suppresses the other tokens, log q = {self.depth:.4g} at the least"
-            return f"MixingPairs(A Assumption D is empty with delta={self.delta:g}: {least})"
-        met = (
-            "no contradiction met"
-            if self.counterexample is None
-            else f"contradicted down to log q = {self.rho:.4g} only"
-        )
-        return (
-            f"MixingPairs(A Assumption D holds with delta={self.delta:g}, rho={self.rho:.4g}: {met}, "
-            f"{self.n_pairs} pairs down to log q = {self.depth:.4g} agree)"
-        )
 
 
 @implements("A", "Assumption D")
@@ -269,7 +233,7 @@ def check_mixing(
         counts = int(addressed.sum())
         return MixingPairs(slack, 0.0, depth, True, suppressible, counts, None, deeper, points, log_q, order)
     deepest = np.argsort(np.where(contradicts.any(axis=1), log_q, np.inf), kind="stable")
-    firsts = deepest[: min(_MOST_SCALED, int(contradicts.any(axis=1).sum()))]
+    firsts = deepest[: min(_MAX_SCALED, int(contradicts.any(axis=1).sum()))]
     seconds = np.argmin(np.where(contradicts[firsts], order, len(order)), axis=1)
     pairs = np.stack([points[firsts], points[seconds]], axis=1)  # (n_pairs, 2, d_key)
     persists, depths = _scaled_up(data, sets, risks, pairs, slack)
@@ -301,35 +265,29 @@ def _scaled_up(
 
 
 @implements("A", "Thm 8")
-def distance_to_set(p: Any, solutions: SetSolution | Sequence[Any] | FloatArray, radius: Any = None) -> Any:
+def distance_to_set(p: Any, solutions: SetSolution | FloatArray, radius: Any = None) -> Any:
     r"""How far a point of the regularisation path, scaled to the length of the solutions, is from the nearest of them.
 
     .. math:: \mathrm{dist}\Big(\frac{p}{\Xi R},\ \mathcal G^{mm}\Big), \quad \Xi = 1/\|p^{mm}\|
 
     Args:
-        p: (d_key,) or (n_points, d_key). solutions: what `set_svm` returned, its `.solutions`, or an array (n_solutions, d_key).
+        p: (d_key,) or (n_points, d_key). solutions: what `set_svm` returned, or an array (n_solutions, d_key).
         radius: R, a number or (n_points,); by default the norm of p.
     Returns:
         A number, or (n_points,); relative to the solutions' norm it is Ξ times that.
     """
-    given = solutions.points if isinstance(solutions, SetSolution) else solutions
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or getattr(given, "ndim", 1) == 0:
-        raise reject("solutions", "a SetSolution, its solutions or an array of them", repr(solutions))
-    listed = [getattr(one, "x", one) for one in given]
-    if not listed:
+    minima = solutions.points if isinstance(solutions, SetSolution) else solutions
+    minima = real_array(minima, "solutions", ("n_solutions", "d_key"))
+    if not len(minima):
         raise reject("solutions", "at least one global minimum", "none", "The problem has no solution.")
-    minima = real_array(listed, "solutions", ("n_solutions", "d_key"))
     points = real_array(p, "p", (minima.shape[1],) if n_axes(p) == 1 else ("n_points", minima.shape[1]))
-    norm = (
-        np.linalg.norm(points, axis=-1)
-        if radius is None
-        else real_array(radius, "radius", points.shape[:-1] if n_axes(radius) else ())
-    )
+    norm = length(points)
+    if radius is not None:
+        norm = real_array(radius, "radius", points.shape[:-1] if n_axes(radius) else ())
     if np.any(norm <= 0.0):
         raise reject("radius" if radius is not None else "p", "of positive length", f"{np.min(norm):g}")
-    scaled = points / (norm / np.linalg.norm(minima[0]))[..., None]
-    distance = np.min(np.linalg.norm(scaled[..., None, :] - minima, axis=-1), axis=-1)
-    return float(distance) if points.ndim == 1 else distance
+    scaled = points / (norm / length(minima[0]))[..., None]
+    return as_scalar(np.min(length(scaled[..., None, :] - minima), axis=-1))
 
 
 def _membership(data: TokenDataset, sets: tuple[IntArray, ...]) -> BoolArray:
@@ -363,17 +321,17 @@ def _centres(
     They are the solutions of ATT-SVM' and p^mm of other selections: of the tokens whose own margin is largest, of one such token and of
     random ones, in turn.
     """
-    found = set_svm(data, sets, max_problems=_SEARCH)
+    found = set_svm(data, sets, max_problems=_MAX_SET_PROBLEMS)
     suppressible = bool(found.solutions) and bool(np.isfinite(found.margin))
     size = SCORE_TOLERANCE * np.max(np.abs(np.where(data.mask, token_margins, 0.0)), axis=-1, keepdims=True)
     best = data.mask & (token_margins >= np.max(token_margins, axis=-1, keepdims=True) - size)
-    share = np.array([1.0, 0.5, 0.0] * (_SELECTIONS // 3))[:, None]  # how often an input selects a best token
+    share = np.array([1.0, 0.5, 0.0] * (_N_SELECTIONS // 3))[:, None]  # how often an input selects a best token
     pools = [np.where(best, 1.0, 0.0), np.where(data.mask, 1.0, 0.0)]
     draws = [np.argmax(pool * generator.random((len(share), *pool.shape)), axis=-1) for pool in pools]
     selections = np.unique(np.where(generator.random(draws[0].shape) < share, *draws), axis=0)
     solved = att_svm(data.repeat(len(selections)), selections)
     usable = np.array([one is Status.OPTIMAL for one in solved.status])
-    suppressing = found.points[: _SELECTIONS if suppressible else 0].reshape(-1, data.d_key)
+    suppressing = found.points[: _N_SELECTIONS if suppressible else 0].reshape(-1, data.d_key)
     others = solved.x[usable]
     copies = max(1, len(others) // max(1, len(suppressing)))  # so that a sample takes each kind about equally often
     return np.concatenate([np.repeat(suppressing, copies, axis=0), others]), suppressible
@@ -382,17 +340,17 @@ def _centres(
 def _sample(data: TokenDataset, centres: FloatArray, n_points: int, generator: np.random.Generator) -> FloatArray:
     """Points (n_points, d_key): centres and directions near them, and any direction, at norms over decades."""
     spread = np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1), where=data.mask, initial=0.0)
-    length = np.full((n_points, 1), 1.0 / spread if spread > 0.0 else 1.0)
+    norms = np.full((n_points, 1), 1.0 / spread if spread > 0.0 else 1.0)
     directions = unit(generator.standard_normal((n_points, data.d_key)))
     if len(centres):
         which = centres[generator.integers(len(centres), size=n_points)]
         blend = np.where(np.arange(n_points) % 4 == 1, 0.0, 10.0 ** generator.uniform(-2.0, 1.0, size=n_points))
         near = np.arange(n_points)[:, None] % 4 != 0
         directions = np.where(near, unit(unit(which) + blend[:, None] * directions), directions)
-        length = np.where(
+        norms = np.where(
             near, np.linalg.norm(which, axis=-1, keepdims=True), np.median(np.linalg.norm(centres, axis=-1))
         )
-    return directions * length * 10.0 ** generator.uniform(-1.0, 3.5, size=(n_points, 1))
+    return directions * norms * 10.0 ** generator.uniform(-1.0, 3.5, size=(n_points, 1))
 
 
 class _Risks:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb, prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
-from marginlens.errors import reject, whole_number
+from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
+from marginlens.result import Result
 from marginlens.risk.smoothness import loss_on_scores
+from marginlens.risk.softmax import logits
 from marginlens.svm import MarginSolution, Status, att_svm
 
 SCORE_TOLERANCE = (
     1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 )
 _LOG_RANGE = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
-T = TypeVar("T")
 
 
 def one_problem(data: Any) -> TokenDataset:
@@ -31,19 +31,19 @@ def one_problem(data: Any) -> TokenDataset:
     return data
 
 
-def each_problem(data: TokenDataset, v: Any, question: Callable[[TokenDataset, FloatArray], T]) -> Any:
-    """The answer to `question(data, v)` for one problem; for a batch the list of the answers, in order."""
-    head = as_dataset(data).head(v)
-    return [question(data[j], head[j]) for j in range(len(data))] if data.is_batch else question(data, head)
+def logits_at(data: TokenDataset, p: Any) -> FloatArray:
+    """Logits of one problem at p (d_key,) or at points (n_points, d_key): (…, n_inputs, n_tokens)."""
+    points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
+    return logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
 
 
-def score_blur(data: TokenDataset, v: Any) -> FloatArray:
+def score_blur(data: TokenDataset, head: Any) -> FloatArray:
     r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_TOLERANCE` :math:`\sum_j |v_j x_{itj}|`.
 
     Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
     however large they are.
     """
-    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_TOLERANCE * np.abs(data.head(v)))
+    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_TOLERANCE * np.abs(data.head(head)))
 
 
 def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
@@ -52,24 +52,24 @@ def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArra
     return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))
 
 
-def score_differences(data: TokenDataset, v: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
+def score_differences(data: TokenDataset, head: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
     r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
 
     Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
     """
     alpha = data.selection(selected)[..., None]
-    scores = np.where(data.mask, data.finite_scores(v), 0.0)
+    scores = np.where(data.mask, data.finite_scores(head), 0.0)
     other = data.mask & (np.arange(data.n_tokens) != alpha)
     difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
-    blur = score_blur(data, v)
+    blur = score_blur(data, head)
     tied = np.abs(difference) <= blur + np.take_along_axis(blur, alpha, axis=-1)
     return np.where(tied, 0.0, difference), other
 
 
-def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
+def decreasing_loss(data: TokenDataset, head: Any, loss: Any) -> Loss:
     """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
     loss = as_loss(loss)
-    scores, mask = data.as_batch().finite_scores(v), data.as_batch().mask
+    scores, mask = data.as_batch().finite_scores(head), data.as_batch().mask
     for own, real in zip(scores, mask, strict=True):
         low, high = float(own[real].min()), float(own[real].max())
         margin = rising_margin(loss, low, high)
@@ -79,24 +79,30 @@ def decreasing_loss(data: TokenDataset, v: Any, loss: Any) -> Loss:
     return loss
 
 
-def depends_on_p(data: TokenDataset, v: Any) -> BoolArray:
+def depends_on_p(data: TokenDataset, head: Any) -> BoolArray:
     """Which inputs have an output that depends on p, (…, n_inputs): those with two different keys and two different scores.
 
     An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The theorems
     then speak of the other inputs, and n counts those.
     """
     same_key = np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1)
-    return np.asarray(~same_key & ~all_tied(data.finite_scores(v), score_blur(data, v), data.mask))
+    return np.asarray(~same_key & ~all_tied(data.finite_scores(head), score_blur(data, head), data.mask))
 
 
-def log_slopes(data: TokenDataset, v: Any, loss: Loss) -> tuple[Any, Any]:
+def log_slopes(data: TokenDataset, head: Any, loss: Loss) -> tuple[Any, Any]:
     """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
-    constants = loss_on_scores(data, v, decreasing_loss(data, v, loss))
+    constants = loss_on_scores(data, head, decreasing_loss(data, head, loss))
     bound, smallest = np.array([c.log_bound for c in constants]), np.array([c.log_smallest for c in constants])
     return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
 
 
-def power(logarithm: Any) -> str:
+def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
+    """The largest distance between two tokens of one input, from vectors (n_inputs, n_tokens, d) and the mask of real tokens."""
+    distances = length(vectors[:, :, None] - vectors[:, None])
+    return float(np.max(np.where(mask[:, :, None] & mask[:, None], distances, 0.0)))
+
+
+def power_text(logarithm: Any) -> str:
     """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
     in_range = logarithm == -np.inf or abs(logarithm) < _LOG_RANGE
     return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
@@ -110,7 +116,7 @@ _RANK_RTOL = 1e-12  # singular values of unit rows, relative to the largest, bel
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TokenOptimality:
+class TokenOptimality(Result):
     """What a selection α amounts to; for a batch every field has a leading batch axis.
 
     Attributes:
@@ -152,14 +158,14 @@ class TokenOptimality:
 
 
 @implements("A", "Def 2")
-def token_optimality(data: TokenDataset, v: Any, selected: Any) -> TokenOptimality:
+def token_optimality(data: TokenDataset, head: Any, selected: Any) -> TokenOptimality:
     r"""Whether the selected tokens are locally or globally optimal, with the neighbours and the score gap that decide it.
 
     .. math:: \mathcal T_i = \{t : (k_{i\alpha_i} - k_{it})^\top p^{mm}(\alpha) = 1\}, \qquad
         \alpha \text{ is locally optimal} \iff \gamma_{i\alpha_i} > \gamma_{it} \ \forall t \in \mathcal T_i
 
     Args:
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model).
+        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
     Returns:
         A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it, `solution.certificate_residual()` a
@@ -167,7 +173,7 @@ def token_optimality(data: TokenDataset, v: Any, selected: Any) -> TokenOptimali
     """
     solution = att_svm(as_dataset(data), selected)
     alpha = data.selection(selected)
-    difference, other = score_differences(data, v, alpha)
+    difference, other = score_differences(data, head, alpha)
     neighbours = _tight(data, solution)
     feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in np.atleast_1d(solution.status)])
     feasible = feasible.reshape(data.batch_shape)
@@ -180,23 +186,23 @@ def token_optimality(data: TokenDataset, v: Any, selected: Any) -> TokenOptimali
         is_feasible=as_scalar(feasible),
         is_locally_optimal=as_scalar(feasible & (gap > 0.0)),
         is_globally_optimal=as_scalar(feasible & np.all(~other | (difference >= 0.0), axis=(-2, -1))),
-        optimum_is_unique=as_scalar(_unique_optimum(data, v)),
+        optimum_is_unique=as_scalar(_unique_optimum(data, head)),
     )
 
 
 @implements("A", "Def 1")
-def globally_optimal_direction(data: TokenDataset, v: Any) -> TokenOptimality:
+def globally_optimal_direction(data: TokenDataset, head: Any) -> TokenOptimality:
     r"""The globally optimal max-margin (GMM) direction, whether it exists, and whether the optimal tokens are unique.
 
     .. math:: p^{mm\star} = p^{mm}(\mathrm{opt}), \qquad \mathrm{opt}_i \in \arg\max_t \gamma_{it}
 
     Args:
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model).
+        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
     Returns:
         The optimality of opt, the first token where several tie: `direction` is the GMM direction, `is_feasible` says
         whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
     """
-    return token_optimality(data, v, as_dataset(data).optimal(v))
+    return token_optimality(data, head, as_dataset(data).optimal(head))
 
 
 def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
@@ -276,7 +282,7 @@ _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batc
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LocalOptima:
+class LocalOptima(Result):
     """All locally optimal max-margin directions of one problem, widest margin first.
 
     Attributes:
@@ -306,7 +312,7 @@ class LocalOptima:
 
 
 @implements("A", "P^mm")
-def locally_optimal_directions(data: TokenDataset, v: Any, *, max_problems: int = 100_000) -> LocalOptima:
+def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: int = 100_000) -> LocalOptima:
     r"""Every locally optimal max-margin direction of one problem.
 
     .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
@@ -316,12 +322,12 @@ def locally_optimal_directions(data: TokenDataset, v: Any, *, max_problems: int 
     :math:`(k_{it} - k_{i\tau})^\top p = 0` cut a space of r dimensions, so few dimensions make many inputs affordable.
 
     Args:
-        data: one problem. v: head (d_model,).
+        data: one problem. head: v (d_model,).
         max_problems: the most hard-margin problems that may have to be solved; beyond it nothing is started.
     Returns:
-        A `LocalOptima`. Check an entry with `token_optimality(data, v, selection)`, the list with brute force.
+        A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, the list with brute force.
     """
-    one_problem(data).head(v)
+    one_problem(data).head(head)
     whole_number(max_problems, "max_problems", at_least=1)
     lengths = data.lengths
     candidates = [_separable(data, i) for i in range(data.n_inputs)]
@@ -344,7 +350,7 @@ def locally_optimal_directions(data: TokenDataset, v: Any, *, max_problems: int 
     last = _extend(frontier, candidates[order[-1]])
     complete = np.empty_like(last)
     complete[:, order] = last
-    return _collect(data, v, complete, n_solved + len(complete))
+    return _collect(data, head, complete, n_solved + len(complete))
 
 
 def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> LocalOptima:

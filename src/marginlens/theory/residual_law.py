@@ -14,6 +14,7 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
+from marginlens.result import Result
 from marginlens.risk.softmax import attend
 from marginlens.svm import MarginSolution, Status
 from marginlens.theory.optimality import decreasing_loss, token_optimality
@@ -26,7 +27,7 @@ _SETTLED = 1e-13  # change of log λ at which Newton stops
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ResidualLaw:
+class ResidualLaw(Result):
     r"""The law of a saturated model's residual attention at one selection per problem; a batch has a leading axis everywhere.
 
     Attributes:
@@ -181,7 +182,7 @@ class ResidualLaw:
 
 
 @implements("X", "O")
-def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
+def residual_law(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
     r"""What the small probabilities of a saturated model must be, and the finite-norm position that follows.
 
     .. math:: |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it}) \ \propto\ \lambda_{it}, \qquad
@@ -212,16 +213,16 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
     them; the law speaks of the other rows, which it then reaches like 1/R too.
 
     Args:
-        data: one problem or a batch. v: head (d_model,) or (batch, d_model).
+        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
         loss: the loss of the training, one that decreases on the scores.
     Returns:
         A `ResidualLaw`. Check it with `law.deviation(p)` on a long run, and `law.deviation(law.position(R))`, which falls to rounding as R
         grows.
     """
-    found = token_optimality(data, v, selected)
-    loss, batch, solution = decreasing_loss(data, v, loss), data.as_batch(), found.solution
-    scores = data.scores(v)
+    found = token_optimality(data, head, selected)
+    loss, batch, solution = decreasing_loss(data, head, loss), data.as_batch(), found.solution
+    scores = data.scores(head)
     optimal = np.array([one is Status.OPTIMAL for one in np.atleast_1d(solution.status)])
     holds = optimal & np.atleast_1d(found.is_locally_optimal)
     n_pairs = solution.lower.shape[-1]
@@ -251,7 +252,7 @@ def residual_law(data: TokenDataset, v: Any, selected: Any, *, loss: Loss = Logi
 
 
 @implements("X", "O")
-def law_deviation(data: TokenDataset, v: Any, run: Trajectory, *, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def law_deviation(data: TokenDataset, head: Any, run: Trajectory, *, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""How far a finished run is from the residual law of the tokens it selects: the honest answer to "has it converged?".
 
     .. math:: \max_r |\log(\hat\lambda_r/\lambda_r)|, \quad \hat\lambda_{it} \propto |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it})
@@ -260,16 +261,16 @@ def law_deviation(data: TokenDataset, v: Any, run: Trajectory, *, loss: Loss = L
     A deviation ε means that the model's own weights are a certificate of its direction up to a factor :math:`e^{\pm\epsilon}`.
 
     Args:
-        data, v, loss: what was trained. run: what `descend` gave back.
+        data, head, loss: what was trained. run: what `descend` gave back.
     Returns:
-        (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, v, run.selected)
+        (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, head, run.selected)
         .deviation(run.saved["x"])` gives it along the way.
     """
     as_dataset(data)
     if not isinstance(run, Trajectory) or run.final.shape != (*data.batch_shape, data.d_key):
         got = type(run).__name__ if not isinstance(run, Trajectory) else f"weights of shape {run.final.shape}"
         raise reject("run", f"a Trajectory with final weights of shape {(*data.batch_shape, data.d_key)}", got)
-    return residual_law(data, v, run.selected, loss=loss).deviation(run.final)
+    return residual_law(data, head, run.selected, loss=loss).deviation(run.final)
 
 
 # ---- one problem

@@ -15,30 +15,23 @@ from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
+from marginlens.result import Result
 from marginlens.svm import MarginSolution, Status, least_distance
-from marginlens.svm.vocabulary import SelectionPairs, selection_pairs, token_lists, vocabulary_svm
+from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
-_TIE = (
-    2.0**-40
-)  # logits closer than this times the longer of both ‖E_s‖‖p‖ count as equal: what rounding leaves of ties
+_TIE_RTOL = 2.0**-40  # logits that differ by less, relative to the longer of both ‖E_s‖‖p‖, tie: what rounding leaves
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
-@dataclass(frozen=True, repr=False)
-class TokenRanks:
+@dataclass(frozen=True, repr=False, eq=False)
+class TokenRanks(Result):
     """The tokens of each sequence by their logits: the largest, the second largest, and those below; ids ascending."""
 
     selected: Selection
     secondary: Selection
     below: Selection
-
-    def __repr__(self) -> str:
-        sizes = [sum(map(len, some)) for some in (self.selected, self.secondary, self.below)]
-        return (
-            f"TokenRanks({len(self.selected)} sequences: {sizes[0]} selected, {sizes[1]} secondary, {sizes[2]} below)"
-        )
 
 
 @implements("B", "Definition 15")
@@ -67,7 +60,7 @@ def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> 
     given = 0.0 if tie is None else real_number(tie, "tie", "a number of at least 0")
     if not given >= 0.0:
         raise reject("tie", "a number of at least 0", tie)
-    rounding = np.linalg.norm(table, axis=1) * np.linalg.norm(query) * _TIE
+    rounding = np.linalg.norm(table, axis=1) * np.linalg.norm(query) * _TIE_RTOL
     widths = rounding if tie is None else np.full(len(table), given)  # (n_vocabulary,)
     logits = table @ query
     parts = [_ranks(np.unique(ids), logits, widths) for ids in token_lists(sequences, len(table))]
@@ -95,8 +88,8 @@ def equivalent_directions(E: Any, p: Any, q: Any, sequences: Any, *, tie: float 
     return all(np.array_equal(mine, other) for mine, other in zip(*both, strict=True))
 
 
-@dataclass(frozen=True, repr=False)
-class LocalOptimality:
+@dataclass(frozen=True, repr=False, eq=False)
+class LocalOptimality(Result):
     """Whether a direction is locally optimal: `gaps` (n_samples,) the smallest sum of score differences in each sequence.
 
     A sequence without a secondary selection has the gap inf.
@@ -114,13 +107,10 @@ class LocalOptimality:
         """Whether μ > 0."""
         return self.mu > 0.0
 
-    def __repr__(self) -> str:
-        return f"LocalOptimality({'holds' if self.holds else 'fails'}, mu={self.mu:.6g}, {len(self.gaps)} sequences)"
-
 
 @implements("B", "Definition 16")
 def local_optimality(
-    E: Any, p: Any, v: Any, sequences: Any, y: Any = None, *, tie: float | None = None
+    E: Any, p: Any, head: Any, sequences: Any, y: Any = None, *, tie: float | None = None
 ) -> LocalOptimality:
     r"""Whether the selected positions of every sequence together score more than the secondary ones.
 
@@ -130,12 +120,12 @@ def local_optimality(
     The sum runs over positions, as in Lemma 8: a token that occurs twice counts twice.
 
     Args:
-        E: embeddings (n_vocabulary, d_model). p, v: (d_model,). sequences, y: labelled sequences, or token-id lists and their labels.
+        E: embeddings (n_vocabulary, d_model). p, head: (d_model,). sequences, y: labelled sequences, or token-id lists and their labels.
         tie: as `token_ranks` takes it.
     """
     data = as_labelled(sequences, y)
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    score = table @ real_array(v, "v", (table.shape[1],))
+    score = table @ real_array(head, "v", (table.shape[1],))
     ranks = token_ranks(table, p, data, tie=tie)
     gaps = np.full(len(data), np.inf)
     for i, (first, second) in enumerate(zip(ranks.selected, ranks.secondary, strict=True)):
@@ -147,7 +137,7 @@ def local_optimality(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FeasibleSelections:
+class FeasibleSelections(Result):
     """All selections that some p makes, widest margin first.
 
     Attributes:
@@ -169,7 +159,7 @@ class FeasibleSelections:
 
     def index(self, selection: Any) -> int:
         """The place of a selection in the list; -1 where no p makes it."""
-        wanted = _one_list_each(selection, "selection", len(self.selections[0]))
+        wanted = _id_sets(selection, "selection", len(self.selections[0]))
         same = (all(map(np.array_equal, wanted, one)) for one in self.selections)
         return next((k for k, equal in enumerate(same) if equal), -1)
 
@@ -249,29 +239,21 @@ def _ranks(ids: IntArray, logits: FloatArray, widths: FloatArray) -> tuple[IntAr
     return groups[0], groups[1], left
 
 
-def _id_lists(given: Any, argument: str) -> list[IntArray]:
-    expected = "one list of token ids for each sequence"
+def _id_sets(given: Any, argument: str, n_sequences: int) -> list[IntArray]:
+    """The different ids of each list, ascending; refused where there is not one list of ids for each sequence."""
+    expected = f"one list of token ids for each of the {n_sequences} sequences"
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 2) < 1:
         raise reject(argument, expected, repr(given))
-    lists = [array_of_any(one, argument, expected) for one in given]
-    for one in lists:
-        if one.ndim != 1 or (one.size and one.dtype.kind not in "iu"):
-            raise reject(argument, expected, f"shape {one.shape} with dtype {one.dtype}")
-    return lists
-
-
-def _one_list_each(given: Any, argument: str, n_sequences: int) -> list[IntArray]:
-    """The different ids of each list, ascending; refused where the lists are not as many as the sequences."""
-    lists = [np.unique(one) for one in _id_lists(given, argument)]
-    if len(lists) != n_sequences:
-        raise reject(argument, f"one list of token ids for each of the {n_sequences} sequences", f"{len(lists)} lists")
-    return lists
+    lists = [array_of_any(ids, argument, expected) for ids in given]
+    if len(lists) != n_sequences or any(ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu") for ids in lists):
+        raise reject(argument, expected, f"{len(lists)} lists of shapes {[ids.shape for ids in lists[:3]]}")
+    return [np.unique(ids) for ids in lists]
 
 
 def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
     if required is None:
         return [[] for _ in sets]
-    lists = [one.tolist() for one in _one_list_each(required, "required", len(sets))]
+    lists = [ids.tolist() for ids in _id_sets(required, "required", len(sets))]
     for i, (must, ids) in enumerate(zip(lists, sets, strict=True)):
         strange = set(must) - set(ids.tolist())
         if strange:
@@ -317,55 +299,36 @@ def _added(
 def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tuple[FloatArray, FloatArray, int]:
     """(n_found,) margins and (n_found, d_model) solutions of the max-margin problems, and how many are undecided; else margin 0."""
     basis = np.linalg.qr(E.T)[0] if E.shape[1] > len(E) else np.eye(E.shape[1])
-    problems = [selection_pairs(lists, list(one)) for one in found]
-    compared, differences = _differences(E, problems, basis)
-    n_rows = max(1, *(len(one.pairs) for one in problems))
-    n_ties = max(1, *(len(one.ties) for one in problems))
-    d = basis.shape[1]
-    margins, x, undecided = np.zeros(len(found)), np.zeros((len(found), d)), 0
-    size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * d))
+    problems = [selection_pairs(lists, list(selection)) for selection in found]
+    n_rows, n_ties = (max(1, *(len(getattr(problem, kind)) for problem in problems)) for kind in ("pairs", "ties"))
+    margins, x, undecided = np.zeros(len(found)), np.zeros((len(found), basis.shape[1])), 0
+    size = max(1, _NUMBERS_AT_ONCE // ((n_rows + n_ties) * basis.shape[1]))
     for first in range(0, len(found), size):
-        some = problems[first : first + size]
-        rows, floor = np.zeros((len(some), n_rows, d)), np.zeros((len(some), n_rows))
-        ties = np.zeros((len(some), n_ties, d))
-        for k, one in enumerate(some):
-            rows[k, : len(one.pairs)] = differences[np.searchsorted(compared, _key(E, one.pairs[:, 1:]))]
-            floor[k, : len(one.pairs)] = 1.0
-            ties[k, : len(one.ties)] = differences[np.searchsorted(compared, _key(E, one.ties))]
-        solved = least_distance(rows, floor, equalities=ties)
-        feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in solved.status])
-        undecided += sum(one is Status.INACCURATE for one in solved.status)
-        margins[first : first + len(some)] = np.where(feasible, solved.margin, 0.0)
-        x[first : first + len(some)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
+        part = problems[first : first + size]
+        rows, lower = np.zeros((len(part), n_rows, basis.shape[1])), np.zeros((len(part), n_rows))
+        ties = np.zeros((len(part), n_ties, basis.shape[1]))
+        for k, problem in enumerate(part):  # differences first, then the rotation, which keeps their digits
+            rows[k, : len(problem.pairs)] = (E[problem.pairs[:, 1]] - E[problem.pairs[:, 2]]) @ basis
+            lower[k, : len(problem.pairs)] = 1.0
+            ties[k, : len(problem.ties)] = (E[problem.ties[:, 0]] - E[problem.ties[:, 1]]) @ basis
+        solved = least_distance(rows, lower, equalities=ties)
+        feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in solved.status])
+        undecided += sum(status is Status.INACCURATE for status in solved.status)
+        margins[first : first + len(part)] = np.where(feasible, solved.margin, 0.0)
+        x[first : first + len(part)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
     return margins, x @ basis.T, undecided
 
 
-def _key(E: FloatArray, pairs: IntArray) -> IntArray:
-    """(n_pairs,) one number for each pair of tokens."""
-    return pairs[:, 0] * len(E) + pairs[:, 1]
+# ---- slopes of the loss along directions: Lemmas 9, 10, 17 and 18
 
 
-def _differences(E: FloatArray, problems: list[SelectionPairs], basis: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The keys of all pairs that are compared, and their differences in coordinates of the span: taken first, rotated then."""
-    keys = [_key(E, some) for one in problems for some in (one.pairs[:, 1:], one.ties)]
-    compared = np.unique(np.concatenate(keys))
-    upper, lower = np.divmod(compared, len(E))
-    return compared, (E[upper] - E[lower]) @ basis
-
-
-_TIE_RTOL = 2.0**-40  # logits along a direction that differ by less, relative to the largest of the sequence, tie
-
-
-@dataclass(frozen=True, repr=False)
-class WeightBounds:
+@dataclass(frozen=True, repr=False, eq=False)
+class WeightBounds(Result):
     """The softmax weight of every position between its bounds, as logarithms, each (n_positions,), sequence after sequence."""
 
     log_weight: FloatArray
     log_lower: FloatArray
     log_upper: FloatArray
-
-    def __repr__(self) -> str:
-        return f"WeightBounds({len(self.log_weight)} positions)"
 
 
 @implements("B", "Lemma 10")
@@ -399,8 +362,8 @@ def softmax_weight_bounds(E: Any, p: Any, sequences: Any, y: Any = None) -> Weig
 # ---- Lemma 17
 
 
-@dataclass(frozen=True)
-class DominantSlope:
+@dataclass(frozen=True, repr=False, eq=False)
+class DominantSlope(Result):
     r"""How much of the slope along a direction the first and second selections make up, and Lemma 17's bound on the rest.
 
     Attributes:
@@ -517,7 +480,7 @@ def convergence_bound(points: Any, direction: Any, deficits: Any) -> FloatArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class OwnMaxMargin:
+class OwnMaxMargin(Result):
     r"""What Lemma 18 compares at p: the slope along the max-margin direction of p's own selection, and that along p.
 
     Attributes:
@@ -531,9 +494,6 @@ class OwnMaxMargin:
     least: float
     C_5: float
     odds: float
-
-    def __repr__(self) -> str:
-        return f"OwnMaxMargin(ratio={self.ratio:.6g}, least={self.least:.6g})"
 
 
 @implements("B", "Lemma 18")
