@@ -142,7 +142,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         "fixed_head_corr_p_mm": float(correlation(fixed, b["p_mm"])),
         "equal_growth_corr_p_relax": float(correlation(equal, b["p_relax"])),
         "slow_head_corr_p_relax": float(correlation(slow, b["p_relax"])),
-        "growth_needed_b": float(b["prediction"].growth),
+        "growth_needed_b": float(b["prediction"].details.growth),
     }
 
 
@@ -184,21 +184,22 @@ def _note(numbers: dict[str, float]) -> str:
 def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, Any]:
     """The prediction for one dataset, and the run with what the figures need of it."""
     prediction = predict_limit(data)
+    details = prediction.details
     record = Record(plotting.steps_to_keep(n_steps, dense=1000), keep=("x", "attention", "margin"))
     risk = JointRisk(data)
     run = descend(risk, optimizer=Blockwise(NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
     progress.advance()
     iterates = risk.split(run.saved["x"])
-    best = run.saved["attention"][:, np.arange(data.n_inputs), prediction.selected]
+    best = run.saved["attention"][:, np.arange(data.n_inputs), details.selected]
     return {
         "data": data,
         "prediction": prediction,
         "keys": data.K,
-        "selected": prediction.selected,
-        "support": prediction.support,
-        "p_mm": prediction.p_mm.x,
-        "p_relax": prediction.p_relax.x,
-        "v_mm": prediction.v_direction,
+        "selected": details.selected,
+        "support": details.support,
+        "p_mm": details.p_mm.x,
+        "p_relax": details.p_relax.x,
+        "v_mm": details.v_direction,
         "steps": run.saved.steps,
         "p": iterates.p,
         "v": iterates.v,

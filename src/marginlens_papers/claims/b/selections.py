@@ -395,7 +395,7 @@ def _one(j: int) -> dict[str, Any]:
     rng = np.random.default_rng([MARGIN_SEED, j])
     data, tilt = _dataset(j, rng), TILTS[j % len(TILTS)]
     tilted = _tilted(data, D_MODEL, tilt, rng)
-    found = predict_embedding_limit(tilted, RATES[j // 12 % 2], data, until=UntilNorm(FAR))
+    found = predict_embedding_limit(tilted, RATES[j // 12 % 2], data, until=UntilNorm(FAR)).details
     E = found.step.after.E
     narrow = np.linalg.qr(E.T)[1].T  # the embeddings in coordinates of their span, which keeps every margin
     decisive = decisive_tokens(data)

@@ -17,7 +17,7 @@ from marginlens.dynamics.flow import UntilNorm, gradient_flow
 from marginlens.embeddings import Parameters, initial_parameters, token_statistics
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import risk_gradient
-from marginlens.theory.embedding_limits import EmbeddingPrediction, predict_embedding_limit
+from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
@@ -64,7 +64,7 @@ class B_T5(Claim):
         for j in range(n_datasets):
             data, start = _dataset(j)
             for rate in RATES:
-                prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR))
+                prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR)).details
                 found.append(prediction)
                 growth.append(_growth(prediction, data))
                 if j < n_stiff:
@@ -104,7 +104,7 @@ class B_T5(Claim):
         return {"flow": fig}
 
 
-def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[Any], drawn: dict[str, Any]) -> Finding:
+def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any], drawn: dict[str, Any]) -> Finding:
     corr = np.array([result.correlation for result in found])
     ends = [run["prediction"] for run in stiff]
     asked = [item.verdict.conditions[4].numbers["log10_least"] for item in [*found, *ends]]
@@ -149,7 +149,7 @@ def _finding(found: list[EmbeddingPrediction], growth: list[float], stiff: list[
     return Finding(measured, numbers, arrays, note)
 
 
-def _as_stated(prediction: EmbeddingPrediction) -> bool:
+def _as_stated(prediction: EmbeddingDetails) -> bool:
     return prediction.only_important and prediction.selects_important
 
 
@@ -172,7 +172,7 @@ def _dataset(j: int, *, small: bool = False) -> tuple[LabelledSequences, Paramet
             return data, initial_parameters(data.n_vocabulary, D_MODEL, rng, np.float64)
 
 
-def _growth(prediction: EmbeddingPrediction, data: LabelledSequences) -> float:
+def _growth(prediction: EmbeddingDetails, data: LabelledSequences) -> float:
     """d‖p‖/ds at the end, the cosine between p and the flow's direction: while it stays near one, the norm grows without end."""
     downhill = -risk_gradient(
         embedding_tokens(prediction.step.after.E, data), prediction.step.after.v, prediction.run.final
@@ -180,7 +180,7 @@ def _growth(prediction: EmbeddingPrediction, data: LabelledSequences) -> float:
     return float(correlation(prediction.run.final, downhill))
 
 
-def _curve(prediction: EmbeddingPrediction, data: LabelledSequences) -> dict[str, Any]:
+def _curve(prediction: EmbeddingDetails, data: LabelledSequences) -> dict[str, Any]:
     """Norms and cosines along one flow."""
     after = prediction.step.after
     record = Record(steps=KEPT, keep=("x", "norm"))
@@ -192,7 +192,7 @@ def _curve(prediction: EmbeddingPrediction, data: LabelledSequences) -> dict[str
 def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     """The flow at η₀ = 4n²T² and, from the same point, normalised descent."""
     rate = 4.0 * len(data) ** 2 * int(data.lengths.max()) ** 2
-    prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST))
+    prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST)).details
     tokens, after = embedding_tokens(prediction.step.after.E, data), prediction.step.after
     record = Record(steps=KEPT, keep=("norm",))
     flow = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
@@ -203,7 +203,7 @@ def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
 
 def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float, bool]]:
     """For small η₀ how many standard deviations the step moves the decisive scores, and whether the flow selects as stated."""
-    runs = ((rate, predict_embedding_limit(start, rate, data, until=UntilNorm(NEAR))) for rate in SMALL_RATES)
+    runs = ((rate, predict_embedding_limit(start, rate, data, until=UntilNorm(NEAR)).details) for rate in SMALL_RATES)
     return [(rate * _signal(data), _as_stated(run)) for rate, run in runs]
 
 

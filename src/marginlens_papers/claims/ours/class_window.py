@@ -220,7 +220,7 @@ def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
 def _exact(cell: Cell, seed: int) -> bool:
     """Whether the flow selects the decisive tokens alone, at full accuracy and ten times as far out."""
     data, step = _start(cell, seed)
-    found = predict_embedding_limit(step.start, cell.rate, data, until=UntilNorm(FAR))
+    found = predict_embedding_limit(step.start, cell.rate, data, until=UntilNorm(FAR)).details
     return found.only_important and found.selects_every_sequence
 
 

@@ -14,7 +14,7 @@ from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
-from marginlens.theory import ResidualLaw, residual_law
+from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 20
