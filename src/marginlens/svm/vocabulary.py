@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
+from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 
 CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
@@ -42,15 +42,7 @@ def vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
     """
     table, problem = _checked(E, sequences, selected)
     rows, ties = _rows(table, problem)
-    floor, equalities = np.ones(len(rows)), ties if len(ties) else None
-    basis = _span(table, problem)
-    if basis is not None:
-        tied = None if equalities is None else equalities @ basis.T
-        short = least_distance(rows @ basis.T, floor, equalities=tied, pairs=problem.pairs)
-        solution = replace(short, rows=rows, equalities=equalities, x=short.x @ basis)
-        if _holds(solution):
-            return solution
-    return least_distance(rows, floor, equalities=equalities, pairs=problem.pairs)
+    return least_distance(rows, np.ones(len(rows)), equalities=ties if len(ties) else None, pairs=problem.pairs)
 
 
 @implements("B", "Eq. (18)")
@@ -124,8 +116,7 @@ def closed_form_candidate(E: Any, sequences: Any, selected: Any) -> ClosedForm:
         M p = 1 \ \text{and}\ p = M^\top \lambda + C^\top \mu \ \text{for some}\ \lambda \ge 0
 
     App. D.2, and the earlier version as its Lemma 4.2, take every constraint for an equality, which complementary slackness does not grant.
-    M holds a row :math:`E_s - E_{s'}` for each
-    selected s and other s' of a sequence, C the differences of tokens selected together.
+    M holds a row :math:`E_s - E_{s'}` for each selected s and other s' of a sequence, C the differences of tokens selected together.
 
     Args:
         E, sequences, selected: as `vocabulary_svm` takes them.
@@ -136,24 +127,15 @@ def closed_form_candidate(E: Any, sequences: Any, selected: Any) -> ClosedForm:
     if not len(problem.pairs):
         return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
     rows, ties = _rows(table, problem)
-    outer = _span(table, problem)
-    every = np.concatenate([rows, ties])
-    every = every if outer is None else every @ outer.T
-    wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(ties))])
-    basis, values, coordinates = np.linalg.svd(every, full_matrices=False)
-    coordinates = coordinates if outer is None else coordinates @ outer
-    kept = values > _SPAN_RTOL * values[0]
-    y = np.where(kept, (basis.T @ wanted) / np.where(kept, values, 1.0), 0.0)  # x in the coordinates of the rows' span
-    narrow = basis * np.where(kept, values, 0.0)
-    norm = float(length(y))
-    missed = float(np.linalg.norm(narrow @ y - wanted) / np.sqrt(len(rows)))
-    if norm * values[0] <= CLOSED_FORM_RTOL:  # contradictory rows that cancel, or tokens that look the same
-        return ClosedForm(y @ coordinates, np.zeros(len(rows)), missed, 1.0)
-    signed = np.concatenate([narrow, -narrow[len(rows) :]])
-    weights, left = nnls(signed.T / values[0], y / norm, maxiter=50 * len(signed))
-    with np.errstate(over="ignore"):  # multipliers go with the inverse square of the scale
-        multipliers = weights[: len(rows)] * norm / values[0]
-    return ClosedForm(y @ coordinates, multipliers, missed, float(left))
+    every, wanted = np.concatenate([rows, ties]), np.repeat([1.0, 0.0], [len(rows), len(ties)])
+    p, _, _, values = np.linalg.lstsq(every, wanted, rcond=_SPAN_RTOL)
+    norm, largest = float(length(p)), float(values[0])
+    equation_residual = float(np.linalg.norm(every @ p - wanted) / np.sqrt(len(rows)))
+    if norm * largest <= CLOSED_FORM_RTOL:  # contradictory rows that cancel, or tokens that look the same
+        return ClosedForm(p, np.zeros(len(rows)), equation_residual, 1.0)
+    signed = np.concatenate([every, -ties])
+    weights, multiplier_residual = nnls(signed.T / largest, p / norm, maxiter=50 * len(signed))
+    return ClosedForm(p, weights[: len(rows)] * norm / largest, equation_residual, float(multiplier_residual))
 
 
 @dataclass(frozen=True)
@@ -162,24 +144,6 @@ class SelectionPairs:
 
     pairs: IntArray
     ties: IntArray
-
-
-def _holds(solution: MarginSolution) -> bool:
-    """Whether a proof found in coordinates of the span proves as much of the rows: tokens that nearly agree may blur the span."""
-    if solution.status is Status.INFEASIBLE:
-        return bool(solution.certificate_residual() <= CERTIFICATE_RTOL)
-    return bool(solution.is_verified())
-
-
-def _span(E: FloatArray, problem: SelectionPairs) -> FloatArray | None:
-    """Orthonormal rows that span the embeddings of a problem's tokens; None where working in their coordinates saves nothing.
-
-    Differences of embeddings are taken before they are rotated: tokens that look the same stay the same.
-    """
-    used = np.unique(np.concatenate([problem.pairs[:, 1:].ravel(), problem.ties.ravel()]))
-    if not 0 < 2 * len(used) <= E.shape[1]:
-        return None
-    return np.asarray(np.linalg.qr(E[used].T)[0].T)
 
 
 def _rows(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray, FloatArray]:
