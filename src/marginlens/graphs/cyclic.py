@@ -1,4 +1,4 @@
-"""The cyclic part of a dataset: what is left when every token of lower priority than the label is removed."""
+"""The cyclic part of a dataset, and pseudo-graphs: the priorities that trained weights have chosen in place of the labels'."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.errors import reject
+from marginlens.errors import real_number, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges, priority_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
 
 
 @implements("C", "Eq. (4)")
-def tied_positions(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> BoolArray:
+def tied_positions(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> BoolArray:
     """(n_positions,) whether a position's token is the label or in the label's component: the sets R_i.
 
     Args:
         graphs: the priority graphs of the data, made when not given.
     """
-    check_realizable(as_sequences(ds))
-    graphs = priority_graphs(ds) if graphs is None else graphs
-    rank = position_ranks(ds, graphs)
-    of_label = np.maximum.reduceat(np.where(ds.is_label, rank, -1), ds.offsets[:-1])
-    return rank == np.repeat(of_label, ds.lengths)
+    check_realizable(as_sequences(data))
+    graphs = priority_graphs(data) if graphs is None else graphs
+    rank = position_ranks(data, graphs)
+    of_label = np.maximum.reduceat(np.where(data.is_label, rank, -1), data.offsets[:-1])
+    return rank == np.repeat(of_label, data.lengths)
 
 
-def position_ranks(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> IntArray:
+def position_ranks(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> IntArray:
     """(n_positions,) the component of every position's token in the graph of its last token, 0 the highest priority."""
-    table, column = component_table(as_graphs(graphs, as_sequences(ds).n_vocabulary), ds.n_vocabulary)
-    place = np.repeat(column[ds.last], ds.lengths)
-    rank = table[ds.tokens, place] if table.shape[1] else np.full(len(ds.tokens), -1)
+    table, column = component_table(as_graphs(graphs, as_sequences(data).n_vocabulary), data.n_vocabulary)
+    place = np.repeat(column[data.last], data.lengths)
+    rank = table[data.tokens, place] if table.shape[1] else np.full(len(data.tokens), -1)
     unknown = (rank < 0) | (place < 0)
     if unknown.any():
         position = int(np.argmax(unknown))
-        i = int(ds.sample[position])
+        i = int(data.sample[position])
         raise reject(
             "graphs",
             "graphs of these sequences",
-            f"none with token {ds.tokens[position]} for last token {ds.last[i]} (sample {i})",
-            "Make them with priority_graphs(ds) or pseudo_graphs(ds, W, threshold).",
+            f"none with token {data.tokens[position]} for last token {data.last[i]} (sample {i})",
+            "Make them with priority_graphs(data) or pseudo_graphs(data, W, threshold).",
         )
     return rank
 
@@ -64,7 +64,7 @@ def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> t
 
 
 @implements("C", "Def 1", "Eq. (5)")
-def cyclic_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset:
+def cyclic_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset:
     r"""The cyclic subdataset: samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
 
     A sample stays when it holds two different tokens of its label's component. Its query is still the last token of the whole
@@ -73,13 +73,10 @@ def cyclic_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph] | Non
     Returns:
         A `CyclicSubset`, without any sample where the data are acyclic.
     """
-    graphs = priority_graphs(as_sequences(ds)) if graphs is None else graphs
-    kept = tied_positions(ds, graphs)
-    other = kept & ~ds.is_label
-    chosen = np.logical_or.reduceat(other, ds.offsets[:-1])
-    kept &= np.repeat(chosen, ds.lengths)
-    lengths = np.add.reduceat(kept.astype(np.int64), ds.offsets[:-1])[chosen]
-    return CyclicSubset.of_sample(ds, kept, lengths, np.flatnonzero(chosen))
+    graphs = priority_graphs(as_sequences(data)) if graphs is None else graphs
+    tied = tied_positions(data, graphs)
+    several = np.logical_or.reduceat(tied & ~data.is_label, data.offsets[:-1])
+    return CyclicSubset.of_positions_in(data, tied, several)
 
 
 class CyclicSubset(SequenceDataset):
@@ -89,12 +86,14 @@ class CyclicSubset(SequenceDataset):
     samples: IntArray
 
     @classmethod
-    def of_sample(cls, ds: SequenceDataset, kept: BoolArray, lengths: IntArray, samples: IntArray) -> CyclicSubset:
-        """The positions `kept` (n_positions,) of the samples `samples`, with `lengths` of what is left of each."""
+    def of_positions_in(cls, data: SequenceDataset, inside: BoolArray, chosen: BoolArray) -> CyclicSubset:
+        """The positions `inside` (n_positions,) of the samples `chosen` (n_samples,)."""
+        samples, inside = np.flatnonzero(chosen), inside & np.repeat(chosen, data.lengths)
+        lengths = np.add.reduceat(inside.astype(np.int64), data.offsets[:-1])[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        one = cls.of_positions(ds.tokens[kept], offsets, ds.labels[samples], ds.E)
-        one.queries, one.samples = ds.last[samples], samples
-        return one
+        subset = cls.of_positions(data.tokens[inside], offsets, data.labels[samples], data.E)
+        subset.queries, subset.samples = data.last[samples], samples
+        return subset
 
     def take(self, samples: IntArray) -> CyclicSubset:
         """Some samples (n_taken,), by their indices, as a subset of their own."""
@@ -108,7 +107,7 @@ class CyclicSubset(SequenceDataset):
         return self.queries
 
 
-def selected_positions(ds: SequenceDataset, W: Any, threshold: float) -> BoolArray:
+def selected_positions(data: SequenceDataset, W: Any, threshold: float) -> BoolArray:
     r"""(n_positions,) whether attention selects a position: :math:`s_{it} > ` `threshold` at the weights W.
 
     A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
@@ -116,12 +115,14 @@ def selected_positions(ds: SequenceDataset, W: Any, threshold: float) -> BoolArr
     Args:
         W: (d_model, d_model). threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
     """
-    limit = _threshold(threshold)
-    chosen = np.asarray(as_sequences(ds).attention(W) > limit)
-    empty = ~np.logical_or.reduceat(chosen, ds.offsets[:-1])
+    limit = real_number(threshold, "threshold", "a number from 0 up to below 1")
+    if not 0.0 <= limit < 1.0:
+        raise reject("threshold", "a number from 0 up to below 1", f"{limit:g}")
+    chosen = np.asarray(as_sequences(data).attention(W) > limit)
+    empty = ~np.logical_or.reduceat(chosen, data.offsets[:-1])
     if empty.any():
         i = int(np.argmax(empty))
-        remedy = f"A threshold below 1/{int(ds.lengths.max())} always selects."
+        remedy = f"A threshold below 1/{int(data.lengths.max())} always selects."
         raise reject(
             "threshold",
             "below the largest attention weight of every sample",
@@ -132,7 +133,7 @@ def selected_positions(ds: SequenceDataset, W: Any, threshold: float) -> BoolArr
 
 
 @implements("C", "§6")
-def pseudo_graphs(ds: SequenceDataset, W: Any, threshold: float) -> dict[int, PriorityGraph]:
+def pseudo_graphs(data: SequenceDataset, W: Any, threshold: float) -> dict[int, PriorityGraph]:
     r"""The graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
 
     .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
@@ -143,18 +144,18 @@ def pseudo_graphs(ds: SequenceDataset, W: Any, threshold: float) -> dict[int, Pr
         A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`; the tokens that a sequence selects
         together are tied in it.
     """
-    chosen = selected_positions(ds, W, threshold)
-    K, sample = ds.n_vocabulary, ds.sample
-    heads = np.unique(sample[chosen] * K + ds.tokens[chosen])  # each selected token of a sample once
+    chosen = selected_positions(data, W, threshold)
+    K, sample = data.n_vocabulary, data.sample
+    heads = np.unique(sample[chosen] * K + data.tokens[chosen])  # each selected token of a sample once
     owner, head = heads // K, heads % K
-    lengths = ds.lengths[owner]
+    lengths = data.lengths[owner]
     ends = np.cumsum(lengths)
-    tail = ds.tokens[np.arange(ends[-1]) + np.repeat(ds.offsets[owner] - (ends - lengths), lengths)]
-    return graphs_of_edges(np.repeat(ds.last[owner], lengths), np.repeat(head, lengths), tail, K)
+    tail = data.tokens[np.arange(ends[-1]) + np.repeat(data.offsets[owner] - (ends - lengths), lengths)]
+    return graphs_of_edges(np.repeat(data.last[owner], lengths), np.repeat(head, lengths), tail, K)
 
 
 @implements("C", "§6")
-def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset:
+def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset:
     r"""What is left of the data when every sequence keeps only its tokens of highest priority in the given graphs.
 
     For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
@@ -166,15 +167,12 @@ def leading_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> 
     Returns:
         A `CyclicSubset`, without any sample where none keeps two different tokens.
     """
-    rank = position_ranks(ds, graphs)
-    starts, lengths = ds.offsets[:-1], ds.lengths
-    kept = rank == np.repeat(np.minimum.reduceat(rank, starts), lengths)
-    lowest = np.minimum.reduceat(np.where(kept, ds.tokens, ds.n_vocabulary), starts)
-    highest = np.maximum.reduceat(np.where(kept, ds.tokens, -1), starts)
-    chosen = lowest < highest
-    kept &= np.repeat(chosen, lengths)
-    left = np.add.reduceat(kept.astype(np.int64), starts)[chosen]
-    return CyclicSubset.of_sample(ds, kept, left, np.flatnonzero(chosen))
+    rank = position_ranks(data, graphs)
+    starts = data.offsets[:-1]
+    leading = rank == np.repeat(np.minimum.reduceat(rank, starts), data.lengths)
+    lowest = np.minimum.reduceat(np.where(leading, data.tokens, data.n_vocabulary), starts)
+    highest = np.maximum.reduceat(np.where(leading, data.tokens, -1), starts)
+    return CyclicSubset.of_positions_in(data, leading, lowest < highest)
 
 
 class LocalRule(Enum):
@@ -197,18 +195,17 @@ class LocalRule(Enum):
 
 
 @implements("C", "§6")
-def local_subset(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], rule: LocalRule) -> CyclicSubset:
+def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rule: LocalRule) -> CyclicSubset:
     """The local cyclic subset: what every sequence keeps in the given pseudo-graphs, by either rule.
 
     Args:
-        graphs: `pseudo_graphs(ds, W, threshold)`. rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
+        graphs: `pseudo_graphs(data, W, threshold)`. rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
     Returns:
         A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
         by the selected one it may be missing from its own sample.
     """
-    return (
-        cyclic_subset(ds, graphs) if as_local_rule(rule) is LocalRule.LABELS_COMPONENT else leading_subset(ds, graphs)
-    )
+    by_label = as_local_rule(rule) is LocalRule.LABELS_COMPONENT
+    return cyclic_subset(data, graphs) if by_label else leading_subset(data, graphs)
 
 
 @implements("C", "§6")
@@ -223,7 +220,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
         graphs: the graphs that the subset was made with. subset: from `local_subset`.
     """
     last, component = subset.last[subset.sample], position_ranks(subset, graphs)
-    met = {(int(k), int(one)) for k, one in zip(last, component, strict=True)}
+    met = {(int(k), int(part)) for k, part in zip(last, component, strict=True)}
     chains = [
         (k, members[t], members[t - 1])  # a cycle through the members of a component
         for k, number in sorted(met)
@@ -239,14 +236,3 @@ def as_local_rule(rule: Any) -> LocalRule:
     if not isinstance(rule, LocalRule):
         raise reject("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
     return rule
-
-
-def _threshold(threshold: Any) -> float:
-    expected = "a number from 0 up to below 1"
-    try:
-        limit = float(threshold)
-    except (TypeError, ValueError) as problem:
-        raise reject("threshold", expected, repr(threshold)) from problem
-    if not 0.0 <= limit < 1.0:
-        raise reject("threshold", expected, f"{limit:g}")
-    return limit

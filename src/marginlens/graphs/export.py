@@ -1,4 +1,4 @@
-"""Priority graphs for other programs: as networkx graphs, and as plain tables that a JSON file can keep."""
+"""Priority graphs as networkx graphs and as plain tables that a JSON file can hold."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.errors import missing_extra, reject, whole_number
-from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges, whole_numbers
+from marginlens.errors import index_array, missing_extra, reject, whole_number
+from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -57,7 +57,7 @@ def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]
             given = [table[name] for name in ("nodes", "edges", "last")]
         except (KeyError, TypeError) as problem:
             raise reject("tables", "made by to_table", f"one that lacks {problem}") from problem
-        nodes, edges = (whole_numbers(one, f"tables[{place}]") for one in given[:2])
+        nodes, edges = (index_array(ids, f"tables[{place}]", "whole numbers, ids of tokens") for ids in given[:2])
         last = whole_number(given[2], f"tables[{place}]", at_least=0)
         edges = edges if edges.size else edges.reshape(0, 3)
         if nodes.ndim != 1 or edges.ndim != 2 or edges.shape[1] != 3:

@@ -1,4 +1,4 @@
-"""Token-priority graphs: for each last token, which tokens the data rank above which."""
+"""Token-priority graphs: for each last token, which tokens the data rank above which, in what order, and by which sequences."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
+from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
-from marginlens.errors import array_of_any, real_array, reject, whole_number
+from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
 
-_MOST_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
+_MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
-_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
+_MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
 
 @implements("C", "§3.1")
@@ -88,19 +88,14 @@ class PriorityGraph:
 
     def components_of(self, tokens: IntArray) -> IntArray:
         """The component of each token, -1 where the graph does not hold it."""
-        ids = whole_numbers(tokens, "tokens")
+        ids = index_array(tokens, "tokens", "whole numbers, ids of tokens")
         place = np.minimum(np.searchsorted(self.nodes, ids), len(self.nodes) - 1)
         return np.where(self.nodes[place] == ids, self.component_of[place], -1)
 
     def reaches(self, i: int, j: int) -> bool:
         """Whether a path of edges leads from token i to token j (a token reaches itself)."""
-        if self.component(i) < 0 or self.component(j) < 0:
-            return False
-        size = len(self.nodes)
-        heads, tails = np.searchsorted(self.nodes, self.edges).T
-        matrix = csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
-        found = breadth_first_order(matrix, int(np.searchsorted(self.nodes, i)), return_predecessors=False)
-        return bool(np.isin(np.searchsorted(self.nodes, j), found))
+        upper, lower = self.component(i), self.component(j)
+        return min(upper, lower) >= 0 and (upper == lower or bool(component_order(self).reach[upper, lower]))
 
     @property
     def _inside(self) -> BoolArray:
@@ -110,7 +105,7 @@ class PriorityGraph:
 
 
 @implements("C", "§3.1")
-def priority_graphs(ds: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]:
+def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]:
     """The token-priority graph of every last token that occurs, from the labels of the data.
 
     For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
@@ -122,14 +117,14 @@ def priority_graphs(ds: SequenceDataset, *, head: Any = None) -> dict[int, Prior
     Returns:
         A dictionary from last token to its `PriorityGraph`.
     """
-    targets = separated_tokens(ds, head)
-    used = np.repeat(targets >= 0, ds.lengths)
-    last, heads = (np.repeat(ids, ds.lengths)[used] for ids in (ds.last, targets))
-    return graphs_of_edges(last, heads, ds.tokens[used], ds.n_vocabulary)
+    targets = separated_tokens(data, head)
+    used = np.repeat(targets >= 0, data.lengths)
+    last, heads = (np.repeat(ids, data.lengths)[used] for ids in (data.last, targets))
+    return graphs_of_edges(last, heads, data.tokens[used], data.n_vocabulary)
 
 
 @implements("C", "Assumption 2")
-def separated_tokens(ds: SequenceDataset, head: Any = None) -> IntArray:
+def separated_tokens(data: SequenceDataset, head: Any = None) -> IntArray:
     r"""(n_samples,) the token of each sequence that is to be separated from its others: the label, or the one that serves it best.
 
     .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}
@@ -140,19 +135,19 @@ def separated_tokens(ds: SequenceDataset, head: Any = None) -> IntArray:
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I. The smallest id counts where several scores are equal up to rounding.
     """
-    as_sequences(ds)
-    targets, lacking = ds.labels.copy(), ds.unrealizable
+    as_sequences(data)
+    targets, lacking = data.labels.copy(), data.unrealizable
     if not len(lacking):
         return targets
     targets[lacking] = -1
     if head is None:
         return targets
-    C = real_array(head, "head", (ds.n_vocabulary, ds.d_model))
+    C = real_array(head, "head", (data.n_vocabulary, data.d_model))
     for i in lacking.tolist():
-        ids, y = ds[i]
+        ids, y = data[i]
         tokens = np.unique(ids)
-        score = ds.E[tokens] @ C[y]
-        noise = 8.0 * np.finfo(float).eps * float((np.abs(ds.E[tokens]) @ np.abs(C[y])).max())
+        score = data.E[tokens] @ C[y]
+        noise = 8.0 * np.finfo(float).eps * float((np.abs(data.E[tokens]) @ np.abs(C[y])).max())
         best = score >= score.max() - noise
         targets[i] = -1 if best.all() and len(tokens) > 1 else tokens[np.argmax(best)]
     return targets
@@ -161,9 +156,9 @@ def separated_tokens(ds: SequenceDataset, head: Any = None) -> IntArray:
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
     """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
-    if K > _MOST_TOKENS:
-        raise reject("n_vocabulary", f"at most {_MOST_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
-    last, head, tail = (_ids(one, name, K) for one, name in ((last, "last"), (head, "head"), (tail, "tail")))
+    if K > _MAX_TOKENS:
+        raise reject("n_vocabulary", f"at most {_MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
+    last, head, tail = (_ids(ids, name, K) for ids, name in ((last, "last"), (head, "head"), (tail, "tail")))
     if not len(last) == len(head) == len(tail):
         raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
     keys, counts = _counted((last * K + head) * K + tail, K**3)
@@ -177,8 +172,8 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
     of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (nodes // K, k))
     graphs = {}
     for place, q in enumerate(queries.tolist()):
-        some, these = slice(*of_nodes[place : place + 2]), slice(*of_edges[place : place + 2])
-        graphs[q] = PriorityGraph(q, nodes[some] % K, edges[these], counts[these], rank[some])
+        own_nodes, own_edges = slice(*of_nodes[place : place + 2]), slice(*of_edges[place : place + 2])
+        graphs[q] = PriorityGraph(q, nodes[own_nodes] % K, edges[own_edges], counts[own_edges], rank[own_nodes])
     return graphs
 
 
@@ -214,26 +209,17 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
     return graphs
 
 
-def whole_numbers(ids: Any, argument: str) -> IntArray:
-    """`ids` as an array of whole numbers of any shape, or the sentence that says what is expected."""
-    expected = "whole numbers, ids of tokens"
-    array = array_of_any(ids, argument, expected)
-    if array.dtype.kind not in "iu" and array.size:
-        raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
-    return array.astype(np.int64, copy=False)
-
-
 def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
-    array = whole_numbers(ids, argument)
-    if array.ndim != 1 or (len(array) and not 0 <= array.min() <= array.max() < n_vocabulary):
-        got = f"shape {array.shape}" if array.ndim != 1 else f"ids from {array.min()} to {array.max()}"
-        raise reject(argument, f"a list of ids from 0 to {n_vocabulary - 1}", got)
+    expected = f"a list of ids from 0 to {n_vocabulary - 1}"
+    array = index_array(ids, argument, expected, (-1,))
+    if len(array) and not 0 <= array.min() <= array.max() < n_vocabulary:
+        raise reject(argument, expected, f"ids from {array.min()} to {array.max()}")
     return array
 
 
 def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
     """The different keys, increasing, and how often each occurs."""
-    if n_possible <= _TABLE and n_possible <= 64 * len(keys) + 100_000:
+    if n_possible <= _MAX_COUNT_TABLE and n_possible <= 64 * len(keys) + 100_000:
         table = np.bincount(keys, minlength=n_possible)
         present = np.flatnonzero(table)
         return present, table[present]
@@ -316,10 +302,8 @@ def component_order(graph: PriorityGraph) -> ComponentOrder:
 
 def component_levels(graph: PriorityGraph) -> IntArray:
     """(n_components,) how many components the longest chain above each one has."""
-    level = np.zeros(as_graph(graph).n_components, dtype=np.int64)
-    for i, j in np.unique(_ends(graph), axis=0).tolist():  # edges lead to higher numbers, so i is final
-        level[j] = max(level[j], level[i] + 1)
-    return level
+    upper, lower = _ends(as_graph(graph)).T
+    return _levels(upper, lower, graph.n_components)
 
 
 def sufficient_pairs(graph: PriorityGraph) -> IntArray:
@@ -363,21 +347,21 @@ class Evidence:
         return f"Evidence({len(self.pairs)} strict pairs, {len(self.components)} ordered pairs of components)"
 
 
-def ranking_evidence(ds: SequenceDataset, graph: PriorityGraph) -> Evidence:
+def ranking_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
     """The sequences of a dataset that put tokens strictly above others in one of its priority graphs.
 
     Args:
-        graph: one of `priority_graphs(ds)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
+        graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
             that lacks its label does not count.
     """
-    as_sequences(ds)
-    last, K = as_graph(graph).last, ds.n_vocabulary
-    ending = np.flatnonzero(ds.last == last)
-    ending = ending[ds.take(ending).is_realizable]
-    part = ds.take(ending)
-    held = np.unique(part.sample * K + part.tokens)  # each token once in each sequence
-    head, tail = part.labels[held // K], held % K
-    sample = ending[held // K]
+    as_sequences(data)
+    last, K = as_graph(graph).last, data.n_vocabulary
+    ending = np.flatnonzero(data.last == last)
+    ending = ending[data.take(ending).is_realizable]
+    part = data.take(ending)
+    present = np.unique(part.sample * K + part.tokens)  # each token once in each sequence
+    head, tail = part.labels[present // K], present % K
+    sample = ending[present // K]
     if not np.isin(np.concatenate([head, tail]), graph.nodes).all():
         raise reject("graph", "one of the priority graphs of these sequences", f"that of last token {last} of others")
     upper, lower = (graph.component_of[np.searchsorted(graph.nodes, ids)] for ids in (head, tail))
