@@ -10,6 +10,7 @@ import argparse
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
 
 
 def implemented_table(functions: Sequence[Implementation]) -> str:
-    """The README's table: each part of the library, what it answers, and the statements it implements."""
+    """The README's table: each part of the library, what it answers, and how many statements of each paper it implements."""
     rooms: dict[str, set[str]] = {}
     for function in functions:
         if function.inside:
@@ -142,7 +143,9 @@ def implemented_table(functions: Sequence[Implementation]) -> str:
     lines = ["| part | what | statements |", "| --- | --- | --- |"]
     for room in sorted(rooms):
         summary = (sys.modules[room].__doc__ or "").strip().splitlines()[0]
-        lines.append(f"| `{room}` | {_plain(summary)} | {', '.join(sorted(rooms[room], key=natural))} |")
+        papers = Counter(citation.split(" ")[0] for citation in rooms[room])
+        counts = ", ".join(f"{paper} {papers[paper]}" for paper in sorted(papers))
+        lines.append(f"| `{room}` | {_plain(summary)} | {counts} |")
     return "\n".join(lines)
 
 

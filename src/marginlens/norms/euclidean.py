@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.directions import length
+from marginlens.errors import float_array
 from marginlens.norms.protocol import FloatArray
 
 
@@ -16,18 +17,19 @@ class L2:
 
     def value(self, x: FloatArray) -> float:
         """‖x‖₂, without overflow or underflow on the way."""
-        return float(length(np.ravel(x)))
+        return float(length(float_array(x, "x").ravel()))
 
     def dual(self, g: FloatArray) -> float:
         """‖g‖₂."""
-        return self.value(g)
+        return float(length(float_array(g, "g").ravel()))
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """g/‖g‖₂, zero where g is zero."""
-        largest = float(np.max(np.abs(g), initial=0.0))
+        gradient = float_array(g, "g")
+        largest = float(np.max(np.abs(gradient), initial=0.0))
         if largest == 0.0:
-            return np.zeros_like(g)
-        scaled = np.asarray(g, dtype=np.float64) / largest
+            return np.zeros_like(gradient)
+        scaled = gradient / largest
         return scaled / self.value(scaled)
 
 
