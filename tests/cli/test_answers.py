@@ -8,7 +8,7 @@ from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_token
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
-from marginlens.plotting import problems
+from marginlens.plotting import plane
 from marginlens.theory import globally_optimal_direction, token_optimality
 
 
@@ -62,7 +62,7 @@ def points_of(ax, marker_size):
 def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names():
     data, v = figure_1b()
     run = descend(data, v, n_steps=1000, record=Record(1))
-    fig = problems.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["x"][None])
+    fig = plane.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["x"][None])
     _, disc = fig.axes
     path = max((line.get_xydata() for line in disc.lines if line.get_color() == plotting.INK and line.get_linestyle() == "-"
                 and line.get_linewidth() == 1.8), key=len)  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names(
 
 def test_basins_of_the_picture_are_where_descent_goes():
     data, v = figure_1b()
-    limits = problems._Limits.of(data, data.as_batch().head(v)[0], None, None)
+    limits = plane._Limits.of(data, data.as_batch().head(v)[0], None, None)
     rng = np.random.default_rng(0)
     checked = 0
     for k, j in zip(rng.integers(8, 28, 12), rng.integers(0, 96, 12), strict=True):
@@ -97,7 +97,7 @@ def test_basins_of_the_picture_are_where_descent_goes():
 
 def test_tokens_carry_index_and_score_and_padding_is_not_drawn():
     data = TokenDataset([[[1.0, 1.0], [2.0, 1.0]], [[3.0, 1.0]]], [1.0, 1.0])
-    fig = problems.problem_figure(data, [1.0, 0.0], rows_of(data, [1.0, 0.0]))
+    fig = plane.problem_figure(data, [1.0, 0.0], rows_of(data, [1.0, 0.0]))
     tokens = fig.axes[0]
     assert sorted(points_of(tokens, 60.0) + points_of(tokens, 252.0)) == [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
     assert sorted(points_of(tokens, 252.0)) == [(2.0, 1.0), (3.0, 1.0)]
@@ -106,7 +106,7 @@ def test_tokens_carry_index_and_score_and_padding_is_not_drawn():
 
 def test_separating_lines_stand_halfway_between_selected_and_other_tokens():
     data, v = scored_tokens([[(0.0, 2.0), (0.0, 0.0), (5.0, -1.0)]], [[1.0, 0.0, 0.0]])
-    tokens = problems.problem_figure(data, v, rows_of(data, v)).axes[0]
+    tokens = plane.problem_figure(data, v, rows_of(data, v)).axes[0]
     (line,) = (line for line in tokens.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2)
     direction = rows_of(data, v)[0][0]["direction"]
     heights = data.K[0] @ direction
@@ -117,7 +117,7 @@ def test_each_problem_has_its_own_two_panels():
     keys = np.random.default_rng(0).normal(size=(3, 1, 3, 2))
     data, v = scored_tokens(keys, np.tile([1.0, 0.0, 0.5], (3, 1, 1)))
     rows = rows_of(data, v)
-    fig = problems.problem_figure(data, v, rows)
+    fig = plane.problem_figure(data, v, rows)
     assert [ax.get_title() for ax in fig.axes] == [
         *(f"Problem {j}: tokens (index: score)" for j in range(3)),
         *(f"Problem {j}: where descent leads" for j in range(3)),

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import marginlens as ml
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_8, scored_tokens, sphere_tokens, write_problem
-from marginlens.plotting import problems as drawn_problems
+from marginlens.plotting import plane
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -233,9 +234,12 @@ def test_plot_draws_the_path(here, name, steps):
 
 def test_the_path_that_is_drawn_is_that_of_the_run(here, monkeypatch):
     seen = {}
-    monkeypatch.setattr(
-        drawn_problems, "draw_problems", lambda place, data, v, rows, paths, loss: seen.update(rows=rows, paths=paths)
-    )
+
+    def problem_figure(data, head, rows, paths, loss):
+        seen.update(rows=rows, paths=paths)
+        return Figure()
+
+    monkeypatch.setattr(plane, "problem_figure", problem_figure)
     data, v = figure_8()
     write_problem("f.json", data, v)
     train("f.json", "--plot", "t.png", "--start", "0,-1", "--steps", "3000")

@@ -11,10 +11,10 @@ from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.plotting import misalignment
 from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
+from marginlens_papers.figures import misalignment
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 

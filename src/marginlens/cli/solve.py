@@ -69,7 +69,7 @@ def solve(
         for_sequences_only(drop=drop or None)
         data, v = read_problem(file)
         if plot is not None:
-            from marginlens.plotting.problems import check_plot
+            from marginlens.plotting.plane import check_plot
 
             check_plot(data, plot)
         if selected is None:
@@ -82,9 +82,10 @@ def solve(
             rows = _rows.solution_rows(found)
             problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
         if plot is not None:
-            from marginlens.plotting.problems import draw_problems
+            from marginlens.plotting.files import write_figure
+            from marginlens.plotting.plane import problem_figure
 
-            draw_problems(plot, data, v, [one["solutions"] for one in problems])
+            write_figure(plot, problem_figure(data, v, [one["solutions"] for one in problems]))
         if as_json:
             typer.echo(_rows.as_json({"file": str(file), "size": _rows.size_of(data), "problems": problems}))
         else:

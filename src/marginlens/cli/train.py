@@ -74,7 +74,7 @@ def train(
 
         data, v = read_problem(file)
         if plot is not None:
-            from marginlens.plotting.problems import check_plot
+            from marginlens.plotting.plane import check_plot
 
             check_plot(data, plot)
         choices = training.chosen(
@@ -83,11 +83,12 @@ def train(
         run, paths = training.descended(data, v, choices, keep_path=plot is not None)
         problems = training.compared(data, v, choices, run)
         if plot is not None:
-            from marginlens.plotting.problems import draw_problems
+            from marginlens.plotting.files import write_figure
+            from marginlens.plotting.plane import problem_figure
 
             best = _rows.solution_rows(globally_optimal_direction(data.as_batch(), v))
             drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]
-            draw_problems(plot, data, v, drawn, paths, choices.loss)
+            write_figure(plot, problem_figure(data, v, drawn, paths, choices.loss))
         if as_json:
             told = {"file": str(file), "size": _rows.size_of(data), "training": choices.told(), "problems": problems}
             typer.echo(_rows.as_json(told))

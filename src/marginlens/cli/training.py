@@ -17,7 +17,7 @@ from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.plotting import steps_to_keep
+from marginlens.plotting import recorded_steps
 from marginlens.status import Status
 from marginlens.theory import Prediction, predict_limit, smoothness, token_optimality
 
@@ -76,7 +76,7 @@ def descended(
             optimizer=choices.step,
             n_steps=choices.n_steps,
             start=choices.start,
-            record=Record(steps_to_keep(choices.n_steps)) if keep_path else None,
+            record=Record(recorded_steps(choices.n_steps)) if keep_path else None,
             progress=bars.bar("Training"),
         )
     return run, run.saved["x"] if keep_path else None

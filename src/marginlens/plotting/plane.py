@@ -1,31 +1,47 @@
-"""What figures draw in a plane of p and the keys: tokens, rays, separating lines, paths, basins, and the disc of log radius."""
+"""Problems in the plane as a picture: tokens with scores and separating lines, and where descent leads, on a disc of log radius."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from scipy.ndimage import gaussian_filter
 
+from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS, note_at
+from marginlens.directions import correlation
+from marginlens.dynamics import descend
+from marginlens.errors import InputError, reject
+from marginlens.losses.margin import Logistic, Loss
+from marginlens.optimizers import NormalizedGD
+from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, STYLE, TINTS, in_style, note_at, shades
+from marginlens.runtime.files import check_place
+from marginlens.theory import LocalOptima, locally_optimal_directions
 
-Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis
+_MAX_PANELS = 4  # problems that one figure holds side by side
+_MAX_RAYS = 12  # directions that one panel shows
+_MAX_SCORES, _MAX_LABELS = 16, 48  # tokens of a problem up to which each shows its score, and its index
+_MAX_ENUMERATED = 2_000  # hard-margin problems solved to know all limits; a larger problem is drawn without basins
+_N_ANGLES, _N_NORMS = 96, 28  # starts whose limits are painted
+_MIN_COSINE = 0.95  # with a direction, from which a run counts as going there
+_VISIBLE_SHARE = 0.02  # of the starts: fewer without a limit lie on borders between basins
+_HATCHES = ("", "//", "\\\\", "xx", "..", "++", "--", "||", "oo", "**")
 
 
-def until_it_leaves(points: FloatArray, window: Window) -> FloatArray:
-    """The part of a path (n_points, 2) before it first leaves the window."""
-    low, high = np.array(window).T
-    outside = np.any((points < low) | (points > high), axis=-1)
-    return points[: int(np.argmax(outside))] if outside.any() else points
+# ---- signs that figures of planes share
 
 
-def scatter_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, *, size: float = 70.0) -> None:
-    """Tokens (n_inputs, n_tokens, 2) in the colour of their input: a star for the highest score of each, discs for the others."""
-    for colour, key, score in zip(INPUTS, keys, scores, strict=False):
-        scatter_input_tokens(ax, key, score, colour, size)
+def recorded_steps(n_steps: int, dense: int = 400) -> list[int]:
+    """The steps at which a run is recorded for a figure: the first `dense` of them, then forty for each factor of ten."""
+    factor = max(n_steps / dense, 1.0)
+    late = np.geomspace(min(dense, n_steps), n_steps, 2 + int(40 * np.log10(factor)))
+    return sorted({*range(min(dense, n_steps) + 1), *(round(float(step)) for step in late)})
 
 
 def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour: Any, size: float) -> None:
@@ -36,33 +52,11 @@ def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour:
     ax.scatter(keys[best, 0], keys[best, 1], s=4.2 * size, marker="*", **look)
 
 
-def finish_plane(ax: Axes, window: Window, title: str, legend_at: str = "lower left", *, n_inputs: int = 1) -> None:
-    """Limits, names and legend of a plane in which paths and the tokens of `n_inputs` inputs stand together."""
-    shapes = [("*", 200.0, PATH, "optimal token"), ("o", 60.0, PATH, "other token")]
-    if n_inputs > 1:
-        shapes += [("s", 60.0, INPUTS[i], f"tokens of input {i + 1}") for i in range(n_inputs)]
-    marks = [
-        ax.scatter([], [], marker=marker, s=size, color=colour, edgecolor="white", label=label)
-        for marker, size, colour, label in shapes
-    ]
-    marks.append(ax.scatter([], [], s=30, facecolor="white", edgecolor=INK, linewidth=1.2, label="start"))
-    named, _ = ax.get_legend_handles_labels()
-    lines = [one for one in named if one not in marks]
-    ax.legend(handles=[*lines, *marks], loc=legend_at, frameon=True, framealpha=0.9, edgecolor="none")
-    names = {"xlabel": "first coordinate of p and of the keys", "ylabel": "second coordinate"}
-    ax.set(xlim=window[0], ylim=window[1], title=title, **names)
-
-
-def point(x: float, y: float) -> str:
-    """A point as text, with proper minus signs."""
-    return f"({x:g}, {y:g})".replace("-", "−")
-
-
 def starts(ax: Axes, points: FloatArray, **style: Any) -> None:
     """Where paths begin: small open circles."""
     look: dict[str, Any] = {"s": 30, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2, "zorder": 6}
-    places = np.atleast_2d(points)
-    ax.scatter(places[:, 0], places[:, 1], **{**look, **style})
+    x, y = np.atleast_2d(points).T
+    ax.scatter(x, y, **{**look, **style})
 
 
 def ray(ax: Axes, direction: FloatArray, length: float, **style: Any) -> None:
@@ -78,15 +72,6 @@ def separating_line(ax: Axes, normal: FloatArray, through: FloatArray, length: f
     ax.plot(ends[:, 0], ends[:, 1], **{"color": PATH, "linestyle": ":", "linewidth": 1.4, "zorder": 2, **style})
 
 
-def common_separating_line(ax: Axes, keys: FloatArray, selected: Any, normal: FloatArray, **style: Any) -> None:
-    """The line across `normal` halfway between all selected tokens and all others of (n_inputs, n_tokens, 2), if one separates them."""
-    height = keys @ (normal / np.linalg.norm(normal))
-    chosen = np.arange(keys.shape[1]) == np.asarray(selected)[:, None]
-    above, below = height[chosen].min(), height[~chosen].max()
-    if above > below:
-        separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
-
-
 def arrowed_path(ax: Axes, points: FloatArray, *, arrows: int = 3, **style: Any) -> None:
     """A trajectory (n_points, 2) with arrow heads at equal arc length, pointing forward."""
     look = {"color": PATH, "linewidth": 1.6, "zorder": 4, **style}
@@ -94,42 +79,17 @@ def arrowed_path(ax: Axes, points: FloatArray, *, arrows: int = 3, **style: Any)
     travelled = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1))])
     if travelled[-1] == 0.0:
         return
+    head = {"arrowstyle": "-|>", "color": look["color"], "lw": 0.0, "mutation_scale": 13, "shrinkA": 0, "shrinkB": 0}
     for share in (np.arange(arrows) + 1.0) / arrows:
         k = int(np.clip(np.searchsorted(travelled, share * travelled[-1]), 1, len(points) - 1))
-        ax.annotate(
-            "",
-            xy=points[k],
-            xytext=points[k - 1] if travelled[k] > travelled[k - 1] else points[max(k - 2, 0)],
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": look["color"],
-                "lw": 0.0,
-                "mutation_scale": 13,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-            zorder=look["zorder"],
-        )
-
-
-def basins(ax: Axes, x: FloatArray, y: FloatArray, reaches_local: FloatArray) -> None:
-    """Shade the starts by their limit: pale blue where `reaches_local` (len(y), len(x)) is one, pale vermilion elsewhere."""
-    shades = [TINTS[GLOBAL], TINTS[LOCAL]]
-    smooth = gaussian_filter(reaches_local, sigma=1.0)  # rounds the corners of the grid's cells
-    ax.contourf(x, y, smooth, levels=[-0.5, 0.5, 1.5], colors=shades, zorder=0)
+        before = points[k - 1] if travelled[k] > travelled[k - 1] else points[max(k - 2, 0)]
+        ax.annotate("", xy=points[k], xytext=before, arrowprops=head, zorder=look["zorder"])
 
 
 def log_radius(points: FloatArray, unit: float = 1.0) -> FloatArray:
     """Points (…, 2) with their norm r replaced by log10(1 + r/unit), which brings all of the plane into one picture."""
     norm = np.linalg.norm(points, axis=-1, keepdims=True)
     return points * np.log10(1.0 + norm / unit) / np.where(norm > 0.0, norm, 1.0)
-
-
-def closed_rings(rings: Any, *, centre: bool = False) -> Any:
-    """Values on rings (n_norms, n_angles, …) with the first angle repeated at the end and an innermost ring: the origin, for points."""
-    inner = 0.0 * rings[:1] if centre else rings[:1]
-    rings = np.concatenate([inner, rings])
-    return np.concatenate([rings, rings[:, :1]], axis=1)
 
 
 class BasinLook(NamedTuple):
@@ -149,12 +109,17 @@ def log_radius_disc(
         starts: (n_norms, n_angles, 2). ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 where there is none.
         far: the norm at the rim. unit: the norm r = unit stands at log10(2) from the centre.
     """
-    x, y = np.moveaxis(log_radius(closed_rings(starts, centre=True), unit), -1, 0)
+
+    def closed(rings: Any, innermost: Any) -> Any:
+        """Values on rings with an innermost ring, and the first angle repeated at the end."""
+        return np.concatenate([innermost, rings])[:, [*range(rings.shape[1]), 0]]
+
+    x, y = np.moveaxis(log_radius(closed(starts, 0.0 * starts[:1]), unit), -1, 0)
     for k in np.unique(ends[ends >= 0]).tolist():
-        inside = closed_rings(gaussian_filter((ends == k).astype(float), 0.7, mode=("nearest", "wrap")))
-        ground, hatch_colour, hatch = looks[k]
-        filled = ax.contourf(x, y, inside, levels=[0.5, 1.5], colors=[ground], hatches=[hatch], zorder=0)
-        filled.set_edgecolor(hatch_colour)
+        inside = gaussian_filter((ends == k).astype(float), 0.7, mode=("nearest", "wrap"))
+        look: dict[str, Any] = {"levels": [0.5, 1.5], "colors": [looks[k].ground], "hatches": [looks[k].hatch]}
+        filled = ax.contourf(x, y, closed(inside, inside[:1]), zorder=0, **look)
+        filled.set_edgecolor(looks[k].hatch_colour)
         filled.set_linewidth(0.0)
     log_radius_rings(ax, far, unit)
 
@@ -162,19 +127,17 @@ def log_radius_disc(
 def log_radius_rings(ax: Axes, far: float, unit: float = 1.0) -> None:
     """Circles of equal norm, labelled, up to the rim at norm `far`; axes without ticks."""
     rim = float(np.log10(1.0 + far / unit))
-    turn = np.linspace(0.0, 2.0 * np.pi, 400)
+    angle = np.linspace(0.0, 2.0 * np.pi, 400)
     decades = 10.0 ** np.arange(np.floor(np.log10(unit)), np.log10(far))
     for norm in decades[:: 1 + len(decades) // 6]:
-        at = float(np.log10(1.0 + norm / unit))
-        ax.plot(at * np.cos(turn), at * np.sin(turn), color=INK, lw=0.7, ls=":", zorder=2)
-        note_at(ax, f"‖p‖ = {norm:,.4g}", (0.0, -at), (0.0, 0.0), fontsize=9, ha="center")
-    ax.plot(rim * np.cos(turn), rim * np.sin(turn), color=INK, lw=1.2, zorder=6)
+        radius = float(np.log10(1.0 + norm / unit))
+        ax.plot(radius * np.cos(angle), radius * np.sin(angle), color=INK, lw=0.7, ls=":", zorder=2)
+        note_at(ax, f"‖p‖ = {norm:,.4g}", (0.0, -radius), (0.0, 0.0), fontsize=9, ha="center")
+    ax.plot(rim * np.cos(angle), rim * np.sin(angle), color=INK, lw=1.2, zorder=6)
     ax.grid(visible=False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    ax.set(xlim=(-1.25 * rim, 1.25 * rim), ylim=(-1.25 * rim, 1.25 * rim), xticks=[], yticks=[])
-    ax.set_box_aspect(1.0)
-    ax.set(xlabel="direction of p, at a distance of log(1 + ‖p‖) from the centre")
+    ax.spines[:].set_visible(False)
+    ax.set(xlim=(-1.25 * rim, 1.25 * rim), ylim=(-1.25 * rim, 1.25 * rim), xticks=[], yticks=[], box_aspect=1.0)
+    ax.set_xlabel("direction of p, at a distance of log(1 + ‖p‖) from the centre")
 
 
 def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: Any) -> None:
@@ -182,3 +145,182 @@ def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: An
     x, y = 1.05 * rim * direction
     side = "center" if abs(direction[0]) < 0.3 else "left" if direction[0] > 0 else "right"
     ax.text(x, y, name, color=colour, weight="bold", ha=side, va="center", zorder=7)
+
+
+# ---- the picture of a file of problems
+
+
+def check_plot(data: TokenDataset, place: Path) -> None:
+    """Refuse what cannot be drawn, or cannot be written there, before anything is computed."""
+    if data.d_key != 2:
+        raise reject("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
+    if len(data) > _MAX_PANELS:
+        raise reject("plot", f"left out for files with more than {_MAX_PANELS} problems", f"{len(data)} problems")
+    check_place(place, "plot", (".png", ".svg"))
+
+
+def problem_figure(
+    data: TokenDataset,
+    head: Any,
+    solutions: Sequence[Sequence[Mapping[str, Any]]],
+    paths: FloatArray | None = None,
+    loss: Loss | None = None,
+) -> Figure:
+    """The picture of each problem: `solutions[j]` are its rows, `paths` (batch, n_points, 2) their training.
+
+    Above, or at the left of a single problem, stand the tokens; below, or at the right, the plane of p at a distance of log ‖p‖ from the
+    centre, so that the limit is seen beside the first steps, with the basins of normalised descent.
+    """
+    n_problems = len(data)
+    is_wide = n_problems == 1
+    with mpl.rc_context(STYLE):
+        fig = Figure(figsize=(11.4, 7.4) if is_wide else (4.9 * n_problems, 10.8), layout="constrained")
+        grid = np.reshape(fig.subplots(1, 2) if is_wide else fig.subplots(2, n_problems), (2, n_problems))
+    batch = data.as_batch()
+    scores, heads = batch.scores(head), batch.head(head)
+    handles: dict[str, Any] = {}
+    for j in range(n_problems):
+        path = None if paths is None else paths[j]
+        title = f"Problem {j}: " if data.is_batch else ""
+        _draw_tokens(grid[0, j], batch[j], scores[j], solutions[j], f"{title}tokens" if title else "Tokens")
+        handles |= _draw_disc(grid[1, j], _Limits.of(batch[j], heads[j], path, loss), path, title)
+        handles = dict(zip(*reversed(grid[0, j].get_legend_handles_labels()), strict=True)) | handles
+    with mpl.rc_context(STYLE):
+        columns = 4 if is_wide else max(2, 2 * n_problems - 1)
+        fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+    return fig
+
+
+@in_style
+def _draw_tokens(
+    ax: Axes, data: TokenDataset, scores: FloatArray, rows: Sequence[Mapping[str, Any]], title: str
+) -> None:
+    """The tokens of every input with index and score, the max-margin directions, and the separating lines of the last row's direction."""
+    ax.set_box_aspect(1.0)  # the window is square
+    keys = [data.K[i, :length] for i, length in enumerate(data.lengths)]
+    window = _window(np.concatenate(keys))
+    reach = 4.0 * float(np.max(np.abs(window)))
+    known = [row for row in rows if np.all(np.isfinite(row["direction"])) and np.any(row["direction"])]
+    for row in known[:_MAX_RAYS]:
+        colour = {"GMM": GLOBAL, "LMM": LOCAL}.get(row["kind"], INK)
+        ray(ax, row["direction"], reach, color=colour, label=_ray_name(row["kind"]))
+    is_few = data.n_inputs <= len(INPUTS)
+    colours = list(INPUTS) if is_few else shades(data.n_inputs)
+    if known and is_few:
+        _separating_lines(ax, keys, known[-1], colours, reach)
+    n_tokens = int(data.lengths.sum())
+    shown = "" if n_tokens > _MAX_LABELS else "index" if n_tokens > _MAX_SCORES else "index: score"
+    for i, key in enumerate(keys):
+        scatter_input_tokens(ax, key, scores[i, : len(key)], colours[i], 60.0)
+        for t, at in enumerate(key if shown else ()):
+            label = f"{t}: {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else f"{t}"
+            # inputs take turns, so that close tokens have room for their labels
+            offset, side = ((9.0, 7.0), "left") if i % 2 == 0 else ((-9.0, -7.0), "right")
+            note_at(ax, label, at, offset, fontsize=9, color=colours[i], ha=side)
+    marks: list[tuple[str, float, Any, str]] = [("*", 160.0, PATH, "highest score"), ("o", 50.0, PATH, "other token")]
+    if is_few and data.n_inputs > 1:
+        marks += [("s", 50.0, colours[i], f"tokens of input {i}") for i in range(data.n_inputs)]
+    for marker, size, colour, label in marks:
+        ax.scatter([], [], marker=marker, s=size, color=[colour], edgecolor="white", label=label)
+    title += f"{'' if is_few else ', one colour per input'}{f' ({shown})' if shown else ''}"
+    names = {"xlabel": "first coordinate of the keys", "ylabel": "second coordinate"}
+    ax.set(xlim=window[0], ylim=window[1], title=title, **names)
+
+
+def _separating_lines(
+    ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[Any], reach: float
+) -> None:
+    """For every input the line halfway between its selected token and the other tokens, across the direction."""
+    direction = np.asarray(row["direction"])
+    for key, token, colour in zip(keys, np.asarray(row["selected"]).tolist(), colours, strict=False):
+        if len(key) > 1:
+            heights = key @ direction
+            halfway = 0.5 * (heights[token] + np.max(np.delete(heights, token)))
+            separating_line(ax, direction, halfway * direction, reach, color=colour)
+    ax.plot([], [], color=PATH, linestyle=":", label=f"separating lines of the {_ray_name(row['kind'])}")
+
+
+def _window(keys: FloatArray) -> FloatArray:
+    """(2, 2) a square around the origin and all keys, with room at the sides for their labels."""
+    low, high = np.minimum(keys.min(axis=0), 0.0), np.maximum(keys.max(axis=0), 0.0)
+    half = 0.68 * max(float(np.max(high - low)), 1e-12)
+    middle = 0.5 * (low + high)
+    return np.stack([middle - half, middle + half], axis=1)
+
+
+def _ray_name(kind: str) -> str:
+    return f"{kind} direction" if kind in ("GMM", "LMM") else "max-margin direction"
+
+
+class _Limits(NamedTuple):
+    """The limits of normalised descent in the plane: `ends` (n_norms, n_angles) of `starts`, indices into `optima`, -1 for none of them.
+
+    The three are None where the problem is too large to enumerate its limits. `unit` is the norm of p at which softmax begins to tell
+    tokens apart, and `far` the largest norm shown.
+    """
+
+    optima: LocalOptima | None
+    starts: FloatArray | None
+    ends: IntArray | None
+    unit: float
+    far: float
+
+    @classmethod
+    def of(cls, data: TokenDataset, head: FloatArray, path: FloatArray | None, loss: Loss | None) -> _Limits:
+        """Descend from a grid of starts, ring by ring, with steps in proportion to the ring's norm."""
+        spread = float(np.max(np.ptp(data.K[data.mask], axis=0)))
+        unit = 10.0 ** np.floor(np.log10(1.0 / spread)) if spread > 0.0 else 1.0
+        longest = 0.0 if path is None else float(np.max(np.linalg.norm(path, axis=-1)))
+        far = max(300.0 * unit, 1.6 * longest)
+        try:
+            optima = locally_optimal_directions(data, head, max_problems=_MAX_ENUMERATED)
+        except InputError:  # too many selections
+            return cls(None, None, None, unit, far)
+        angles = 2.0 * np.pi * np.arange(_N_ANGLES) / _N_ANGLES
+        circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        norms = unit * np.expm1(np.linspace(0.0, np.log1p(far / unit), _N_NORMS + 1)[1:])
+        many, ends = data.repeat(_N_ANGLES), []
+        for norm in norms:
+            step = NormalizedGD(max(0.1 * unit, norm / 60.0))
+            run = descend(many, head, loss=loss or Logistic(), optimizer=step, n_steps=600, start=norm * circle)
+            reached = np.all(run.selected[:, None] == optima.selections, axis=-1)
+            reached &= np.asarray(correlation(run.final[:, None], optima.directions)) >= _MIN_COSINE
+            ends.append(np.where(reached.any(axis=-1), np.argmax(reached, axis=-1), -1))
+        return cls(optima, norms[:, None, None] * circle, np.stack(ends), unit, far)
+
+
+@in_style
+def _draw_disc(ax: Axes, limits: _Limits, path: FloatArray | None, title: str) -> dict[str, Any]:
+    """The plane of p squeezed to a disc: basins, limits at the rim, rings of equal norm and the path; its entries of the legend."""
+    rim = float(np.log10(1.0 + limits.far / limits.unit))
+    handles: dict[str, Any] = {}
+    if limits.optima is not None and limits.starts is not None and limits.ends is not None:
+        is_global = limits.optima.is_global.tolist()
+        n_local = is_global.count(False)
+        names = [
+            "GMM" if best else "LMM" if n_local == 1 else f"LMM {is_global[: k + 1].count(False)}"
+            for k, best in enumerate(is_global)
+        ]
+        colours = [GLOBAL if best else LOCAL for best in is_global]
+        looks = [BasinLook(TINTS[colour], colour, _HATCHES[k % 10]) for k, colour in enumerate(colours)]
+        log_radius_disc(ax, limits.starts, limits.ends, looks, far=limits.far, unit=limits.unit)
+        for k in np.unique(limits.ends[limits.ends >= 0]).tolist():
+            ground, colour, hatch = looks[k]
+            handles[f"starts that go to {names[k]}"] = Patch(facecolor=ground, edgecolor=colour, hatch=hatch)
+        if np.mean(limits.ends < 0) > _VISIBLE_SHARE:
+            handles["starts that go to none of these"] = Patch(facecolor="white", edgecolor=PATH)
+        for direction, name, colour in zip(limits.optima.directions, names, colours, strict=True):
+            ax.plot(*np.outer(direction, [0.0, rim]), color=colour, linestyle=(0, (5, 3)), linewidth=1.8, zorder=4)
+            rim_label(ax, direction, name, rim, colour)
+    else:
+        log_radius_rings(ax, limits.far, limits.unit)
+    if path is not None:
+        squeezed = log_radius(path, limits.unit)
+        arrowed_path(ax, squeezed, color=INK, linewidth=1.8, zorder=5)
+        starts(ax, squeezed[0])
+        ax.plot(*squeezed[-1], marker="D", markersize=7, color=INK, markeredgecolor="white", zorder=7)
+        handles["training"] = ax.plot([], [], color=INK, linewidth=1.8)[0]
+        handles["start"] = ax.plot([], [], "o", markerfacecolor="white", markeredgecolor=INK)[0]
+        handles["end of training"] = ax.plot([], [], "D", color=INK, markeredgecolor="white")[0]
+    ax.set_title(f"{title}where descent leads" if title else "Where descent leads")
+    return handles

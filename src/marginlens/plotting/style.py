@@ -67,17 +67,6 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
     return styled
 
 
-def plane_and_curves(width: float = 10.4, height: float = 5.8) -> tuple[Figure, Axes, Axes, Axes]:
-    """A figure with a plane for paths at the left and two panels over the steps, one above the other, at the right."""
-    with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(width, height), layout="constrained")
-        axes: dict[str, Axes] = fig.subplot_mosaic([["plane", "upper"], ["plane", "lower"]], width_ratios=(1.25, 1.0))
-    axes["plane"].set_aspect("equal", adjustable="box")
-    axes["upper"].sharex(axes["lower"])
-    axes["upper"].tick_params(labelbottom=False)
-    return fig, axes["plane"], axes["upper"], axes["lower"]
-
-
 def shades(count: int) -> list[Any]:
     """`count` colours of the ordered palette, without its palest end."""
     return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.0, 0.86, count)]

@@ -14,6 +14,7 @@ from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
+from marginlens_papers import figures
 
 
 class Limit(NamedTuple):
@@ -35,7 +36,7 @@ class Note(NamedTuple):
 
 
 def starts_that_select(
-    data: TokenDataset, head: Any, window: plotting.Window, n_grid: int, n_steps: int, token: tuple[int, int]
+    data: TokenDataset, head: Any, window: figures.Window, n_grid: int, n_steps: int, token: tuple[int, int]
 ) -> FloatArray:
     """For a square grid of starts over the window, [row, column]: 1 where descent ends with this (input, token), 0 elsewhere."""
     x, y = (np.linspace(low, high, n_grid) for low, high in window)
@@ -48,7 +49,7 @@ def paths_in_plane(
     at: Mapping[str, Any],
     limits: Sequence[Limit],
     notes: Sequence[Note],
-    window: plotting.Window,
+    window: figures.Window,
     title: str,
     *,
     legend: str = "lower left",
@@ -62,24 +63,24 @@ def paths_in_plane(
         at: `keys` (n_inputs, n_tokens, 2), `scores`, `points` (n_paths, n_steps, 2), and `basins` where starts are shaded by their limit.
         shaded: give each path a colour of the ordered palette instead of one for all.
     """
-    fig, plane, upper, lower = plotting.plane_and_curves(height=height)
+    fig, plane, upper, lower = figures.plane_and_curves(height=height)
     if "basins" in at:
         x, y = (np.linspace(low, high, len(at["basins"])) for low, high in window)
-        plotting.basins(plane, x, y, at["basins"])
+        figures.basins(plane, x, y, at["basins"])
     line = "separating line" if len(limits) == 1 else "its separating line"
     for limit in limits:
         plotting.ray(plane, limit.direction, 20.0, color=limit.colour, label=f"{limit.name} direction")
         colour = plotting.PATH if len(limits) == 1 else limit.colour
-        plotting.common_separating_line(plane, at["keys"], limit.selected, limit.direction, color=colour, label=line)
+        figures.common_separating_line(plane, at["keys"], limit.selected, limit.direction, color=colour, label=line)
     colours = plotting.shades(len(at["points"])) if shaded else [None] * len(at["points"])
     for colour, path in zip(colours, at["points"], strict=True):
-        inside = plotting.until_it_leaves(path, window)
+        inside = figures.until_it_leaves(path, window)
         plotting.arrowed_path(plane, inside, **({"color": colour} if colour else {}))
         plotting.starts(plane, inside[0], **({"edgecolor": colour} if colour else {}))
-    plotting.scatter_tokens(plane, at["keys"], at["scores"], size=token_size)
+    figures.scatter_tokens(plane, at["keys"], at["scores"], size=token_size)
     for note in notes:
         plotting.note_at(plane, note.text, note.at, note.offset, ha=note.side)
-    plotting.finish_plane(plane, window, title, legend, n_inputs=len(at["keys"]))
+    figures.finish_plane(plane, window, title, legend, n_inputs=len(at["keys"]))
     name = limits[0].name if len(limits) == 1 else "limit"
     upper.set(ylabel=f"1 − correlation with {name}")
     lower.set(xlabel="step", ylabel="‖p‖")
@@ -95,7 +96,7 @@ def gaps_and_norms(upper: Axes, lower: Axes, at: Mapping[str, Any], looks: Seque
 
 def shaded_looks(starts: Any) -> list[dict[str, Any]]:
     """A colour of the ordered palette for each start, named by its coordinates."""
-    names = [plotting.point(*start) for start in starts]
+    names = [figures.point(*start) for start in starts]
     return [{"color": colour, "label": name} for colour, name in zip(plotting.shades(len(names)), names, strict=True)]
 
 

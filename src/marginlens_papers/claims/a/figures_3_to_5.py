@@ -21,6 +21,7 @@ from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
+from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -30,7 +31,7 @@ BY_HAND = {
 }
 START = ((-1.0, 0.0), (0.0, -1.0))
 STEP, FIXED_HEAD = 0.1, 10.0
-JOINT_WINDOW: plotting.Window = ((-1.9, 6.9), (-2.5, 5.3))
+JOINT_WINDOW: figures.Window = ((-1.9, 6.9), (-2.5, 5.3))
 
 
 class A_F3(Claim):
@@ -126,7 +127,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         for verdict in at["prediction"].verdicts:
             numbers[f"thm_{verdict.citation[-1]}_applies_{name}"] = float(verdict.applies)
         numbers[f"nu_{name}"] = float(at["prediction"].verdicts[-1].conditions[-1].numbers["proved_nu"])
-        off += [plotting.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
+        off += [figures.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
     b = panels["b"]
     fixed, equal, slow = (orders[label][-1] for label in (f"r = {FIXED_HEAD:g}", "r = R", "r = R/2"))
     return numbers | {
@@ -185,7 +186,7 @@ def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, An
     """The prediction for one dataset, and the run with what the figures need of it."""
     prediction = predict_limit(data)
     details = prediction.details
-    record = Record(plotting.steps_to_keep(n_steps, dense=1000), keep=("x", "attention", "margin"))
+    record = Record(plotting.recorded_steps(n_steps, dense=1000), keep=("x", "attention", "margin"))
     risk = JointRisk(data)
     run = descend(risk, optimizer=Blockwise(NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
     progress.advance()
@@ -221,16 +222,16 @@ def _draw_plane(ax: Axes, at: Any, title: str) -> None:
     if not np.allclose(at["p_relax"], at["p_mm"]):
         plotting.ray(ax, at["p_mm"], 20.0, color=plotting.NEITHER, label="$p^{mm}$ in (b)")
     for part, colour, offset in (("v", plotting.INK, (-11, 0)), ("p", plotting.GLOBAL, (-9, -9))):
-        path = plotting.until_it_leaves(at[part], JOINT_WINDOW)
+        path = figures.until_it_leaves(at[part], JOINT_WINDOW)
         plotting.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
         plotting.starts(ax, path[0])
         plotting.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
     chosen = np.arange(at["keys"].shape[1]) == at["selected"][:, None]
-    plotting.scatter_tokens(ax, at["keys"], chosen.astype(float))
+    figures.scatter_tokens(ax, at["keys"], chosen.astype(float))
     shared: dict[str, Any] = {"s": 70.0, "color": plotting.PATH, "edgecolor": "white", "linewidth": 0.8}
     ax.scatter(0.0, 0.0, zorder=8, label="the other token of all three", **shared)
     for i, key in enumerate(at["keys"][np.arange(len(chosen)), at["selected"]]):
-        plotting.note_at(ax, plotting.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
+        plotting.note_at(ax, figures.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
         look: dict[str, Any] = {"marker": "*", "s": 200, "color": plotting.INPUTS[i], "edgecolor": "white"}
         ax.scatter([], [], label=f"optimal token of input {i + 1}", **look)
     ax.set(xlim=JOINT_WINDOW[0], ylim=JOINT_WINDOW[1], aspect="equal", title=title)
@@ -251,7 +252,7 @@ def _draw_curves(at: Any) -> Figure:
     for name, style, limit in (("a", "-", "p^{mm}"), ("b", "--", "p^{relax}")):
         panel = at[name]
         for part, goal, colour in (("p", "p_relax", plotting.GLOBAL), ("v", "v_mm", plotting.INK)):
-            gap = plotting.misalignment(panel[part][1:], panel[goal])
+            gap = figures.misalignment(panel[part][1:], panel[goal])
             label = f"({name}) ${part}$ from ${limit if part == 'p' else 'v^{mm}'}$"
             right.loglog(steps[1:], np.where(gap > 1e-16, gap, np.nan), color=colour, ls=style, label=label)
     right.set(xlabel="step", ylabel="1 − correlation", title="Directions settle and do not drift")
@@ -402,7 +403,7 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
 SCORES = (*range(1, 11), 100)
 LOSSES: dict[str, Loss] = {"correlation": CorrelationLoss(), "logistic": Logistic()}
 SETTLED = 100  # the step from which the bias is read
-BIAS_WINDOW: plotting.Window = ((-1.0, 6.2), (-4.6, 2.9))
+BIAS_WINDOW: figures.Window = ((-1.0, 6.2), (-4.6, 2.9))
 
 
 class A_F5(Claim):
@@ -438,7 +439,7 @@ class A_F5(Claim):
         """Descend for every score and both losses; measure side, order, limit and settled height."""
         n_steps = 50_000 if effort is Effort.PAPER else 5000
         progress.expect(len(LOSSES) * len(SCORES))
-        steps = plotting.steps_to_keep(n_steps, dense=5000)
+        steps = plotting.recorded_steps(n_steps, dense=5000)
         points: dict[str, FloatArray] = {}
         directions = []
         for name, loss in LOSSES.items():
@@ -474,7 +475,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     limit = np.array([1.0, 0.0])
     unequal = np.array(SCORES) > 1
     lean = {name: np.arctan2(path[..., 1], path[..., 0]) for name, path in points.items()}
-    corr = {name: 1.0 - plotting.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
+    corr = {name: 1.0 - figures.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
     turned = [C for C, item in zip(np.array(SCORES)[unequal], early, strict=True) if item.max() > 0.0]
     turn = max(int(np.flatnonzero(entry > 0.0).max()) + 1 for entry in early if entry.max() > 0.0) if turned else 0
@@ -523,7 +524,7 @@ def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
     ax.set_aspect("equal", adjustable="box")
     plotting.ray(ax, np.array([1.0, 0.0]), 20.0, color=plotting.GLOBAL, zorder=5)
     for colour, path in zip(colours, paths, strict=True):
-        plotting.arrowed_path(ax, plotting.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
+        plotting.arrowed_path(ax, figures.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
     keys = np.array([(1.0, 1.0), (1.0, -1.0)])
     ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=plotting.INPUTS[:2], edgecolor="white", zorder=7)
     ax.scatter(0.0, 0.0, s=60, color=plotting.PATH, edgecolor="white", zorder=7)

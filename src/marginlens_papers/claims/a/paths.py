@@ -23,6 +23,7 @@ from marginlens.theory import (
     locally_optimal_directions,
     token_optimality,
 )
+from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 GLOBAL_SEED = 5
@@ -142,7 +143,7 @@ def _global_planar() -> dict[str, Any]:
 
 def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
     points, direction, radii = planar["points"], planar["direction"], planar["radii"]
-    window: plotting.Window = ((-2.6, 2.6), (-0.6, 4.4))
+    window: figures.Window = ((-2.6, 2.6), (-0.6, 4.4))
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for radius in (1.0, 2.0, 3.0, 4.0):
         ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=1)
@@ -159,7 +160,7 @@ def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
     start = points[0] / radii[0]
     ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0")
     ax.plot(*points.T, color=plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
-    plotting.scatter_tokens(ax, planar["keys"], planar["scores"])
+    figures.scatter_tokens(ax, planar["keys"], planar["scores"])
     ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂")
     ax.set_title("One path bends into the max-margin direction")
     ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
