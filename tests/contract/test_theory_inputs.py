@@ -54,7 +54,6 @@ HELPERS = {
     "chances y": (data.Levels().chances, [*NUMBER, 0]),
     "level_sequences levels": (lambda x: data.level_sequences(4, 2, 0, x), [*NEVER[1:], 3.7, 0]),
     "LabelledSequences y": (lambda x: data.LabelledSequences(SEQUENCES, x), [*WEIGHTS, []]),
-    "subset samples": (LABELLED.subset, [*NEVER, 3.7, [3], [[0], [0, 1]], 0]),
     "SequenceDataset unrealizable": (
         lambda x: data.SequenceDataset([[0, 1]], [0], np.eye(2), unrealizable=x),
         [*NEVER, np.ones(2)],

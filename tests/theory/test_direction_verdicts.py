@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from marginlens import Exponential, InputError, Logistic, TokenDataset, att_svm
+from marginlens import Exponential, Logistic, att_svm
 from marginlens.data import scored_tokens
 from marginlens.dynamics import Cone, regularization_path
 from marginlens.theory import (
@@ -180,22 +180,3 @@ def test_directions_have_no_more_neighbours_than_dimensions_in_general_position(
     crowded = check_neighbour_count(square, [1.0, 0.0])  # three neighbours on one line
     assert not crowded
     assert "3 directional neighbours in 2 dimensions" in str(crowded)
-
-
-def test_competitors_that_cannot_be_built_are_said_to_be_so_and_bad_cones_are_named():
-    twins, v = scored_tokens(
-        [[(1.0, 0.0), (0.0, 0.0), (0.0, 0.0)]], [[0.0, 1.0, -1.0]]
-    )  # two neighbours with the same key
-    found = judge_direction(twins, v, Cone([1.0, 0.0], 0.1, 1.0))
-    assert found.case is DirectionCase.A2
-    assert found.competitor is None
-    assert "cannot be built" in str(found)
-    assert not found.verdict.applies
-    with pytest.raises(
-        InputError, match=r"'cone' argument must be a Cone with an axis of length 2; got an axis of length 3"
-    ):
-        judge_direction(twins, v, Cone([1.0, 0.0, 0.0], 0.1, 1.0))
-    with pytest.raises(InputError, match=r"'cone' argument must be a Cone"):
-        judge_direction(twins, v, [1.0, 0.0])
-    single = judge_direction(TokenDataset(np.ones((1, 1, 2)), [1.0]), np.ones(2), Cone([1.0, 0.0], 0.1, 1.0))
-    assert single.is_locally_optimal

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens import InputError, TokenDataset
-from marginlens.data import figure_1a
+from marginlens import TokenDataset
 from marginlens.theory import constructive_separator, globally_optimal_direction
 from tolerances import CONDITIONED
 
@@ -60,23 +59,3 @@ def test_outside_the_range_or_with_mixed_labels_the_optimum_may_be_out_of_reach(
         mixed.append(bool(globally_optimal_direction(both, head).is_feasible))
     assert not all(outside)
     assert not all(mixed)
-
-
-@pytest.mark.statement("A Lemma 2")
-def test_ties_single_tokens_batches_and_missing_matrices():
-    tie = TokenDataset([[(1.0, 0.0), (1.0, 1.0)]], [1])
-    found = constructive_separator(tie, [1.0, 0.0])
-    assert not found.applies
-    assert np.isnan(found.margin)
-    assert np.isnan(found.p).all()
-    single = constructive_separator(TokenDataset(np.ones((2, 1, 3)), [1, 1]), np.ones(3))
-    assert single.margin == np.inf
-    np.testing.assert_array_equal(single.p, np.zeros(3))
-    rng = np.random.default_rng(2)
-    batch = TokenDataset(rng.standard_normal((4, 2, 3, 3)), np.ones((4, 2)), W=rng.standard_normal((3, 3)))
-    heads = rng.standard_normal((4, 3))
-    for j, one in enumerate(constructive_separator(batch, heads)):
-        np.testing.assert_allclose(one.p, constructive_separator(batch[j], heads[j]).p, rtol=CONDITIONED)
-    data, v = figure_1a()
-    with pytest.raises(InputError, match=r"must be a dataset made with W.*; got keys K given outright"):
-        constructive_separator(data, v)

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_softmax
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import CorrelationLoss, Exponential, InputError, Logistic, TokenDataset, correlation
+from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.risk import risk_gradient, softmax
 from marginlens.theory import (
@@ -18,7 +18,6 @@ from marginlens.theory import (
     local_gradient_bounds,
     locally_optimal_directions,
 )
-from marginlens.theory.gradient_conditions import LocalGradientBounds
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING
 
@@ -149,31 +148,6 @@ def test_local_bounds_hold_in_the_cone_and_not_far_below_its_radius(loss):
 
 
 @pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
-def test_local_bounds_report_what_they_compare():
-    data, v = figure_1b()
-    cone = basin_cone(data, v, [1])
-    p = np.array([[4.0, 0.1], [3.0, -0.2]])
-    found = local_gradient_bounds(data, v, cone, p, cone.p)
-    for k in range(2):
-        exact, log_norm = decimal_gradient(data, v, p[k], "Logistic")
-        logits = data.K[0] @ p[k]
-        s = np.exp(logits - logits.max())
-        missing = 1 - s[1] / s.sum()
-        assert found.log_norm[k] == pytest.approx(log_norm, rel=HIGH_PRECISION)
-        assert np.exp(found.log_descent[k]) == pytest.approx(-float(exact @ cone.p) * np.exp(log_norm))
-        assert found.cosine[k] == pytest.approx(correlation(-exact, cone.p))
-        assert np.exp(found.log_upper[k]) == pytest.approx(np.exp(cone.log_C) * missing)
-        assert np.exp(found.log_lower[k]) == pytest.approx(np.exp(cone.log_c) * missing)
-        assert np.exp(found.log_norm_bound[k]) == pytest.approx(cone.A_bar * np.exp(cone.log_C) * missing)
-        assert np.exp(found.log_decay[k]) == pytest.approx(
-            cone.A_bar * np.exp(cone.log_C) * 3 * np.exp(-np.linalg.norm(p[k]) / 2)
-        )
-    assert found.cosine_bound == pytest.approx(np.exp(cone.log_c) / (cone.A_bar * np.exp(cone.log_C)))
-    with pytest.raises(InputError, match=r"'p' argument must be an array of finite numbers of shape \(n_points, 2\)"):
-        local_gradient_bounds(data, v, cone, p[0])
-
-
-@pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
 def test_local_bounds_of_several_inputs_are_means_in_units_of_the_margin():
     rng = np.random.default_rng(3)
     data, v = ragged_problem(rng, 3, 4, 3)
@@ -195,38 +169,3 @@ def test_local_bounds_of_several_inputs_are_means_in_units_of_the_margin():
     assert found.cosine_bound == pytest.approx(
         np.exp(cone.log_c) * cone.theta / (cone.A_bar * np.exp(cone.log_C)), rel=ROUNDING
     )
-
-
-@pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
-def test_all_three_bounds_must_hold():
-    fine = {
-        "log_upper": 2.0,
-        "log_descent": 1.0,
-        "log_lower": 0.0,
-        "log_norm": 0.0,
-        "log_norm_bound": 1.0,
-        "log_decay": 2.0,
-        "cosine": 0.9,
-    }
-    broken = {
-        "log_upper": 0.5,
-        "log_descent": np.nan,
-        "log_lower": 1.5,
-        "log_norm": 1.5,
-        "log_decay": 0.5,
-        "cosine": 0.1,
-    }
-    cases = [fine, *({**fine, name: value} for name, value in broken.items())]
-    columns = {name: np.array([one[name] for one in cases]) for name in fine}
-    assert LocalGradientBounds(**columns, cosine_bound=0.5).hold.tolist() == [True, *[False] * len(broken)]
-
-
-@pytest.mark.statement("A Lemma 4", "A Lemma 7")
-def test_batches_are_loops_of_singles():
-    rng = np.random.default_rng(1)
-    X, y = rng.standard_normal((6, 2, 3, 4)), rng.choice([-1.0, 1.0], (6, 2))
-    data, v, p = TokenDataset(X, y), rng.standard_normal((6, 4)), rng.standard_normal((6, 4))
-    together = descent_correlation(data, v, p), gradient_ratio(data, v, p, data.optimal(v))
-    for j in range(6):
-        one = descent_correlation(data[j], v[j], p[j]), gradient_ratio(data[j], v[j], p[j], data[j].optimal(v[j]))
-        np.testing.assert_allclose([together[0][j], together[1][j]], one, rtol=CONDITIONED)

@@ -7,14 +7,13 @@ from marginlens import (
     CorrelationLoss,
     Exponential,
     GradientDescent,
-    InputError,
     Logistic,
     NormalizedGD,
     TokenDataset,
     correlation,
     descend,
 )
-from marginlens.data import figure_1a, figure_1b, figure_1c, label_mixing, scored_tokens, sphere_tokens
+from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import regularization_path
 from marginlens.losses import Loss
@@ -22,7 +21,6 @@ from marginlens.risk import AttentionRisk, LogScaled, excess_risk
 from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
-    distance_to_set,
     globally_optimal_direction,
     in_cone,
     local_gradient_bounds,
@@ -34,10 +32,8 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.theory.optimality import depends_on_p
-from marginlens.theory.prediction import OBSERVED_IN, OBSERVED_WITHOUT_THEOREM
-from marginlens_papers.claims import catalogue
 from random_problems import problem, ragged_problem, two_level_scores
-from tolerances import ALIGNED, CONDITIONED, FIXED_POINT, LOG_RATE, ON_THE_GRID, PATH_IN_THE_SET, ROUNDING
+from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
@@ -120,41 +116,6 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
         data.repeat(4), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
     )
     assert correlation(run.final, limit).min() > ALIGNED
-
-
-@pytest.mark.statement("A Thm 8", "A Lemma 14")
-def test_tied_scores_of_any_sign_are_answered_by_sets_and_the_path_reaches_them():
-    shifted = 0
-    for seed in range(4):
-        given, w, sets = label_mixing(2, 4, 2, 3, seed)
-        data, v = scored_tokens(given.K, given.scores(w) - np.array([[0.0], [1.5]]))
-        prediction = predict_limit(data, v)
-        assert prediction.verdicts[-1].citation == "A Thm 8"
-        found = set_svm(data, sets)
-        assert prediction.verdicts[-1].applies == bool(found.solutions)
-        if not found.solutions:
-            continue
-        shifted += "after a shift of the scores of 1 of 2 inputs" in str(prediction)
-        minima = [k for k, label in enumerate(prediction.candidates.labels) if label == "G^mm"]
-        np.testing.assert_allclose(prediction.candidates.directions[minima], unit(found.points), atol=CONDITIONED)
-        radii = np.array([30.0, 1e4]) / found.margin
-        path = regularization_path(data, v, radii, restarts=16, rng=seed)
-        distance = found.margin * distance_to_set(path.points, prediction.details.set_solution, radii)
-        assert distance[-1] < PATH_IN_THE_SET
-    assert shifted >= 2
-
-
-@pytest.mark.statement("A Thm 8", "A ATT-SVM'")
-def test_several_global_minima_leave_the_path_a_choice_that_is_told():
-    line, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[1.0, 1.0, 0.0]])
-    prediction = predict_limit(line, v)
-    assert prediction.verdicts[3].applies
-    assert prediction.path_direction is None
-    assert prediction.candidates.labels == ("G^mm", "G^mm")
-    assert sorted(prediction.candidates.directions[:, 0]) == [-1.0, 1.0]
-    assert prediction.why.endswith("The regularisation path converges to the 2 global minima of ATT-SVM', by A Thm 8.")
-    assert [verdict.citation for verdict in predict_limit(*figure_1b()).verdicts] == ["A Thm 1", "A Thm 2", "A Thm 3"]
-    assert predict_limit(*figure_1b()).details.set_solution is None
 
 
 @pytest.mark.statement("A Thm 8")
@@ -436,15 +397,6 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
             assert [check.name for check in one.verdicts[1].conditions if not check] == ["step size"]
 
 
-def test_what_is_called_observed_is_shown_by_claims_that_take_normalised_steps():
-    cited = " ".join([*OBSERVED_IN.values(), OBSERVED_WITHOUT_THEOREM])
-    protocols = {claim.id: claim.protocol for claim in catalogue.claims()}
-    named = [word for word in cited.replace(",", " ").split() if word.startswith("A-")]
-    assert len(named) == 4
-    for claim in named:
-        assert "NGD" in protocols[claim] or "normalised steps" in protocols[claim]
-
-
 # ---- the account
 
 
@@ -489,69 +441,6 @@ def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
     started = predict_limit(data, v, start=2 * cone.radius * other.direction)
     assert started.candidates.labels == ("GMM", "LMM")
     assert started.details.basin == 1
-
-
-@pytest.mark.statement("A Thm 3")
-def test_only_local_optima_are_candidates_and_each_once():
-    data, v = figure_1b()
-    gmm, local = (token_optimality(data, v, [t]).direction for t in (0, 1))
-    assert predict_limit(data, v, start=gmm, max_problems=1).candidates.labels == ("GMM",)
-    assert predict_limit(data, v, start=local, max_problems=1).candidates.labels == ("GMM", "LMM")
-    assert predict_limit(data, v, start=[-1.0, -1.0], max_problems=1).candidates.labels == ("GMM",)
-    against, head = scored_tokens(
-        [[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]]
-    )  # no p selects both optima
-    none = predict_limit(against, head, max_problems=1)
-    assert none.candidates.selections.shape == (0, 2)
-    assert "Candidates (P^mm is too large to list in full): none." in str(none)
-
-
-@pytest.mark.statement("A Thm 2", "A Thm 3")
-def test_without_a_start_or_with_one_that_decides_nothing_the_reason_is_told():
-    data, v = figure_1b()
-    assert predict_limit(data, v).why.startswith("Not certain: A Thm 2 does not apply (A Assumption B), and without")
-    two_inputs = scored_tokens(*two_level_scores(np.random.default_rng(3), 3, 3, 6))
-    assert predict_limit(*two_inputs).why.startswith(
-        "Not certain: A Thm 2 leaves the direction open for n = 3, and without"
-    )
-    corners, head = scored_tokens([[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]], [[1.0, 0.5, 0.0]])
-    tied = predict_limit(corners, head, start=[2.0, 2.0])
-    assert tied.why.endswith("nor does A Thm 3: the start selects no unique tokens.")
-    assert tied.details.basin is tied.details.cone is None
-    single = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3), start=np.ones(3))
-    assert single.why.endswith("nor does A Thm 3: no input has two tokens, so there is nothing to select.")
-
-
-@pytest.mark.statement("A Thm 2")
-def test_edge_cases_are_accounts_too():
-    alone = predict_limit(TokenDataset(np.ones((2, 1, 3)), [1, -1]), np.ones(3))
-    assert not any(verdict.applies for verdict in alone.verdicts)
-    assert alone.direction is None
-    too_long = predict_limit(*figure_1a(), optimizer=GradientDescent(1e3))
-    assert [check.name for check in too_long.verdicts[1].conditions if not check.holds] == ["step size"]
-    assert too_long.direction is None
-    zero = predict_limit(*figure_1c(), start=[0.0, 0.0])
-    assert "the start is zero" in zero.why
-    line, v = scored_tokens([[[1.0], [0.0]]], [[1.0, 0.0]])
-    np.testing.assert_array_equal(predict_limit(line, v).direction, [1.0])
-    np.testing.assert_allclose(predict_limit(*figure_1a()).direction, unit([-0.1, 1.0]), atol=ROUNDING)
-    tied = predict_limit(line, v, start=[-1.0])
-    assert tied.direction is not None  # one input: every start
-    with pytest.raises(InputError, match="'loss' argument must be a loss"):
-        predict_limit(line, v, loss="logistic")
-    with pytest.raises(InputError, match="'start' argument must be"):
-        predict_limit(line, v, start=[1.0, 2.0])
-
-
-def test_a_batch_gives_a_list():
-    data, v = sphere_tokens(5, 2, 3, 3, 8)
-    starts = np.random.default_rng(0).standard_normal((5, 3)) * 1e9
-    for j, one in enumerate(predict_limit(data, v, start=starts)):
-        alone = predict_limit(data[j], v[j], start=starts[j])
-        assert one.candidates.labels == alone.candidates.labels
-        assert one.why == alone.why
-        np.testing.assert_array_equal(one.candidates.selections, alone.candidates.selections)
-        np.testing.assert_allclose(one.candidates.directions, alone.candidates.directions, atol=ROUNDING)
 
 
 # ---- other risks

@@ -1,0 +1,141 @@
+"""Laws that hold for every problem: permuted tokens and inputs, shifted keys, other units, and batches that equal loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marginlens.data import TokenDataset, sphere_tokens
+from marginlens.directions import unit
+from marginlens.optimizers import GradientDescent
+from marginlens.theory import (
+    check_assumption_a,
+    check_assumption_b,
+    check_distinct_scores,
+    check_separable,
+    check_step,
+    check_strict_optimum,
+    constructive_separator,
+    descent_correlation,
+    directional_margin,
+    dominance,
+    gradient_ratio,
+    label_margin,
+    locally_optimal_directions,
+    predict_limit,
+    residual_law,
+    token_optimality,
+    undercut_radius,
+)
+from tolerances import CONDITIONED
+
+SIZES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5))  # n_inputs, n_tokens, d_model
+law = settings(deadline=None, max_examples=12, derandomize=True)
+
+
+def problem(sizes, seed):
+    """One problem with its head, tokens and head on the sphere."""
+    data, v = sphere_tokens(1, *sizes, seed)
+    return data[0], v[0]
+
+
+def same(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=CONDITIONED, atol=CONDITIONED)
+
+
+@law
+@given(SIZES, st.integers(0, 2**32 - 1))
+def test_the_order_of_tokens_and_inputs_does_not_matter(sizes, seed):
+    data, v = problem(sizes, seed)
+    rng = np.random.default_rng(seed)
+    order, inputs = rng.permutation(data.n_tokens), rng.permutation(data.n_inputs)
+    moved = TokenDataset(data.X[inputs][:, order], data.y[inputs])
+    place = np.argsort(order)
+    alpha = data.optimal(v)
+    plain, other = token_optimality(data, v, alpha), token_optimality(moved, v, place[alpha[inputs]])
+    assert plain.is_feasible == other.is_feasible
+    assert plain.is_locally_optimal == other.is_locally_optimal
+    np.testing.assert_array_equal(other.neighbours, plain.neighbours[inputs][:, order])
+    if plain.is_feasible:
+        same(other.solution.x, plain.solution.x)
+    q = rng.standard_normal(data.d_key)
+    at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
+    np.testing.assert_array_equal(there.selected, place[at.selected[inputs]])
+    same((there.margin, there.second_gap), (at.margin, at.second_gap))
+    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    same(found.margins, listed.margins)
+    same(label_margin(moved, place[alpha[inputs]]).margin, label_margin(data, alpha).margin)
+    assert predict_limit(moved, v).details.basin == predict_limit(data, v).details.basin
+    for check in (check_assumption_a, check_assumption_b, check_strict_optimum, check_distinct_scores, check_separable):
+        assert check(moved, v).holds == check(data, v).holds
+
+
+@law
+@given(SIZES, st.integers(0, 2**32 - 1), st.floats(-1e3, 1e3))
+def test_keys_about_another_origin_have_the_same_margins(sizes, seed, shift):
+    """The softmax of an input does not change when the same vector is added to all its keys."""
+    data, v = problem(sizes, seed)
+    rng = np.random.default_rng(seed)
+    moved = TokenDataset(data.X, data.y, K=data.K + shift * rng.standard_normal((data.n_inputs, 1, data.d_key)))
+    q = rng.standard_normal(data.d_key)
+    at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
+    np.testing.assert_array_equal(there.selected, at.selected)
+    np.testing.assert_allclose(there.margin, at.margin, rtol=1e-7, atol=1e-9)
+    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    np.testing.assert_array_equal(found.selections, listed.selections)
+    np.testing.assert_allclose(found.directions, listed.directions, rtol=1e-6, atol=1e-6)
+
+
+@law
+@given(SIZES, st.integers(0, 2**32 - 1), st.sampled_from([1e-60, 1e-9, 7.0, 1e9, 1e60]))
+def test_keys_in_another_unit_scale_the_margins_and_move_no_direction(sizes, seed, scale):
+    data, v = problem(sizes, seed)
+    moved = TokenDataset(data.X, data.y, K=scale * data.K)
+    q = np.random.default_rng(seed).standard_normal(data.d_key)
+    at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
+    np.testing.assert_array_equal(there.neighbours, at.neighbours)
+    same(np.divide(there.margin, scale), at.margin)
+    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    np.testing.assert_array_equal(found.selections, listed.selections)
+    same(found.directions, listed.directions)
+    same(found.margins / scale, listed.margins)
+    first, second = predict_limit(data, v), predict_limit(moved, v)
+    assert [verdict.applies for verdict in first.verdicts] == [verdict.applies for verdict in second.verdicts]
+
+
+BATCHED = {
+    "token_optimality": lambda data, v, q: token_optimality(data, v, data.optimal(v)).solution.x,
+    "directional_margin": lambda data, v, q: directional_margin(data, q, v).margins,
+    "dominance": lambda data, v, q: dominance(data, v, q, q + 0.1).radius,
+    "undercut_radius": lambda data, v, q: undercut_radius(data, v, q),
+    "gradient_ratio": lambda data, v, q: gradient_ratio(data, v, q, data.optimal(v)),
+    "descent_correlation": lambda data, v, q: descent_correlation(data, v, q),
+    "residual_law": lambda data, v, q: residual_law(data, v, data.optimal(v)).offset,
+    "residual_law.deviation": lambda data, v, q: residual_law(data, v, data.optimal(v)).deviation(q),
+}
+LISTED = {
+    "check_assumption_a": lambda data, v: check_assumption_a(data, v),
+    "check_assumption_b": lambda data, v: check_assumption_b(data, v),
+    "check_separable": lambda data, v: check_separable(data, v),
+    "check_step": lambda data, v: check_step(data, v, GradientDescent(0.1)),
+    "constructive_separator": lambda data, v: constructive_separator(data, v),
+    "predict_limit": lambda data, v: predict_limit(data, v),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@law
+@given(SIZES, st.integers(0, 2**32 - 1))
+def test_a_batch_equals_a_loop(name, sizes, seed):
+    data, v = sphere_tokens(3, *sizes, seed)
+    q = unit(np.random.default_rng(seed).standard_normal((3, data.d_key)))
+    together = BATCHED[name](data, v, q)
+    for j in range(3):
+        same(together[j], BATCHED[name](data[j], v[j], q[j]))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_batch_gives_the_list_of_its_problems(name):
+    data, v = sphere_tokens(3, 2, 3, 4, 0)
+    together = LISTED[name](data, v)
+    assert [repr(one) for one in together] == [repr(LISTED[name](data[j], v[j])) for j in range(3)]
