@@ -48,7 +48,7 @@ def test_the_basis_is_orthonormal_and_spans_the_definition(shape: tuple[int, int
     assert space.rank == np.linalg.matrix_rank(rows)
 
 
-WAYS = {"basis": {"_QUICK": 10_000}, "factor": {"_QUICK": 0}, "iteration": {"_QUICK": 0, "_DENSE": 0, "_FACTORED": 0}}
+WAYS = {"basis": {"_QUICK_BASIS": 10_000}, "factor": {"_QUICK_BASIS": 0}, "iteration": {"_QUICK_BASIS": 0, "_MAX_BASIS": 0, "_MAX_FACTORED": 0}}
 
 
 @pytest.mark.statement("C Def 3")
@@ -88,7 +88,7 @@ def test_last_tokens_of_different_lengths_and_nearly_orthogonal_tokens(noise: fl
 def test_short_tokens_and_last_tokens_count_as_much_as_long_ones(
     scales: tuple[float, float], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subspace, "_QUICK", WAYS[way]["_QUICK"])
+    monkeypatch.setattr(subspace, "_QUICK_BASIS", WAYS[way]["_QUICK_BASIS"])
     rng = np.random.default_rng(7)
     plain, W = rng.normal(size=(6, 8)), rng.normal(size=(8, 8))  # 0 ≍ 1 and 2 ≍ 3 for the last tokens 4 and 5
     graphs = graphs_of_edges([4] * 4 + [5] * 4, [0, 1, 2, 3] * 2, [1, 0, 3, 2] * 2, 6)

@@ -145,9 +145,9 @@ def limits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "products":
         monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
     if way in ("iteration", "products"):
-        monkeypatch.setattr(subspaces, "_FACTORED", 0)
+        monkeypatch.setattr(subspaces, "_MAX_FACTORED", 0)
     if way == "iteration":
-        for name in ("_DENSE", "_QUICK"):
+        for name in ("_MAX_BASIS", "_QUICK_BASIS"):
             monkeypatch.setattr(subspaces, name, 0)
 
 

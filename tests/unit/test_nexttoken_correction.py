@@ -107,7 +107,7 @@ def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
     rng = np.random.default_rng(0)
     ds = SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
     monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
-    monkeypatch.setattr(subspaces, "_FACTORED", 0)
+    monkeypatch.setattr(subspaces, "_MAX_FACTORED", 0)
     found = cyclic_correction(ds, loss=Power(0.0, 1))
     assert found.status is INFINITE
     gaps = (ds.E[0] - ds.E[1:]) @ found.direction @ ds.E[2]

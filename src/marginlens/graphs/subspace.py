@@ -19,10 +19,12 @@ from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.kernels.linalg import EPS
 from marginlens.papers import implements
 
-_DENSE = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
-_QUICK = 250  # up to so many, that is quicker than anything else
-_FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
-_FAR = 200  # powers of two from length one at which products of four embeddings may leave the numbers
+_MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
+_QUICK_BASIS = 250  # up to so many, that is quicker than anything else
+_MAX_FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
+_ORTHOGONAL_RTOL = 16 * EPS  # of inner products of orthogonal rows: rounding
+_PIVOT_RTOL = 1e-10  # a squared pivot below it says that generators are nearly dependent
+_MAX_EXPONENT = 200  # powers of two from length one at which products of four embeddings may leave the numbers
 
 
 @implements("C", "Def 3")
@@ -38,7 +40,7 @@ def cyclic_subspace(E: Any, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspa
         A `CyclicSubspace`; W is orthogonal to it exactly when all tokens of a component have the same logit at their last token.
     """
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
-    tokens, columns, groups, found = [], [], [], 0
+    tokens, columns, groups, n_groups = [], [], [], 0
     queries: list[int] = []
     for last, graph in as_graphs(graphs, len(embeddings)).items():
         sizes = np.bincount(graph.component_of, minlength=graph.n_components)
@@ -48,10 +50,10 @@ def cyclic_subspace(E: Any, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspa
         _, number = np.unique(graph.component_of[inside], return_inverse=True)
         order = np.argsort(number, kind="stable")
         tokens.append(graph.nodes[inside][order])
-        groups.append(number[order] + found)
+        groups.append(number[order] + n_groups)
         columns.append(np.full(len(order), len(queries)))
         queries.append(int(last))
-        found += int(number.max()) + 1
+        n_groups += int(number.max()) + 1
     flat = [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in (tokens, columns, groups)]
     return CyclicSubspace(embeddings, np.array(queries, dtype=np.int64), *flat)
 
@@ -113,11 +115,11 @@ class CyclicSubspace:
         a, b = float(np.mean(np.diag(inner))), np.diag(outer)
         if a == 0.0 or not b.all():
             return None
-        apart = max(
+        deviation = max(
             np.abs(inner / a - np.eye(len(rows))).max(),
             np.abs(outer / np.sqrt(np.outer(b, b)) - np.eye(len(ends))).max(),
         )
-        return a * b if apart <= 16 * EPS else None
+        return a * b if deviation <= _ORTHOGONAL_RTOL else None
 
     @property
     def direct(self) -> bool:
@@ -128,7 +130,7 @@ class CyclicSubspace:
     def _spanned(self) -> bool:
         """Whether a basis is quickly found."""
         fewest = min(self.n_generators, self._width)
-        return fewest <= _QUICK or (fewest <= _DENSE and not self.independent)
+        return fewest <= _QUICK_BASIS or (fewest <= _MAX_BASIS and not self.independent)
 
     @cached_property
     def factor(self) -> FloatArray | None:
@@ -136,17 +138,17 @@ class CyclicSubspace:
 
         None where they are dependent, nearly so, or too many.
         """
-        if not self.independent or self.n_generators > _FACTORED:
+        if not self.independent or self.n_generators > _MAX_FACTORED:
             return None
-        apart = self.E[self.tokens[self.free]] - self.E[self.tokens[self.first]]
+        differences = self.E[self.tokens[self.free]] - self.E[self.tokens[self.first]]
         ends = self.E[self.queries[self.columns[self.free]]]
-        gram = (apart @ apart.T) * (ends @ ends.T)
+        gram = (differences @ differences.T) * (ends @ ends.T)
         try:
-            found = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
+            factor = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
         except np.linalg.LinAlgError:
             return None
-        sizes = np.diag(found) ** 2 / np.diag(gram)
-        return found if sizes.min() > 1e-10 else None
+        pivots = np.diag(factor) ** 2 / np.diag(gram)
+        return factor if pivots.min() > _PIVOT_RTOL else None
 
     @cached_property
     def free(self) -> IntArray:
@@ -158,12 +160,12 @@ class CyclicSubspace:
         """(n_generators,) the first cell of the component of each free cell."""
         return np.searchsorted(self.groups, self.groups[self.free])
 
-    def apart(self, values: FloatArray) -> FloatArray:
+    def differences(self, values: FloatArray) -> FloatArray:
         """(n_generators,) the differences of values (n_cells,) to the first cell of each component."""
         return values[self.free] - values[self.first]
 
-    def joined(self, weights: FloatArray) -> FloatArray:
-        """(n_cells,) values that add up to zero in each component and are `weights` at its free cells: the transpose of `apart`."""
+    def differences_transposed(self, weights: FloatArray) -> FloatArray:
+        """(n_cells,) values that add up to zero in each component and are `weights` at its free cells: the transpose of `differences`."""
         values = np.zeros(len(self.tokens))
         values[self.free] = weights
         np.subtract.at(values, self.first, weights)
@@ -210,7 +212,7 @@ class CyclicSubspace:
                 left @ (inner @ basis.T @ basis).reshape(*weights.shape[:-2], left.shape[1], right.shape[1]) @ right.T
             )
         many = weights.reshape(-1, d, d)
-        return np.stack([self._nearest(one) for one in many]).reshape(weights.shape)
+        return np.stack([self._project_one(matrix) for matrix in many]).reshape(weights.shape)
 
     def complement(self, W: Any) -> FloatArray:
         """The part of W (…, d_model, d_model) orthogonal to S_cyc."""
@@ -220,8 +222,8 @@ class CyclicSubspace:
     @cached_property
     def _near(self) -> CyclicSubspace | None:
         """The same subspace by embeddings near length one, where those of `E` are far from it."""
-        E, power = near_one(self.E)
-        return replace(self, E=E) if abs(power) > _FAR else None
+        E, power = scale_to_unit(self.E)
+        return replace(self, E=E) if abs(power) > _MAX_EXPONENT else None
 
     @cached_property
     def basis(self) -> FloatArray:
@@ -262,14 +264,16 @@ class CyclicSubspace:
         generators = np.concatenate(parts)
         return _frame(generators).T, left, right
 
-    def _nearest(self, W: FloatArray) -> FloatArray:
+    def _project_one(self, W: FloatArray) -> FloatArray:
         """The projection of one W, by a factored Gram matrix with refinement or by least squares over centred cell values."""
         if self.factor is not None:
-            found = np.zeros_like(W)
+            projection = np.zeros_like(W)
             for _ in range(3):
-                missing = self.apart(self.cells(W - found))
-                found = found + self.lift(self.joined(cho_solve((self.factor, True), missing)))
-            return found
+                missing = self.differences(self.cells(W - projection))
+                projection = projection + self.lift(
+                    self.differences_transposed(cho_solve((self.factor, True), missing))
+                )
+            return projection
         d, n = self.E.shape[1], len(self.tokens)
         forward = LinearOperator(
             (d * d, n),
@@ -280,7 +284,7 @@ class CyclicSubspace:
         return self.lift(self.centre(values))
 
 
-def near_one(E: FloatArray) -> tuple[FloatArray, int]:
+def scale_to_unit(E: FloatArray) -> tuple[FloatArray, int]:
     """`E` with its largest entry brought between one half and one by a power of two, and the power that leads back."""
     power = int(np.frexp(np.abs(E).max(initial=0.0))[1])
     return np.ldexp(E, -power), power
@@ -289,8 +293,8 @@ def near_one(E: FloatArray) -> tuple[FloatArray, int]:
 def _frame(rows: FloatArray) -> FloatArray:
     """(d, rank) an orthonormal frame of the span of `rows` (n, d)."""
     _, values, right = np.linalg.svd(rows, full_matrices=False)
-    kept = values > 64 * EPS * max(rows.shape) * values.max(initial=0.0)
-    return np.ascontiguousarray(right[kept].T)
+    in_rank = values > 64 * EPS * max(rows.shape) * values.max(initial=0.0)
+    return np.ascontiguousarray(right[in_rank].T)
 
 
 def _independent(rows: FloatArray) -> bool:

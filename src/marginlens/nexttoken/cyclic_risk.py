@@ -17,7 +17,7 @@ from scipy.special import softmax
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
-from marginlens.graphs.subspace import CyclicSubspace, near_one
+from marginlens.graphs.subspace import CyclicSubspace, scale_to_unit
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
@@ -287,7 +287,7 @@ class Landscape:
     def __init__(
         self, subset: CyclicSubset, space: CyclicSubspace, scores: FloatArray | None, loss: NextTokenLoss
     ) -> None:
-        E, self.power = near_one(space.E)
+        E, self.power = scale_to_unit(space.E)
         self.space, self.subset = replace(space, E=E), copy(subset)
         self.subset.E = E
         self.risk = ComponentRisk(reduce_sequences(self.subset), scores=scores, loss=loss)
@@ -368,7 +368,7 @@ class Landscape:
         space = self.space
         if space.factor is None:
             return np.asarray(np.tensordot(space.basis, W, axes=2))
-        return np.asarray(solve_triangular(space.factor, space.apart(space.cells(W)), lower=True))
+        return np.asarray(solve_triangular(space.factor, space.differences(space.cells(W)), lower=True))
 
     def matrix(self, coordinates: FloatArray) -> FloatArray:
         """(d_model, d_model) the W with these coordinates."""
@@ -384,8 +384,8 @@ class Landscape:
         if space.factor is not None:
             W = np.zeros((space.E.shape[1], space.E.shape[1]))
             for _ in range(3):
-                missing = space.apart(cells - space.cells(W))
-                W = W + space.lift(space.joined(cho_solve((space.factor, True), missing)))
+                missing = space.differences(cells - space.cells(W))
+                W = W + space.lift(space.differences_transposed(cho_solve((space.factor, True), missing)))
             return W
         found = np.zeros_like(cells)
         gram = LinearOperator(

@@ -17,7 +17,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
-from marginlens.graphs.subspace import cyclic_subspace, near_one
+from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
 from marginlens.papers import implements
 from marginlens.risk.reduced_sequences import reduce_sequences
 from marginlens.svm.graph import graph_svm
@@ -135,7 +135,7 @@ def expand_path(
     """
     d = E.shape[1]
     columns = is_orthonormal(E) if orthonormal is None else orthonormal
-    near, power = (E, 0) if columns else near_one(E)
+    near, power = (E, 0) if columns else scale_to_unit(E)
     offset, level = np.zeros((d, d)), graphs
     slow: list[FloatArray] = []
     if limit.status is Status.TRIVIAL or not len(entries.last):
