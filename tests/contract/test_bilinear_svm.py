@@ -107,27 +107,10 @@ def test_verdicts_hold_where_many_tokens_and_queries_are_alike() -> None:
             assert solution.margin == pytest.approx(house.margin, rel=SAME_POINT)
 
 
-def test_formed_rows_that_nearly_cancel_keep_the_accuracy_of_the_exact_solver() -> None:
-    X, Q = np.array([[1.0, 0.0], [0.0, 0.0], [-1.0, 1e-9]]), np.ones((1, 1))
-    solution = bilinear_svm(X, Q, [[0, 0, 1], [0, 2, 1]])
-    assert solution.status is Status.OPTIMAL
-    np.testing.assert_allclose(solution.x[:, 0], [1.0, 2e9], rtol=tolerances.SVM_INTERIOR_POINT)
-
-
 def test_more_rows_than_unknowns_and_many_unknowns_are_solved_exactly() -> None:
     rng = np.random.default_rng(5)
     for n_queries, shape in ((150, (8, 9)), (60, (60, 61))):
         check(bilinear_svm(*random_problem(rng, n_queries, shape, feasible=True)))
-
-
-def test_dependent_rows_do_no_harm() -> None:
-    rng = np.random.default_rng(1)
-    X, Q, triples = random_problem(rng, 10, (5, 6), feasible=True)
-    once = bilinear_svm(X, Q, triples)
-    again = triples + np.array([len(Q), 0, 0])
-    twice = bilinear_svm(X, np.concatenate([Q, Q]), np.concatenate([triples, again]))
-    check(twice)
-    assert twice.margin == pytest.approx(once.margin, rel=SAME_POINT)
 
 
 def test_order_of_rows_queries_and_tokens_changes_nothing() -> None:

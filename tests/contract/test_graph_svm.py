@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
-import clarabel
 import numpy as np
 import pytest
 import quadprog
-from scipy import sparse
 from scipy.linalg import null_space
 from scipy.optimize import nnls
 
@@ -66,18 +63,6 @@ def by_quadprog(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def by_clarabel(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
-    """An interior-point method that takes all quadratically many ties as they are."""
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerances.SVM_KKT
-    cones = [clarabel.ZeroConeT(len(C))] * bool(len(C)) + [clarabel.NonnegativeConeT(len(A))]
-    n, rows = A.shape[1], sparse.csc_array(-np.vstack([C, A]))
-    floor = -np.concatenate([np.zeros(len(C)), np.ones(len(A))])
-    found = clarabel.DefaultSolver(sparse.eye_array(n, format="csc"), np.zeros(n), rows, floor, cones, settings).solve()
-    return None if "Infeasible" in str(found.status) else np.array(found.x)
-
-
 def random_data(seed: int) -> SequenceDataset:
     """Small data, acyclic or cyclic in turn, with more or fewer tokens than dimensions."""
     rng = np.random.default_rng(seed)
@@ -103,16 +88,9 @@ def assert_solved(solution: GraphSolution, E: np.ndarray, graphs: Graphs) -> Non
     x, norm = solution.x.reshape(-1), np.linalg.norm(solution.x)
     assert (A @ x).min() >= 1.0 - tolerances.CONDITIONED
     assert np.abs(C @ x).max(initial=0.0) <= tolerances.CONDITIONED * norm
-    W = sum(
-        (w * np.outer(E[i] - E[j], E[k]) for w, (k, i, j) in zip(solution.multipliers, solution.pairs, strict=True)),
-        sum(
-            (
-                w * np.outer(E[i] - E[j], E[k])
-                for w, (k, i, j) in zip(solution.equality_multipliers, solution.tied, strict=True)
-            ),
-            np.zeros_like(solution.x),
-        ),
-    )
+    weights = np.concatenate([solution.multipliers, solution.equality_multipliers])
+    k, i, j = np.concatenate([solution.pairs, solution.tied]).T
+    W = np.einsum("r,ra,rb->ab", weights, E[i] - E[j], E[k])
     assert np.linalg.norm(W - solution.x) <= tolerances.CONDITIONED * norm
     assert (solution.multipliers >= 0.0).all()
     assert (solution.active | (solution.multipliers == 0.0)).all()
@@ -121,15 +99,8 @@ def assert_solved(solution: GraphSolution, E: np.ndarray, graphs: Graphs) -> Non
 
 @pytest.mark.statement("C Graph-SVM")
 @pytest.mark.statement("C Acyc-SVM")
-@pytest.mark.parametrize(
-    ("oracle", "accuracy"),
-    [
-        (by_nnls, tolerances.SVM_ORACLE),
-        (by_quadprog, tolerances.SVM_ORACLE),
-        (by_clarabel, tolerances.SVM_INTERIOR_POINT),
-    ],
-)
-def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float) -> None:
+@pytest.mark.parametrize("oracle", [by_nnls, by_quadprog], ids=["nnls", "quadprog"])
+def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
     outcomes = set()
     for seed in range(40):
         ds = random_data(seed)
@@ -147,7 +118,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float) -> N
         else:
             assert_solved(solution, ds.E, graphs)
             distance = np.linalg.norm(solution.x.reshape(-1) - expected)
-            assert distance <= accuracy * np.linalg.norm(expected), seed
+            assert distance <= tolerances.SVM_ORACLE * np.linalg.norm(expected), seed
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
 
 
@@ -204,18 +175,6 @@ def test_a_token_between_two_others_cannot_beat_both(solve: Callable[..., GraphS
     graphs = graphs_of_edges(np.array([3, 3, 3]), np.array([2, 2, 0]), np.array([0, 1, 3]), 4)
     solution = solve(E, graphs)
     assert solution.status is Status.INFEASIBLE
-    y = [Fraction(value) for value in solution.certificate]
-    total = sum(y)
-    left = [
-        sum(
-            w * (Fraction(E[i, a]) - Fraction(E[j, a])) * Fraction(E[k, b])
-            for w, (k, i, j) in zip(y, solution.pairs, strict=True)
-        )
-        for a in range(3)
-        for b in range(3)
-    ]
-    assert min(y) >= 0
-    assert max(abs(value) for value in left) <= tolerances.SVM_FARKAS * 40 * total  # rows are up to 40 long
     assert solution.certificate_residual() <= tolerances.SVM_FARKAS
     assert solution.margin == 0.0
     assert np.isnan(solution.kkt_residual())
@@ -233,24 +192,6 @@ def test_ties_can_forbid_what_priorities_ask(solve: Callable[..., GraphSolution]
     away[2, 1] = 0.5  # off the line there is room
     solved = solve(away, graphs_of_edges(last, head, tail, 4))
     assert_solved(solved, away, graphs_of_edges(last, head, tail, 4))
-
-
-def test_nothing_strict_is_trivial() -> None:
-    ds = SequenceDataset([[0, 1, 2], [1, 0, 2], [2, 0, 2], [2, 0, 2]], [0, 1, 2, 0], np.eye(3))
-    for solution in (graph_svm(ds.E, priority_graphs(ds)), graph_svm(ds.E, {})):
-        assert solution.status is Status.TRIVIAL
-        assert not solution.x.any()
-        assert solution.margin == np.inf
-        assert solution.kkt_residual() == 0.0
-        assert len(solution.pairs) == len(solution.multipliers) == len(solution.active) == 0
-
-
-def test_tokens_that_look_the_same_cannot_be_ranked() -> None:
-    E = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
-    solution = graph_svm(E, graphs_of_edges(np.array([2, 2]), np.array([0, 0]), np.array([1, 2]), 3))
-    assert solution.status is Status.INFEASIBLE
-    assert solution.certificate_residual() == 0.0
-    assert solution.pairs[solution.certificate > 0.0].tolist() == [[2, 0, 1]]
 
 
 def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:

@@ -90,26 +90,11 @@ def test_brute_force_finds_the_same_minima(block: int) -> None:
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= kinds
 
 
-def test_the_runner_up_is_the_shortest_vector_of_what_was_discarded() -> None:
-    """One input, tokens at different distances on either side: each choice stands alone, so the next norm is known."""
-    data = TokenDataset([[[2.0], [-1.0], [0.0]]], [1])
-    found = set_svm(data, [[0, 1]])
-    assert found.points[:, 0] == pytest.approx([0.5])
-    assert found.runner_up == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(("excess", "expected"), [(1e-12, [-1.0, 1.0]), (1e-7, [1.0])])
 def test_norms_that_agree_to_rounding_are_ties_and_others_are_not(excess: float, expected: list[float]) -> None:
     found = set_svm(TokenDataset([[[1.0 + excess], [-1.0], [0.0]]], [1]), [[0, 1]])
     assert sorted(np.sign(found.points[:, 0])) == expected
     check_account(found)
-
-
-def test_minima_a_thousandth_apart_are_two() -> None:
-    cos, sin = np.cos(5e-4), np.sin(5e-4)
-    found = set_svm(TokenDataset([[[cos, sin], [cos, -sin], [0.0, 0.0]]], [1]), [[0, 1]])
-    assert found.choices.tolist() == [[0], [1]]
-    np.testing.assert_allclose(found.points, [[cos, sin], [cos, -sin]], rtol=tolerances.ROUNDING)
 
 
 def test_what_rounding_leaves_open_in_one_choice_it_leaves_open_in_all() -> None:
@@ -136,32 +121,6 @@ def test_singletons_are_the_convex_problem() -> None:
     found = set_svm(data, [[1], [3], [0]])
     np.testing.assert_allclose(found.points[0], att_svm(data, [1, 3, 0]).x, rtol=tolerances.SVM_ORACLE)
     assert found.n_choices == 1
-
-
-def test_larger_sets_never_shrink_the_margin_when_tokens_join_from_outside() -> None:
-    """A token that becomes optimal no longer has to be beaten and may win itself."""
-    rng = np.random.default_rng(1)
-    data = TokenDataset(rng.normal(size=(2, 5, 4)), np.ones(2))
-    margins = [set_svm(data, [list(range(k)), [0]]).margin for k in (1, 2, 3, 4)]
-    assert margins == sorted(margins)
-    assert margins[0] < margins[-1]
-
-
-def test_inputs_whose_tokens_are_all_optimal_ask_for_nothing() -> None:
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(2, 3, 4))
-    with_idle = set_svm(TokenDataset(X, [1, 1]), [[0, 1], [0, 1, 2]])
-    alone = set_svm(TokenDataset(X[:1], [1]), [[0, 1]])
-    np.testing.assert_allclose(with_idle.points, alone.points, rtol=tolerances.ROUNDING)
-    nothing = set_svm(TokenDataset(X, [1, 1]), [[0, 1, 2]] * 2)
-    assert nothing.status is Status.TRIVIAL
-    assert (nothing.margin, nothing.gap) == (np.inf, 0.0)
-
-
-def test_equal_keys_inside_and_outside_a_set_cannot_be_told_apart() -> None:
-    data = TokenDataset([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]], [1])
-    assert set_svm(data, [[0]]).status is Status.INFEASIBLE
-    assert set_svm(data, [[0, 1]]).status is Status.OPTIMAL
 
 
 @pytest.mark.statement("A ATT-SVM'")
@@ -215,16 +174,6 @@ def test_too_many_choices_are_refused_beforehand_and_offered_with_a_gap() -> Non
     assert repr(longer).startswith("SetSolution(MAX_PROBLEMS, 1 solution, margin=")
 
 
-def test_keys_may_be_rotated_shifted_and_scaled() -> None:
-    rng = np.random.default_rng(5)
-    data, sets = TokenDataset(rng.normal(size=(3, 4, 5)), np.ones(3)), [[0, 1], [2], [0, 3]]
-    turn = np.linalg.qr(rng.normal(size=(5, 5)))[0]
-    moved = TokenDataset(data.X, data.y, K=3.0 * (data.K + rng.normal(size=(3, 1, 5))) @ turn.T)
-    np.testing.assert_allclose(
-        set_svm(moved, sets).points, set_svm(data, sets).points @ turn.T / 3.0, atol=tolerances.SVM_ORACLE
-    )
-
-
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
@@ -239,10 +188,3 @@ def test_keys_may_be_rotated_shifted_and_scaled() -> None:
 def test_unusable_sets(sets: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         set_svm(LINE, sets)
-
-
-def test_batches_and_bad_limits_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'data' argument must be one problem; got a batch of 2"):
-        set_svm(LINE.repeat(2), [[0, 1]])
-    with pytest.raises(InputError, match="'max_problems' argument"):
-        set_svm(LINE, [[0, 1]], max_problems=0)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
-import clarabel
 import numpy as np
 import pytest
 import quadprog
-from scipy import sparse
 from scipy.optimize import linprog, nnls
 
 import tolerances
@@ -41,16 +39,6 @@ def by_quadprog(A: np.ndarray, b: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def by_clarabel(A: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerances.SVM_KKT
-    cones = [clarabel.NonnegativeConeT(len(b))]
-    P, q = sparse.eye_array(A.shape[1], format="csc"), np.zeros(A.shape[1])
-    result = clarabel.DefaultSolver(P, q, sparse.csc_array(-A), -b, cones, settings).solve()
-    return None if "Infeasible" in str(result.status) else np.array(result.x)
-
-
 def random_problem(rng: np.random.Generator, feasible: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows of any shape with m below, at and above d, some floors zero; feasible along a random direction or by chance."""
     m, d = int(rng.integers(1, 90)), int(rng.integers(1, 60))
@@ -70,16 +58,9 @@ def assert_solved(solution: MarginSolution) -> None:
     assert solution.margin == pytest.approx(1.0 / np.linalg.norm(solution.x))
 
 
-@pytest.mark.parametrize(
-    ("oracle", "accuracy"),
-    [
-        (by_nnls, tolerances.SVM_ORACLE),
-        (by_quadprog, tolerances.SVM_ORACLE),
-        (by_clarabel, tolerances.SVM_INTERIOR_POINT),
-    ],
-)
+@pytest.mark.parametrize("oracle", [by_nnls, by_quadprog], ids=["nnls", "quadprog"])
 @pytest.mark.parametrize("feasible", [True, False])
-def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float, feasible: bool) -> None:
+def test_agrees_with_an_independent_solver(oracle: Oracle, feasible: bool) -> None:
     rng = np.random.default_rng(11)
     outcomes = set()
     for _ in range(150):
@@ -91,7 +72,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle, accuracy: float, feas
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS
         else:
             assert_solved(solution)
-            assert np.linalg.norm(solution.x - expected) <= accuracy * np.linalg.norm(expected)
+            assert np.linalg.norm(solution.x - expected) <= tolerances.SVM_ORACLE * np.linalg.norm(expected)
     assert outcomes == ({Status.OPTIMAL} if feasible else {Status.OPTIMAL, Status.INFEASIBLE})
 
 
@@ -109,7 +90,9 @@ def test_every_method_the_kernel_chooses_from_is_certified(m: int, d: int) -> No
         assert np.linalg.norm(solution.x - by_nnls(solution.rows, solution.lower)) <= tolerances.SVM_ORACLE
 
 
-def test_a_batch_is_the_loop_over_its_problems() -> None:
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_a_batch_is_the_loop_over_its_problems(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARGINLENS_THREADS", threads)
     rng = np.random.default_rng(3)
     for m, d in ((20, 10), (20, 100), (90, 40), (5, 3)):
         A, b = rng.normal(size=(40, m, d)), rng.uniform(0.5, 1.5, size=(40, m))
@@ -126,51 +109,30 @@ def test_a_batch_is_the_loop_over_its_problems() -> None:
                 np.testing.assert_array_equal(getattr(one, name), getattr(batch, name)[j])
             if one.status is Status.INFEASIBLE:
                 np.testing.assert_array_equal(one.certificate, batch.certificate[j])
-            else:
-                assert one.certificate is None
-                assert np.isnan(batch.certificate[j]).all()
-                assert batch.kkt_residual()[j] == pytest.approx(one.kkt_residual(), abs=tolerances.SVM_KKT)
 
 
-def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = np.random.default_rng(8).normal(size=(50, 12, 9))
-    results = []
-    for threads in ("1", "2", "5"):
-        monkeypatch.setenv("MARGINLENS_THREADS", threads)
-        results.append(least_distance(A, np.ones((50, 12))).x)
-    np.testing.assert_array_equal(results[0], results[1])
-    np.testing.assert_array_equal(results[0], results[2])
+BY_HAND = {
+    "zero rows without a bound": (np.zeros((2, 3)), [0.0, 0.0], np.zeros(3)),
+    "a zero row with a bound": (np.zeros((2, 3)), [0.0, 2.0], None),
+    "no rows": (np.empty((0, 3)), np.empty(0), np.zeros(3)),
+    "a halfspace through zero": ([[1.0, 0.0], [-1.0, 1.0]], [1.0, 0.0], [1.0, 1.0]),
+    "a halfspace and its opposite": ([[1.0, 0.0], [-1.0, 0.0]], [1.0, 0.0], None),
+    "two opposites through zero": ([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], [0.0, 0.0, 1.0], [0.0, 1.0]),
+    "a row twice": ([[2.0, 0.0], [2.0, 0.0], [4.0, 1.0], [1.0, 5.0]], [1.0, 1.0, 1.0, 0.1], [0.5, 0.0]),
+}
 
 
-def test_zero_rows_decide_by_their_floor() -> None:
-    nothing = np.zeros((2, 3))
-    assert least_distance(nothing, [0.0, 0.0]).status is Status.TRIVIAL
-    impossible = least_distance(nothing, [0.0, 2.0])
-    assert impossible.status is Status.INFEASIBLE
-    np.testing.assert_array_equal(impossible.certificate, [0.0, 1.0])
-    assert impossible.certificate_residual() == 0.0
-    empty = least_distance(np.empty((0, 3)), np.empty(0))
-    assert empty.status is Status.TRIVIAL
-    assert empty.margin == np.inf
-    assert empty.kkt_residual() == 0.0
-
-
-def test_floors_of_zero_bound_the_halfspaces_through_the_origin() -> None:
-    solution = least_distance([[1.0, 0.0], [-1.0, 1.0]], [1.0, 0.0])
-    np.testing.assert_allclose(solution.x, [1.0, 1.0], atol=tolerances.ROUNDING)
-    np.testing.assert_allclose(solution.multipliers, [2.0, 1.0], atol=tolerances.ROUNDING)
-    contradicted = least_distance([[1.0, 0.0], [-1.0, 0.0]], [1.0, 0.0])
-    assert contradicted.status is Status.INFEASIBLE
-    opposed = least_distance([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], [0.0, 0.0, 1.0])
-    assert opposed.status is Status.OPTIMAL
-    np.testing.assert_allclose(opposed.x, [0.0, 1.0], atol=tolerances.ROUNDING)
-
-
-def test_duplicates_and_ties_are_active_together() -> None:
-    solution = least_distance([[2.0, 0.0], [2.0, 0.0], [4.0, 1.0], [1.0, 5.0]], [1.0, 1.0, 1.0, 0.1])
-    np.testing.assert_allclose(solution.x, [0.5, 0.0], atol=tolerances.ROUNDING)
-    np.testing.assert_array_equal(solution.active, [True, True, False, False])
-    assert_solved(solution)
+@pytest.mark.parametrize("case", BY_HAND)
+def test_small_problems_have_the_answers_that_can_be_drawn(case: str) -> None:
+    rows, lower, x = BY_HAND[case]
+    solution = least_distance(rows, lower)
+    if x is None:
+        assert solution.status is Status.INFEASIBLE
+        assert solution.certificate_residual() == 0.0
+    else:
+        assert solution.status is (Status.OPTIMAL if np.any(x) else Status.TRIVIAL)
+        np.testing.assert_allclose(solution.x, x, atol=tolerances.ROUNDING)
+        np.testing.assert_array_equal(solution.active, np.asarray(rows) @ x == lower if np.any(x) else False)
 
 
 @pytest.mark.parametrize(("excess", "tight"), [(1e-10, True), (1e-8, False)])
@@ -179,18 +141,6 @@ def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool
     rows = np.repeat([[1.0 + excess, 0.0]], n_rows, axis=0)
     rows[0, 0] = 1.0
     assert least_distance(rows, np.ones(n_rows)).active.tolist() == [True] + [tight] * (n_rows - 1)
-
-
-def test_what_is_called_optimal_keeps_its_promise_where_rows_nearly_cancel() -> None:
-    kept = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        A = rng.normal(size=(5, 6))
-        A[1] = -A[0] + 3e-12 * rng.normal(size=6)
-        solution = least_distance(A, np.ones(5))
-        kept += solution.status is Status.OPTIMAL
-        assert solution.status is Status.INACCURATE or solution.is_verified()
-    assert kept >= 100
 
 
 def test_equalities_confine_x_to_their_null_space() -> None:
@@ -211,13 +161,6 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             np.testing.assert_allclose(
                 solution.x, expected @ basis, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected)
             )
-
-
-@pytest.mark.parametrize("apart", [1e-3, 1e-6, 1e-9])
-def test_equalities_that_nearly_agree_bind_each(apart: float) -> None:
-    solution = least_distance([[0.0, 1.0, 1.0]], [1.0], equalities=[[1.0, 0.0, 0.0], [1.0, apart, 0.0]])
-    assert_solved(solution)
-    np.testing.assert_allclose(solution.x, [0.0, 0.0, 1.0], atol=tolerances.ROUNDING)
 
 
 def test_what_equalities_blur_is_not_called_proved() -> None:
@@ -385,12 +328,3 @@ def solved_over_fractions(square: list[list[Fraction]]) -> list[Fraction]:
             if r != k:
                 table[r] = [value - row[k] * other for value, other in zip(row, table[k], strict=True)]
     return [row[-1] for row in table]
-
-
-def test_tight_rows_that_are_dependent_or_pull_are_left_alone() -> None:
-    every = np.ones(2, dtype=bool)
-    assert solve_equalities_exactly(np.array([[1.0, 2.0], [2.0, 4.0]]), np.ones(2), every) is None
-    assert (
-        solve_equalities_exactly(np.array([[1.0, 0.0], [3.0, 0.1]]), np.ones(2), every) is None
-    )  # the second row would have to pull
-    assert solve_equalities_exactly(np.ones((2, 1)), np.ones(2), every) is None

@@ -70,35 +70,17 @@ def test_a_conflict_is_said_in_tokens():
     assert "'c' over 'b' (weight 0.5)" in said
 
 
-def test_ties_that_leave_no_dimension_are_said():
-    ds = SequenceDataset(
-        [[0, 1, 2], [0, 1, 2], [1, 2, 3, 2]], [0, 1, 0], [[1.0], [2.0], [0.5], [3.0]], unrealizable="drop"
-    )
-    tied = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], ds.E)
-    solution = graph_svm(tied.E, priority_graphs(tied))
-    conflict = graph_conflict(solution)
+def test_ties_that_leave_no_dimension_and_zero_embeddings_are_said():
+    tied = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], [[1.0], [2.0], [0.5]])
+    conflict = graph_conflict(graph_svm(tied))
     assert conflict.tie_rank == 1
-    assert (
-        "2 tokens of one component are to have equal logits. Their differences take all 1 dimensions"
-        in conflict.describe()
-    )
-
-
-def test_a_zero_embedding_is_named_as_the_reason():
-    ds = SequenceDataset([[0, 1, 2]], [0], [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    conflict = graph_conflict(graph_svm(ds.E, priority_graphs(ds)))
-    assert conflict.vanishing == (2,)
+    assert "2 tokens of one component are to have equal logits. Their differences take all 1" in conflict.describe()
+    zero = SequenceDataset([[0, 1, 2]], [0], [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    assert graph_conflict(graph_svm(zero)).vanishing == (2,)
     with pytest.raises(InputError, match=r"The embedding of token 2 is zero.*Give it an embedding that is not zero"):
-        NextTokenAutomaton.fit(ds)
-
-
-def test_too_few_dimensions_are_named_as_the_reason():
-    ds = SequenceDataset([[0, 1], [1, 2, 1]], [0, 2], [[0.0], [1.0], [2.0]])
+        NextTokenAutomaton.fit(zero)
+    narrow = SequenceDataset([[0, 1], [1, 2, 1]], [0, 2], [[0.0], [1.0], [2.0]])
     with pytest.raises(InputError, match=r"token 0 over token 1.*need d_model of at least 3"):
-        NextTokenAutomaton.fit(ds)
-
-
-def test_only_infeasible_problems_have_a_conflict():
-    ds = SequenceDataset([[0, 1]], [0], np.eye(2))
+        NextTokenAutomaton.fit(narrow)
     with pytest.raises(InputError, match="'solution' argument must be a GraphSolution that is infeasible; got OPTIMAL"):
-        graph_conflict(graph_svm(ds.E, priority_graphs(ds)))
+        graph_conflict(graph_svm(SequenceDataset([[0, 1]], [0], np.eye(2))))
