@@ -23,7 +23,7 @@ for prefix in ("the cat and the dog and", "cat and the dog and the"):
     print(f"\n{prefix} …\n{automaton.explain(names.encode(prefix), names.shown)}")
 
 # Check: the smallest log-loss at growing norms comes to the same probabilities.
-path = ml.nexttoken_path(ds, [5.0, 50.0, 500.0])
+path = ml.path(ds, [5.0, 50.0, 500.0])
 for norm, W in zip(path.radii, path.points, strict=True):
     print(f"norm {norm:3.0f}: total variation to the automaton {automaton.total_variation(ds, W).max():.1e}")
 

@@ -25,18 +25,14 @@ from marginlens.data.labelled import embedding_tokens as embedding_tokens
 from marginlens.directions import angle as angle, correlation as correlation
 from marginlens.dynamics import (
     Cone as Cone,
-    JointPath as JointPath,
-    NextTokenPath as NextTokenPath,
     Path as Path,
     Record as Record,
     Trajectory as Trajectory,
     UntilLength as UntilLength,
     UntilNorm as UntilNorm,
     descend as descend,
-    gradient_flow as gradient_flow,
-    joint_path as joint_path,
-    nexttoken_path as nexttoken_path,
-    regularization_path as regularization_path,
+    flow as flow,
+    path as path,
 )
 from marginlens.embeddings import token_statistics as token_statistics
 from marginlens.errors import InputError as InputError

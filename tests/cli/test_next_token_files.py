@@ -51,7 +51,7 @@ def test_solve_tells_what_the_library_predicts(files, name):
 CHOICES = {
     "by default": ((), {"n_steps": 4000}),
     "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "optimizer": ml.NormalizedGD(0.1)}),
-    "constant": (("--constant",), {"optimizer": ml.GradientDescent(1.0 / ml.nexttoken.nexttoken_smoothness(figure_2())), "n_steps": 4000}),
+    "constant": (("--constant",), {"optimizer": ml.GradientDescent(1.0 / ml.NextTokenRisk(figure_2()).smoothness()), "n_steps": 4000}),
     "squared": (("--loss", "squared", "--steps", "20"), {"loss": ml.SquaredLoss(), "n_steps": 20}),
     "start": (("--start", ",".join(map(str, range(16))), "--steps", "9"), {"start": np.arange(16.0).reshape(4, 4), "n_steps": 9}),
 }  # fmt: skip
@@ -66,7 +66,7 @@ def test_train_is_the_run_that_the_library_makes(files, case):
     np.testing.assert_allclose(told["W"], run.final, atol=LOOP_AGREEMENT)
     assert (told["status"], told["steps_taken"]) == (run.status.name, run.steps_taken)
     loss = options.get("loss", ml.LogLoss())
-    assert told["risk"] == pytest.approx(ml.nexttoken.nexttoken_risk(ds, run.final, loss=loss), rel=ROUNDING)
+    assert told["risk"] == pytest.approx(ml.NextTokenRisk(ds, loss=loss).value(run.final), rel=ROUNDING)
     cosine = ml.correlation(run.final, prediction.priority.x, axes=2)
     assert told["correlation"] == pytest.approx(cosine, abs=LOOP_AGREEMENT)
     inside = prediction.mix.subspace.project(run.final)

@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
-from marginlens.risk import joint_gradient, logits
+from marginlens.risk import logits
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
@@ -109,7 +109,8 @@ def test_gradients_agree_with_differences_of_the_risk(loss, seed):
         ml.AttentionRisk(data, v, loss).gradient(p).value(),
         differences(lambda x: float(ml.AttentionRisk(data, v, loss).value(x)), p),
     )
-    by_v, by_p = joint_gradient(data, v, p, loss)
+    joint = ml.JointRisk(data, loss).gradient(np.concatenate([v, p]))
+    by_v, by_p = joint.block("v"), joint.block("p")
     assert agrees(by_v.value(), differences(lambda x: float(ml.AttentionRisk(data, x, loss).value(p)), v))
     assert agrees(by_p.value(), ml.AttentionRisk(data, v, loss).gradient(p).value())
 
@@ -151,7 +152,7 @@ def test_paths_find_the_smallest_risk_of_any_loss(loss):
     """Against all of a fine grid in the plane."""
     data, v = ml.data.gaussian_tokens(1, 2, 3, 2, 6)
     data, v, radii = data[0], 2.0 * v[0], np.array([2.0, 20.0])
-    path = ml.regularization_path(data, v, radii, loss=loss)
+    path = ml.path(data, radii, head=v, loss=loss)
     turns = np.linspace(0.0, 2.0 * np.pi, 121)
     disc = (np.geomspace(1e-2, 1.0, 40)[:, None, None] * np.stack([np.cos(turns), np.sin(turns)], axis=-1)).reshape(
         -1, 2
@@ -249,8 +250,8 @@ def test_what_is_no_array_of_numbers_is_refused(given, said):
         lambda: ml.AttentionRisk(data, v, loss).excess(p),
         lambda: ml.descend(data, v, loss=loss, n_steps=2),
         lambda: ml.descend(ml.JointRisk(data, loss), n_steps=2),
-        lambda: ml.gradient_flow(data, v, loss=loss, until=ml.UntilLength(1.0)),
-        lambda: ml.regularization_path(data, v, [1.0], loss=loss),
+        lambda: ml.flow(data, v, loss=loss, until=ml.UntilLength(1.0)),
+        lambda: ml.path(data, [1.0], head=v, loss=loss),
     ):
         with pytest.raises(ml.InputError, match=said):
             question()
@@ -308,8 +309,8 @@ def test_next_token_gradients_agree_with_differences(loss, general):
     E = rng.normal(size=(5, 4))
     ds = ml.SequenceDataset([[0, 1, 2], [3, 1, 4], [2, 2, 0]], [1, 3, 2], E)
     W, C = rng.normal(size=(4, 4)), rng.normal(size=(5, 4)) if general else None
-    slope = differences(lambda x: ml.nexttoken.nexttoken_risk(ds, x, head=C, loss=loss), W)
-    assert agrees(ml.nexttoken.nexttoken_gradient(ds, W, head=C, loss=loss).value(), slope)
+    slope = differences(lambda x: ml.NextTokenRisk(ds, head=C, loss=loss).value(x), W)
+    assert agrees(ml.NextTokenRisk(ds, head=C, loss=loss).gradient(W).value(), slope)
     run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GradientDescent(1e-3), n_steps=1, start=W)
     assert agrees((W - run.final) / 1e-3, slope)
 
@@ -347,8 +348,8 @@ def test_next_token_losses_that_are_none_are_refused():
         ),
     ):
         for question in (
-            lambda loss=loss: ml.nexttoken.nexttoken_risk(ds, np.eye(3), loss=loss),
-            lambda loss=loss: ml.nexttoken.nexttoken_gradient(ds, np.eye(3), loss=loss),
+            lambda loss=loss: ml.NextTokenRisk(ds, loss=loss).value(np.eye(3)),
+            lambda loss=loss: ml.NextTokenRisk(ds, loss=loss).gradient(np.eye(3)),
             lambda loss=loss: ml.descend(ds, loss=loss, n_steps=2),
         ):
             with pytest.raises(ml.InputError, match=said):
@@ -367,4 +368,4 @@ def test_a_next_token_path_needs_a_loss_that_decreases_everywhere():
     with pytest.raises(
         ml.InputError, match=r"decreasing on every output that a label can have.*Bump, which increases at 0"
     ):
-        ml.nexttoken_path(ds, [1.0], loss=Bump())
+        ml.path(ds, [1.0], loss=Bump())

@@ -79,8 +79,8 @@ HELPERS = {
     "as_matrix data": (lambda x: ml.AttentionRisk(x, V).as_matrix(P), NEVER),
     "as_matrix start": (lambda x: ml.descend(ml.AttentionRisk(TOKENS, np.ones(4)).as_matrix(P), start=x), WEIGHTS[1:]),
     "descend v": (lambda x: ml.descend(FIGURE, x, n_steps=1), WEIGHTS),
-    "gradient_flow record": (
-        lambda x: ml.gradient_flow(ALONE, HEAD, record=ml.Record(x)),
+    "flow record": (
+        lambda x: ml.flow(ALONE, HEAD, record=ml.Record(x)),
         [*NEVER, 3.7, [[1], [1, 2]]],
     ),
     "Record keep": (lambda x: ml.Record(keep=x), [None, 3.7, np.ones((1, 1)), np.array(1.0), [None]]),

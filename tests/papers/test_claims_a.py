@@ -8,7 +8,7 @@ from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
 from marginlens.dynamics import descend
 from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk import risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
 from marginlens_papers import figures
 from marginlens_papers.claim import Progress
@@ -36,7 +36,7 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
 def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
     data, v = figure_1c()
     start, epsilon = np.array([[0.3, -0.2]]), 0.05
-    gradient = risk_gradient(data, v, start[0]).value()
+    gradient = AttentionRisk(data, v).gradient(start[0]).value()
     first = list(textbook_iterates(data.as_batch(), v, start, 0.1, 1, np.float64, epsilon))[1][0]
     expected = start[0] - 0.1 * gradient / (np.linalg.norm(gradient) + epsilon)
     np.testing.assert_allclose(first, expected, rtol=ROUNDING)  # the norm is that of the mean over inputs
@@ -47,7 +47,7 @@ def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
     norms = {epsilon: float(np.linalg.norm(end)) for epsilon, end in ends.items()}
     assert norms[1e-9] < norms[1e-12] < 50.0 < norms[0.0]
     for epsilon in (1e-12, 1e-9):  # from where the gradient is as small as ε on, it is plain descent with step 1/ε
-        assert 1e-4 * epsilon < np.exp(risk_gradient(data, v, ends[epsilon][0]).log_norm) < epsilon
+        assert 1e-4 * epsilon < np.exp(AttentionRisk(data, v).gradient(ends[epsilon][0]).log_norm) < epsilon
 
 
 @pytest.mark.statement("A Thm 3")

@@ -7,7 +7,7 @@ from marginlens.data import figure_1b, sphere_tokens
 from marginlens.dynamics import descend
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk import risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import locally_optimal_directions
 from marginlens_papers.claims.ours import basins as x_b
 from marginlens_papers.claims.ours import residual_law as x_o
@@ -35,7 +35,7 @@ def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
     radius, height = x_b._fence(data, v, end)
     turn = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, 20_000)  # between the points at which it was evaluated
     circle = end + radius * np.stack([np.cos(turn), np.sin(turn)], axis=-1)
-    assert np.min(risk(data.repeat(len(circle)), v, circle)) > height > risk(data, v, end)
+    assert np.min(AttentionRisk(data.repeat(len(circle)), v).value(circle)) > height > AttentionRisk(data, v).value(end)
     assert np.linalg.norm(descend(data, v, optimizer=NormalizedGD(0.01), n_steps=5000, start=end).final - end) < radius
 
 
@@ -50,7 +50,7 @@ def test_no_fence_stands_where_a_run_goes_to_infinity(trapped):
 def test_the_bound_on_the_slope_holds_and_is_not_idle(trapped):
     data, v, _ = trapped
     points = np.random.default_rng(1).uniform(-6.0, 6.0, (4000, 2))
-    steepest = np.exp(risk_gradient(data.repeat(4000), v, points).log_norm).max()
+    steepest = np.exp(AttentionRisk(data.repeat(4000), v).gradient(points).log_norm).max()
     assert 0.05 * x_b._steepest(data, v) < steepest <= x_b._steepest(data, v)
 
 

@@ -6,7 +6,7 @@ import pytest
 from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1b, scored_tokens
 from marginlens.directions import unit
-from marginlens.risk import risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import (
     basin_cone,
     gradient_ratio,
@@ -34,7 +34,7 @@ def cones(seed, n_problems=25, loss=None):
 
 def inward(data, v, cone, points, loss=None):
     """How the correlation with p^mm changes along -∇L at each point, in units of the gradient; positive is inward."""
-    descent = -unit(risk_gradient(data.repeat(len(points)), v, points, loss or Logistic()).array)
+    descent = -unit(AttentionRisk(data.repeat(len(points)), v, loss or Logistic()).gradient(points).array)
     axis, directions = unit(cone.p), unit(points)
     cosine = np.sum(axis * directions, axis=-1)
     return descent @ axis - cosine * np.sum(descent * directions, axis=-1)
@@ -151,7 +151,7 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
     cone = basin_cone(data, v, [0, 0], loss=loss)
     assert not cone.every_input_has_neighbours
     norms = np.linspace(cone.no_stationary_radius, cone.proven_radius, 2001)
-    slope = risk_gradient(data.repeat(2001), v, norms[:, None], loss).array[:, 0]
+    slope = AttentionRisk(data.repeat(2001), v, loss).gradient(norms[:, None]).array[:, 0]
     turn = norms[np.flatnonzero(np.diff(np.sign(slope)))]
     assert turn == pytest.approx([100.0], abs=5.0)  # where e^(-10 - R) meets e^(10 - 1.2 R)
     assert turn > 1.5 * cone.no_stationary_radius
@@ -159,7 +159,7 @@ def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_paper
     closer, v = scored_tokens([[[1.0], [0.0]], [[1.02], [0.0]]], scores)  # now they meet at 1000
     cone = basin_cone(closer, v, [0, 0], loss=loss)
     R = cone.explicit_radius(1.0, 1.0 / (64.0 * cone.A**2))
-    far = risk_gradient(closer.repeat(100), v, np.geomspace(R, 100 * R, 100)[:, None], loss).array[:, 0]
+    far = AttentionRisk(closer.repeat(100), v, loss).gradient(np.geomspace(R, 100 * R, 100)[:, None]).array[:, 0]
     assert (far < 0).all()
 
 
@@ -196,7 +196,7 @@ def test_proven_radius_needs_no_step_to_be_taken_on_trust():
     rng = np.random.default_rng(4)
     for data, v, cone in cones(4, 10):
         p = cone.sample(60, rng, cone.proven_radius)
-        gradient = risk_gradient(data.repeat(60), v, p)
+        gradient = AttentionRisk(data.repeat(60), v).gradient(p)
         log_step = gradient.log_norm - cone.log_L_p  # of a step of size 1/L_p
         assert (np.exp(log_step - np.log(np.linalg.norm(p, axis=-1))) < 0.2 * np.sqrt(cone.mu)).all()
 

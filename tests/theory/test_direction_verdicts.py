@@ -5,9 +5,10 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens import Exponential, Logistic, att_svm
 from marginlens.data import scored_tokens
-from marginlens.dynamics import Cone, regularization_path
+from marginlens.dynamics import Cone
 from marginlens.theory import (
     DirectionCase,
     check_neighbour_count,
@@ -126,7 +127,7 @@ def test_local_paths_obey_the_verdict():
     for axis in ([-0.6, 0.8], [1.0, 1.0], [1.0, 0.9]):
         cone = Cone(axis, 0.05, 1.0)
         found = judge_direction(data, v, cone)
-        path = regularization_path(data, v, [2.0 * found.norm_bound], cone=cone, restarts=8)
+        path = ml.path(data, [2.0 * found.norm_bound], head=v, region=cone, restarts=8)
         point, norm = path.points[-1], float(path.norm[-1])
         assert norm <= found.norm_bound or np.linalg.norm(point / norm - cone.axis) > found.delta
 

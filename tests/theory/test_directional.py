@@ -6,7 +6,7 @@ import pytest
 from marginlens import CorrelationLoss, Exponential, Logistic, TokenDataset
 from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.directions import unit
-from marginlens.risk import excess_risk
+from marginlens.risk import AttentionRisk
 from marginlens.theory import directional_margin, dominance, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import ROUNDING
@@ -105,7 +105,7 @@ def test_the_predicted_direction_wins_from_the_radius_on(loss):
     decided = found.case > 0
     for factor in (BEYOND, 2.0, 50.0):
         R = np.where(decided, np.maximum(found.radius, 1e-3) * factor, 1.0)[:, None]
-        risk_p, risk_q = excess_risk(data, v, R * p, loss), excess_risk(data, v, R * q, loss)
+        risk_p, risk_q = AttentionRisk(data, v, loss).excess(R * p), AttentionRisk(data, v, loss).excess(R * q)
         np.testing.assert_array_equal(risk_q.above(risk_p)[decided], found.p_wins[decided])
         np.testing.assert_array_equal(risk_p.above(risk_q)[decided], ~found.p_wins[decided])
 
@@ -116,7 +116,7 @@ def test_far_below_the_radius_the_other_direction_can_win():
     found = dominance(data, v, p, q)
     for case in (1, 2):
         R = np.where(found.case == case, found.radius * 0.01, 1.0)[:, None]
-        p_lower = excess_risk(data, v, R * q).above(excess_risk(data, v, R * p))
+        p_lower = AttentionRisk(data, v).excess(R * q).above(AttentionRisk(data, v).excess(R * p))
         assert (p_lower != found.p_wins)[found.case == case].any()
 
 
@@ -137,10 +137,10 @@ def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_
     assert found.case == 1
     assert found.p_wins
     assert 5 * paper < 5.0
-    assert excess_risk(data, v, 5.0 * p).above(excess_risk(data, v, 5.0 * q))  # q still wins there
+    assert AttentionRisk(data, v).excess(5.0 * p).above(AttentionRisk(data, v).excess(5.0 * q))  # q still wins there
     assert found.radius == pytest.approx(np.log(2 * 3 * slopes[0] * 1.0 / (slopes[1] * 0.1)) / (1.01 - 1.0))
     R = found.radius * BEYOND
-    assert excess_risk(data, v, R * q).above(excess_risk(data, v, R * p))
+    assert AttentionRisk(data, v).excess(R * q).above(AttentionRisk(data, v).excess(R * p))
 
 
 @pytest.mark.statement("A Lemma 8")

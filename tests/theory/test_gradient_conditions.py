@@ -7,7 +7,7 @@ from scipy.special import log_softmax
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1a, figure_1b, scored_tokens
-from marginlens.risk import risk_gradient, softmax
+from marginlens.risk import AttentionRisk, softmax
 from marginlens.theory import (
     basin_cone,
     descent_correlation,
@@ -157,7 +157,7 @@ def test_local_bounds_of_several_inputs_are_means_in_units_of_the_margin():
     p = rng.standard_normal((6, 3))
     found = local_gradient_bounds(data, v, cone, p, 7.0 * cone.p)
     missing = np.mean(1.0 - softmax(data.repeat(6), p)[:, np.arange(3), alpha], axis=-1)
-    descent = -risk_gradient(data.repeat(6), v, p).value() @ cone.p / np.linalg.norm(cone.p) / cone.theta
+    descent = -AttentionRisk(data.repeat(6), v).gradient(p).value() @ cone.p / np.linalg.norm(cone.p) / cone.theta
     np.testing.assert_allclose(np.exp(found.log_upper), np.exp(cone.log_C) * missing, rtol=CONDITIONED)
     np.testing.assert_allclose(np.exp(found.log_lower), np.exp(cone.log_c) * missing, rtol=CONDITIONED)
     np.testing.assert_allclose(np.exp(found.log_descent), np.where(descent > 0.0, descent, np.nan), rtol=CONDITIONED)

@@ -5,20 +5,20 @@ import pytest
 from scipy.integrate import solve_ivp
 from scipy.optimize import minimize
 
+import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.random_sequences import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
-from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
-from marginlens.dynamics.flow_field import SteepestDescent
+from marginlens.dynamics.flow import KeySpanField, UntilLength, UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.first_step import first_step
 from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk import risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
 from random_problems import problem, ragged_problem
@@ -38,12 +38,12 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
     start = np.random.default_rng(50 + seed).standard_normal(6)
 
     def moving(_, state):
-        g = risk_gradient(data, v, state[:-1]).value()
+        g = AttentionRisk(data, v).gradient(state[:-1]).value()
         return np.append(-g, np.linalg.norm(g))  # p and its arc length
 
     for time in (3.0, 40.0):
         end = solve_ivp(moving, (0.0, time), np.append(start, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-        run = gradient_flow(data, v, start=start, until=UntilLength(end[-1]), tolerance=1e-10)
+        run = ml.flow(data, v, start=start, until=UntilLength(end[-1]), rtol=1e-10)
         assert run.status is Status.COMPLETED
         np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
@@ -54,8 +54,8 @@ def test_longer_keys_have_the_same_curve_nearer_to_zero(scale):
     data, v = problem(np.random.default_rng(7), 3, 4, 5)
     start = np.random.default_rng(8).standard_normal(5)
     scaled = TokenDataset(data.X * scale, data.y)
-    one = gradient_flow(TokenDataset(data.X, data.y), v, start=start, until=UntilLength(20.0), tolerance=1e-9)
-    other = gradient_flow(scaled, v / scale, start=start / scale, until=UntilLength(20.0 / scale), tolerance=1e-9)
+    one = ml.flow(TokenDataset(data.X, data.y), v, start=start, until=UntilLength(20.0), rtol=1e-9)
+    other = ml.flow(scaled, v / scale, start=start / scale, until=UntilLength(20.0 / scale), rtol=1e-9)
     assert other.status is Status.COMPLETED
     np.testing.assert_allclose(other.final * scale, one.final, atol=tolerances.FLOW_IN_TIME)
 
@@ -69,9 +69,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
         return np.append(-g, np.linalg.norm(g))
 
     end = solve_ivp(moving, (0.0, 200.0), np.append(after.p, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-    run = gradient_flow(
-        embedding_tokens(after.E, data), after.v, start=after.p, until=UntilLength(end[-1]), tolerance=1e-10
-    )
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilLength(end[-1]), rtol=1e-10)
     assert end[-1] > 3.0
     np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
@@ -79,7 +77,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
 @pytest.mark.statement("B Eq. (7)")
 def test_normalised_steps_approach_it_at_first_order():
     data, v = figure_1b()
-    flow = gradient_flow(data, v, until=UntilLength(20.0), tolerance=1e-10).final
+    flow = ml.flow(data, v, until=UntilLength(20.0), rtol=1e-10).final
     sizes = np.array([0.1, 0.025])
     ends = [descend(data, v, optimizer=NormalizedGD(eta), n_steps=round(20.0 / eta)).final for eta in sizes]
     apart = np.linalg.norm(np.array(ends) - flow, axis=1)
@@ -90,7 +88,7 @@ def test_normalised_steps_approach_it_at_first_order():
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_its_jacobian_is_the_derivative_of_its_field(loss):
     data, v = ragged_problem(np.random.default_rng(4), 4, 5, 7)
-    field = SteepestDescent(data, v, loss)
+    field = KeySpanField(AttentionRisk(data, v, loss))
     c = np.random.default_rng(5).standard_normal(field.basis.shape[1])
     step = 1e-5
     for scale in (0.5, 5.0):
@@ -105,7 +103,7 @@ def test_its_jacobian_is_the_derivative_of_its_field(loss):
 
 def test_halving_the_tolerance_changes_less_than_it():
     data, v = problem(np.random.default_rng(8), 4, 4, 8)
-    ends = {tol: gradient_flow(data, v, until=UntilLength(50.0), tolerance=tol).final for tol in (1e-4, 1e-7, 1e-11)}
+    ends = {tol: ml.flow(data, v, until=UntilLength(50.0), rtol=tol).final for tol in (1e-4, 1e-7, 1e-11)}
     coarse, fine = (np.linalg.norm(ends[tol] - ends[1e-11]) for tol in (1e-4, 1e-7))
     assert fine < 1e-6 < coarse < 1e-2
 
@@ -113,7 +111,7 @@ def test_halving_the_tolerance_changes_less_than_it():
 @pytest.mark.statement("A Thm 3", "B Eq. (7)")
 def test_on_paper_as_data_it_reaches_the_max_margin_direction_of_its_selection():
     data, v = sphere_tokens(8, 3, 4, 6, np.random.default_rng(0))
-    near, far = (gradient_flow(data, v, until=UntilNorm(norm)) for norm in (1e3, 1e4))
+    near, far = (ml.flow(data, v, until=UntilNorm(norm)) for norm in (1e3, 1e4))
     np.testing.assert_array_equal(near.selected, far.selected)
     target = att_svm(data, far.selected).x
     apart = np.sqrt(2.0 - 2.0 * np.array([correlation(run.final, target) for run in (near, far)]))
@@ -126,14 +124,14 @@ def test_it_stops_at_a_minimum(seed):
     rng = np.random.default_rng(seed)
     while True:
         data, v = problem(rng, 8, 3, 2)
-        run = gradient_flow(data, v, until=UntilNorm(100.0))
+        run = ml.flow(data, v, until=UntilNorm(100.0))
         if run.status is Status.STATIONARY:
             break
-    ours = float(risk(data, v, run.final))
-    near = minimize(lambda p: float(risk(data, v, p)), run.final + 1e-2, method="BFGS")
+    ours = float(AttentionRisk(data, v).value(run.final))
+    near = minimize(lambda p: float(AttentionRisk(data, v).value(p)), run.final + 1e-2, method="BFGS")
     assert near.fun == pytest.approx(ours, abs=tolerances.GENERAL_MINIMISER)
     assert near.fun > ours - tolerances.ROUNDING
-    assert float(np.linalg.norm(risk_gradient(data, v, run.final).value())) < tolerances.ROUNDING
+    assert float(np.linalg.norm(AttentionRisk(data, v).gradient(run.final).value())) < tolerances.ROUNDING
     assert run.norm < 100.0
 
 
@@ -143,7 +141,7 @@ def test_it_stops_at_a_minimum(seed):
     ids=["equal keys", "one token"],
 )
 def test_without_any_gradient_it_stays_at_the_start(data):
-    run = gradient_flow(data, np.ones(4), start=np.arange(4.0), record=Record(steps=[0, 5], keep=("x",)))
+    run = ml.flow(data, np.ones(4), start=np.arange(4.0), record=Record(steps=[0, 5], keep=("x",)))
     assert run.status is Status.STATIONARY
     assert run.steps_taken == 0
     np.testing.assert_array_equal(run.saved["x"], [np.arange(4.0)] * 2)
@@ -155,12 +153,12 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
     n, T = 8, 4
     data, after = after_one_step(seed, n, T, 512, 4.0 * n**2 * T**2)
     tokens = embedding_tokens(after.E, data)
-    run = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(500.0))
+    run = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(500.0))
     assert run.status is Status.COMPLETED
     assert 500.0 <= run.norm <= 500.0 * (1.0 + 1e-8)
-    downhill = -risk_gradient(tokens, after.v, run.final).array
+    downhill = -AttentionRisk(tokens, after.v).gradient(run.final).array
     assert correlation(run.final, downhill) > 0.99  # it goes on growing
-    finer = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(500.0), tolerance=1e-9)
+    finer = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(500.0), rtol=1e-9)
     np.testing.assert_allclose(run.final, finer.final, atol=tolerances.STIFF_FLOW * 500.0)
     steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=500)
     assert steps.norm < 250.0  # the same arc length, spent on oscillation
@@ -170,15 +168,15 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
 def test_it_never_leaves_the_span_of_key_differences():
     data, v = ragged_problem(np.random.default_rng(3), 3, 3, 20)
     start = np.random.default_rng(4).standard_normal(20)
-    run = gradient_flow(data, v, start=start, until=UntilNorm(300.0))
-    basis = SteepestDescent(data, v, Logistic()).basis
+    run = ml.flow(data, v, start=start, until=UntilNorm(300.0))
+    basis = AttentionRisk(data, v).in_key_span().basis
     moved = run.final - start
     np.testing.assert_allclose(moved - basis @ (basis.T @ moved), 0.0, atol=tolerances.ROUNDING * 300.0)
 
 
 def test_the_risk_falls_all_along():
     data, v = problem(np.random.default_rng(2), 4, 4, 10)
-    run = gradient_flow(data, v, until=UntilLength(12.5), record=Record(steps=1, keep=("x", "risk", "norm")))
+    run = ml.flow(data, v, until=UntilLength(12.5), record=Record(steps=1, keep=("x", "risk", "norm")))
     assert run.saved.steps.tolist() == list(range(13))
     assert np.all(np.diff(run.saved["risk"]) < 0.0)
     lengths = np.linalg.norm(np.diff(run.saved["x"], axis=0), axis=1)
@@ -188,11 +186,11 @@ def test_the_risk_falls_all_along():
 
 def test_what_it_keeps_on_the_way_is_where_it_would_have_stopped():
     data, v = figure_1b()
-    run = gradient_flow(data, v, until=UntilNorm(30.0), record=Record(steps=[0, 4, 9, 1000], keep=("x",)))
+    run = ml.flow(data, v, until=UntilNorm(30.0), record=Record(steps=[0, 4, 9, 1000], keep=("x",)))
     for s, p in list(zip(run.saved.steps, run.saved["x"], strict=True))[1:3]:
-        np.testing.assert_allclose(p, gradient_flow(data, v, until=UntilLength(float(s))).final, atol=1e-6)
+        np.testing.assert_allclose(p, ml.flow(data, v, until=UntilLength(float(s))).final, atol=1e-6)
     np.testing.assert_array_equal(run.saved["x"][-1], run.final)  # it ended before
-    every = gradient_flow(data, v, until=UntilNorm(30.0), record=Record(steps=10, keep=("norm",)))
+    every = ml.flow(data, v, until=UntilNorm(30.0), record=Record(steps=10, keep=("norm",)))
     assert every.saved.steps.tolist() == [0, 10, 20, 30]
 
 
@@ -200,9 +198,9 @@ def test_a_batch_is_its_problems_one_by_one():
     data, v = sphere_tokens(3, 3, 3, 5, np.random.default_rng(7))
     start = np.random.default_rng(8).standard_normal((3, 5))
     record = Record(steps=5, keep=("x",))
-    batch = gradient_flow(data, v, start=start, until=UntilNorm(20.0), record=record)
+    batch = ml.flow(data, v, start=start, until=UntilNorm(20.0), record=record)
     for j in range(3):
-        one = gradient_flow(data[j], v[j], start=start[j], until=UntilNorm(20.0), record=record)
+        one = ml.flow(data[j], v[j], start=start[j], until=UntilNorm(20.0), record=record)
         np.testing.assert_array_equal(batch.final[j], one.final)
         np.testing.assert_array_equal(batch.saved["x"][j][: len(one.saved.steps)], one.saved["x"])
         assert batch.steps_taken[j] == one.steps_taken
@@ -221,20 +219,20 @@ class PlainExponential(Loss):
 def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
     until = UntilLength(25.0)
-    compiled = gradient_flow(data, v, loss=Exponential(), until=until).final
-    np.testing.assert_allclose(gradient_flow(data, v, loss=PlainExponential(), until=until).final, compiled, atol=1e-6)
+    compiled = ml.flow(data, v, loss=Exponential(), until=until).final
+    np.testing.assert_allclose(ml.flow(data, v, loss=PlainExponential(), until=until).final, compiled, atol=1e-6)
     torch = pytest.importorskip("torch")
     head = torch.tensor(v)
-    curve = gradient_flow(data, v, until=until).final
-    np.testing.assert_allclose(gradient_flow(data, lambda z: z @ head, until=until).final, curve, atol=1e-6)
+    curve = ml.flow(data, v, until=until).final
+    np.testing.assert_allclose(ml.flow(data, lambda z: z @ head, until=until).final, curve, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"until": 500.0}, "'until' argument must be ml.UntilNorm"),
-        ({"tolerance": 0.5}, "'tolerance' argument must be at most 0.01; got 0.5"),
-        ({"tolerance": -1.0}, "'tolerance' argument must be a positive number"),
+        ({"rtol": 0.5}, "'rtol' argument must be at most 0.01; got 0.5"),
+        ({"rtol": -1.0}, "'rtol' argument must be a positive number"),
         ({"start": np.zeros(3)}, "'start' argument must be an array"),
         ({"record": "p"}, "'record' argument must be an ml.Record or None"),
         ({"record": Record(steps=[3, 1])}, "'steps' argument must be increasing whole numbers"),
@@ -244,12 +242,7 @@ def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
 def test_unusable_arguments_are_named(options, message):
     data, v = figure_1b()
     with pytest.raises(InputError, match=message):
-        gradient_flow(data, v, **options)
-
-
-def test_a_nonlinear_head_has_no_excess_risk_to_keep():
-    with pytest.raises(InputError, match="'head' argument must be linear for an excess risk"):
-        gradient_flow(figure_1b()[0], lambda z: z[:, 0], record=Record(keep=("excess_risk",)))
+        ml.flow(data, v, **options)
 
 
 @pytest.mark.parametrize("end", [UntilNorm, UntilLength])
@@ -270,15 +263,15 @@ def test_sequences_of_different_lengths_are_embedded_row_by_row():
     np.testing.assert_array_equal(data.K[0], E[[0, 3, 3]])
     p, v = np.random.default_rng(1).standard_normal((2, 5))
     value, slopes = loss_and_gradients(E, p, v, [[0, 3, 3], [1]], [1, -1])
-    assert float(risk(data, v, p)) == pytest.approx(value, rel=tolerances.ROUNDING)
-    np.testing.assert_allclose(risk_gradient(data, v, p).value(), slopes.p, atol=tolerances.ROUNDING)
+    assert float(AttentionRisk(data, v).value(p)) == pytest.approx(value, rel=tolerances.ROUNDING)
+    np.testing.assert_allclose(AttentionRisk(data, v).gradient(p).value(), slopes.p, atol=tolerances.ROUNDING)
 
 
 @pytest.mark.statement("B Eq. (7)")
 def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     data, after = after_one_step(0, 8, 4, 128, 60.0)
     record = Record(steps=[0, 3, 10], keep=("x", "norm"))
-    wide = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(50.0), record=record)
+    wide = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(50.0), record=record)
     narrow = embedding_flow(after, data, until=UntilNorm(50.0), record=record)
     np.testing.assert_allclose(narrow.final, wide.final, atol=tolerances.STIFF_FLOW)
     np.testing.assert_allclose(narrow.saved["x"], wide.saved["x"], atol=tolerances.STIFF_FLOW)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+import marginlens as ml
 from marginlens import Exponential, InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import descend, joint_path
+from marginlens.dynamics import descend
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, label_svm
 from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
@@ -205,11 +206,11 @@ def test_joint_paths_go_where_they_are_predicted_to():
         if found.details.p_direction is None or found.details.growth > 4.0:
             continue
         R = np.array([10.0, 300.0]) / found.details.p_relax.margin
-        path = joint_path(data, 1.5 * max(found.details.growth, 0.7) * R, R, restarts=32)
+        path = ml.path(ml.JointRisk(data), (1.5 * max(found.details.growth, 0.7) * R, R), restarts=32)
         assert path.kkt_residual().max() < CONDITIONED
         assert path.selected[-1].tolist() == found.details.selected.tolist()
-        assert correlation(path.p[-1], found.details.p_direction) > ALIGNED
-        assert correlation(path.v[-1], found.details.v_direction) > ALIGNED
+        assert correlation(path.split().p[-1], found.details.p_direction) > ALIGNED
+        assert correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
         for verdict in found.verdicts:
             seen[verdict.citation] += verdict.applies
     assert min(seen.values()) >= 2
@@ -221,21 +222,23 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
     """With r = κR the path maximises the smallest of each input's logit margin plus κ times its slack; κ = 1 is the threshold here."""
     data = figure_3b()
     assert predict_limit(data).details.growth == pytest.approx(1.0, abs=ROUNDING)
-    path = joint_path(data, ratio * np.array([10.0, 100.0, 1e4]), np.array([10.0, 100.0, 1e4]), restarts=16)
+    path = ml.path(
+        ml.JointRisk(data), (ratio * np.array([10.0, 100.0, 1e4]), np.array([10.0, 100.0, 1e4])), restarts=16
+    )
     angles = np.linspace(-np.pi, np.pi, 200_001)
     directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     margins = directions @ data.X[:, 1].T + ratio * label_margin(data, CHOSEN).slack
     expected = directions[np.argmax(margins.min(axis=-1))]
-    assert np.linalg.norm(path.p[-1] / path.R[-1] - expected) < ON_THE_GRID
-    reaches = correlation(path.p[-1], np.array([1.0, 0.0])) > ALIGNED
+    assert np.linalg.norm(path.split().p[-1] / path.radii[-1, 1] - expected) < ON_THE_GRID
+    reaches = correlation(path.split().p[-1], np.array([1.0, 0.0])) > ALIGNED
     assert reaches == (ratio > 1.0)
 
 
 @pytest.mark.statement("A Thm 6", "A Eq. (10)")
 def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_direction():
     data = figure_3b()
-    path = joint_path(data, 5.0, np.array([10.0, 100.0, 1000.0, 1e4]), restarts=16)
-    assert correlation(path.p[-1], att_svm(data, CHOSEN).x) > ALIGNED
+    path = ml.path(ml.JointRisk(data), (5.0, np.array([10.0, 100.0, 1000.0, 1e4])), restarts=16)
+    assert correlation(path.split().p[-1], att_svm(data, CHOSEN).x) > ALIGNED
 
 
 def test_predictions_without_a_head_say_why_not():
@@ -283,7 +286,7 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
     assert found.rival.tolist() == [1, 0, 0]
     for r, rival_wins in ((0.99 * found.refuted, True), (1.01 * found.refuted, False)):
         assert (risk_of_selection(data, [1, 0, 0], r) < risk_of_selection(data, [0, 0, 0], r)) == rival_wins
-        path = joint_path(data, r, 1e3, restarts=8)
+        path = ml.path(ml.JointRisk(data), (r, 1e3), restarts=8)
         assert path.selected[0].tolist() == ([1, 0, 0] if rival_wins else [0, 0, 0])
     assert found.refuted < found.radius
     figure = head_radius(figure_3b(), CHOSEN)
@@ -305,9 +308,9 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
         assert f"for every r ≥ {found.radius:.4g}" in prediction.why
         seen += 1
         R = 300.0 / prediction.details.p_mm.margin + 100.0 * found.radius
-        path = joint_path(data, found.radius, R, restarts=8)
+        path = ml.path(ml.JointRisk(data), (found.radius, R), restarts=8)
         assert path.selected[0].tolist() == prediction.details.selected.tolist()
-        assert correlation(path.p[0], prediction.details.p_mm.x) > ALIGNED
+        assert correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED
     assert seen >= 3
 
 

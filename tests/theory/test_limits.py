@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens import (
     CorrelationLoss,
     Exponential,
@@ -15,9 +16,8 @@ from marginlens import (
 )
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.directions import unit
-from marginlens.dynamics import regularization_path
 from marginlens.losses import Loss
-from marginlens.risk import AttentionRisk, LogScaled, excess_risk
+from marginlens.risk import AttentionRisk, LogScaled
 from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
@@ -55,7 +55,7 @@ def best_on_circle(data, v, R, loss):
     """The direction of lowest risk at norm R in the plane, by trying 20,001 angles; risks are compared as logarithms."""
     angles = np.linspace(-np.pi, np.pi, 20_001)
     directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    risks = excess_risk(data.repeat(len(angles)), v, R * directions, loss, data.optimal(v))
+    risks = AttentionRisk(data.repeat(len(angles)), v, loss).excess(R * directions, data.optimal(v))
     return directions[np.lexsort((risks.sign * risks.log, risks.sign))[0]]
 
 
@@ -110,7 +110,7 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     ]
     assert "The regularisation path converges to the one global minimum of ATT-SVM', by A Thm 8." in prediction.why
     assert prediction.direction is None  # no theorem speaks of descent
-    path = regularization_path(data, v, [1e2, 1e4])
+    path = ml.path(data, [1e2, 1e4], head=v)
     assert correlation(path.points[-1], limit) > ALIGNED
     run = descend(
         data.repeat(4), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]

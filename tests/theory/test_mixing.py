@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
-from marginlens.dynamics import regularization_path
 from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
-from marginlens.risk import excess_risk, risk, softmax
+from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
 
@@ -61,7 +61,7 @@ def test_scores_of_any_sign_are_shifted_and_the_bounds_still_hold(loss: Any) -> 
         assert constants.shift[2] == -lowered[2].min()
         rng = np.random.default_rng(seed)
         points = rng.normal(size=(400, 6)) * 10.0 ** rng.uniform(-1, 3, size=(400, 1))
-        above = excess_risk(data.repeat(400), v, points, loss, np.array([one[0] for one in every]))
+        above = AttentionRisk(data.repeat(400), v, loss).excess(points, np.array([one[0] for one in every]))
         offset = above.log - log_nonoptimality(data, points, every)
         assert np.all(offset >= constants.log_C_minus - tolerances.CONDITIONED)
         assert np.all(offset <= constants.log_C_plus + tolerances.CONDITIONED)
@@ -94,7 +94,7 @@ def test_excess_risk_is_nonoptimality_up_to_constant_factors(loss: Any) -> None:
         rng = np.random.default_rng(seed)
         points = rng.normal(size=(400, 6)) * 10.0 ** rng.uniform(-1, 3, size=(400, 1))
         log_q = log_nonoptimality(data, points, sets)
-        above = excess_risk(data.repeat(400), v, points, loss, np.array([one[0] for one in sets]))
+        above = AttentionRisk(data.repeat(400), v, loss).excess(points, np.array([one[0] for one in sets]))
         assert np.all(above.sign > 0)
         offset = above.log - log_q
         assert np.all(offset >= np.log(np.exp(constants.log_C_minus)) - tolerances.CONDITIONED)
@@ -143,7 +143,7 @@ def test_wrong_sets_have_a_counter_example_at_every_depth(change: str) -> None:
         log_q = log_nonoptimality(data, scale * found.counterexample, wrong)
         assert log_q[0] <= (1.0 + found.delta) * log_q[1]
         assert log_q[0] < -100.0
-        assert not excess_risk(data, v, other, selected=reference).above(excess_risk(data, v, p, selected=reference))
+        assert not AttentionRisk(data, v).excess(other, reference).above(AttentionRisk(data, v).excess(p, reference))
 
 
 @pytest.mark.statement("A Assumption D")
@@ -166,7 +166,7 @@ def test_every_wrong_set_is_refuted_and_no_right_one_whatever_the_seed(sizes: tu
             p, other = 1e3 * first.x, 1e4 * second.x
             wrong, reference = [one[:1] for one in sets], [one[0] for one in sets]
             assert log_nonoptimality(data, p, wrong) < -900.0 < -1.0 < log_nonoptimality(data, other, wrong)
-            assert excess_risk(data, v, p, selected=reference).above(excess_risk(data, v, other, selected=reference))
+            assert AttentionRisk(data, v).excess(p, reference).above(AttentionRisk(data, v).excess(other, reference))
 
 
 @pytest.mark.statement("A Assumption D")
@@ -184,7 +184,7 @@ def test_the_networks_risk_is_the_formula_and_assumption_d_holds() -> None:
     data, network, sets = monotone_mixing(3, 5, 2, 6, 4)
     p = np.random.default_rng(4).normal(size=6)
     z = np.einsum("it,itd->id", softmax(data, p), data.X)
-    assert risk(data, network, p) == pytest.approx(np.mean(np.logaddexp(0.0, -data.y * network(z))))
+    assert AttentionRisk(data, network).value(p) == pytest.approx(np.mean(np.logaddexp(0.0, -data.y * network(z))))
     best = [data.X[i, one] for i, one in enumerate(sets)]
     assert all((x == x[0]).all() for x in best)
     for i, one in enumerate(sets):
@@ -200,7 +200,7 @@ def test_paths_reach_the_solution_set() -> None:
         data, v, sets = label_mixing(3, 4, 2, 5, seed)
         found = set_svm(data, sets)
         radii = np.array([10.0, 100.0, 1000.0, 10000.0]) / found.margin
-        path = regularization_path(data, v, radii, restarts=16, rng=seed)
+        path = ml.path(data, radii, head=v, restarts=16, rng=seed)
         distance = found.margin * distance_to_set(path.points, found, radii)
         assert np.all(np.diff(distance) < 0.0)
         assert distance[-1] < tolerances.PATH_IN_THE_SET

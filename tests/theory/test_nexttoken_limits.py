@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens import (
     CrossEntropy,
     GradientDescent,
@@ -15,9 +16,9 @@ from marginlens import (
     predict_limit,
 )
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import descend, nexttoken_path
+from marginlens.dynamics import descend
 from marginlens.nexttoken import LabelLoss, check_head, check_loss
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness
+from marginlens.risk import NextTokenRisk
 from tolerances import ROUNDING
 
 A, B, C, D = range(4)
@@ -54,7 +55,7 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
 
 def test_the_step_is_held_against_the_smoothness():
     ds = acyclic_sequences(6, 8, 5, 4, 2)
-    limit = 1.0 / nexttoken_smoothness(ds)
+    limit = 1.0 / NextTokenRisk(ds).smoothness()
     assert predict_limit(ds, optimizer=GradientDescent(0.99 * limit)).direction is not None
     refused = predict_limit(ds, optimizer=GradientDescent(1.01 * limit))
     assert refused.direction is None
@@ -112,7 +113,7 @@ def test_losses_that_satisfy_assumption_1_get_theorem_1_and_the_path_agrees(loss
     assert "C Thm 1" in applying(found)
     assert ("C Thm 2" in applying(found)) == (scale is None)
     assert "open for gradient descent" in found.why
-    path = nexttoken_path(ds, [1e4 / found.details.priority.margin], head=head, loss=loss, restarts=1)
+    path = ml.path(ds, [1e4 / found.details.priority.margin], head=head, loss=loss, restarts=1)
     assert path.correlation(found.path_direction)[-1] > 0.9999
 
 
@@ -146,7 +147,7 @@ def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
     assert "none of C Thms 1 to 3 applies: no matrix C gives C Eᵀ = I: 9 embeddings in 6 dimensions" in str(found)
     assert "[x] C Assumption 4" not in str(found)
     assert "by C Thm 3, under Eq. (17) alone" in found.why
-    path = nexttoken_path(ds, [1e5])
+    path = ml.path(ds, [1e5])
     assert path.correlation(found.direction)[-1] > 0.999
     same = np.eye(4)
     same[1] = 2.0 * same[0]
@@ -179,12 +180,12 @@ def test_the_one_question_takes_sequences_too():
 @pytest.mark.parametrize("size", [0.0, 3.0])
 def test_constant_steps_from_a_start_have_both_limits(size):
     ds = SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
-    found = predict_limit(ds, optimizer=GradientDescent(1.0 / nexttoken_smoothness(ds)))
+    found = predict_limit(ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).smoothness()))
     assert "C Thm 3" in applying(found)
     start = size * np.random.default_rng(0).standard_normal((3, 3))
     gaps, turns = [], []
     for n_steps in (2_000, 20_000):
-        step = GradientDescent(1.0 / nexttoken_smoothness(ds))
+        step = GradientDescent(1.0 / NextTokenRisk(ds).smoothness())
         W = descend(ds, start=start, optimizer=step, n_steps=n_steps).final
         gaps.append(np.linalg.norm(found.details.mix.subspace.project(W) - found.details.correction))
         turns.append(1.0 - correlation(W, found.direction, axes=2))

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import marginlens as ml
 import tolerances
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.paths.next_token import nexttoken_path
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.risk.next_token import nexttoken_excess
+from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
@@ -90,12 +90,14 @@ def brute_force(ds, radius, head, loss, starts):
 def test_path_of_the_log_loss_agrees_with_a_general_solver(generator, seed):
     ds, _ = feasible(generator, (5, 3, 5, 4), seed)
     radii = np.array([0.5, 2.0, 8.0])
-    path = nexttoken_path(ds, radii)
+    path = ml.path(ds, radii)
     for k, radius in enumerate(radii):
         value, point = brute_force(ds, radius, None, LogLoss(), [np.zeros(9)])
-        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], None, LogLoss()), rel=tolerances.ROUNDING)
-        assert path.risk()[k] <= value + tolerances.ROUNDING
-        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
+        assert path.value()[k] == pytest.approx(
+            plain_risk(ds, path.points[k], None, LogLoss()), rel=tolerances.ROUNDING
+        )
+        assert path.value()[k] <= value + tolerances.ROUNDING
+        assert value - path.value()[k] < tolerances.PATH_BRUTE_FORCE
         assert np.linalg.norm(path.points[k] - point) < 1e-2 * radius
     assert path.kkt_residual().max() < tolerances.PATH_KKT
     assert path.norm == pytest.approx(radii)
@@ -107,13 +109,13 @@ def test_path_of_another_head_is_global_on_small_problems(loss):
     ds, _ = feasible(acyclic_sequences, (5, 3, 4, 4), 4)
     head, rng = 0.5 * ds.E, np.random.default_rng(0)
     radii = np.array([1.0, 6.0])
-    path = nexttoken_path(ds, radii, head=head, loss=loss, restarts=8)
+    path = ml.path(ds, radii, head=head, loss=loss, restarts=8)
     for k, radius in enumerate(radii):
         starts = rng.standard_normal((6, 9)) * radius / 3.0
         value, _ = brute_force(ds, radius, head, loss, starts)
-        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], head, loss), abs=tolerances.ROUNDING)
-        assert path.risk()[k] <= value + tolerances.ROUNDING
-        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
+        assert path.value()[k] == pytest.approx(plain_risk(ds, path.points[k], head, loss), abs=tolerances.ROUNDING)
+        assert path.value()[k] <= value + tolerances.ROUNDING
+        assert value - path.value()[k] < tolerances.PATH_BRUTE_FORCE
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
 
@@ -137,8 +139,8 @@ def log_conditions(ds, W, radius, project):
 @pytest.mark.parametrize("where", ["opposite", "inside", "turned along S_cyc", "turned across S_cyc"])
 def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave(where):
     ds, _ = feasible(cyclic_sequences, (5, 6, 6, 4), 3)
-    path = nexttoken_path(ds, [3.0])
-    c, m = path._coordinates.copy(), path._risk.n_cyclic
+    path = ml.path(ds, [3.0])
+    c, m = np.stack(path._state.points), path._search.split_risk.n_cyclic
     if where == "opposite":
         c = -c
     elif where == "inside":
@@ -146,8 +148,8 @@ def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave
     else:
         c[:, 0 if where == "turned along S_cyc" else m] += 1.0
         c *= 3.0 / np.linalg.norm(c)
-    moved = replace(path, _coordinates=c)
-    expected = log_conditions(ds, path._risk.matrix(c[0]), 3.0, cyclic_correction(ds).subspace.project)
+    moved = replace(path, _state=path._state._replace(points=tuple(c)))
+    expected = log_conditions(ds, path._search.split_risk.matrix(c[0]), 3.0, cyclic_correction(ds).subspace.project)
     assert moved.kkt_residual()[0] == pytest.approx(expected, rel=1e-9)
     assert expected > 1e-3
 
@@ -179,14 +181,14 @@ def decimal_slope(ds, graphs, inside, outside):
 def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
     ds = figure_2()
     graphs = priority_graphs(ds)
-    path = nexttoken_path(ds, [height / graph_svm(ds.E, graphs).margin])
+    path = ml.path(ds, [height / graph_svm(ds.E, graphs).margin])
     with localcontext() as context:
         context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9
-        slope = decimal_slope(ds, graphs, *(part.tolist() for part in (path.cyclic_part()[0], path.strict_part()[0])))
+        slope = decimal_slope(ds, graphs, *(part.tolist() for part in (path.split().cyclic[0], path.split().strict[0])))
         largest = max(abs(value) for row in slope for value in row)
         across = np.array([[float(value / largest) for value in row] for row in slope])
         log = float(largest.ln())
-    direction = path.strict_part()[0] / np.linalg.norm(path.strict_part()[0])
+    direction = path.split().strict[0] / np.linalg.norm(path.split().strict[0])
     assert log == pytest.approx(-height, abs=5.0)
     assert np.linalg.norm(across + np.linalg.norm(across) * direction) < tolerances.PATH_KKT * np.linalg.norm(across)
 
@@ -201,7 +203,7 @@ def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
 def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
     ds, limit = feasible(acyclic_sequences, shape, 5)
     head = None if head is None else head * ds.E
-    path = nexttoken_path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, head=head, loss=loss, restarts=1)
+    path = ml.path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, head=head, loss=loss, restarts=1)
     distance = path.distance(limit.x)
     assert np.all(np.diff(np.log(distance)) / np.log(10.0) < -0.8)
     assert distance[-1] < 10.0 * tolerances.PATH_OFFSET
@@ -209,7 +211,7 @@ def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
     assert path.log_excess[-1] == pytest.approx(-1e4, rel=0.01)
     assert np.all(np.diff(path.log_excess) < 0.0)
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    assert not np.any(path.cyclic_part())
+    assert not np.any(path.split().cyclic)
 
 
 @pytest.mark.statement("C Thm 2")
@@ -217,18 +219,18 @@ def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
 def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
     ds, limit = feasible(cyclic_sequences, shape, seed)
     heights = np.array([4.0, 8.0, 12.0, 100.0, 1e4])
-    path = nexttoken_path(ds, heights / limit.margin)
+    path = ml.path(ds, heights / limit.margin)
     correction = cyclic_correction(ds).x
-    gap = np.linalg.norm(path.cyclic_part() - correction, axis=(1, 2))
+    gap = np.linalg.norm(path.split().cyclic - correction, axis=(1, 2))
     rate = np.diff(np.log(gap[:3])) / np.diff(heights[:3])
     assert np.all((rate > -1.4) & (rate < -0.7))  # like e^(-R · margin)
     assert gap[-1] < tolerances.CYCLIC_LIMIT * max(1.0, np.linalg.norm(correction))
     assert path.correlation(limit.x)[-1] > 0.999
     assert path.distance(limit.x)[-1] < 10.0 * tolerances.PATH_OFFSET
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    assert path.points == pytest.approx(path.cyclic_part() + path.strict_part(), rel=1e-12, abs=1e-9)
+    assert path.points == pytest.approx(path.split().cyclic + path.split().strict, rel=1e-12, abs=1e-9)
     whole = plain_risk(ds, 40.0 * limit.x + correction, None, LogLoss())  # the infimum to sixteen digits
-    assert np.exp(path.log_excess[:2]) == pytest.approx(path.risk()[:2] - whole, rel=1e-6)
+    assert np.exp(path.log_excess[:2]) == pytest.approx(path.value()[:2] - whole, rel=1e-6)
 
 
 @pytest.mark.statement("C Lemma 4", "C Eq. (11)")
@@ -237,18 +239,16 @@ def test_path_with_any_cyclic_part_turns_into_the_same_direction():
     basis = cyclic_correction(ds).basis
     inside = np.tensordot(np.random.default_rng(1).normal(size=len(basis)) * 2.0, basis, axes=1)
     radii = np.array([1.0, 100.0, 1e4]) / limit.margin
-    path = nexttoken_path(ds, radii, cyclic_part=inside)
-    assert path.cyclic_part() == pytest.approx(np.stack([inside] * 3), abs=1e-12)
-    outside = path.strict_part() / np.linalg.norm(path.strict_part(), axis=(1, 2), keepdims=True)
-    assert np.linalg.norm(path.strict_part(), axis=(1, 2)) == pytest.approx(radii)
+    path = ml.path(ds, radii, region=ml.dynamics.CyclicPart(inside))
+    assert path.split().cyclic == pytest.approx(np.stack([inside] * 3), abs=1e-12)
+    outside = path.split().strict / np.linalg.norm(path.split().strict, axis=(1, 2), keepdims=True)
+    assert np.linalg.norm(path.split().strict, axis=(1, 2)) == pytest.approx(radii)
     assert np.linalg.norm(outside[-1] - limit.x * limit.margin) < 10.0 * tolerances.PATH_OFFSET
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    free = nexttoken_path(ds, [np.hypot(np.linalg.norm(inside), radii[0])])
-    assert free.risk()[0] < path.risk()[0] - 1e-3  # this cyclic part is not the best
-    with pytest.raises(
-        InputError, match="'cyclic_part' argument must be a matrix in S_cyc; got one whose part outside has norm"
-    ):
-        nexttoken_path(ds, radii, cyclic_part=inside + 1e-6 * limit.x)
+    free = ml.path(ds, [np.hypot(np.linalg.norm(inside), radii[0])])
+    assert free.value()[0] < path.value()[0] - 1e-3  # this cyclic part is not the best
+    with pytest.raises(InputError, match="'W' argument must be a matrix in S_cyc; got one whose part outside has norm"):
+        ml.path(ds, radii, region=ml.dynamics.CyclicPart(inside + 1e-6 * limit.x))
     with pytest.raises(InputError, match="'path' argument must be a free path towards a Graph-SVM solution"):
         path_law(path)
 
@@ -258,21 +258,21 @@ def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_
     ds = SequenceDataset([[0, 1], [0, 1], [1, 0, 1], [0, 1]], [0, 0, 1, 1], np.array([[1.0, 0.2], [0.3, 1.0]]))
     correction = cyclic_correction(ds).x
     length = float(np.linalg.norm(correction))
-    path = nexttoken_path(ds, np.array([0.5, 2.0, 50.0]) * length)
-    assert path.limit.status is Status.TRIVIAL
+    path = ml.path(ds, np.array([0.5, 2.0, 50.0]) * length)
+    assert ml.graph_svm(ds).status is Status.TRIVIAL
     assert path.norm == pytest.approx([0.5 * length, length, length])
     assert path.points[1:] == pytest.approx(np.stack([correction] * 2), abs=1e-9)
     assert path.distance(correction) == pytest.approx([0.0, 0.5, 0.98], abs=1e-9)  # of W/R, not of W/‖W‖
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    assert "NextTokenPath(3 radii" in repr(path)
+    assert "Path(3 radii" in repr(path)
 
 
 @pytest.mark.statement("C Algo-RP")
 def test_a_path_stays_at_zero_where_nothing_can_be_chosen():
     for sequences, labels in ([[[0], [1, 1]], [0, 1]], [[[0, 1, 1], [1, 0, 1]], [0, 1]]):
         ds = SequenceDataset(sequences, labels, np.array([[1.0, 0.0], [0.0, 0.0]]))
-        path = nexttoken_path(ds, [0.5, 5.0])
-        assert path.limit.status is Status.TRIVIAL
+        path = ml.path(ds, [0.5, 5.0])
+        assert ml.graph_svm(ds).status is Status.TRIVIAL
         assert not path.points.any()
         assert not cyclic_correction(ds).x.any()
 
@@ -281,12 +281,12 @@ def test_a_path_stays_at_zero_where_nothing_can_be_chosen():
 def test_infeasible_data_leave_the_infimum_unknown():
     E = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])  # the third lies between the others
     ds = SequenceDataset([[0, 2, 2], [1, 2, 2], [0, 2]], [2, 2, 2], E)
-    path = nexttoken_path(ds, [1.0, 100.0])
-    assert path.limit.status is Status.INFEASIBLE
+    path = ml.path(ds, [1.0, 100.0])
+    assert ml.graph_svm(ds).status is Status.INFEASIBLE
     assert np.isnan(path.log_excess).all()
     assert path.kkt_residual().max() < tolerances.PATH_KKT
     value, _ = brute_force(ds, 1.0, None, LogLoss(), [np.zeros(4)])
-    assert path.risk()[0] == pytest.approx(value, abs=tolerances.PATH_BRUTE_FORCE)
+    assert path.value()[0] == pytest.approx(value, abs=tolerances.PATH_BRUTE_FORCE)
 
 
 @pytest.mark.statement("C Lemma 1")
@@ -310,7 +310,7 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
     heights = np.concatenate([[10.0, 20.0, 30.0], heights])  # from where two risks may be subtracted to where not
     along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
     for one, log in zip(heights, along, strict=True):
-        excess = nexttoken_excess(ds, one * limit.x, head=head, loss=loss)
+        excess = NextTokenRisk(ds, head=head, loss=loss).excess(one * limit.x)
         assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
 
 
@@ -320,7 +320,7 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
 )
 def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generator, seed):
     ds, limit = feasible(generator, (6, 8, 6, 4), seed)
-    path = nexttoken_path(ds, np.array([1e3, 1e4, 1e5]) / limit.margin)
+    path = ml.path(ds, np.array([1e3, 1e4, 1e5]) / limit.margin)
     law = path_law(path)
     assert law.holds
     assert np.sum(law.multipliers) == pytest.approx(1.0)
@@ -340,7 +340,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
 @pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
 def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
     ds, limit = feasible(acyclic_sequences, (6, 8, 6, 4), 11)
-    law = path_law(nexttoken_path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
+    law = path_law(ml.path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
     error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
     for values in (law.deviation(), error):
         assert np.abs(np.diff(np.log10(values)) + 1.0)[0] < 0.2  # like 1/R
@@ -350,11 +350,11 @@ def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
 def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solutions():
     E = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
     ds = SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, E)  # token 3 is in the middle of tokens 1 and 2
-    path = nexttoken_path(ds, np.array([1e3, 1e4, 1e5]))
+    path = ml.path(ds, np.array([1e3, 1e4, 1e5]))
     law = path_law(path)
     assert len(law.rows) == 3
     assert law.holds
-    assert path.limit.multipliers.min() == pytest.approx(
+    assert ml.graph_svm(ds).multipliers.min() == pytest.approx(
         0.0, abs=tolerances.ROUNDING
     )  # a dual solution that the path does not have
     np.testing.assert_allclose(np.sort(law.multipliers), [2 / 9, 2 / 9, 5 / 9], atol=tolerances.ROUNDING)
@@ -367,7 +367,7 @@ def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solution
 @pytest.mark.statement("X O")
 def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
     ds = SequenceDataset([[0, 1, 2]], [0], np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]]))
-    law = path_law(nexttoken_path(ds, [100.0]))
+    law = path_law(ml.path(ds, [100.0]))
     assert np.linalg.matrix_rank(law.rows) == len(law.rows) == 2
     assert law.multipliers.min() == pytest.approx(0.0, abs=tolerances.ROUNDING)
     assert not law.holds
@@ -378,8 +378,8 @@ def test_a_law_needs_a_free_path_with_something_strict():
     with pytest.raises(
         InputError, match="'path' argument must be a free path towards a Graph-SVM solution other than zero"
     ):
-        path_law(nexttoken_path(ds, 1.0))
-    with pytest.raises(InputError, match="'path' argument must be a NextTokenPath; got NoneType"):
+        path_law(ml.path(ds, 1.0))
+    with pytest.raises(InputError, match="'path' argument must be the path of a next-token risk; got NoneType"):
         path_law(None)
 
 
@@ -388,40 +388,40 @@ def test_what_the_path_cannot_use_is_named():
     with pytest.raises(
         InputError, match=r"'radii' argument must be positive numbers, each larger.*got radii that do not increase"
     ):
-        nexttoken_path(ds, [2.0, 1.0])
+        ml.path(ds, [2.0, 1.0])
     with pytest.raises(InputError, match=r"'radii' argument must be positive numbers, each larger.*got -1 instead"):
-        nexttoken_path(ds, -1.0)
+        ml.path(ds, -1.0)
     for radius in (1e-101, 1e101):
         with pytest.raises(InputError, match=r"'radii' argument must be between 1e-100 and 1e\+100"):
-            nexttoken_path(ds, radius)
+            ml.path(ds, radius)
     for scale in (1e-70, 1e70):
         sequences = [ds[i][0] for i in range(len(ds))]
-        with pytest.raises(InputError, match=r"'ds'.*largest entry is between 1e-60 and 1e\+60; got a largest entry"):
-            nexttoken_path(SequenceDataset(sequences, ds.labels, scale * ds.E), 1.0)
+        with pytest.raises(InputError, match=r"'data'.*largest entry is between 1e-60 and 1e\+60; got a largest entry"):
+            ml.path(SequenceDataset(sequences, ds.labels, scale * ds.E), 1.0)
     with pytest.raises(InputError, match=r"'loss' argument must be a loss of the label's own output.*got CrossEntropy"):
-        nexttoken_path(ds, 1.0, loss=CrossEntropy())
+        ml.path(ds, 1.0, loss=CrossEntropy())
     with pytest.raises(
-        InputError, match=r"'ds' argument must be acyclic unless C Eᵀ = I; got tokens of equal priority"
+        InputError, match=r"'data' argument must be acyclic unless C Eᵀ = I; got tokens of equal priority"
     ):
-        nexttoken_path(cyclic, 1.0, head=cyclic.E)
+        ml.path(cyclic, 1.0, head=cyclic.E)
     with pytest.raises(
         InputError, match=r"'loss' argument must be one whose risk over the cyclic subset has one finite.*Linear"
     ):
-        nexttoken_path(cyclic, 1.0, loss=Linear())
+        ml.path(cyclic, 1.0, loss=Linear())
     with pytest.raises(
         InputError, match=r"'head' argument must be one under which each label scores highest.*got token \d scoring"
     ):
-        nexttoken_path(ds, 1.0, head=-ds.E, loss=Linear())
+        ml.path(ds, 1.0, head=-ds.E, loss=Linear())
     with pytest.raises(
         InputError,
         match=r"'loss' argument must be decreasing at the output.*got SquaredLoss with slope -?0 at output 1 ",
     ):
-        nexttoken_path(ds, 1.0, loss=SquaredLoss())
+        ml.path(ds, 1.0, loss=SquaredLoss())
     pair = SequenceDataset([[0, 1]], [0], np.eye(2))
     with pytest.raises(InputError, match=r"'loss' .* got LogLoss with slope -inf at output 0 of label 0"):
-        nexttoken_path(pair, 1.0, head=np.array([[0.0, -1.0], [0.0, 1.0]]))
-    with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(4, 4\)"):
-        nexttoken_path(ds, 1.0).distance(np.eye(3))
+        ml.path(pair, 1.0, head=np.array([[0.0, -1.0], [0.0, 1.0]]))
+    with pytest.raises(InputError, match=r"'direction' argument must be an array of finite numbers of shape \(4, 4\)"):
+        ml.path(ds, 1.0).distance(np.eye(3))
 
 
 @pytest.mark.statement("C Thm 2", "C Def 3", "C Algo-RP")
@@ -431,10 +431,10 @@ def test_theorem_2_holds_for_another_loss_with_one_minimiser():
     expected = 0.5 * np.log(share / (1.0 - share)) * np.array([1.0, -1.0, 0.0])
     assert expected[0] == pytest.approx(0.36154, abs=1e-5)
     np.testing.assert_allclose(cyclic_correction(ds, loss=Steep(), restarts=4).x[:, 2], expected, atol=1e-9)
-    path = nexttoken_path(ds, [20.0, 60.0, 1e4], loss=Steep())
-    for part in path.cyclic_part():
+    path = ml.path(ds, [20.0, 60.0, 1e4], loss=Steep())
+    for part in path.split().cyclic:
         np.testing.assert_allclose(part[:, 2], expected, atol=1e-8)
-    corr = path.correlation(path.limit.x)
+    corr = path.correlation(ml.graph_svm(ds).x)
     assert corr[-1] > 1.0 - 1e-8
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
@@ -446,17 +446,17 @@ def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_tw
     found = cyclic_correction(ds, loss=loss, restarts=8)
     assert found.is_unique
     radii, rng = np.array([1.0, 5.0]), np.random.default_rng(0)
-    path = nexttoken_path(ds, radii, loss=loss)
+    path = ml.path(ds, radii, loss=loss)
     for k, radius in enumerate(radii):
         starts = [np.zeros(9), *(rng.standard_normal((1, 9)) * radius / 3.0)]
         value, _ = brute_force(ds, radius, None, loss, starts)
-        assert path.risk()[k] == pytest.approx(plain_risk(ds, path.points[k], None, loss), rel=tolerances.ROUNDING)
-        assert path.risk()[k] <= value + tolerances.ROUNDING
-        assert value - path.risk()[k] < tolerances.PATH_BRUTE_FORCE
-    far = nexttoken_path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, loss=loss)
+        assert path.value()[k] == pytest.approx(plain_risk(ds, path.points[k], None, loss), rel=tolerances.ROUNDING)
+        assert path.value()[k] <= value + tolerances.ROUNDING
+        assert value - path.value()[k] < tolerances.PATH_BRUTE_FORCE
+    far = ml.path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, loss=loss)
     assert far.kkt_residual().max() < tolerances.PATH_KKT
     assert far.correlation(limit.x)[-1] > 0.999
-    assert np.linalg.norm(far.cyclic_part()[-1] - found.x) < tolerances.CYCLIC_LIMIT
+    assert np.linalg.norm(far.split().cyclic[-1] - found.x) < tolerances.CYCLIC_LIMIT
     law = path_law(far)
     assert law.deviation()[-1] < 0.2 * law.deviation()[-2]
 
@@ -479,7 +479,7 @@ def test_slopes_of_the_split_risk_are_those_of_the_risk(loss):
     differences = [(value(c + h * one) - value(c - h * one)) / (2.0 * h) for one in unit]
     np.testing.assert_allclose(slope(c), differences, atol=tolerances.FINITE_DIFFERENCE)
     bend = np.exp(seen.log_unit) * np.block(
-        [[np.exp(-seen.log_unit) * seen.inner_bend, seen.cross_bend.T], [seen.cross_bend, seen.outer_bend]]
+        [[np.exp(-seen.log_unit) * seen.inner_hessian, seen.cross_hessian.T], [seen.cross_hessian, seen.outer_hessian]]
     )
     second = np.stack([(slope(c + h * one) - slope(c - h * one)) / (2.0 * h) for one in unit])
     np.testing.assert_allclose(bend, second, atol=tolerances.FINITE_DIFFERENCE)
@@ -521,6 +521,8 @@ def test_with_a_given_cyclic_part_the_other_part_turns_even_where_theorem_2_fail
     ds = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
     given = np.zeros((3, 3))
     given[:, 2] = [0.7, -0.7, 0.0]
-    path = nexttoken_path(ds, [10.0, 1e3], loss=Linear(), cyclic_part=given)
-    turned = path.strict_part()[-1]
-    assert np.sum(turned * path.limit.x) == pytest.approx(np.linalg.norm(turned) * np.linalg.norm(path.limit.x))
+    path = ml.path(ds, [10.0, 1e3], loss=Linear(), region=ml.dynamics.CyclicPart(given))
+    turned = path.split().strict[-1]
+    assert np.sum(turned * ml.graph_svm(ds).x) == pytest.approx(
+        np.linalg.norm(turned) * np.linalg.norm(ml.graph_svm(ds).x)
+    )

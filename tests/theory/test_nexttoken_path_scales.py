@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+import marginlens as ml
 import tolerances
 from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.paths.next_token import nexttoken_path
 
 HEIGHTS = np.array([1.0, 8.0, 18.0, 30.0])  # e^-18 is about where the risk no longer shows what the tail says
 RESIDUAL = 1e-13  # a few hundred roundings of terms of order one
@@ -18,7 +18,7 @@ RESIDUAL = 1e-13  # a few hundred roundings of terms of order one
 def test_the_path_of_scaled_embeddings_is_divided_by_the_square(seed, power):
     ds = cyclic_sequences(6, 8, 8, 4, seed)
     longer = SequenceDataset([ds[i][0] for i in range(len(ds))], ds.labels, 2.0**power * ds.E)
-    radii = HEIGHTS / nexttoken_path(ds, 1.0).limit.margin
-    plain, scaled = nexttoken_path(ds, radii), nexttoken_path(longer, radii / 4.0**power)
+    radii = HEIGHTS / ml.graph_svm(ds).margin
+    plain, scaled = ml.path(ds, radii), ml.path(longer, radii / 4.0**power)
     assert max(plain.kkt_residual().max(), scaled.kkt_residual().max()) < RESIDUAL
     np.testing.assert_allclose(scaled.points * 4.0**power, plain.points, rtol=0, atol=tolerances.CYCLIC_LIMIT)

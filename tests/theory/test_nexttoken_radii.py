@@ -5,22 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import marginlens as ml
 import tolerances
 from marginlens import InputError, SequenceDataset, SquaredLoss
 from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import cyclic_subset, priority_graphs
-from marginlens.nexttoken import (
-    CrossEntropy,
-    LabelLoss,
-    LogLoss,
-    cyclic_correction,
-    limit_risk,
-    nexttoken_gradient,
-    nexttoken_hessian,
-    nexttoken_path,
-    nexttoken_risk,
-    path_radius,
-)
+from marginlens.nexttoken import CrossEntropy, LabelLoss, LogLoss, cyclic_correction, limit_risk, path_radius
+from marginlens.risk import NextTokenRisk
 from marginlens.svm import Status, graph_svm
 
 
@@ -49,14 +40,14 @@ def test_the_risk_of_the_path_falls_to_its_two_parts(seed):
     found, share = cyclic_correction(ds), len(cyclic_subset(ds)) / len(ds)
     expected = share * found.risk  # the samples outside the cyclic subset lose -log 1 = 0
     assert limit_risk(ds) == pytest.approx(expected, rel=1e-10)
-    path = nexttoken_path(ds, np.array([10.0, 40.0]) / limit.margin)
-    assert path.risk()[0] > limit_risk(ds)
-    assert path.risk()[1] == pytest.approx(limit_risk(ds), abs=1e-10)
+    path = ml.path(ds, np.array([10.0, 40.0]) / limit.margin)
+    assert path.value()[0] > limit_risk(ds)
+    assert path.value()[1] == pytest.approx(limit_risk(ds), abs=1e-10)
     elsewhere = found.subspace.project(np.random.default_rng(seed).standard_normal((8, 8)))
-    at = nexttoken_risk(ds, 60.0 * limit.x + elsewhere)
+    at = NextTokenRisk(ds).value(60.0 * limit.x + elsewhere)
     assert limit_risk(ds, cyclic_part=elsewhere) == pytest.approx(at, rel=1e-10)
     assert limit_risk(ds, cyclic_part=elsewhere) >= limit_risk(ds)
-    linear = nexttoken_risk(ds, 60.0 * limit.x + elsewhere, loss=Linear())
+    linear = NextTokenRisk(ds, loss=Linear()).value(60.0 * limit.x + elsewhere)
     assert limit_risk(ds, loss=Linear(), cyclic_part=elsewhere) == pytest.approx(linear, rel=1e-10)
 
 
@@ -65,10 +56,10 @@ def test_the_risk_of_the_path_falls_to_its_two_parts(seed):
 def test_the_hessian_is_the_derivative_of_the_gradient_and_never_negative(seed):
     ds, rng, h = cyclic_sequences(6, 4, 9, 5, seed), np.random.default_rng(seed), 1e-5
     W = rng.standard_normal((4, 4))
-    found = nexttoken_hessian(ds, W)
+    found = NextTokenRisk(ds).hessian(W)
 
     def slope(at):
-        return nexttoken_gradient(ds, at).value().ravel()
+        return NextTokenRisk(ds).gradient(at).value().ravel()
 
     step = h * np.eye(16).reshape(16, 4, 4)
     differences = np.stack([(slope(W + one) - slope(W - one)) / (2.0 * h) for one in step])
@@ -83,7 +74,7 @@ def test_beyond_the_radius_the_path_is_as_near_as_promised(loss, scale):
     head = None if scale is None else scale * ds.E
     wanted = np.array([0.5, 0.1])
     radii = np.array([path_radius(ds, distance, head=head, loss=loss) for distance in wanted])
-    path = nexttoken_path(ds, radii, head=head, loss=loss, restarts=1)
+    path = ml.path(ds, radii, head=head, loss=loss, restarts=1)
     assert np.all(path.distance(limit.x) < wanted)
     assert radii[1] == pytest.approx(25.0 * radii[0])  # like 1/δ²
 
@@ -105,7 +96,7 @@ def test_beyond_the_radius_a_matrix_that_misses_a_margin_is_worse():
             assert not far or margins.min() <= 1.0 - shortfall  # what turns a distance into a missed margin
             if margins.min() <= 1.0 - shortfall:
                 missed += 1
-                assert nexttoken_risk(ds, height * W) > nexttoken_risk(ds, height * limit.x)
+                assert NextTokenRisk(ds).value(height * W) > NextTokenRisk(ds).value(height * limit.x)
         assert missed > 50
 
 
@@ -114,7 +105,7 @@ def test_beyond_the_radius_the_part_across_the_cyclic_subspace_is_as_near_as_pro
     ds, limit = feasible(cyclic_sequences, (6, 8, 8, 4), 2)
     given = cyclic_correction(ds).subspace.project(0.5 * np.random.default_rng(1).standard_normal((8, 8)))
     radius = path_radius(ds, 0.2, cyclic_part=given)
-    across = nexttoken_path(ds, [radius], cyclic_part=given).strict_part()[0]
+    across = ml.path(ds, [radius], region=ml.dynamics.CyclicPart(given)).split().strict[0]
     assert np.linalg.norm(across) == pytest.approx(radius)
     assert np.linalg.norm(across / radius - limit.x / np.linalg.norm(limit.x)) < 0.2
 

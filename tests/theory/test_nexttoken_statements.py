@@ -11,8 +11,7 @@ from marginlens.graphs import priority_graphs
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import SquaredLoss
 from marginlens.optimizers import GradientDescent
-from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk import NextTokenRisk
 from marginlens.svm.graph import graph_svm
 from marginlens_papers.claims.c.gradient import matrix_form, random_sequences
 from tolerances import HIGH_PRECISION, ROUNDING
@@ -24,7 +23,7 @@ def test_the_sum_runs_over_the_tokens_that_differ_from_the_label():
         rng = np.random.default_rng(seed)
         ds = random_sequences(rng)
         W = rng.normal(size=(ds.d_model, ds.d_model))
-        found = nexttoken_gradient(ds, W).value()
+        found = NextTokenRisk(ds).gradient(W).value()
         assert np.abs(found - matrix_form(ds, W, others=True)).max() < HIGH_PRECISION
         assert not matrix_form(ds, W, others=False).any()  # as printed the sum is empty of content
         assert found.any()
@@ -36,23 +35,25 @@ def test_the_sharp_constant_is_attained_by_two_tokens_and_the_papers_is_never_be
     two = SequenceDataset([[0, 1]], [0], E)
     h = 1e-4
     along = np.array([[-1.0, 0.0], [0.0, 0.0]])
-    slope = np.linalg.norm(nexttoken_gradient(two, h * along).value() - nexttoken_gradient(two, -h * along).value()) / (
-        2 * h
-    )
-    assert slope == pytest.approx(sharp_smoothness(two), rel=1e-6)
-    assert sharp_smoothness(two) == pytest.approx(1.0)
+    slope = np.linalg.norm(
+        NextTokenRisk(two).gradient(h * along).value() - NextTokenRisk(two).gradient(-h * along).value()
+    ) / (2 * h)
+    assert slope == pytest.approx(NextTokenRisk(two).sharp_smoothness(), rel=1e-6)
+    assert NextTokenRisk(two).sharp_smoothness() == pytest.approx(1.0)
     for scale, smooth in (
         (1e-50, 1e-200),
         (1e-160, 0.0),
         (1e160, np.inf),
     ):  # the fourth power, as far as there are numbers
         longer = SequenceDataset([two[i][0] for i in range(len(two))], two.labels, scale * two.E)
-        assert sharp_smoothness(longer) == pytest.approx(smooth, rel=1e-6, abs=0.0)
-        assert nexttoken_smoothness(longer) >= sharp_smoothness(longer)
-    assert nexttoken_smoothness(two) == pytest.approx(2.0 * np.sqrt(2.0) * 4.0)
+        assert NextTokenRisk(longer).sharp_smoothness() == pytest.approx(smooth, rel=1e-6, abs=0.0)
+        assert NextTokenRisk(longer).smoothness() >= NextTokenRisk(longer).sharp_smoothness()
+    assert NextTokenRisk(two).smoothness() == pytest.approx(2.0 * np.sqrt(2.0) * 4.0)
     for seed in range(50):
         ds = random_sequences(np.random.default_rng(seed))
-        assert sharp_smoothness(ds) * 4.0 * np.sqrt(ds.lengths.max()) <= nexttoken_smoothness(ds) * (1 + ROUNDING)
+        assert NextTokenRisk(ds).sharp_smoothness() * 4.0 * np.sqrt(ds.lengths.max()) <= NextTokenRisk(
+            ds
+        ).smoothness() * (1 + ROUNDING)
 
 
 @pytest.mark.statement("C Eq. (23)")
@@ -64,8 +65,8 @@ def test_repeated_tokens_break_the_bound_on_x_but_not_the_constant():
     rng = np.random.default_rng(0)
     for _ in range(30):
         W, V = 3.0 * rng.normal(size=(2, 2, 2))
-        apart = np.linalg.norm(nexttoken_gradient(ds, W).value() - nexttoken_gradient(ds, V).value())
-        assert apart <= sharp_smoothness(ds) * np.linalg.norm(W - V)
+        apart = np.linalg.norm(NextTokenRisk(ds).gradient(W).value() - NextTokenRisk(ds).gradient(V).value())
+        assert apart <= NextTokenRisk(ds).sharp_smoothness() * np.linalg.norm(W - V)
 
 
 @pytest.mark.statement("C Lemma 5")
@@ -73,17 +74,19 @@ def test_steps_up_to_one_over_l_keep_their_promise_and_long_ones_break_it():
     E = np.array([[1.0, 0.0], [-1.0, 0.0]])
     tied = SequenceDataset([[0, 1], [1, 0, 1]], [0, 1], E)  # cyclic: the minimum is finite and the curvature stays
     for ds in (tied, cyclic_sequences(5, 4, 5, 4, 0), random_sequences(np.random.default_rng(3))):
-        ratios = _promise_kept(ds, 1.0 / sharp_smoothness(ds))
+        ratios = _promise_kept(ds, 1.0 / NextTokenRisk(ds).sharp_smoothness())
         assert ratios.min() >= 1.0 - 1e-6
-        assert _promise_kept(ds, 1.0 / nexttoken_smoothness(ds)).min() > 1.0
-    assert _promise_kept(tied, 12.0 / sharp_smoothness(tied)).min() < 0.0  # far beyond, the risk goes up
+        assert _promise_kept(ds, 1.0 / NextTokenRisk(ds).smoothness()).min() > 1.0
+    assert (
+        _promise_kept(tied, 12.0 / NextTokenRisk(tied).sharp_smoothness()).min() < 0.0
+    )  # far beyond, the risk goes up
 
 
 def _promise_kept(ds, eta):
     """Decrease of the risk over η/2 ‖∇L‖² along forty steps, where it can be told from rounding."""
     start = 0.5 * np.random.default_rng(1).normal(size=(ds.d_model, ds.d_model))
     run = descend(ds, optimizer=GradientDescent(eta), n_steps=40, start=start, record=Record(keep=("x", "risk")))
-    promised = np.array([0.5 * eta * np.sum(nexttoken_gradient(ds, W).value() ** 2) for W in run.saved["x"][:-1]])
+    promised = np.array([0.5 * eta * np.sum(NextTokenRisk(ds).gradient(W).value() ** 2) for W in run.saved["x"][:-1]])
     clear = promised > 1e-9
     return (-np.diff(run.saved["risk"]) / np.where(clear, promised, 1.0))[clear]
 
@@ -97,7 +100,7 @@ def test_the_log_loss_is_convex_and_the_squared_loss_is_not():
         for _ in range(5):
             W, V = 4.0 * rng.normal(size=(2, 4, 4))
             for name, options in (("log", {}), ("squared", {"loss": SquaredLoss()})):
-                middle, first, last = (nexttoken_risk(ds, one, **options) for one in ((W + V) / 2, W, V))
+                middle, first, last = (NextTokenRisk(ds, **options).value(one) for one in ((W + V) / 2, W, V))
                 above[name].append(middle - 0.5 * (first + last))
     assert max(above["log"]) <= ROUNDING
     assert max(above["squared"]) > 0.01
@@ -119,7 +122,9 @@ def test_on_s_cyc_the_curvature_is_positive_in_every_direction_and_elsewhere_it_
 
 def _slope_along(ds, W, along, h=1e-4):
     """Directional derivative of the gradient by central differences."""
-    return (nexttoken_gradient(ds, W + h * along).value() - nexttoken_gradient(ds, W - h * along).value()) / (2 * h)
+    return (NextTokenRisk(ds).gradient(W + h * along).value() - NextTokenRisk(ds).gradient(W - h * along).value()) / (
+        2 * h
+    )
 
 
 @pytest.mark.statement("C Lemma 6", "C Thm 4")
@@ -129,7 +134,7 @@ def test_w_mm_is_a_direction_of_descent_everywhere_so_nothing_is_critical():
         ds = (acyclic_sequences if seed % 2 else cyclic_sequences)(6, 8, 4, 4, rng)
         solution = graph_svm(ds.E, priority_graphs(ds)).x
         for size in (0.0, 1.0, 8.0) if seed % 2 == 0 else (0.0, 1.0, 1e2, 1e5):
-            found = nexttoken_gradient(ds, size * rng.normal(size=(8, 8)) / 8)
+            found = NextTokenRisk(ds).gradient(size * rng.normal(size=(8, 8)) / 8)
             assert np.sum(found.array * solution) < 0.0
             assert np.isfinite(found.log_norm)
 
@@ -139,10 +144,10 @@ def test_plain_descent_diverges_like_the_logarithm_and_its_gradient_vanishes():
     ds = acyclic_sequences(6, 8, 4, 4, 1)
     margin = float(graph_svm(ds.E, priority_graphs(ds)).margin)
     steps = [10**3, 10**4, 10**5]
-    step = GradientDescent(1.0 / sharp_smoothness(ds))
+    step = GradientDescent(1.0 / NextTokenRisk(ds).sharp_smoothness())
     run = descend(ds, optimizer=step, n_steps=10**5, record=Record(steps=steps, keep=("x", "norm")))
     growth = np.diff(run.saved["norm"])
     assert np.all(growth > 0.0)
     assert growth[-1] == pytest.approx(np.log(10.0) / margin, rel=0.1)
-    logs = [nexttoken_gradient(ds, W).log_norm for W in run.saved["x"]]
+    logs = [NextTokenRisk(ds).gradient(W).log_norm for W in run.saved["x"]]
     assert np.diff(logs) == pytest.approx([-np.log(10.0)] * 2, abs=0.1)  # ‖∇L‖ falls like 1/τ

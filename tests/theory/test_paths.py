@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import marginlens as ml
 import tolerances
-from marginlens.data import TokenDataset, figures, sphere_tokens
-from marginlens.dynamics import Binding, Cone, regularization_path
-from marginlens.dynamics.paths.landscape import Landscape
+from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.dynamics import Binding, Cone
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
-from marginlens.risk import excess_risk, risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone
 from random_problems import problem, ragged_problem
 
@@ -26,14 +26,14 @@ def separable(rng, n_inputs, n_tokens, d_model):
 @pytest.mark.parametrize(("n_inputs", "n_tokens", "d"), [(2, 3, 2), (3, 3, 4), (4, 4, 20)])
 def test_path_reaches_the_globally_optimal_direction(n_inputs, n_tokens, d):
     data, v, direction, margin = separable(np.random.default_rng(d), n_inputs, n_tokens, d)
-    path = regularization_path(data, v, np.array([1e2, 1e3, 1e4]) / margin, restarts=4)
+    path = ml.path(data, np.array([1e2, 1e3, 1e4]) / margin, head=v, restarts=4)
     distance = path.distance(direction)
     assert distance[-1] < tolerances.PATH_OFFSET
     assert np.all(np.diff(np.log(distance)) / np.log(10.0) < -0.9)  # like 1/R
     assert np.all(path.correlation(direction)[1:] > 0.999)
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    assert all(one is Binding.BALL for one in path.binds)
-    assert path.log_excess_risk[-1] == pytest.approx(-1e4, rel=0.01)
+    assert all(one is Binding.BALL for one in path.binding)
+    assert path.log_excess[-1] == pytest.approx(-1e4, rel=0.01)
     assert path.excess_sign[-1] == 1.0
 
 
@@ -42,13 +42,13 @@ def test_path_reaches_the_globally_optimal_direction(n_inputs, n_tokens, d):
 def test_path_in_the_plane_agrees_with_a_grid(seed):
     data, v = problem(np.random.default_rng(seed), 2, 3, 2)
     radii = np.array([0.3, 2.0, 6.0, 20.0])
-    path = regularization_path(data, v, radii)
+    path = ml.path(data, radii, head=v)
     angles = np.linspace(0.0, 2.0 * np.pi, 721)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     for radius, point in zip(radii, path.points, strict=True):
         grid = (np.linspace(0.0, radius, 81)[:, None, None] * circle).reshape(-1, 2)
-        best = float(risk(data.repeat(len(grid)), v, grid).min())
-        ours = float(risk(data, v, point))
+        best = float(AttentionRisk(data.repeat(len(grid)), v).value(grid).min())
+        ours = float(AttentionRisk(data, v).value(point))
         assert best - tolerances.PATH_GRID * max(radius, 1.0) ** 2 < ours <= best + tolerances.ROUNDING
 
 
@@ -58,23 +58,25 @@ def test_path_is_global_on_small_problems(seed):
     rng = np.random.default_rng(100 + seed)
     data, v = ragged_problem(rng, 3, 4, 3)
     radii = np.array([1.0, 8.0])
-    path = regularization_path(data, v, radii)
+    path = ml.path(data, radii, head=v)
     for radius, point in zip(radii, path.points, strict=True):
         room = {"type": "ineq", "fun": lambda p, r=radius: r * r - p @ p, "jac": lambda p: -2.0 * p}
         starts = rng.standard_normal((12, 3)) * radius / 2.0
         runs = [
             minimize(
-                lambda p: float(risk(data, v, p)),
+                lambda p: float(AttentionRisk(data, v).value(p)),
                 start,
-                jac=lambda p: risk_gradient(data, v, p).value(),
+                jac=lambda p: AttentionRisk(data, v).gradient(p).value(),
                 constraints=[room],
                 method="SLSQP",
                 options={"ftol": 1e-12, "maxiter": 200},
             )
             for start in starts
         ]
-        best = min(float(risk(data, v, run.x * min(1.0, radius / np.linalg.norm(run.x)))) for run in runs)
-        ours = float(risk(data, v, point))
+        best = min(
+            float(AttentionRisk(data, v).value(run.x * min(1.0, radius / np.linalg.norm(run.x)))) for run in runs
+        )
+        ours = float(AttentionRisk(data, v).value(point))
         assert ours <= best + tolerances.ROUNDING
         assert best - ours < tolerances.PATH_BRUTE_FORCE
     assert path.kkt_residual().max() < tolerances.PATH_KKT
@@ -86,10 +88,10 @@ def test_other_seeds_and_more_starts_find_nothing_better():
     for _ in range(4):
         data, v = problem(rng, 3, 4, 3)
         radii = [3.0, 30.0, 3000.0]
-        one, other = (regularization_path(data, v, radii, restarts=k, rng=k) for k in (16, 40))
+        one, other = (ml.path(data, radii, head=v, restarts=k, rng=k) for k in (16, 40))
         for a, b in zip(one.points, other.points, strict=True):
             selected = np.argmax(data.K @ a, axis=-1)
-            first, second = (excess_risk(data, v, p, selected=selected) for p in (a, b))
+            first, second = (AttentionRisk(data, v).excess(p, selected) for p in (a, b))
             assert first.sign == second.sign
             assert first.log == pytest.approx(second.log, rel=1e-6, abs=1e-6)
 
@@ -98,8 +100,8 @@ def test_other_seeds_and_more_starts_find_nothing_better():
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()], ids=lambda one: type(one).__name__)
 def test_risk_falls_along_the_path_for_every_loss(loss):
     data, v, direction, margin = separable(np.random.default_rng(3), 3, 3, 3)
-    path = regularization_path(data, v, np.geomspace(1.0, 1e4, 5) / margin, loss=loss, restarts=4)
-    assert np.all(np.diff(path.log_excess_risk) < 0.0)
+    path = ml.path(data, np.geomspace(1.0, 1e4, 5) / margin, head=v, loss=loss, restarts=4)
+    assert np.all(np.diff(path.log_excess) < 0.0)
     assert np.all(path.excess_sign == 1.0)
     assert path.distance(direction)[-1] < tolerances.PATH_OFFSET
 
@@ -109,13 +111,13 @@ def test_a_finite_minimum_is_left_by_no_ball():
     rng = np.random.default_rng(1)
     for _ in range(100):  # a problem whose optimal tokens no direction selects, with its minimum at a finite norm
         data, v = problem(rng, 3, 3, 2)
-        path = regularization_path(data, v, [50.0, 500.0], restarts=4)
-        if path.binds[-1] is Binding.NONE:
+        path = ml.path(data, [50.0, 500.0], head=v, restarts=4)
+        if path.binding[-1] is Binding.NONE:
             break
-    assert path.binds[-1] is Binding.NONE
+    assert path.binding[-1] is Binding.NONE
     assert path.norm[-1] < 0.9 * 500.0
-    slope = risk_gradient(data, v, path.points[-1])
-    assert slope.log_norm < risk_gradient(data, v, 1.1 * path.points[-1]).log_norm - 10.0
+    slope = AttentionRisk(data, v).gradient(path.points[-1])
+    assert slope.log_norm < AttentionRisk(data, v).gradient(1.1 * path.points[-1]).log_norm - 10.0
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
 
@@ -127,9 +129,9 @@ def test_a_linear_module_has_the_path_of_its_vector():
     with torch.no_grad():
         head.weight.copy_(torch.tensor(v)[None])
     radii = np.array([1.0, 30.0, 1e4]) / margin
-    vector, module = (regularization_path(data, one, radii, restarts=4) for one in (v, head))
+    vector, module = (ml.path(data, radii, head=one, restarts=4) for one in (v, head))
     np.testing.assert_allclose(module.points, vector.points, rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(module.log_excess_risk, vector.log_excess_risk, rtol=1e-9)
+    np.testing.assert_allclose(module.log_excess, vector.log_excess, rtol=1e-9)
 
 
 @pytest.mark.statement("A Eq. (9)", "A Eq. (66)")
@@ -138,28 +140,28 @@ def test_local_path_is_the_best_point_of_its_cone(seed):
     rng = np.random.default_rng(seed)
     data, v = problem(rng, 2, 3, 3)
     axis, mu, floor = rng.standard_normal(3), 0.1, 3.0
-    path = regularization_path(data, v, [3.5, 10.0, 20.0], cone=Cone(axis, mu, floor))
+    path = ml.path(data, [3.5, 10.0, 20.0], head=v, region=Cone(axis, mu, floor))
     for radius, point in zip(path.radii, path.points, strict=True):
         assert in_cone(point, axis, mu * (1.0 + 1e-9), floor * (1.0 - 1e-12))
         assert np.linalg.norm(point) <= radius * (1.0 + 1e-12)
         samples = sample_cone(axis, mu, floor, 4000, rng)
         samples *= np.minimum(1.0, radius / np.linalg.norm(samples, axis=-1, keepdims=True))
-        many = risk(data.repeat(len(samples)), v, samples)
-        assert float(risk(data, v, point)) <= many.min() + tolerances.ROUNDING
+        many = AttentionRisk(data.repeat(len(samples)), v).value(samples)
+        assert float(AttentionRisk(data, v).value(point)) <= many.min() + tolerances.ROUNDING
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
 
 @pytest.mark.statement("A Thm 4", "A Thm 7", "A P^mm")
 def test_local_paths_keep_locally_optimal_directions_and_no_others():
-    data, v = figures.figure_1b()
+    data, v = figure_1b()
     found = locally_optimal_directions(data, v)
     radii = np.array([1e2, 1e3, 1e4]) / found.margins.min()
     for direction in found.directions:
-        path = regularization_path(data, v, radii, cone=Cone(direction, 0.004, 10.0), restarts=4)
+        path = ml.path(data, radii, head=v, region=Cone(direction, 0.004, 10.0), restarts=4)
         assert path.distance(direction)[-1] < tolerances.PATH_OFFSET
-        assert path.binds[-1] is Binding.BALL
+        assert path.binding[-1] is Binding.BALL
     beside = found.directions[0] + 0.3 * np.array([1.0, -1.0])
-    path = regularization_path(data, v, radii, cone=Cone(beside, 0.001, 10.0), restarts=4)
+    path = ml.path(data, radii, head=v, region=Cone(beside, 0.001, 10.0), restarts=4)
     assert path.distance(beside)[-1] > 0.5 * np.sqrt(2.0 * 0.001)
 
 
@@ -172,7 +174,7 @@ def test_inputs_with_one_token_or_equal_scores_leave_the_path_alone(seed):
     data = TokenDataset(inputs, [1, 1])
     wider = TokenDataset([*inputs, rng.normal(size=(1, 3))], [1, 1, 1])
     radii = [1.0, 30.0, 1000.0]
-    alone, beside = regularization_path(data, v, radii), regularization_path(wider, v, radii)
+    alone, beside = ml.path(data, radii, head=v), ml.path(wider, radii, head=v)
     assert np.max(np.abs(alone.points - beside.points) / alone.norm[:, None]) < tolerances.SAME_PATH
 
 
@@ -185,12 +187,12 @@ def test_a_long_head_hides_no_risk_behind_that_of_the_selected_tokens(size):
     for _ in range(4):
         X, v = rng.standard_normal((2, 3, 2)), size * rng.standard_normal(2)
         data = TokenDataset(X, np.where((X @ v).max(axis=1) > 0.0, 1.0, -1.0))
-        path, landscape = regularization_path(data, v, [1.0, 3.0]), Landscape(data, v, Logistic())
+        path, risk = ml.path(data, [1.0, 3.0], head=v), AttentionRisk(data, v)
         assert path.kkt_residual().max() < tolerances.PATH_KKT
         for radius, point in zip(path.radii, path.points, strict=True):
             grid = np.concatenate([share * radius * circle for share in (0.3, 0.7, 1.0)])
-            lowest = np.min(landscape.log_risk(grid @ landscape.basis))
-            found = landscape.log_risk(point[None] @ landscape.basis)[0]
+            lowest = np.min(risk.log_value(grid))
+            found = risk.log_value(point)
             assert found <= lowest + tolerances.ROUNDING * size
             if found > -600.0:
-                assert found == pytest.approx(np.log(risk(data, v, point)), rel=tolerances.ROUNDING)
+                assert found == pytest.approx(np.log(risk.value(point)), rel=tolerances.ROUNDING)

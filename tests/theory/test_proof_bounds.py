@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens import Exponential, InputError, Logistic, TokenDataset, att_svm, correlation, relaxed_svm
 from marginlens.data import figure_3a, figure_3b, scored_tokens
-from marginlens.dynamics import Record, descend, joint_path
+from marginlens.dynamics import Record, descend
 from marginlens.optimizers import GradientDescent
-from marginlens.risk import risk, softmax
+from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import set_svm
 from marginlens.theory import (
     correlation_floor,
@@ -54,8 +55,8 @@ def test_tokens_with_more_than_half_of_the_attention_have_the_largest_logit():
 
 @pytest.mark.statement("A Lemma 12")
 def test_a_path_that_selects_tokens_in_the_limit_is_in_their_quadrant_from_some_radius_on():
-    path = joint_path(figure_3b(), [1.0, 20.0, 200.0], [1.0, 10.0, 100.0], restarts=8)
-    found = selection_quadrant(figure_3b(), path.p, CHOSEN)
+    path = ml.path(ml.JointRisk(figure_3b()), ([1.0, 20.0, 200.0], [1.0, 10.0, 100.0]), restarts=8)
+    found = selection_quadrant(figure_3b(), path.split().p, CHOSEN)
     assert np.all(np.diff(found.share) > -ROUNDING)
     assert found.holds[-1]
     assert np.all(found.holds[found.share > 0.5])
@@ -89,7 +90,7 @@ def test_a_margin_asked_for_outside_the_support_costs_in_proportion():
 
 
 def log_risk(data, v, p):
-    return float(np.log(risk(data, v, p)))
+    return float(np.log(AttentionRisk(data, v).value(p)))
 
 
 @pytest.mark.statement("A Lemma 13")

@@ -9,7 +9,7 @@ from marginlens.data.random_tokens import scored_tokens
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.figures import misalignment
@@ -47,12 +47,12 @@ def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_dire
         data, v, selected = a_local_optimum(rng)
         law = residual_law(data, v, selected, loss=loss)
         R = 60.0 / law.solution.margin
-        offset_free = risk_gradient(data, v, R * law.solution.direction, loss).array
+        offset_free = AttentionRisk(data, v, loss).gradient(R * law.solution.direction).array
         if np.linalg.norm(law.offset) > 0.1:
             assert misalignment(-offset_free, law.solution.x) > 1e-5
         slack = (law.solution.rows @ law.solution.x - 1.0)[~law.carrying]
         if np.min(slack, initial=1.0) > 0.5:
-            predicted = risk_gradient(data, v, law.position(R), loss).array
+            predicted = AttentionRisk(data, v, loss).gradient(law.position(R)).array
             assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
 
 

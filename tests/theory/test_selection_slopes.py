@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.random_sequences import balanced_sequences
 from marginlens.dynamics import Record
-from marginlens.dynamics.flow import UntilNorm, gradient_flow
+from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters
 from marginlens.errors import InputError
 from marginlens.svm.vocabulary import vocabulary_svm
@@ -119,7 +120,7 @@ def flow_after_one_step(seed, until):
     start = initial_parameters(data.n_vocabulary, 256, np.random.default_rng(seed), np.float64)
     after = first_step(start, 60.0, data).after
     record = Record(steps=list(range(0, int(until), 2)), keep=("x",))
-    run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(until), record=record)
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(until), record=record)
     return data, after, run
 
 

@@ -16,7 +16,7 @@ from marginlens import (
     descend,
 )
 from marginlens.data import gaussian_tokens, sphere_tokens
-from marginlens.risk import risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.theory import predict_limit, smoothness, token_optimality
 from marginlens.theory.optimality import log_slopes
@@ -31,7 +31,7 @@ def observed(data, v, loss, rng, n_pairs=400):
     p = rng.standard_normal((n_pairs, data.d_key)) * rng.uniform(0, 3, (n_pairs, 1))
     q = p + 1e-4 * rng.standard_normal(p.shape)
     many = data.repeat(n_pairs)
-    change = risk_gradient(many, v, p, loss).value() - risk_gradient(many, v, q, loss).value()
+    change = AttentionRisk(many, v, loss).gradient(p).value() - AttentionRisk(many, v, loss).gradient(q).value()
     return np.max(np.linalg.norm(change, axis=-1) / np.linalg.norm(p - q, axis=-1))
 
 
@@ -106,7 +106,7 @@ def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
     eta = smoothness(one, head).largest_step
     run = descend(one, head, optimizer=GradientDescent(eta), n_steps=300, record=Record(keep=("x", "risk")))
     many = one.repeat(301)
-    squares = np.sum(risk_gradient(many, head, run.saved["x"]).value() ** 2, axis=-1)
+    squares = np.sum(AttentionRisk(many, head).gradient(run.saved["x"]).value() ** 2, axis=-1)
     fall = run.saved["risk"][0] - run.saved["risk"]
     assert (np.cumsum(squares)[:-1] * eta / 2 <= fall[1:] + ROUNDING).all()  # Eq. (25), summed
     assert fall[-1] > 1e-3
@@ -155,7 +155,7 @@ def test_large_tokens_raise_no_warning_anywhere_in_what_solve_and_train_ask(scal
         np.testing.assert_allclose(data.scores(v), near.scores(v) * scale, rtol=ROUNDING)
         assert predict_limit(data, v).why
         assert descend(data, v, n_steps=5).status is Status.COMPLETED
-        assert np.isfinite(risk_gradient(data, v, np.ones(3)).log_norm)
+        assert np.isfinite(AttentionRisk(data, v).gradient(np.ones(3)).log_norm)
         margins = [token_optimality(one, v, data.optimal(v)).solution.margin for one in (near, data)]
         assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
         assert descend(data, v, optimizer=GradientDescent(1e-3), n_steps=5).status is Status.NON_FINITE

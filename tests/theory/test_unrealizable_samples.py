@@ -14,13 +14,13 @@ from marginlens import (
     correlation,
     descend,
     graph_svm,
-    nexttoken_path,
     predict_limit,
     priority_graphs,
 )
 from marginlens.graphs import cyclic_subset, separated_tokens
 from marginlens.losses import SquaredProbability
-from marginlens.nexttoken import LabelLoss, nexttoken_gradient, nexttoken_hessian, nexttoken_risk
+from marginlens.nexttoken import LabelLoss
+from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from tolerances import CONDITIONED, ROUNDING
 
@@ -84,8 +84,8 @@ def by_torch(ds, C, W, loss):
 def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
     ds, C, W = mixed(seed)
     risk, gradient = by_torch(ds, C, W, loss)
-    assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(risk, abs=ROUNDING)
-    np.testing.assert_allclose(nexttoken_gradient(ds, W, head=C, loss=loss).value(), gradient, atol=ROUNDING)
+    assert NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(risk, abs=ROUNDING)
+    np.testing.assert_allclose(NextTokenRisk(ds, head=C, loss=loss).gradient(W).value(), gradient, atol=ROUNDING)
     run = descend(ds, head=C, loss=loss, optimizer=GradientDescent(0.5), n_steps=20, start=W)
     for _ in range(20):
         W = W - 0.5 * by_torch(ds, C, W, loss)[1]
@@ -96,8 +96,8 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
 def test_gradients_are_those_of_finite_differences(loss):
     ds, C, W = mixed(7)
     direction, h = np.random.default_rng(1).normal(size=W.shape), 1e-5
-    risks = [nexttoken_risk(ds, W + t * direction, head=C, loss=loss) for t in (-h, h)]
-    slope = float(np.sum(nexttoken_gradient(ds, W, head=C, loss=loss).value() * direction))
+    risks = [NextTokenRisk(ds, head=C, loss=loss).value(W + t * direction) for t in (-h, h)]
+    slope = float(np.sum(NextTokenRisk(ds, head=C, loss=loss).gradient(W).value() * direction))
     assert slope == pytest.approx((risks[1] - risks[0]) / (2.0 * h), rel=1e-6, abs=1e-8)
 
 
@@ -108,9 +108,9 @@ def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
     """The remark after C Assumption 2: with C Eᵀ = I and a loss of the label's output they play no role in optimising W."""
     ds, _, W = mixed(seed, d_model=6)
     alone = ds.take(ds.unrealizable)
-    assert not nexttoken_gradient(alone, W, loss=loss).value().any()
+    assert not NextTokenRisk(alone, loss=loss).gradient(W).value().any()
     part = ds.realizable()
-    together, others = (nexttoken_gradient(data, W, loss=loss).value() for data in (ds, part))
+    together, others = (NextTokenRisk(data, loss=loss).gradient(W).value() for data in (ds, part))
     np.testing.assert_allclose(together, others * len(part) / len(ds), atol=ROUNDING)
     run = descend(ds, loss=loss, n_steps=200)
     np.testing.assert_allclose(run.final, descend(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
@@ -120,14 +120,14 @@ def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
 def test_a_loss_of_all_outputs_or_another_head_does_move_them():
     ds, C, W = mixed(0, d_model=6)
     alone = ds.take(ds.unrealizable)
-    assert np.abs(nexttoken_gradient(alone, W, loss=CrossEntropy()).value()).max() > 1e-3
-    assert np.abs(nexttoken_gradient(alone, W, head=C, loss=SquaredLoss()).value()).max() > 1e-3
+    assert np.abs(NextTokenRisk(alone, loss=CrossEntropy()).gradient(W).value()).max() > 1e-3
+    assert np.abs(NextTokenRisk(alone, head=C, loss=SquaredLoss()).gradient(W).value()).max() > 1e-3
 
 
 def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
     ds, _, W = mixed(1)
-    assert nexttoken_risk(ds, W) == np.inf
-    assert np.isnan(nexttoken_gradient(ds, W).value()).all()
+    assert NextTokenRisk(ds).value(W) == np.inf
+    assert np.isnan(NextTokenRisk(ds).gradient(W).value()).all()
     assert descend(ds, n_steps=5).status is Status.NON_FINITE
     batch = descend([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
     assert batch.status.tolist() == [Status.COMPLETED, Status.NON_FINITE]
@@ -194,8 +194,8 @@ def test_the_prediction_says_condition_by_condition_what_is_missing():
     [
         cyclic_subset,
         ml.cyclic_correction,
-        lambda ds: nexttoken_hessian(ds, np.eye(3)),
-        lambda ds: nexttoken_path(ds, [1.0]),
+        lambda ds: NextTokenRisk(ds).hessian(np.eye(3)),
+        lambda ds: ml.path(ds, [1.0]),
     ],
 )
 def test_what_needs_every_label_says_how_to_leave_the_others_out(call):

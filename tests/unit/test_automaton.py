@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from marginlens import GradientDescent, InputError, SequenceDataset, descend, nexttoken_path, priority_graphs
+import marginlens as ml
+from marginlens import GradientDescent, InputError, SequenceDataset, descend, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
@@ -87,7 +88,7 @@ def test_tokens_of_equal_height_share_by_the_constant_term_of_the_path():
     expected = np.array([0.0, 4.0, 12.0, 3.0]) / 19.0
     np.testing.assert_allclose(automaton.predict_proba([B, C, D]), expected, atol=ROUNDING)
     np.testing.assert_allclose(automaton.predict_proba([B, B, C, D]), [0.0, 8 / 23, 12 / 23, 3 / 23], atol=ROUNDING)
-    path = nexttoken_path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
+    path = ml.path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
     error = [np.abs(layer_on([B, C, D], W, np.eye(4)) - expected).max() for W in path.points]
     assert error[0] > 10.0 * error[1] > 100.0 * error[2]  # like 1/R
     run = descend(TIED_BY_CHANCE, optimizer=GradientDescent(1.0), n_steps=50_000)
@@ -107,7 +108,7 @@ def test_on_new_sequences_the_path_ends_in_the_automaton(shape, seed):
     automaton, rng = NextTokenAutomaton.fit(ds), np.random.default_rng(seed)
     new = [np.append(rng.integers(0, ds.n_vocabulary, 4), rng.choice(ds.last)) for _ in range(40)]
     sequences = SequenceDataset(new, [int(ids[0]) for ids in new], ds.E)
-    W = nexttoken_path(ds, [1e6 / automaton.priority.margin]).points[-1]
+    W = ml.path(ds, [1e6 / automaton.priority.margin]).points[-1]
     assert automaton.total_variation(sequences, W).mean() < 1e-4
 
 
@@ -125,7 +126,7 @@ def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
     assert "0, 1 have the same height" in str(told)
     assert "comes before" not in str(told)  # no margin ranks them
     radii = np.array([1e2, 1e4, 1e6, 1e8])
-    loser = [layer_on([A, B, Z5], W, np.eye(6))[B] for W in nexttoken_path(DECIDED_SLOWLY, radii).points]
+    loser = [layer_on([A, B, Z5], W, np.eye(6))[B] for W in ml.path(DECIDED_SLOWLY, radii).points]
     slope = np.diff(np.log(loser)) / np.diff(np.log(radii))
     assert np.all(slope < -0.8)  # like log R/R
     assert np.all(slope > -1.0)

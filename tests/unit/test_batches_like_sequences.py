@@ -110,5 +110,5 @@ def test_what_would_be_ignored_is_refused():
     data, v = ml.data.figure_1a()
     with pytest.raises(ml.InputError, match="'optimizer' argument must be an optimizer such as"):
         ml.descend(data, v, optimizer=0.1)
-    with pytest.raises(ml.InputError, match=r"'v' argument must be a vector.*the class int"):
+    with pytest.raises(ml.InputError, match=r"'head' argument must be a vector.*the class int"):
         ml.descend(data, int, n_steps=2)

@@ -11,7 +11,7 @@ from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
 from marginlens.losses import Loss
 from marginlens.optimizers import Blockwise
-from marginlens.risk import JointRisk, joint_gradient, risk, risk_gradient
+from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from random_problems import problem, ragged_problem
@@ -59,7 +59,8 @@ def test_gradients_are_exact_at_any_norm(size):
     for _ in range(4):
         data, v = ragged_problem(rng, 3, 4, 3)
         v, p = size * v, size * rng.standard_normal(3)
-        of_v, of_p = joint_gradient(data, v, p)
+        gradient = JointRisk(data).gradient(np.concatenate([v, p]))
+        of_v, of_p = gradient.block("v"), gradient.block("p")
         for found, (direction, log_norm) in (
             (of_v, decimal_head_gradient(data, v, p)),
             (of_p, decimal_gradient(data, v, p, "Logistic")),
@@ -73,10 +74,14 @@ def test_gradients_are_exact_at_any_norm(size):
 def test_head_gradient_is_the_slope_of_the_risk(loss):
     data, v = problem(np.random.default_rng(1), 3, 4, 3)
     p, h = np.array([0.3, -0.2, 0.5]), 1e-5
-    slope = [(risk(data, v + h * e, p, loss) - risk(data, v - h * e, p, loss)) / (2 * h) for e in np.eye(3)]
-    of_v, of_p = joint_gradient(data, v, p, loss)
+    slope = [
+        (AttentionRisk(data, v + h * e, loss).value(p) - AttentionRisk(data, v - h * e, loss).value(p)) / (2 * h)
+        for e in np.eye(3)
+    ]
+    gradient = JointRisk(data, loss).gradient(np.concatenate([v, p]))
+    of_v, of_p = gradient.block("v"), gradient.block("p")
     assert of_v.value() == pytest.approx(slope, abs=CONDITIONED)
-    assert of_p.value() == pytest.approx(risk_gradient(data, v, p, loss).value(), abs=ROUNDING)
+    assert of_p.value() == pytest.approx(AttentionRisk(data, v, loss).gradient(p).value(), abs=ROUNDING)
 
 
 def descend_joint(data, *, loss=None, optimizer=None, **options):

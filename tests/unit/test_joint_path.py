@@ -1,17 +1,25 @@
 """Joint paths: against a grid over both angles, first-order conditions, limits that do not bind, and bad input."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+import marginlens as ml
 from marginlens import InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics.paths import joint as joint_path
-from marginlens.risk import joint_gradient, risk
+from marginlens.dynamics import Binding
+from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.theory import predict_limit
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
+
+
+def joint_path(data, r, R, **options):
+    return ml.path(ml.JointRisk(data), (r, R), **options)
+
 
 FAR_OUT = 1e-2  # slope left where logits of 1e12 are rounded to 1e-4, relative to its terms
 
@@ -21,18 +29,18 @@ def lowest_on_grid(data, r, R, n_angles=361):
     angles = np.linspace(-np.pi, np.pi, n_angles)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     v, p = np.repeat(circle, n_angles, axis=0), np.tile(circle, (n_angles, 1))
-    return np.log(risk(data.repeat(len(v)), r * v, R * p).min())
+    return np.log(AttentionRisk(data.repeat(len(v)), r * v).value(R * p).min())
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 @pytest.mark.parametrize("data", [figure_3a(), figure_3b()], ids=["3a", "3b"])
 def test_no_pair_on_a_grid_of_directions_is_better(data):
     path = joint_path(data, [1.0, 3.0, 20.0], [2.0, 4.0, 8.0], restarts=16)
-    for log_risk, r, R in zip(path.log_risk, path.r, path.R, strict=True):
+    for log_risk, r, R in zip(path.log_excess, *path.radii.T, strict=True):
         found = lowest_on_grid(data, r, R)
         assert log_risk <= found + ROUNDING
         assert log_risk > found - 0.01  # the grid is a degree wide
-    assert path.binds.all()
+    assert all(binding is Binding.BALL for binding in path.binding.ravel())
     assert "selected=[1, 1, 1]" in repr(path)
 
 
@@ -41,7 +49,7 @@ def test_random_problems_in_the_plane_match_the_grid():
     for _ in range(4):
         data, _ = ragged_problem(rng, 3, 3, 2)
         path = joint_path(data, 3.0, [5.0], restarts=32)
-        assert path.log_risk[0] <= lowest_on_grid(data, 3.0, 5.0, 181) + ROUNDING
+        assert path.log_excess[0] <= lowest_on_grid(data, 3.0, 5.0, 181) + ROUNDING
         assert path.kkt_residual().max() < CONDITIONED
 
 
@@ -53,19 +61,22 @@ def test_short_and_long_tokens_have_the_same_path(scale):
     one = joint_path(data, sizes, sizes, restarts=16)
     other = joint_path(TokenDataset(tokens, data.y), sizes / scale, sizes / scale, restarts=16)
     assert other.kkt_residual().max() < CONDITIONED
-    assert other.log_risk == pytest.approx(one.log_risk, abs=CONDITIONED)
+    assert other.log_excess == pytest.approx(one.log_excess, abs=CONDITIONED)
 
 
 @pytest.mark.statement("A Thm 5")
 def test_gradients_point_along_the_weights_where_the_limits_bind():
     path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=16)
     assert path.kkt_residual().max() < CONDITIONED
-    for v, p in zip(path.v, path.p, strict=True):
-        of_v, of_p = joint_gradient(figure_3b(), v, p)
-        assert correlation(-of_v.array, v) == pytest.approx(1.0, abs=CONDITIONED)
-        assert correlation(-of_p.array, p) == pytest.approx(1.0, abs=CONDITIONED)
+    for x, v, p in zip(path.points, *path.split(), strict=True):
+        gradient = JointRisk(figure_3b()).gradient(x)
+        assert correlation(-gradient.block("v").array, v) == pytest.approx(1.0, abs=CONDITIONED)
+        assert correlation(-gradient.block("p").array, p) == pytest.approx(1.0, abs=CONDITIONED)
+    assert path.correlation((path.split().v[0], path.split().p[0]))[0] == pytest.approx([1.0, 1.0])
+    assert path.norm == pytest.approx(path.radii)
     moved = joint_path(figure_3b(), [10.0], [10.0], restarts=1)
-    turned = type(moved)(**{**vars(moved), "p": moved.p[:, ::-1]})
+    (v, p), state = moved._state.points[0], moved._state
+    turned = replace(moved, _state=state._replace(points=(type(state.points[0])(v, p[::-1]),)))
     assert turned.kkt_residual().max() > 0.1  # the check can fail
 
 
@@ -74,7 +85,7 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
 def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
     path = joint_path(data, 1e12, 1e12, restarts=16)
     assert path.kkt_residual().max() < FAR_OUT
-    assert np.linalg.norm(path.p[0] / 1e12 - predict_limit(data).details.p_direction) < ROUNDING
+    assert np.linalg.norm(path.split().p[0] / 1e12 - predict_limit(data).details.p_direction) < ROUNDING
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e5), (1e-4, 0.0)])
@@ -82,8 +93,8 @@ def test_keys_in_another_unit_or_about_another_origin_have_the_same_path(scale, 
     data = ragged_problem(np.random.default_rng(6), 3, 3, 2)[0]
     parts = [(data.X[i, :n], scale * data.K[i, :n] + shift) for i, n in enumerate(data.lengths)]
     other = TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
-    expected = joint_path(data, 3.0, 5.0, restarts=16).log_risk
-    assert joint_path(other, 3.0, 5.0 / scale, restarts=16).log_risk == pytest.approx(expected, abs=CONDITIONED)
+    expected = joint_path(data, 3.0, 5.0, restarts=16).log_excess
+    assert joint_path(other, 3.0, 5.0 / scale, restarts=16).log_excess == pytest.approx(expected, abs=CONDITIONED)
 
 
 def test_a_limit_on_the_head_need_not_bind():
@@ -91,9 +102,9 @@ def test_a_limit_on_the_head_need_not_bind():
         [[(1.0, 0.0), (0.5, 0.0)], [(0.0, 1.0), (0.0, 0.5)], [(0.9, 0.9), (0.4, 0.4)]], [1.0, 1.0, -1.0]
     )
     path = joint_path(data, [100.0], [3.0], restarts=16)
-    assert not path.binds[0, 0]  # the labels cannot be separated
+    assert path.binding[0, 0] is not Binding.BALL  # the labels cannot be separated
     assert path.kkt_residual().max() < CONDITIONED
-    assert np.linalg.norm(joint_gradient(data, path.v[0], path.p[0])[0].value()) < CONDITIONED
+    assert np.linalg.norm(JointRisk(data).gradient(path.points[0]).block("v").value()) < CONDITIONED
 
 
 def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
@@ -102,9 +113,9 @@ def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
         data, _ = ragged_problem(rng, 3, 4, 4, d_key=3)
         path = joint_path(data, [3.0, 300.0], [3.0, 300.0], restarts=16)
         assert path.kkt_residual().max() < CONDITIONED
-        assert path.log_risk[1] < path.log_risk[0]
+        assert path.log_excess[1] < path.log_excess[0]
     single = joint_path(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
-    assert single.v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
+    assert single.split().v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
 
 
 def test_bad_arguments_are_named():
@@ -117,7 +128,7 @@ def test_bad_arguments_are_named():
         joint_path(data, [1.0, 2.0], [2.0, 1.0])
     with pytest.raises(InputError, match=r"'R' argument must be as many radii as r, 2; got 3"):
         joint_path(data, [1.0, 2.0], [1.0, 2.0, 3.0])
-    with pytest.raises(InputError, match=r"'data' argument must be one problem"):
+    with pytest.raises(InputError, match=r"'problem' argument must be one problem"):
         joint_path(data.repeat(2), 1.0, 1.0)
     with pytest.raises(InputError, match=r"'data' argument must be a TokenDataset"):
         joint_path(None, 1.0, 1.0)
@@ -159,24 +170,24 @@ def test_a_selection_that_wins_only_in_large_balls_is_found_from_small_ones_on()
     data = TokenDataset([[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]]], [1.0, 1.0], K=[[[1.0], [0.0]], [[0.0]]])
     sizes = [1.0, 10.0, 100.0, 1000.0]
     path = joint_path(data, sizes, sizes, restarts=16)
-    assert path.log_risk[-1] == pytest.approx(-1000.0, abs=SAME_RISK)  # both inputs at (1, 0), v along it
+    assert path.log_excess[-1] == pytest.approx(-1000.0, abs=SAME_RISK)  # both inputs at (1, 0), v along it
     assert path.selected[-1].tolist() == [0, 0]
-    single = [joint_path(data, size, size, restarts=16, rng=1).log_risk[0] for size in sizes]
-    assert path.log_risk == pytest.approx(single, rel=SAME_RISK)
+    single = [joint_path(data, size, size, restarts=16, rng=1).log_excess[0] for size in sizes]
+    assert path.log_excess == pytest.approx(single, rel=SAME_RISK)
 
 
 def test_attention_outputs_that_vanish_are_no_obstacle():
     path = joint_path(figure_3a(), [20.0, 2e3, 2e4], [10.0, 1e3, 1e4], restarts=8)  # the other tokens are at the origin
     assert path.selected.tolist() == [[1, 1, 1]] * 3
-    assert np.all(np.diff(path.log_risk) <= 0.0)
+    assert np.all(np.diff(path.log_excess) <= 0.0)
 
 
 @pytest.mark.parametrize("seed", [3, 7, 28, 29, 32])
 def test_a_list_of_radii_finds_what_single_radii_find_and_the_risk_never_rises(seed):
     path = joint_path(shifted_tokens(seed), RADII, RADII, restarts=16)
-    single = [joint_path(shifted_tokens(seed), size, size, restarts=16, rng=1).log_risk[0] for size in RADII[1:]]
-    assert path.log_risk[1:] == pytest.approx(single, rel=SAME_RISK)
-    assert np.all(np.diff(path.log_risk) <= 0.0)
+    single = [joint_path(shifted_tokens(seed), size, size, restarts=16, rng=1).log_excess[0] for size in RADII[1:]]
+    assert path.log_excess[1:] == pytest.approx(single, rel=SAME_RISK)
+    assert np.all(np.diff(path.log_excess) <= 0.0)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -186,9 +197,9 @@ def test_ragged_problems_of_other_widths_do_too(seed):
     tokens = [rng.normal(size=(int(rng.integers(1, 4)), d)) for _ in range(n)]
     data = TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
     path = joint_path(data, RADII, RADII, restarts=16)
-    single = [joint_path(data, size, size, restarts=16, rng=1).log_risk[0] for size in RADII[1:]]
-    assert path.log_risk[1:] == pytest.approx(single, rel=SAME_RISK)
-    assert np.all(np.diff(path.log_risk) <= 0.0)
+    single = [joint_path(data, size, size, restarts=16, rng=1).log_excess[0] for size in RADII[1:]]
+    assert path.log_excess[1:] == pytest.approx(single, rel=SAME_RISK)
+    assert np.all(np.diff(path.log_excess) <= 0.0)
 
 
 @pytest.mark.parametrize(("seed", "mixes"), [(3, True), (7, False)])
@@ -197,7 +208,7 @@ def test_a_search_without_gradients_finds_nothing_lower(seed, mixes):
     data, size = shifted_tokens(seed), 30.0
     objective, rng = plain_log_risk(data, size, size), np.random.default_rng(0)
     path = joint_path(data, size, size, restarts=32)
-    assert path.log_risk[0] == pytest.approx(objective(np.concatenate([path.v[0], path.p[0]])), rel=SAME_RISK)
+    assert path.log_excess[0] == pytest.approx(objective(path.points[0]), rel=SAME_RISK)
     lowest = np.inf
     for _ in range(8):
         start = np.concatenate([size * rng.normal(size=2), rng.normal(size=2) * 10.0 ** rng.uniform(-0.5, 1.5)])
@@ -207,6 +218,6 @@ def test_a_search_without_gradients_finds_nothing_lower(seed, mixes):
             )
             start = found.x
         lowest = min(lowest, found.fun)
-    assert path.log_risk[0] <= lowest + SAME_RISK
-    assert lowest == pytest.approx(path.log_risk[0], abs=0.5)  # the search came near
-    assert (path.binds[0, 1]) == (not mixes)
+    assert path.log_excess[0] <= lowest + SAME_RISK
+    assert lowest == pytest.approx(path.log_excess[0], abs=0.5)  # the search came near
+    assert (path.binding[0, 1] is Binding.BALL) == (not mixes)

@@ -18,7 +18,7 @@ from marginlens.nexttoken import cyclic_risk
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.nexttoken.cyclic_risk import Landscape
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk.next_token import nexttoken_gradient, nexttoken_risk
+from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
@@ -53,7 +53,7 @@ def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
     head = (rng.uniform(0.1, 0.9, size=(6, 6)) + 0.5 * np.eye(6)) @ np.linalg.pinv(ds.E).T if general else None
     found = cyclic_correction(ds, loss=loss, head=head)
     moved = replace(found, x=0.5 * rng.normal(size=(8, 8)))
-    slope = nexttoken_gradient(found.subset, moved.x, head=head, loss=loss).value()
+    slope = NextTokenRisk(found.subset, head=head, loss=loss).gradient(moved.x).value()
     assert moved.residual() == pytest.approx(np.linalg.norm(slope), rel=AUTOGRAD)
     assert moved.residual() > 1e-4
 
@@ -175,8 +175,8 @@ def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
 
         def risk(flat, subset=found.subset, E=ds.E):
             W = flat.reshape(9, 9)
-            slope = nexttoken_gradient(subset, W, head=E, loss=CrossEntropy()).value()
-            return float(nexttoken_risk(subset, W, head=E, loss=CrossEntropy())), slope.ravel()
+            slope = NextTokenRisk(subset, head=E, loss=CrossEntropy()).gradient(W).value()
+            return float(NextTokenRisk(subset, head=E, loss=CrossEntropy()).value(W)), slope.ravel()
 
         free = minimize(risk, np.zeros(81), jac=True, method="BFGS", options={"gtol": 1e-9}).x.reshape(9, 9)
         np.testing.assert_allclose(free, found.x, atol=GENERAL_MINIMISER)  # gradients span what the samples compare

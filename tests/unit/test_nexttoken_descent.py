@@ -10,7 +10,7 @@ from marginlens.errors import InputError
 from marginlens.kernels.linalg import norm
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk.next_token import nexttoken_excess, nexttoken_gradient, nexttoken_risk
+from marginlens.risk import NextTokenRisk
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from tolerances import LOOP_AGREEMENT, ROUNDING
@@ -73,11 +73,13 @@ def test_every_step_is_the_step_of_the_exact_gradient():
     run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=200, record=Record(steps=1))
     W = run.saved["x"]
     for k in (0, 1, 63, 64, 199):
-        slope = nexttoken_gradient(ds, W[k]).array
+        slope = NextTokenRisk(ds).gradient(W[k]).array
         assert np.abs(W[k + 1] - W[k] + 0.1 * slope / np.linalg.norm(slope)).max() < LOOP_AGREEMENT
     plain = descend(ds, optimizer=GradientDescent(0.3), n_steps=50, record=Record(steps=1)).saved["x"]
     for k in (0, 20, 49):
-        assert np.abs(plain[k + 1] - plain[k] + 0.3 * nexttoken_gradient(ds, plain[k]).value()).max() < LOOP_AGREEMENT
+        assert (
+            np.abs(plain[k + 1] - plain[k] + 0.3 * NextTokenRisk(ds).gradient(plain[k]).value()).max() < LOOP_AGREEMENT
+        )
 
 
 def test_many_pairs_run_on_the_weights_themselves():
@@ -116,8 +118,8 @@ def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
     run = descend(ds, optimizer=NormalizedGD(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
     assert run.norm > 1.9e4
-    assert nexttoken_gradient(ds, run.final).log_norm < -1000
-    slope = nexttoken_gradient(ds, run.saved["x"][0]).array
+    assert NextTokenRisk(ds).gradient(run.final).log_norm < -1000
+    slope = NextTokenRisk(ds).gradient(run.saved["x"][0]).array
     onwards = descend(ds, optimizer=NormalizedGD(1.0), n_steps=1, start=run.saved["x"][0])
     assert np.abs(onwards.final - run.saved["x"][0] + slope / norm(slope.ravel())).max() < 1e-9
     assert run.status is Status.COMPLETED
@@ -133,8 +135,8 @@ def test_saved_quantities_are_those_of_the_saved_weights():
         for k in range(4):
             W = run.saved["x"][b, k]
             assert run.saved["norm"][b, k] == pytest.approx(np.linalg.norm(W))
-            assert run.saved["risk"][b, k] == pytest.approx(nexttoken_risk(ds, W), rel=1e-13)
-            excess = nexttoken_excess(ds, W)
+            assert run.saved["risk"][b, k] == pytest.approx(NextTokenRisk(ds).value(W), rel=1e-13)
+            excess = NextTokenRisk(ds).excess(W)
             assert run.saved["excess_risk"].sign[b, k] == excess.sign
             assert run.saved["excess_risk"].log[b, k] == pytest.approx(float(excess.log), rel=1e-12)
             flat = run.saved["attention"][b, k][
@@ -152,7 +154,7 @@ def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
     ds = mixed()[1]
     monkeypatch.setattr("marginlens.risk.next_token._LOGITS_AT_ONCE", 3 * len(ds.tokens))
     run = descend(ds, n_steps=7, record=Record(steps=1, keep=("x", "risk", "excess_risk")))
-    assert run.saved["risk"] == pytest.approx([nexttoken_risk(ds, W) for W in run.saved["x"]], rel=ROUNDING)
+    assert run.saved["risk"] == pytest.approx([NextTokenRisk(ds).value(W) for W in run.saved["x"]], rel=ROUNDING)
     assert run.saved["excess_risk"].log.shape == (8,)
 
 

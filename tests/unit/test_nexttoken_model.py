@@ -8,13 +8,7 @@ from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.risk.next_token import (
-    next_token_probabilities,
-    nexttoken_excess,
-    nexttoken_gradient,
-    nexttoken_outputs,
-    nexttoken_risk,
-)
+from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import as_head, check_head
 from sequence_decimals import gradient as decimal_gradient
 from sequence_decimals import identity_scores, scores_of
@@ -91,9 +85,9 @@ def test_risk_and_gradient_agree_with_autograd(loss, own, general):
         W = 2.0 * np.random.default_rng(100 + seed).normal(size=(7, 7))
         C = head_with(ds, seed) if general else None
         value, theirs = autograd(ds, W, C, type(loss).__name__)
-        assert nexttoken_risk(ds, W, head=C, loss=loss) == pytest.approx(value, rel=1e-11, abs=ROUNDING)
+        assert NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(value, rel=1e-11, abs=ROUNDING)
         for one in (loss, own):  # compiled, and in NumPy
-            ours = nexttoken_gradient(ds, W, head=C, loss=one).value()
+            ours = NextTokenRisk(ds, head=C, loss=one).gradient(W).value()
             assert np.linalg.norm(ours - theirs) < AUTOGRAD * np.linalg.norm(theirs)
 
 
@@ -108,7 +102,7 @@ def test_gradient_is_exact_at_any_norm(loss, size):
         W = size * np.random.default_rng(50 + seed).normal(size=(4, 4))
         for C in (None, ds.E if isinstance(loss, SquaredLoss) else head_with(ds, seed)):
             H = identity_scores(4) if C is None else scores_of(as_head(ds, C).table)
-            found = nexttoken_gradient(ds, W, head=C, loss=loss)
+            found = NextTokenRisk(ds, head=C, loss=loss).gradient(W)
             direction, log_norm = decimal_gradient(ds, W, H, type(loss).__name__)
             assert np.abs(found.array / np.linalg.norm(found.array) - direction).max() < HIGH_PRECISION
             assert found.log_norm == pytest.approx(log_norm, rel=1e-13, abs=1e-10 * max(1.0, size / 100))
@@ -119,10 +113,10 @@ def test_gradient_is_exact_at_any_norm(loss, size):
 def test_outputs_are_probabilities_without_a_head_and_c_f_with_one():
     ds = ragged(3)
     W = np.random.default_rng(0).normal(size=(7, 7))
-    shares = next_token_probabilities(ds, W)
+    shares = NextTokenRisk(ds).outputs(W)
     assert np.allclose(shares.sum(axis=1), 1.0, rtol=0, atol=ROUNDING)
     f = np.stack([ds.attention(W)[ds.offsets[i] : ds.offsets[i + 1]] @ ds.E[ds[i][0]] for i in range(len(ds))])
-    assert np.allclose(nexttoken_outputs(ds, W, head=ds.E), f @ ds.E.T, rtol=0, atol=ROUNDING)
+    assert np.allclose(NextTokenRisk(ds, head=ds.E).outputs(W), f @ ds.E.T, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:2], ids=lambda one: type(one).__name__)
@@ -133,11 +127,11 @@ def test_excess_is_the_difference_of_risks_and_linear_in_the_norm(loss, general)
     W = np.random.default_rng(1).normal(size=(6, 6))
     H = as_head(ds, C)
     floor = float(np.mean(loss.scalar(H.scores(ds.labels, ds.labels))[0]))
-    found = nexttoken_excess(ds, W, head=C, loss=loss)
-    plain = nexttoken_risk(ds, W, head=C, loss=loss) - floor
+    found = NextTokenRisk(ds, head=C, loss=loss).excess(W)
+    plain = NextTokenRisk(ds, head=C, loss=loss).value(W) - floor
     assert found.sign * np.exp(found.log) == pytest.approx(plain, rel=1e-10)
     if not general:
-        far = [float(nexttoken_excess(ds, R * _separator(ds), loss=loss).log) for R in (1e4, 2e4)]
+        far = [float(NextTokenRisk(ds, loss=loss).excess(R * _separator(ds)).log) for R in (1e4, 2e4)]
         assert far[0] < -745
         assert far[1] / far[0] == pytest.approx(2.0, abs=1e-3)
 
@@ -147,12 +141,12 @@ def test_excess_of_one_pair_is_its_closed_form_at_every_size(gap):
     """Two tokens a gap apart: log(1 + e^-gap) under C Eᵀ = I, -log(1 - δ/h) and δ (2 - 2h + δ) with a head, δ = s (h - h')."""
     ds, W = SequenceDataset([[0, 1]], [0], np.eye(2)), np.array([[0.0, gap], [0.0, 0.0]])
     log_s = -gap - np.log1p(np.exp(-gap))
-    assert nexttoken_excess(ds, W).log == pytest.approx(
+    assert NextTokenRisk(ds).excess(W).log == pytest.approx(
         -gap if gap > 40 else np.log(np.log1p(np.exp(-gap))), abs=ROUNDING
     )
     for own, other in ((0.8, 0.3), (0.8, -0.1), (0.3, 0.8), (1.5, 0.1)):
         C, delta = np.array([[own, other], [0.0, 1.0]]), np.exp(log_s) * (own - other)
-        log, squared = (nexttoken_excess(ds, W, head=C, loss=loss) for loss in LOSSES[:2])
+        log, squared = (NextTokenRisk(ds, head=C, loss=loss).excess(W) for loss in LOSSES[:2])
         assert log.sign == np.sign(own - other)
         tiny = log_s + np.log(abs(own - other))
         exact = np.log(np.abs(np.log1p(-delta / own))) if gap < 700 else tiny - np.log(own)
@@ -174,15 +168,15 @@ def test_excess_is_refused_for_losses_of_all_outputs():
     with pytest.raises(
         InputError, match=r"'loss' argument must be a loss of the label's own output, .* for the excess"
     ):
-        nexttoken_excess(ds, np.zeros((7, 7)), loss=CrossEntropy())
+        NextTokenRisk(ds, loss=CrossEntropy()).excess(np.zeros((7, 7)))
 
 
 def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
     ds = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
-    above = nexttoken_excess(ds, np.zeros((2, 2)), head=np.array([[1.0, -3.0], [0.0, 1.0]]))
+    above = NextTokenRisk(ds, head=np.array([[1.0, -3.0], [0.0, 1.0]])).excess(np.zeros((2, 2)))
     assert (above.sign, above.log) == (1.0, np.inf)
     for own in ([-1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0]):
-        unknown = nexttoken_excess(ds, np.zeros((2, 2)), head=np.diag(own))
+        unknown = NextTokenRisk(ds, head=np.diag(own)).excess(np.zeros((2, 2)))
         assert np.isnan(unknown.sign)
         assert np.isnan(unknown.log)
 
@@ -190,9 +184,9 @@ def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
 def test_a_sequence_of_one_token_pulls_nothing():
     ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
     for loss in LOSSES + OWN:
-        assert not nexttoken_gradient(ds, np.eye(3), loss=loss).array.any()
-    assert nexttoken_risk(ds, np.eye(3)) == 0.0
-    assert nexttoken_excess(ds, np.eye(3)).sign == 0.0
+        assert not NextTokenRisk(ds, loss=loss).gradient(np.eye(3)).array.any()
+    assert NextTokenRisk(ds).value(np.eye(3)) == 0.0
+    assert NextTokenRisk(ds).excess(np.eye(3)).sign == 0.0
 
 
 def test_the_cyclic_subset_keeps_its_queries():
@@ -201,7 +195,7 @@ def test_the_cyclic_subset_keeps_its_queries():
     subset = cyclic_subset(ds)
     W = np.random.default_rng(0).normal(size=(4, 4))
     _, theirs = autograd(subset, W, None, "LogLoss")
-    assert np.abs(nexttoken_gradient(subset, W).value() - theirs).max() < AUTOGRAD
+    assert np.abs(NextTokenRisk(subset).gradient(W).value() - theirs).max() < AUTOGRAD
 
 
 def test_an_offset_of_all_embeddings_costs_no_digits():
@@ -209,7 +203,7 @@ def test_an_offset_of_all_embeddings_costs_no_digits():
     ds = ragged(2)
     moved = SequenceDataset([ds[i][0] for i in range(len(ds))], ds.labels, ds.E + 2.0**20)
     W = 2.0**-40 * np.random.default_rng(3).normal(size=(7, 7))
-    found = nexttoken_gradient(moved, W)
+    found = NextTokenRisk(moved).gradient(W)
     direction, _ = decimal_gradient(moved, W, identity_scores(5), "LogLoss")
     assert np.abs(found.array / np.linalg.norm(found.array) - direction).max() < HIGH_PRECISION
 
@@ -228,7 +222,7 @@ def test_the_dual_basis_is_the_identity_head():
     assert not check_head(ds, C + 1e-9).assumption_4
     assert np.array_equal(as_head(ds, None).scores(np.array([1, 1]), np.array([1, 2])), [1.0, 0.0])
     W = rng.normal(size=(6, 6))
-    assert np.array_equal(nexttoken_gradient(ds, W, head=C).array, nexttoken_gradient(ds, W).array)
+    assert np.array_equal(NextTokenRisk(ds, head=C).gradient(W).array, NextTokenRisk(ds).gradient(W).array)
 
 
 @pytest.mark.parametrize(("roundings", "kept"), [(4, False), (64, True)])
@@ -268,30 +262,32 @@ def test_assumption_3_names_the_labels_that_fail_and_their_rivals():
 def test_wrong_heads_and_losses_are_named():
     ds = ragged(0)
     with pytest.raises(InputError, match=r"'head' argument must be an array of finite numbers of shape \(5, 7\)"):
-        nexttoken_gradient(ds, np.zeros((7, 7)), head=np.eye(7))
+        NextTokenRisk(ds, head=np.eye(7)).gradient(np.zeros((7, 7)))
     with pytest.raises(InputError, match=r"'W' argument must be an array of finite numbers of shape \(7, 7\)"):
-        nexttoken_risk(ds, np.zeros((7, 5)))
+        NextTokenRisk(ds).value(np.zeros((7, 5)))
     with pytest.raises(InputError, match="'loss' argument must be"):
-        nexttoken_risk(ds, np.zeros((7, 7)), loss="log")
-    with pytest.raises(InputError, match="'data' argument must be a SequenceDataset"):
-        nexttoken_risk([ds], np.zeros((7, 7)))
+        NextTokenRisk(ds, loss="log").value(np.zeros((7, 7)))
+    with pytest.raises(InputError, match="'data' argument must be one dataset"):
+        NextTokenRisk([ds]).outputs(np.zeros((7, 7)))
 
 
 def test_a_nonpositive_output_has_no_log_loss():
     ds = SequenceDataset([[0, 1]], [0], np.eye(2))
-    assert np.isnan(nexttoken_gradient(ds, np.zeros((2, 2)), head=-np.eye(2)).array).all()
-    assert nexttoken_risk(ds, np.zeros((2, 2)), head=-np.eye(2)) == np.inf
+    assert np.isnan(NextTokenRisk(ds, head=-np.eye(2)).gradient(np.zeros((2, 2))).array).all()
+    assert NextTokenRisk(ds, head=-np.eye(2)).value(np.zeros((2, 2))) == np.inf
     with_one_token = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
     for loss in (LogLoss(), OwnLog()):
-        found = nexttoken_gradient(with_one_token, np.zeros((2, 2)), head=np.diag([1.0, -1.0]), loss=loss)
+        found = NextTokenRisk(with_one_token, head=np.diag([1.0, -1.0]), loss=loss).gradient(np.zeros((2, 2)))
         assert np.isnan(found.array).all()
 
 
 def test_a_scaled_matrix_says_how_small_it_is():
-    found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], np.eye(2)), 2000.0 * np.array([[0.0, 1.0], [0.0, 0.0]]))
+    found = NextTokenRisk(SequenceDataset([[0, 1]], [0], np.eye(2))).gradient(
+        2000.0 * np.array([[0.0, 1.0], [0.0, 0.0]])
+    )
     assert found.log_norm == pytest.approx(-2000.0 + 0.5 * np.log(2.0))
     assert not found.value().any()
     assert repr(found) == "LogScaled(shape=(2, 2), log_norm=-1999.653)"
     for scale in (1e-150, 1e150):
-        found = nexttoken_gradient(SequenceDataset([[0, 1]], [0], scale * np.eye(2)), np.zeros((2, 2)))
+        found = NextTokenRisk(SequenceDataset([[0, 1]], [0], scale * np.eye(2))).gradient(np.zeros((2, 2)))
         assert found.log_norm == pytest.approx(2.0 * np.log(scale) - 0.5 * np.log(2.0))

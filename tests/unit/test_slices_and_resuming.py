@@ -102,7 +102,7 @@ def test_runs_that_ended_early_stay_as_they_are():
 
 def test_what_cannot_go_on_says_so():
     data, v, _ = tokens((1, 2, 3, 2))
-    flow = ml.gradient_flow(data, v, until=ml.UntilLength(1.0))
+    flow = ml.flow(data, v, until=ml.UntilLength(1.0))
     with pytest.raises(ml.InputError, match=r"This run cannot go on.*Start anew at run\.final"):
         flow.resume(3)
     run = ml.descend(data, v, n_steps=3)
@@ -174,22 +174,22 @@ def test_a_path_is_followed_further_as_if_it_had_never_stopped():
     data, v = ml.data.gaussian_tokens(1, 2, 3, 3, 1)
     data, v, radii = data[0], v[0], [0.5, 3.0, 40.0, 1000.0]
     reports = []
-    whole = ml.regularization_path(data, v, radii, rng=3, progress=lambda *report: reports.append(report))
+    whole = ml.path(data, radii, head=v, rng=3, progress=lambda *report: reports.append(report))
     assert [done for done, _ in reports] == list(range(1, reports[-1][1] + 1))
-    begun = ml.regularization_path(data, v, radii[:2], rng=3)
+    begun = ml.path(data, radii[:2], head=v, rng=3)
     for path in (begun.resume(radii[2:]), begun.resume([40.0]).resume([1000.0])):
         assert np.array_equal(path.points, whole.points)
-        assert np.array_equal(path.log_excess_risk, whole.log_excess_risk)
+        assert np.array_equal(path.log_excess, whole.log_excess)
         assert np.array_equal(path.radii, whole.radii)
-        assert path.binds.tolist() == whole.binds.tolist()
-    with pytest.raises(ml.InputError, match="'radii' argument must be larger than the last radius 3; got 2"):
+        assert path.binding.tolist() == whole.binding.tolist()
+    with pytest.raises(ml.InputError, match="'radii' argument must be larger than the last radius"):
         begun.resume([2.0])
 
     def enough(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ml.regularization_path(data, v, radii, progress=enough)
+        ml.path(data, radii, head=v, progress=enough)
 
 
 PROGRAM = """

@@ -30,10 +30,9 @@ from marginlens.nexttoken import (
     SquaredLoss,
     SquaredProbability,
     limit_risk,
-    nexttoken_risk,
-    nexttoken_smoothness,
 )
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.risk import NextTokenRisk
 from marginlens.svm import Status
 from marginlens.theory import Prediction, predict_limit
 
@@ -184,7 +183,7 @@ def chosen(data: SequenceDataset, words: tuple[int | None, float | None, bool, s
     if size is not None:
         positive_number(size, "step_size")
     elif constant:
-        size = 1.0 / nexttoken_smoothness(data)
+        size = 1.0 / NextTokenRisk(data).smoothness()
     begin = np.zeros((data.d_model, data.d_model))
     if start is not None:
         numbers = np.array(coordinates(start))
@@ -221,7 +220,7 @@ def _compared(problem: SequenceProblem, choices: Choices, run: Trajectory, predi
         "steps_taken": int(run.steps_taken),
         "norm": float(run.norm),
         "W": W if data.d_model <= _MATRIX else None,
-        "risk": nexttoken_risk(data, W, head=problem.head, loss=choices.loss),
+        "risk": NextTokenRisk(data, head=problem.head, loss=choices.loss).value(W),
         "limit_risk": None,
         "selected_share": float(np.mean(on_target[counted] > 0.5)),
         "smallest_attention": float(on_target[counted].min()),

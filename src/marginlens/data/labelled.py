@@ -77,7 +77,7 @@ def embedding_tokens(E: Any, sequences: Any, y: Any = None) -> TokenDataset:
         E: embeddings (n_vocabulary, d_model). sequences, y: labelled sequences, or token-id lists and their labels.
     Returns:
         A dataset of n_samples inputs. With the head v its risk as a function of p is the loss of Eq. (2) with E fixed, so that
-        `gradient_flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).
+        `flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).
     """
     data, table = as_labelled(sequences, y), real_array(E, "E", ("n_vocabulary", "d_model"))
     if len(table) < data.n_vocabulary:

@@ -20,9 +20,10 @@ from marginlens.errors import real_array, reject, whole_number
 from marginlens.losses.margin import compiled_code
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
 from marginlens.papers import implements
-from marginlens.risk.attention import AttentionRisk, as_query
+from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
+from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -68,7 +69,7 @@ def descend(
     check_record(record, risk)
     as_progress(progress)
     loop = compiled_loop(risk, rule) or StepwiseLoop(risk, rule)
-    return Descent(risk, loop, loop.begin(_start(risk, start)), 0).resume(n_steps, record, progress)
+    return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
 
 
 def _default_optimizer(risk: Risk) -> Optimizer:
@@ -77,7 +78,7 @@ def _default_optimizer(risk: Risk) -> Optimizer:
     return Blockwise(NormalizedGD(0.1)) if isinstance(risk, JointRisk) else NormalizedGD(1.0)
 
 
-def _start(risk: Any, start: Any) -> FloatArray:
+def starting_points(risk: Any, start: Any) -> FloatArray:
     """x(0) as an array (batch, *shape) of its own."""
     if hasattr(risk, "start"):
         return np.array(risk.start(start), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Gradient flow on p by arc length: adaptive and implicit, so that it is right where steps of a fixed length oscillate in place."""
+"""Gradient flow by arc length on any risk: adaptive and implicit, so that it is right where steps of a fixed length oscillate in place."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
-from marginlens.dynamics.descend import trajectory_of
-from marginlens.dynamics.flow_field import SteepestDescent
-from marginlens.dynamics.kernels.endings import RAN_ALL, STATIONARY, TIED
+from marginlens.dynamics.descend import starting_points, trajectory_of
+from marginlens.dynamics.kernels import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.record import Record, check_record, steps_to_save
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import array_of_any, positive_number, reject
-from marginlens.losses.margin import Logistic, Loss, as_loss
+from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.build import as_risk
+from marginlens.risk.kernels.gradient_coefficients import pair_weights
+from marginlens.runtime.progress import ProgressCallback, as_progress
 
-_OVERSHOOT = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
-_AT = 1e-12  # relative distance at which an arc length counts as reached
-_SHORT = 1e-5  # steps below this, over the longest key where that exceeds 1, ask whether a minimum is that near, where the flow ends
-_COARSEST = 1e-2  # larger tolerances are no longer a flow
-TIED_LOGITS = (
-    10.0  # where the pulls on tied tokens balance to nine digits, logits this close belong to ties: half of log(1e9)
-)
+END_NORM_RTOL = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
+ARC_LENGTH_RTOL = 1e-12  # relative distance at which an arc length counts as reached
+MINIMUM_RADIUS = 1e-5  # steps below this, over the longest key where that exceeds 1, ask whether a minimum is that near
+MAX_FLOW_RTOL = 1e-2  # larger tolerances are no longer a flow
+CANCELLED_GRADIENT = 1e-9  # a gradient this small beside its terms has no direction to follow in double precision
+MAX_MINIMUM_STEPS = 8  # Newton steps to a minimum close by
+TIED_LOGITS = 10.0  # where gradients on tied tokens cancel to nine digits, logits this close are ties: half of log(1e9)
 
 
 @dataclass(frozen=True)
 class UntilLength:
-    """Follow a flow for this arc length, which bounds how far p moves: one unit is what a normalised step of size 1 moves."""
+    """Follow a flow for this arc length, which bounds how far x moves: one unit is what a normalised step of size 1 moves."""
 
     length: float
 
@@ -41,7 +43,7 @@ class UntilLength:
 
 @dataclass(frozen=True)
 class UntilNorm:
-    """Follow a flow until ‖p‖ has this value; a start of at least that norm is where it ends."""
+    """Follow a flow until ‖x‖ has this value; a start of at least that norm is where it ends."""
 
     norm: float
 
@@ -50,54 +52,58 @@ class UntilNorm:
 
 
 @implements("B", "Eq. (7)")
-def gradient_flow(
-    data: TokenDataset,
-    v: Any,
+def flow(
+    problem: Any,
+    head: Any = None,
     *,
-    loss: Loss = Logistic(),  # noqa: B008
+    loss: Any = None,
     until: UntilLength | UntilNorm = UntilNorm(500.0),  # noqa: B008
     start: Any = None,
     record: Record | None = None,
-    tolerance: float = 1e-7,
+    rtol: float = 1e-7,
+    progress: ProgressCallback | None = None,
 ) -> Trajectory:
-    r"""Follow the gradient flow of the risk, by arc length instead of time, which grows exponentially in the norm.
+    r"""Follow the gradient flow of a risk, by arc length instead of time, which grows exponentially in the norm.
 
-    .. math:: \frac{dp}{ds} = -\frac{\nabla L(p)}{\|\nabla L(p)\|}, \quad
-        \text{the curve of}\ \frac{dp}{dt} = -\nabla L(p) \ \text{with}\ ds = \|\nabla L(p)\|\, dt
+    .. math:: \frac{dx}{ds} = -\frac{\nabla L(x)}{\|\nabla L(x)\|}, \quad
+        \text{the curve of}\ \frac{dx}{dt} = -\nabla L(x) \ \text{with}\ ds = \|\nabla L(x)\|\, dt
 
-    An implicit Runge-Kutta method of order 5 (Radau IIA) with the exact curvature takes the steps, in the span of the keys. Large
-    embeddings, such as B's after a first step with η₀ = 4n²T², cost more steps but do not make it stall.
+    An implicit Runge-Kutta method of order 5 (Radau IIA) takes the steps. For attention weights p it works in the span of the keys with
+    the exact second derivative, so that large embeddings, such as B's after a first step with η₀ = 4n²T², cost more steps but do not make
+    it stall; for other risks the second derivative is estimated from gradients.
 
     Args:
-        data: one problem or a batch of independent ones. v, loss, start: as `descend` takes them.
+        problem, head, loss, start: as `descend` takes them.
         until: `UntilNorm(norm)` or `UntilLength(length)`, where to stop.
         record: what to keep; its `steps` are arc lengths, in whole units, at which the flow is stopped by.
-        tolerance: local error of one step of the integrator, in p relative to its entries or, where these are smaller, to 1; where
+        rtol: local error of one step of the integrator, in x relative to its entries or, where these are smaller, to 1; for p, where
             keys less their input's mean are longer than 1, to 1 over the longest.
+        progress: called as `progress(done, total)` after each problem of a batch.
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
         the flow ends at a zero of the gradient, and `TIED` where the pulls on tokens that tie balance to nine digits while all other
-        tokens are far behind: the flow goes on, but double precision does not tell where. Check it by halving the tolerance, or with
+        tokens are far behind: the flow goes on, but double precision does not tell where. Check it by halving `rtol`, or with
         `descend` at small steps.
     """
-    loss, limits = as_loss(loss), _limits(until)
-    accuracy = positive_number(tolerance, "tolerance")
-    if accuracy > _COARSEST:
-        raise reject("tolerance", f"at most {_COARSEST:g}", accuracy)
+    risk, limits = as_risk(problem, head, loss), _limits(until)
+    if positive_number(rtol, "rtol") > MAX_FLOW_RTOL:
+        raise reject("rtol", f"at most {MAX_FLOW_RTOL:g}", rtol)
     stops = _Stops(record, limits[0])
-    risk = AttentionRisk(as_dataset(data), v, loss)
     check_record(record, risk)
-    batch, first = data.as_batch(), risk.start(start)
-    heads = [v] * len(batch) if callable(v) else list(batch.head(v))
+    as_progress(progress)
+    first, is_batch = starting_points(risk, start), bool(getattr(risk, "is_batch", False))
+    curves: list[_Curve] = []
     with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
-        curves = [
-            _follow(SteepestDescent(batch[j], heads[j], loss), first[j], limits, stops, accuracy)
-            for j in range(len(batch))
-        ]
+        for j, x in enumerate(first):
+            single = risk[j] if is_batch else risk
+            field = KeySpanField(single) if isinstance(risk, AttentionRisk) else GradientField(single)
+            curves.append(_follow(field, x, limits, stops, float(rtol)))
+            if progress is not None:
+                progress(j + 1, len(first))
     steps = stops.reached(max(len(curve.kept) for curve in curves))
     points = np.stack([curve.at(len(steps)) for curve in curves])
-    reason, taken = (np.array(one) for one in zip(*((c.reason, c.taken) for c in curves), strict=True))
-    return trajectory_of(risk, points, (reason, taken), steps, record)
+    ends = (np.array([curve.reason for curve in curves]), np.array([curve.taken for curve in curves]))
+    return trajectory_of(risk, points, ends, steps, record)
 
 
 def _limits(until: Any) -> tuple[float, float]:
@@ -145,47 +151,160 @@ class _Curve:
     taken: int
 
     def at(self, n_kept: int) -> FloatArray:
-        """(n_kept + 1, d_key) the iterates at the stops, the last one where it did not come so far, and once more at the end."""
+        """(n_kept + 1, *shape) the iterates at the stops, the last one where it did not come so far, and once more at the end."""
         return np.stack([*self.kept, *[self.last] * (n_kept + 1 - len(self.kept))])
 
 
-def _follow(
-    field: SteepestDescent, start: FloatArray, limits: tuple[float, float], stops: _Stops, tolerance: float
-) -> _Curve:
+class GradientField:
+    """The field -∇L/‖∇L‖ of arc-length flow on any risk of one problem, in the entries of a point."""
+
+    step_unit = 1.0  # how far a point moves until the risk changes by much
+    jacobian: Any = None  # estimated by the integrator
+
+    def __init__(self, risk: Any) -> None:
+        self.risk = risk
+
+    def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """A point in the coordinates of the field, and the part of it that no flow moves."""
+        return x.reshape(-1), np.zeros_like(x)
+
+    def point(self, c: FloatArray, outside: FloatArray) -> FloatArray:
+        """The point at coordinates c."""
+        return c.reshape(outside.shape)
+
+    def is_stationary(self, c: FloatArray) -> bool:
+        """Whether the gradient is exactly zero."""
+        return bool(self.risk.gradient(c.reshape(self.risk.shape)).is_zero())
+
+    def has_ties(self, c: FloatArray) -> bool:
+        """Nothing is known of ties."""
+        return False
+
+    def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
+        """Nothing is known of minima."""
+        return None
+
+    def __call__(self, s: float, c: FloatArray) -> FloatArray:
+        """-∇L/‖∇L‖; nan where the gradient is exactly zero, which no step of an integrator accepts."""
+        direction = -self.risk.gradient(c.reshape(self.risk.shape)).direction().reshape(-1)
+        return direction if direction.any() else np.full_like(direction, np.nan)
+
+
+class KeySpanField(GradientField):
+    r"""The same for attention weights p = start outside the keys' span + `basis` c, with its derivative, exact at any norm.
+
+    .. math:: F(c) = -\frac{g}{\|g\|}, \qquad F'(c) = -\Big(I - \frac{g g^\top}{\|g\|^2}\Big) \frac{\nabla^2 L}{\|g\|}, \quad g = \nabla L
+
+    Gradient and Hessian share one factor, which cancels; so neither underflows, however small the risk has become.
+    """
+
+    def __init__(self, risk: AttentionRisk) -> None:
+        super().__init__(risk)
+        self.reduced, self.basis = risk.in_key_span()
+        data = self.reduced.data
+        self.step_unit = 1.0 / max(1.0, self.reduced.logit_scale)  # until a logit moves by one
+        self._keys = np.ascontiguousarray(data.K.reshape(data.mask.size, data.d_key))  # (n_inputs * n_tokens, r)
+        self._key_norms = np.linalg.norm(self._keys, axis=-1)
+        self._code = compiled_code(risk.loss) if risk.is_linear else -1
+        if self._code >= 0:
+            scores = data.scores(risk.head)
+            self._scores = np.where(np.isfinite(scores), scores, 0.0)
+            self._lengths = np.ascontiguousarray(data.lengths)
+
+    def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Coordinates in the span, and what is outside it."""
+        c = x @ self.basis
+        return c, x - self.basis @ c
+
+    def point(self, c: FloatArray, outside: FloatArray) -> FloatArray:
+        """p."""
+        return outside + self.basis @ c
+
+    def gradient(self, c: FloatArray) -> tuple[FloatArray, float]:
+        """A positive multiple of ∇L at c, (r,), and the length it would have if no two of its terms cancelled."""
+        if self._code < 0:
+            at = self.reduced.second_order(c[None])
+            return at.gradient[0], float(at.terms[0])
+        weights = np.empty(len(self._keys))
+        pair_weights(self._keys @ c, self._scores, self._lengths, self._code, weights)
+        return weights @ self._keys, float(np.abs(weights) @ self._key_norms)
+
+    def is_stationary(self, c: FloatArray) -> bool:
+        """Whether the gradient at c is zero beside its own terms, to nine digits."""
+        g, terms = self.gradient(c)
+        return not float(np.linalg.norm(g)) > CANCELLED_GRADIENT * terms
+
+    def has_ties(self, c: FloatArray) -> bool:
+        """Whether some input has different tokens near its largest logit, and some token is farther behind."""
+        data = self.reduced.data
+        logits = np.where(data.mask, self.reduced.logits(c), -np.inf)
+        near = logits >= logits.max(axis=-1, keepdims=True) - TIED_LOGITS
+        differ = any(np.ptp(rows[chosen], axis=0).any() for rows, chosen in zip(data.K, near, strict=True))
+        return differ and bool(np.any(data.mask & ~near))
+
+    def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
+        """The minimum of the risk that Newton's method finds from c, (r,), if it is no farther away than `radius`; else None."""
+        x = c
+        for _ in range(MAX_MINIMUM_STEPS):
+            at = self.reduced.second_order(x[None])
+            if np.linalg.eigvalsh(at.hessian[0])[0] <= 0.0:
+                return None
+            try:
+                move = np.linalg.solve(at.hessian[0], at.gradient[0])
+            except np.linalg.LinAlgError:  # eigenvalues that only rounding keeps above zero
+                return None
+            x = x - move
+            if not float(np.linalg.norm(x - c)) <= radius:
+                return None
+            if float(np.linalg.norm(move)) <= 1e-6 * radius:
+                return x
+        return None
+
+    def __call__(self, s: float, c: FloatArray) -> FloatArray:
+        """F(c)."""
+        g, _ = self.gradient(c)
+        norm = float(np.linalg.norm(g))
+        return -g / norm if norm > 0.0 else np.full_like(g, np.nan)
+
+    def jacobian(self, s: float, c: FloatArray) -> FloatArray:
+        """F'(c), (r, r)."""
+        at = self.reduced.second_order(c[None])
+        norm = max(float(np.linalg.norm(at.gradient[0])), np.finfo(float).tiny)
+        along, hessian = at.gradient[0] / norm, at.hessian[0] / norm
+        return np.outer(along, along @ hessian) - hessian
+
+
+def _follow(field: GradientField, start: FloatArray, limits: tuple[float, float], stops: _Stops, rtol: float) -> _Curve:
     """One problem's flow from `start` to the length or the norm of `limits`."""
     from scipy.integrate import Radau
 
-    c = start @ field.basis
-    outside = start - field.basis @ c
-    apart = float(length(outside))
+    c, outside = field.coordinates(start)
+    norm_outside = float(length(outside.reshape(-1)))
     kept: list[FloatArray] = []
 
-    def point(c: FloatArray) -> FloatArray:
-        return outside + field.basis @ c
-
-    def room(s: float, c: FloatArray) -> float:
+    def remaining(s: float, c: FloatArray) -> float:
         """How far the flow may go on without passing an end; the norm grows no faster than the arc length."""
-        to_norm = limits[1] - float(np.hypot(apart, length(c)))
-        return min(limits[0] - s, to_norm + _OVERSHOOT * limits[1] if to_norm > 0.0 else 0.0)
+        to_norm = limits[1] - float(np.hypot(norm_outside, length(c)))
+        return min(limits[0] - s, to_norm + END_NORM_RTOL * limits[1] if to_norm > 0.0 else 0.0)
 
     if stops[0] == 0.0:
-        kept.append(point(c))
+        kept.append(field.point(c, outside))
     if field.is_stationary(c):
-        return _Curve(kept, point(c), STATIONARY, 0)
+        return _Curve(kept, field.point(c, outside), STATIONARY, 0)
     s, taken = 0.0, 0
-    fine = 1.0 / max(1.0, field.landscape.reach)  # how far p moves until a logit moves by one
-    solver = Radau(field, s, c, np.inf, rtol=tolerance, atol=fine * tolerance, jac=field.jacobian, max_step=1.0)
-    while (left := room(s, solver.y)) > _AT * s:
+    unit = field.step_unit
+    solver = Radau(field, s, c, np.inf, rtol=rtol, atol=unit * rtol, jac=field.jacobian, max_step=1.0)
+    while (left := remaining(s, solver.y)) > ARC_LENGTH_RTOL * s:
         stop = stops[len(kept)]
         solver.max_step = min(left, stop - s)
         solver.step()
-        lost = solver.status == "failed" or field.is_stationary(solver.y)
-        if lost or solver.t - s < fine * _SHORT:
-            minimum = field.minimum_within(solver.y, fine * _SHORT)
-            if lost or minimum is not None:
-                reason = TIED if minimum is None and field.has_ties(solver.y, TIED_LOGITS) else STATIONARY
-                return _Curve(kept, point(solver.y if minimum is None else minimum), reason, taken + 1)
+        ended = solver.status == "failed" or field.is_stationary(solver.y)
+        if ended or solver.t - s < unit * MINIMUM_RADIUS:
+            minimum = field.minimum_within(solver.y, unit * MINIMUM_RADIUS)
+            if ended or minimum is not None:
+                reason = TIED if minimum is None and field.has_ties(solver.y) else STATIONARY
+                return _Curve(kept, field.point(solver.y if minimum is None else minimum, outside), reason, taken + 1)
         s, taken = float(solver.t), taken + 1
-        if stop - s <= _AT * s:
-            kept.append(point(solver.y))
-    return _Curve(kept, point(solver.y), RAN_ALL, taken)
+        if stop - s <= ARC_LENGTH_RTOL * s:
+            kept.append(field.point(solver.y, outside))
+    return _Curve(kept, field.point(solver.y, outside), RAN_ALL, taken)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.errors import array_of_any, reject, whole_number
-from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.log_scaled import ExcessRisk
 from marginlens.risk.protocol import Risk
 
 FloatArray = npt.NDArray[np.float64]

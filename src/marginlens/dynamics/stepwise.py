@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.errors import InputError
 from marginlens.optimizers import Optimizer
 from marginlens.risk.log_scaled import LogScaled

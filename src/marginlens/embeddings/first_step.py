@@ -13,7 +13,7 @@ from scipy.stats import chi2, norm
 
 from marginlens.data.labelled import LabelledSequences, as_labelled, embedding_tokens
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.dynamics.flow import UntilLength, UntilNorm, gradient_flow
+from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens, loss_and_gradients
@@ -362,9 +362,9 @@ def embedding_flow(
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), such as `first_step(...).after`.
-        sequences, y: labelled sequences, or token-id lists and their labels. until, record, tolerance: as `gradient_flow` takes them.
+        sequences, y: labelled sequences, or token-id lists and their labels. until, record, tolerance: as `flow` takes them.
     Returns:
-        The `Trajectory` that `gradient_flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
+        The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """
     data = as_labelled(sequences, y)
     E = real_array(as_parameters(model, "model").E, "model.E", ("n_vocabulary", "d_model"))
@@ -373,13 +373,13 @@ def embedding_flow(
         raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(E)} rows")
     used = np.unique(data.tokens)
     if 2 * (len(used) + 2) > E.shape[1]:
-        return gradient_flow(embedding_tokens(E, data), v, start=p, until=until, record=record, tolerance=tolerance)
+        return flow(embedding_tokens(E, data), v, start=p, until=until, record=record, rtol=tolerance)
     basis, coordinates = np.linalg.qr(np.concatenate([E[used], p[None], v[None]]).T)  # (d, r), (r, n_used + 2)
     narrow = np.zeros((len(E), len(coordinates)))
     narrow[used] = coordinates[:, : len(used)].T
     start = coordinates[:, -2]
     tokens, head = embedding_tokens(narrow, data), coordinates[:, -1]
-    run = gradient_flow(tokens, head, start=start, until=until, record=record, tolerance=tolerance)
+    run = flow(tokens, head, start=start, until=until, record=record, rtol=tolerance)
     kept = dict(run.saved)
     if "x" in kept:
         kept["x"] = p + (kept["x"] - start) @ basis.T

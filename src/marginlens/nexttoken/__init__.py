@@ -14,19 +14,7 @@ from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import PredictionScore, WindowBigram
-from marginlens.risk.next_token import (
-    next_token_probabilities,
-    nexttoken_excess,
-    nexttoken_gradient,
-    nexttoken_hessian,
-    nexttoken_outputs,
-    nexttoken_risk,
-)
 from marginlens.risk.next_token_heads import HeadCheck, check_head
-from marginlens.risk.next_token_smoothness import (
-    nexttoken_smoothness,
-    sharp_smoothness,
-)
 
 __all__ = [
     "CrossEntropy",
@@ -52,13 +40,5 @@ __all__ = [
     "expand_path",
     "limit_risk",
     "local_correction",
-    "next_token_probabilities",
-    "nexttoken_excess",
-    "nexttoken_gradient",
-    "nexttoken_hessian",
-    "nexttoken_outputs",
-    "nexttoken_risk",
-    "nexttoken_smoothness",
     "path_radius",
-    "sharp_smoothness",
 ]

@@ -42,7 +42,7 @@ def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_p
         ds: data whose Graph-SVM is feasible. loss: one of the label's own output.
         cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
     Returns:
-        The limit. Check it with `nexttoken_path(ds, radii).risk()`, which falls to it.
+        The limit. Check it with `path(ds, radii)`, whose risk falls to it.
     """
     check_realizable(as_sequences(ds))
     rule = _label_loss(loss)
@@ -91,7 +91,7 @@ def path_radius(
         head: C (n_vocabulary, d_model) with Assumption 3, or None for C Eᵀ = I. loss: with Assumption 1.
         cyclic_part: W^∥ of Lemma 4, for Eq. (13); the norm is then that of the part across S_cyc, and C Eᵀ = I.
     Returns:
-        The norm. Check it with `nexttoken_path(ds, [norm]).distance(W_mm)`.
+        The norm. Check it with `path(ds, [norm]).distance(W_mm)`.
     """
     graphs = priority_graphs(check_realizable(as_sequences(ds)))
     rule, scorer, priority = _label_loss(loss), as_head(ds, head), graph_svm(ds.E, graphs)

@@ -1,4 +1,4 @@
-"""Prediction heads: the linear head v, and any differentiable ψ through autograd, behind one call."""
+"""Prediction heads: the linear head v, and any differentiable ψ through autograd, behind one protocol."""
 
 from __future__ import annotations
 
@@ -15,13 +15,24 @@ from marginlens.papers import uses
 from marginlens.risk.softmax import Attended, attend, probabilities
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Shortfall = tuple[FloatArray, FloatArray, FloatArray]
+SUBTRACTED_CHANGE = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
+_GAUSS = np.polynomial.legendre.leggauss(5)
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
 
 
 class Head(Protocol):
-    """What descent asks of a head."""
+    """What a risk asks of a head."""
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
         """Attention with each token's (linearised) score, and the signed margin Y f(X), (…, n_inputs)."""
+
+    def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
+        """The margin of selecting `alpha` (…, n_inputs) outright, and log|δ| and the sign of how far the output falls short of it."""
+
+    def token_margins(self) -> FloatArray:
+        """Y f of selecting one token outright, for each token, (…, n_inputs, n_tokens); -inf where there is no token."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,18 @@ class LinearHead:
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
         """Attention relative to the largest logit, and the margin γ_α - δ."""
-        at = attend(logits, self.scores, self.mask)
+        at = attend(logits, np.broadcast_to(self.scores, logits.shape), self.mask)
         return at, at.margin
+
+    def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
+        """γ_α, log|δ| and the sign of δ = Σ s_t (γ_α - γ_t)."""
+        at = attend(logits, np.broadcast_to(self.scores, logits.shape), self.mask, alpha)
+        with np.errstate(divide="ignore"):
+            return at.top_score, np.log(np.abs(at.shortfall)) + at.log_unit, np.sign(at.shortfall)
+
+    def token_margins(self) -> FloatArray:
+        """The scores."""
+        return self.scores
 
 
 @uses(
@@ -59,34 +80,62 @@ class TorchHead:
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
         """Attention with the scores of the head linearised at its present output, and the margin Y ψ(z)."""
+        z = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), self.data.X)
+        value, slope = self._value_and_slope(z)
+        return attend(logits, self._scores(slope), self.data.mask), self.data.y * value
+
+    def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
+        """By scores under ∇ψ averaged from the selected tokens to the attention output; by subtraction where the change is large."""
+        X = self.data.X
+        chosen = np.take_along_axis(np.broadcast_to(X, (*logits.shape, X.shape[-1])), alpha[..., None, None], axis=-2)
+        step = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), X - chosen)
+        chosen = chosen[..., 0, :]
+        nodes = zip(_NODES, _NODE_WEIGHTS, strict=True)
+        slope = sum(weight * self._value_and_slope(chosen + node * step)[1] for node, weight in nodes)
+        at = attend(logits, self._scores(slope), self.data.mask, alpha)
+        before, after = (self.data.y * self._value_and_slope(z)[0] for z in (chosen, chosen + step))
+        plain = np.abs(before - after) > SUBTRACTED_CHANGE
+        with np.errstate(divide="ignore"):
+            log_delta = np.where(plain, np.log(np.abs(before - after)), np.log(np.abs(at.shortfall)) + at.log_unit)
+        return before, log_delta, np.where(plain, np.sign(before - after), np.sign(at.shortfall))
+
+    def token_margins(self) -> FloatArray:
+        """Y ψ(x_t)."""
+        values = self._value_and_slope(self.data.X)[0]
+        return np.where(self.data.mask, self.data.y[..., None] * values, -np.inf)
+
+    def _scores(self, slope: FloatArray) -> FloatArray:
+        """Y x_tᵀ ∇ψ for slopes (…, n_inputs, d_model)."""
+        scores = np.einsum("...itd,...id->...it", self.data.X, slope) * self.data.y[..., None]
+        return np.where(self.data.mask, scores, -np.inf)
+
+    def _value_and_slope(self, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """ψ and ∇ψ at points (…, d_model)."""
         import torch
 
-        z = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), self.data.X)
-        features = torch.tensor(z.reshape(-1, self.data.d_model), dtype=torch.float64, requires_grad=True)
+        features = torch.tensor(z.reshape(-1, z.shape[-1]), dtype=torch.float64, requires_grad=True)
         output = self.psi(features)
         if not isinstance(output, torch.Tensor) or output.numel() != features.shape[0]:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise reject("v", f"a head that gives one number per input ({features.shape[0]} in all)", got)
+            raise reject("head", f"a head that gives one number per input ({features.shape[0]} in all)", got)
         if not output.requires_grad:
             raise reject(
-                "v", "a head that torch can differentiate by its input", "one whose output does not depend on it"
+                "head", "a head that torch can differentiate by its input", "one whose output does not depend on it"
             )
         (slope,) = torch.autograd.grad(output.sum(), features)
-        scores = np.einsum("...itd,...id->...it", self.data.X, slope.numpy().reshape(z.shape)) * self.data.y[..., None]
-        margin = self.data.y * output.detach().numpy().reshape(self.data.y.shape)
-        return attend(logits, np.where(self.data.mask, scores, -np.inf), self.data.mask), margin
+        return output.detach().numpy().reshape(z.shape[:-1]), slope.numpy().reshape(z.shape)
 
 
-def as_head(data: TokenDataset, v: Any) -> Head:
-    """The head that `v` stands for: a vector is linear, a callable is a nonlinear ψ."""
-    if isinstance(v, type):
-        raise reject("v", "a vector, or a head that is made: a module or a function", f"the class {v.__name__}")
-    if not callable(v):
-        return LinearHead(as_dataset(data).scores(v), data.mask)
+def as_head(data: TokenDataset, head: Any) -> Head:
+    """The head that `head` stands for: a vector is linear, a callable is a nonlinear ψ."""
+    if isinstance(head, type):
+        raise reject("head", "a vector, or a head that is made: a module or a function", f"the class {head.__name__}")
+    if not callable(head):
+        return LinearHead(as_dataset(data).scores(head), data.mask)
     try:
         import torch
     except ImportError as problem:
         raise missing_extra("torch", "torch", "A nonlinear head") from problem
-    if isinstance(v, torch.nn.Module):
-        v = copy.deepcopy(v).to(device="cpu", dtype=torch.float64).eval()  # the caller's module is left as it was
-    return TorchHead(data, v)
+    if isinstance(head, torch.nn.Module):
+        head = copy.deepcopy(head).to(device="cpu", dtype=torch.float64).eval()  # the caller's module is left as it was
+    return TorchHead(data, head)

@@ -12,43 +12,13 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import n_axes, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
-from marginlens.risk.attention import AttentionRisk, ExcessRisk, pairwise_gradient
-from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.attention import AttentionRisk, pairwise_gradient
+from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits, softmax
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-
-@implements("A", "(ERM)")
-def joint_gradient(
-    data: TokenDataset,
-    v: Any,
-    p: Any,
-    loss: Loss = Logistic(),  # noqa: B008
-) -> tuple[LogScaled, LogScaled]:
-    r"""Exact gradients of the training risk in the head and in the attention weights, at any norm of either.
-
-    .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
-        = x_{i\alpha} - \sum_{t \ne \alpha} s_{it} (x_{i\alpha} - x_{it})
-
-    Args:
-        data: one problem or a batch. v: (…, d_model). p: (…, d_key).
-    Returns:
-        The gradients in v and in p as `LogScaled`s; `.value()` is a gradient itself, `.log_norm` its size where that underflows.
-        Check the second with `risk_gradient`, the first with differences of `risk`.
-    """
-    at = attend(logits(data, p), data.scores(v), data.mask)
-    slopes = slope_of(as_loss(loss), at.margin)  # (…, n_inputs)
-    largest = np.max(slopes.log, axis=-1)
-    largest = np.where(largest == -np.inf, 0.0, largest)
-    weights = slopes.sign * np.exp(slopes.log - largest[..., None]) * data.y / data.n_inputs
-    output = attention_output(data, at.log_s, at.alpha)
-    return (
-        LogScaled(np.einsum("...i,...id->...d", weights, output), largest),
-        pairwise_gradient(data.K, at, slopes),
-    )
 
 
 def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
@@ -101,6 +71,10 @@ class JointRisk:
     def __len__(self) -> int:
         return len(self.data)
 
+    def __getitem__(self, index: Any) -> JointRisk:
+        """The risk of one problem of a batch, or of several."""
+        return JointRisk(self.data[index], self.loss)
+
     @property
     def blocks(self) -> dict[str, slice]:
         """Where v and p are in a point."""
@@ -139,10 +113,24 @@ class JointRisk:
         return AttentionRisk(self.data, v, self.loss).excess(p, selected)
 
     def gradient(self, x: Any) -> LogScaled:
-        """(∇_v L, ∇_p L), each with its own scale."""
-        by_v, by_p = joint_gradient(self.data, *self.split(x), self.loss)
-        scales = [np.broadcast_to(part.log_scale[..., None], part.array.shape) for part in (by_v, by_p)]
-        array = np.concatenate([by_v.array, by_p.array], axis=-1)
+        r"""Exact gradients in the head and in the attention weights, at any norm of either: the blocks "v" and "p", each with its scale.
+
+        .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
+            = x_{i\alpha} - \sum_{t \ne \alpha} s_{it} (x_{i\alpha} - x_{it})
+        """
+        v, p = self.split(x)
+        at = attend(logits(self.data, p), self.data.scores(v), self.data.mask)
+        slopes = slope_of(self.loss, at.margin)  # (…, n_inputs)
+        largest = np.max(slopes.log, axis=-1)
+        largest = np.where(largest == -np.inf, 0.0, largest)
+        weights = slopes.sign * np.exp(slopes.log - largest[..., None]) * self.data.y / self.data.n_inputs
+        by_v = np.einsum("...i,...id->...d", weights, attention_output(self.data, at.log_s, at.alpha))
+        by_p = pairwise_gradient(self.data.K, at, slopes)
+        scales = [
+            np.broadcast_to(scale[..., None], part.shape)
+            for scale, part in ((largest, by_v), (by_p.log_scale, by_p.array))
+        ]
+        array = np.concatenate([by_v, by_p.array], axis=-1)
         return LogScaled(array, np.concatenate(scales, axis=-1), blocks=self.blocks)
 
     def margins(self, x: Any) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Arrays with a logarithmic scale: gradients that are too small for float64 and keep all their digits."""
+"""Arrays and risks with a logarithmic scale, which keep all their digits where they are too small for float64."""
 
 from __future__ import annotations
 
@@ -86,3 +86,20 @@ class LogScaled:
 
     def _flat(self, array: FloatArray) -> FloatArray:
         return array.reshape(*array.shape[: array.ndim - self.axes], -1)
+
+
+@dataclass(frozen=True)
+class ExcessRisk:
+    """`sign · exp(log)`: how far the risk is above (or below, sign -1) that of selecting the given tokens; shapes (…)."""
+
+    sign: FloatArray
+    log: FloatArray
+
+    def above(self, other: ExcessRisk) -> Any:
+        """Whether this excess is strictly larger than `other`, decided on logarithms, elementwise."""
+        with np.errstate(invalid="ignore"):  # the logarithm of no excess is -inf
+            height, its_height = self.sign * self.log, other.sign * other.log
+        return np.where(self.sign != other.sign, self.sign > other.sign, height > its_height)
+
+    def __getitem__(self, index: Any) -> ExcessRisk:
+        return ExcessRisk(self.sign[index], self.log[index])

@@ -1,4 +1,4 @@
-"""The self-attention next-token model at given weights: outputs, risk, its excess and its exact gradient."""
+"""The risk of a next-token layer as a function of W: outputs, value, excess, exact gradient, margin rows, smoothness."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
+from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.data.tokens import FloatArray, IntArray
+from marginlens.directions import length
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import (
@@ -24,127 +25,18 @@ from marginlens.losses.next_token import (
     value_of,
 )
 from marginlens.papers import implements
-from marginlens.risk.attention import ExcessRisk
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
 from marginlens.risk.kernels.next_token_coefficients_numpy import own_weights
-from marginlens.risk.log_scaled import LogScaled
-from marginlens.risk.next_token_heads import Head, as_head, as_heads
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness
+from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.next_token_heads import Head, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
+from marginlens.risk.reduced_sequences import reduce_sequences
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
 _LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a run are measured
 _SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
-
-
-@implements("C", "Eq. (1)")
-def nexttoken_outputs(ds: SequenceDataset, W: Any, *, head: Any = None) -> FloatArray:
-    r"""What the model puts out for every sample, one number per token of the vocabulary.
-
-    .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
-
-    Args:
-        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
-    Returns:
-        (n_samples, n_vocabulary). With C Eᵀ = I a row holds the probabilities of the next token.
-    """
-    ds = as_sequences(ds)
-    return _outputs(ds, ds.weights(W), as_head(ds, head))
-
-
-def next_token_probabilities(ds: SequenceDataset, W: Any) -> FloatArray:
-    """(n_samples, n_vocabulary) the probability of each next token under C Eᵀ = I: the attention on all of its occurrences."""
-    return nexttoken_outputs(ds, W)
-
-
-@implements("C", "(ERM)", "Eq. (18)", "Lemma 3")
-def nexttoken_risk(ds: SequenceDataset, W: Any, *, head: Any = None, loss: NextTokenLoss = LogLoss()) -> float:  # noqa: B008
-    r"""Training risk of W.
-
-    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big), \quad
-        \text{for the log-loss under } CE^\top = I:\ \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it}
-
-    For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
-
-    Args:
-        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
-    """
-    ds = as_sequences(ds)
-    return float(risk_of(ds, ds.weights(W), as_head(ds, head), as_nexttoken_loss(loss)))
-
-
-@implements("C", "Lemma 1")
-def nexttoken_excess(
-    ds: SequenceDataset,
-    W: Any,
-    *,
-    head: Any = None,
-    loss: NextTokenLoss = LogLoss(),  # noqa: B008
-) -> ExcessRisk:
-    r"""Risk of W above that of putting out each label's own embedding, exact when far below the smallest float64.
-
-    .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
-
-    Args:
-        loss: one of the label's output alone, as Assumption 1 asks.
-    Returns:
-        Its sign and the logarithm of its modulus, infinite where the log-loss of W is and nan where that of L* is. Lemma 1: on acyclic
-        data the sign is 1 for every finite W.
-    """
-    ds = as_sequences(ds)
-    return excess_of(ds, ds.weights(W), as_head(ds, head), check_excess(as_nexttoken_loss(loss)))
-
-
-@implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
-def nexttoken_gradient(
-    ds: SequenceDataset,
-    W: Any,
-    *,
-    head: Any = None,
-    loss: NextTokenLoss = LogLoss(),  # noqa: B008
-) -> LogScaled:
-    r"""Gradient of the training risk at W, accurate to rounding relative to its own size at any norm of W.
-
-    .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
-        = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
-
-    The second form, for the log-loss under C Eᵀ = I, sums over the tokens that differ from the label (the paper's last line of
-    Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it is
-    nowhere zero (Thm 4).
-
-    Args:
-        W: (d_model, d_model). head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
-    Returns:
-        A `LogScaled`; `.value()` is the gradient itself, `.log_norm` its size where that underflows. nan where the loss is
-        not finite.
-    """
-    ds = as_sequences(ds)
-    W = ds.weights(W)
-    return gradient_of(SequenceBatch.of((ds,)), W[None], as_head(ds, head), as_nexttoken_loss(loss))
-
-
-@implements("C", "Eq. (24)")
-def nexttoken_hessian(ds: SequenceDataset, W: Any) -> FloatArray:
-    r"""Second derivative of the training risk by W, for the log-loss under C Eᵀ = I: Eq. (24) carried over to W.
-
-    .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top
-
-    Args:
-        W: (d_model, d_model).
-    Returns:
-        (d_model², d_model²) by the entries of W row by row; symmetric, and no eigenvalue is negative (Lemma 3).
-    """
-    ds = check_realizable(as_sequences(ds))
-    attention, d = ds.attention(ds.weights(W)), ds.d_model
-    total = np.zeros((d * d, d * d))
-    for i in range(len(ds)):
-        ids, _ = ds[i]
-        s, X, last = attention[ds.offsets[i] : ds.offsets[i + 1]], ds.E[ids], ds.E[ds.last[i]]
-        centred = X - s @ X
-        total += np.kron(centred.T @ (s[:, None] * centred), np.outer(last, last))
-    return total / len(ds)
 
 
 def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...], batch: SequenceBatch) -> int:
@@ -280,9 +172,6 @@ def _logsumexp(values: FloatArray, ds: SequenceDataset) -> FloatArray:
         return np.log(sums) + safe
 
 
-# ---- the risk as an object
-
-
 @implements("C", "(ERM)")
 @dataclass(frozen=True, eq=False, repr=False)
 class NextTokenRisk:
@@ -335,6 +224,17 @@ class NextTokenRisk:
     def __len__(self) -> int:
         return len(self.datasets)
 
+    def __getitem__(self, index: int) -> NextTokenRisk:
+        """The risk of one dataset of a batch."""
+        head = self.head[index] if is_listed(self.head) else self.head
+        return NextTokenRisk(self.datasets[index], head, self.loss)
+
+    @property
+    def _dataset(self) -> SequenceDataset:
+        if self.is_batch:
+            raise reject("data", "one dataset", f"a batch of {len(self)}")
+        return self.datasets[0]
+
     @property
     def shape(self) -> tuple[int, int]:
         """(d_model, d_model)."""
@@ -348,8 +248,22 @@ class NextTokenRisk:
         axes = shape if n_axes(start) == 3 else shape[1:]
         return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
+    @implements("C", "Eq. (1)")
+    def outputs(self, x: Any) -> FloatArray:
+        r"""What the model puts out for every sample of one dataset, (n_samples, n_vocabulary).
+
+        .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
+
+        With C Eᵀ = I a row holds the probabilities of the next token: the attention on all of its occurrences.
+        """
+        return _outputs(self._dataset, self._dataset.weights(x), self.heads[0])
+
+    @implements("C", "Eq. (18)", "Lemma 3")
     def value(self, x: Any) -> Any:
-        """L(W), (…)."""
+        r"""L(W), (…). For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
+
+        .. math:: L(W) = \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it} \quad \text{for the log-loss under } CE^\top = I
+        """
         return self._each(x, risk_of)
 
     def log_value(self, x: Any) -> Any:
@@ -359,16 +273,33 @@ class NextTokenRisk:
                 return self.excess(x).log
             return np.log(self.value(x))
 
+    @implements("C", "Lemma 1")
     def excess(self, x: Any) -> ExcessRisk:
-        """L(W) - L*, over the risk of putting out each label's own embedding."""
+        r"""Risk of W above that of putting out each label's own embedding, exact when far below the smallest float64.
+
+        .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
+
+        Returns:
+            Its sign and the logarithm of its modulus, infinite where the log-loss of W is and nan where that of L* is. Lemma 1: on
+            acyclic data the sign is 1 for every finite W.
+        """
         check_excess(self.loss)
         found = self._each(x, excess_of)
         if isinstance(found, ExcessRisk):
             return found
         return ExcessRisk(np.stack([e.sign for e in found]), np.stack([e.log for e in found]))
 
+    @implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
     def gradient(self, x: Any) -> LogScaled:
-        """∇L(W), exact at any norm; nan where the loss is not finite."""
+        r"""Gradient at W, accurate to rounding relative to its own size at any norm of W; nan where the loss is not finite.
+
+        .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
+            = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
+
+        The second form, for the log-loss under C Eᵀ = I, sums over the tokens that differ from the label (the paper's last line of
+        Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it
+        is nowhere zero (Thm 4).
+        """
         found = [
             gradient_of(single, W[None], head, self.loss)
             for single, W, head in zip(self._single, self._points(x), self.heads, strict=True)
@@ -393,11 +324,9 @@ class NextTokenRisk:
 
         Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
         """
-        if self.is_batch:
-            raise reject("data", "one dataset", f"a batch of {len(self)}")
+        ds = self._dataset
         if selected is not None:
             raise reject("selected", "left out: the labels of the data decide", repr(selected))
-        ds = self.datasets[0]
         rows: list[FloatArray] = []
         lower: list[float] = []
         for last, graph in priority_graphs(ds, head=self.head).items():
@@ -408,10 +337,56 @@ class NextTokenRisk:
                     lower += bounds
         return MarginRows(np.array(rows).reshape(-1, *self.shape), np.array(lower))
 
+    @implements("C", "Eq. (24)")
+    def hessian(self, x: Any) -> FloatArray:
+        r"""Second derivative by W for one dataset, the log-loss and C Eᵀ = I: Eq. (24) carried over to W.
+
+        .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top
+
+        Returns:
+            (d_model², d_model²) by the entries of W row by row; symmetric, and no eigenvalue is negative (Lemma 3).
+        """
+        data = check_realizable(self._dataset)
+        if not isinstance(self.loss, LogLoss) or self.heads[0].table is not None:
+            raise reject("risk", "one of the log-loss under C Eᵀ = I", repr(self))
+        attention, d = data.attention(data.weights(x)), data.d_model
+        total = np.zeros((d * d, d * d))
+        for i in range(len(data)):
+            ids, _ = data[i]
+            s, X, last = attention[data.offsets[i] : data.offsets[i + 1]], data.E[ids], data.E[data.last[i]]
+            centred = X - s @ X
+            total += np.kron(centred.T @ (s[:, None] * centred), np.outer(last, last))
+        return total / len(data)
+
+    @implements("C", "Eq. (23)", "Lemma 5")
     def smoothness(self) -> Any:
-        """L of Eq. (23), (…)."""
-        found = [nexttoken_smoothness(ds) for ds in self.datasets]
-        return np.array(found) if self.is_batch else found[0]
+        r"""The paper's Lipschitz constant of ∇L under the log-loss and C Eᵀ = I, (…): steps up to 1/L never increase the risk (Lemma 5).
+
+        .. math:: \|\nabla L(W) - \nabla L(\dot W)\|_F \le L \|W - \dot W\|_F, \qquad L = 2 \sqrt{T_{\max}}\, \|E\|^4
+
+        Here ‖E‖ is the spectral norm. The paper bounds ‖X_i‖ by ‖E‖, which repeated tokens break; the constant holds for them too,
+        because it is never below `sharp_smoothness`, which counts a repeated token once.
+        """
+        with np.errstate(over="ignore"):
+            bounds = [2.0 * np.sqrt(ds.lengths.max()) * np.linalg.norm(ds.E, 2) ** 4 for ds in self.datasets]
+        return np.array(bounds) if self.is_batch else float(bounds[0])
+
+    def sharp_smoothness(self) -> float:
+        r"""A Lipschitz constant of ∇L from the spread of each sequence's own tokens, for one dataset.
+
+        .. math:: L = \frac{1}{4n} \sum_{i=1}^n \max_{t, u} \|x_{it} - x_{iu}\|^2\, \|\bar x_i\|^2
+
+        The curvature of a sample along D is the variance of :math:`x_{it}^\top D \bar x_i` under its attention, and a variance is at
+        most a quarter of the squared range. A sample of two different tokens attains it.
+        """
+        reduced, total = reduce_sequences(self._dataset), np.float64(0.0)
+        sizes = length(reduced.E)
+        for i, share in enumerate(reduced.share):
+            rows = reduced.E[reduced.tokens[reduced.offsets[i] : reduced.offsets[i + 1]]]
+            with np.errstate(over="ignore"):
+                reach = length(rows[:, None] - rows[None]).max() * sizes[reduced.queries[reduced.column[i]]]
+                total += share * reach**2
+        return 0.25 * float(total)
 
     def check_excess(self) -> None:
         """Refuse a loss for which the excess over L* is not defined."""

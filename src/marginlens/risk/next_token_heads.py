@@ -62,14 +62,14 @@ def as_head(ds: SequenceDataset, head: Any) -> Head:
 
 def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:
     """One head per dataset: None or one C for all of them, or a list with one for each."""
-    if not _is_listed(head):
+    if not is_listed(head):
         return tuple(as_head(ds, head) for ds in datasets)
     if len(head) != len(datasets):
         raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
     return tuple(as_head(ds, one) for ds, one in zip(datasets, head, strict=True))
 
 
-def _is_listed(head: Any) -> bool:
+def is_listed(head: Any) -> bool:
     """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
     if isinstance(head, list | tuple):
         return any(one is None or n_axes(one) == 2 for one in head)

@@ -20,6 +20,8 @@ def as_points(x: Any, shape: tuple[int, ...], argument: str = "x") -> FloatArray
     array = float_array(x, argument, expected)
     if array.shape[max(array.ndim - len(shape), 0) :] != shape:
         raise reject(argument, expected, f"shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise reject(argument, "finite numbers", f"{array[~np.isfinite(array)][0]}")
     return array
 
 

@@ -56,7 +56,7 @@ def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothnes
         data: one problem or a batch; norms of matrices are spectral. v: head (d_model,) or (batch, d_model).
         loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
     Returns:
-        A `Smoothness` with both constants. Check either against the gradients of `risk_gradient` at two points.
+        A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.
     """
     constants = loss_on_scores(as_dataset(data), v, loss)
     shape = data.batch_shape

@@ -15,7 +15,7 @@ from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result
-from marginlens.risk.attention import excess_risk
+from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import (
     Check,
@@ -376,7 +376,7 @@ def judge_direction(
         cone: axis q, width ε and least norm R₀.
         max_problems: matrices that `check_general_position` looks at.
     Returns:
-        A `DirectionVerdict`. Check it with `excess_risk` at the competitor and at points within δ of q, or with `regularization_path`.
+        A `DirectionVerdict`. Check it with `AttentionRisk.excess` at the competitor and at points within δ of q, or with `path`.
     """
     data, loss = one_problem(data), as_loss(loss)
     if not isinstance(cone, Cone) or len(cone.axis) != data.d_key:
@@ -500,7 +500,9 @@ class _Direction:
         radius = max(float(undercut_radius(self.data, self.v, competitor, self.loss)), self.cone.radius)
         norms = radius * (1.0 + np.geomspace(1e-6, 1e2, _N_NORMS))
         selected = np.broadcast_to(self.alpha, (len(norms), self.data.n_inputs))
-        excess = excess_risk(self.data.repeat(len(norms)), self.v, norms[:, None] * competitor, self.loss, selected)
+        excess = AttentionRisk(self.data.repeat(len(norms)), self.v, self.loss).excess(
+            norms[:, None] * competitor, selected
+        )
         lowest = int(np.argmax(np.where(excess.sign < 0.0, excess.log, -np.inf)))
         higher = np.maximum(-self.gaps, 0.0)
         nearest = float(np.min(np.where(higher > 0.0, self.at.margins, np.inf)))

@@ -17,7 +17,7 @@ from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
 from marginlens.result import Result
-from marginlens.risk.attention import risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
@@ -85,7 +85,7 @@ def descent_correlation(data: TokenDataset, head: Any, p: Any, loss: Loss = Logi
         Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
     """
     gmm = globally_optimal_direction(as_dataset(data), head).direction
-    return correlation(-risk_gradient(data, head, p, loss).array, gmm)
+    return correlation(-AttentionRisk(data, head, loss).gradient(p).array, gmm)
 
 
 @implements("A", "Lemma 5", "Lemma 7")
@@ -102,7 +102,7 @@ def gradient_ratio(data: TokenDataset, head: Any, p: Any, selected: Any, loss: L
     Returns:
         Shape (…); nan where α is infeasible.
     """
-    gradient = risk_gradient(as_dataset(data), head, p, loss).array
+    gradient = AttentionRisk(as_dataset(data), head, loss).gradient(p).array
     along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
     along_mm = np.einsum("...d,...d->...", gradient, att_svm(data, selected).direction)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,7 +141,7 @@ def correlation_floor(
     if share <= 0.0:
         raise reject("epsilon", "a number between 0 and 1, both excluded", epsilon)
     best = np.max(np.where(data.mask, data.scores(head), -np.inf), axis=-1)
-    drop = float(risk(data, head, path[0], loss)) - float(np.mean(np.asarray(loss.value(best))))
+    drop = float(AttentionRisk(data, head, loss).value(path[0])) - float(np.mean(np.asarray(loss.value(best))))
     norms = np.linalg.norm(path, axis=-1)
     constant = float(path[0] @ att_svm(data, selected).direction) - share * norms[0] - 2.0 * eta * share * drop
     return np.asarray(share + constant / norms)
@@ -242,7 +242,7 @@ def local_gradient_bounds(
     at = attend(logits(many, points), many.scores(head), many.mask, selected)
     others = np.where(np.arange(part.n_tokens) == at.alpha[..., None], -np.inf, at.log_s)
     log_missing = _log_sum(others.reshape(len(points), -1)) - np.log(data.n_inputs)  # of mean(1 - s)
-    gradient = risk_gradient(many, head, points, loss)
+    gradient = AttentionRisk(many, head, loss).gradient(points)
     descent = -np.einsum("...d,...d->...", gradient.array, toward) / cone.theta
     with np.errstate(divide="ignore", invalid="ignore"):
         log_descent = np.log(np.where(descent > 0.0, descent, np.nan)) + gradient.log_scale + log_share
@@ -322,8 +322,8 @@ def gradient_budget(
     run = descend(one, head, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1))
     points = run.saved["x"]
     many = one.repeat(len(points))
-    values = risk(many, head, points, loss)
-    squares = np.sum(risk_gradient(many, head, points, loss).value() ** 2, axis=-1)
+    values = AttentionRisk(many, head, loss).value(points)
+    squares = np.sum(AttentionRisk(many, head, loss).gradient(points).value() ** 2, axis=-1)
     best = np.max(np.where(one.mask, one.scores(head), -np.inf), axis=-1)
     floor = float(np.mean(np.asarray(loss.value(best))))
     climb = np.max(np.diff(values) + 0.5 * eta * squares[:-1], initial=-np.inf)

@@ -401,7 +401,7 @@ def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) 
         data: one problem. selected: α (n_inputs,), such as `predict_limit(data).details.selected`.
         max_problems: selections up to which rivals are looked for.
     Returns:
-        A `HeadRadius`. Check it with `joint_path(data, r, R)` at a fixed r and large R.
+        A `HeadRadius`. Check it with `path(JointRisk(data), (r, R))` at a fixed r and large R.
     """
     whole_number(max_problems, "max_problems", at_least=0)
     head = label_margin(one_problem(data), selected)

@@ -11,11 +11,11 @@ from scipy.special import logsumexp
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
 from marginlens.directions import as_scalar, length, unit
-from marginlens.dynamics.paths.landscape import Landscape
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.result import Result
+from marginlens.risk.attention import AttentionRisk
 from marginlens.svm import Status, att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
 from marginlens.theory.optimality import (
@@ -360,13 +360,13 @@ class _Risks:
         self.reference = np.array([one[0] for one in sets])
         if not callable(head):
             data, head = _with_exact_ties(data, head, sets), np.eye(data.d_key + 1)[-1]
-        self.landscape = Landscape(data, head, loss)
-        self.token_margins = self.landscape.token_margins()
+        self.span = AttentionRisk(data, head, loss).in_key_span()
+        self.token_margins = self.span.risk.token_margins()
 
     def order(self, points: FloatArray) -> IntArray:
         """Rank of the risk of each point (n_points, d_key), lowest first, equal risks sharing a rank."""
         reference = np.repeat(self.reference[None], len(points), axis=0)
-        excess = self.landscape.excess(points @ self.landscape.basis, reference)
+        excess = self.span.risk.excess(points @ self.span.basis, reference)
         signed = excess.sign * np.where(excess.sign == 0.0, 0.0, excess.log)  # the logarithm of no excess is -inf
         _, rank = np.unique(np.stack([excess.sign, signed], axis=1), axis=0, return_inverse=True)
         return np.asarray(rank, dtype=np.int64).reshape(-1)

@@ -17,7 +17,6 @@ from marginlens.nexttoken.loss_check import check_loss
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.prediction import UNDER_17, Prediction, predictions
@@ -159,7 +158,7 @@ def _check_separable(priority: MarginSolution) -> Check:
 def _check_step(data: SequenceDataset, optimizer: Any) -> tuple[Check, ...]:
     if optimizer is None:
         return ()
-    largest = 1.0 / nexttoken_smoothness(data)
+    largest = 1.0 / NextTokenRisk(data).smoothness()
     if not isinstance(optimizer, GradientDescent):
         said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
         return (Check("step size", False, said),)

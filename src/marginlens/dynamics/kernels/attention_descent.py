@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
-from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, dot, dot_and_size, matvec, max_abs, norm
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from marginlens.runtime.compilation import njit

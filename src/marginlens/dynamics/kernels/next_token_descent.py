@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.dynamics.kernels.endings import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads

@@ -1,298 +1,408 @@
-"""The regularisation path of next-token prediction: where the risk is smallest among all W up to a norm, as the norm grows."""
+"""Regularisation paths of next-token weights W, which turn into the solution of Graph-SVM.
+
+The part of the risk that shows beside its infimum is minimised first, then the tail in logarithms, then both at once: far out the
+gradient across S_cyc is e^(-R · margin) of that along it, and no less exact. The log-loss with C Eᵀ = I is convex, so that the minimum
+is the only one. For other heads and losses, minima that random starts, the cyclic correction with the max-margin direction, and the
+radius before lead to are compared by the logarithm of their excess risk. Meant for small problems: the rows (e_x - e_y) e_kᵀ are
+formed, d_model² wide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.random_tokens import as_generator
-from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
+from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.data.tokens import FloatArray
-from marginlens.directions import correlation, unit
-from marginlens.dynamics.paths.next_token_ball import Conditions, smallest_risk, smallest_tail
-from marginlens.dynamics.paths.split_risk import SplitRisk
-from marginlens.errors import n_axes, real_array, reject, whole_number
-from marginlens.graphs.priority import PriorityGraph, is_acyclic, priority_graphs
-from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
+from marginlens.directions import unit
+from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing, path_search
+from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
+from marginlens.dynamics.paths.split_risk import Slopes, SplitRisk
+from marginlens.errors import reject
+from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.losses.next_token import LabelLoss, LogLoss, scalar_of
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
-from marginlens.papers import implements
-from marginlens.risk.next_token_heads import Head, as_head
+from marginlens.risk.attention import SecondOrder
+from marginlens.risk.next_token import NextTokenRisk
+from marginlens.risk.next_token_heads import Head
+from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
 
-_SOFT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
-_FARTHEST = 1e100  # a radius whose square, and that of its inverse, is a number
-_LARGE = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
-_GRID = 201  # outputs of a label at which a loss is asked whether it decreases
-_STARTS = 8  # random starts in the search for another minimum along S_cyc
-_VISIBLE = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
+NEXT_TOKEN_RESTARTS = 4
+SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
+MAX_RADIUS = 1e100  # a radius whose square, and that of its inverse, is a number
+MAX_EMBEDDING = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
+LOSS_GRID = 201  # outputs of a label at which a loss is asked whether it decreases
+CORRECTION_RESTARTS = 8  # random starts in the search for another minimum along S_cyc
+LOG_NEGLIGIBLE_TAIL = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
+MAX_POLISH_STEPS = 12  # Newton steps on the conditions of a minimum
+POLISH_GAIN = 0.5  # factor by which such a step must shrink what is left
+CYCLIC_PART_RTOL = 1e-8  # norm outside S_cyc, relative to all of it, up to which a matrix counts as inside
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class NextTokenPath:
-    r"""A finished regularisation path.
+@dataclass(frozen=True, eq=False)
+class CyclicPart:
+    r"""The region of a next-token path whose part along S_cyc is fixed (C Lemma 4).
 
-    Attributes:
-        radii: (n_radii,) the norms R. points: (n_radii, d_model, d_model) :math:`\bar W_R`.
-        log_excess: (n_radii,) the logarithm of the risk less its infimum; nan where Graph-SVM is infeasible, which leaves the infimum
-            unknown. About -R · margin far out.
-        limit: the Graph-SVM of the data, whose direction the path turns into.
-        correction: the cyclic correction, to which `cyclic_part()` tends.
-    """
-
-    radii: FloatArray
-    points: FloatArray
-    log_excess: FloatArray
-    limit: GraphSolution
-    correction: CyclicCorrection
-    _risk: SplitRisk
-    _coordinates: FloatArray  # what a matrix of norm 1e5 rounds off along S_cyc is still in these
-    _held: FloatArray | None
-
-    @property
-    def norm(self) -> FloatArray:
-        """(n_radii,) ‖W̄_R‖: R where the ball binds."""
-        return np.linalg.norm(self.points, axis=(-2, -1))
-
-    def cyclic_part(self) -> FloatArray:
-        """(n_radii, d_model, d_model) the projections onto S_cyc."""
-        m = self._risk.n_cyclic
-        return np.einsum("rde,kr->kde", self._risk.basis[:m], self._coordinates[:, :m])
-
-    def strict_part(self) -> FloatArray:
-        """(n_radii, d_model, d_model) the projections onto the complement of S_cyc."""
-        m = self._risk.n_cyclic
-        return np.einsum("rde,kr->kde", self._risk.basis[m:], self._coordinates[:, m:])
-
-    def correlation(self, W: Any) -> FloatArray:
-        """(n_radii,) the cosine of W̄_R with a matrix (d_model, d_model)."""
-        return np.asarray(correlation(self.points, self._matrix(W), axes=2))
-
-    def distance(self, W: Any) -> FloatArray:
-        """(n_radii,) ‖W̄_R/R - W/‖W‖‖ for a matrix (d_model, d_model)."""
-        direction = unit(self._matrix(W).reshape(-1))
-        flat = self.points.reshape(len(self.points), -1)
-        return np.linalg.norm(flat / self.radii[:, None] - direction, axis=-1)
-
-    def risk(self) -> FloatArray:
-        """(n_radii,) the training risk, recomputed."""
-        c = self._coordinates
-        return self._risk.body(c) + np.exp(self._risk.log_tail(c))
-
-    def kkt_residual(self) -> FloatArray:
-        r"""What is left of the conditions of a minimum, (n_radii,); recomputed from the stored problem.
-
-        .. math:: \max_{P} \frac{\|P(\nabla L(\bar W_R) + \nu \bar W_R)\|}{\sum_{it} |w_{it}| \|P a_{it}\|}, \quad \nu \ge 0
-
-        over the projections P onto S_cyc and onto its complement, with :math:`\nabla L = \sum_{it} w_{it} a_{it}`. Far out the second is
-        :math:`e^{-R\cdot\text{margin}}` and is computed as exactly as the first. Where the part along S_cyc was given, P is the
-        second alone.
-        """
-        left = np.zeros(len(self.radii))
-        for k, (radius, c) in enumerate(zip(self.radii, self._coordinates, strict=True)):
-            inside = c[: self._risk.n_cyclic]
-            if self._held is None:
-                left[k] = Conditions.at(self._risk, c, float(radius)).left
-            else:
-                left[k] = Conditions.at(self._risk, c, float(np.hypot(radius, np.linalg.norm(inside)))).outer_left
-        return left
-
-    def _matrix(self, W: Any) -> FloatArray:
-        return real_array(W, "W", self.points.shape[1:])
-
-    def __repr__(self) -> str:
-        spread = f"{len(self.radii)} radii {self.radii[0]:.4g} … {self.radii[-1]:.4g}"
-        return f"NextTokenPath({spread}, norm={self.norm[-1]:.4g} and log excess {self.log_excess[-1]:.6g} at the last)"
-
-
-@implements("C", "Algo-RP", "Eq. (11)", "Lemma 4", "Thm 1", "Thm 2")
-def nexttoken_path(
-    ds: SequenceDataset,
-    radii: Any,
-    *,
-    head: Any = None,
-    loss: NextTokenLoss = LogLoss(),  # noqa: B008
-    cyclic_part: Any = None,
-    restarts: int = 4,
-    rng: Any = 0,
-) -> NextTokenPath:
-    r"""The matrix of smallest training risk in each ball.
-
-    .. math:: \bar W_R = \arg\min_{\|W\|_F \le R} \mathcal L(W), \qquad
-        \bar W^\perp_R = \arg\min_{W \in \mathcal S_{\rm cyc}^\perp,\ \|W\|_F \le R} \mathcal L(W + W^\parallel)
-
-    Where Graph-SVM is feasible the path turns into its solution and its part along S_cyc tends to the cyclic correction. The log-loss
-    with C Eᵀ = I is convex, so that the minimum is the only one. For other heads and losses, minima that random starts, the cyclic
-    correction with the max-margin direction, and the radius before lead to are compared by the logarithm of their excess risk.
-    Radii of 1e5/margin are no less exact than small ones; where Graph-SVM is infeasible, what vanishes beside what stays is resolved
-    only as far as the residual says. Meant for small problems: the rows :math:`(e_x - e_y) e_k^\top` are formed, d_model² wide.
+    .. math:: \bar W^\perp_R = \arg\min_{W \in \mathcal S_{\rm cyc}^\perp,\ \|W\|_F \le R} \mathcal L(W + W^\parallel)
 
     Args:
-        ds: data of any kind for C Eᵀ = I, acyclic data for other heads. On cyclic data the risk over the cyclic subset must have one finite
-            minimiser, which is looked for with `cyclic_correction(ds, loss=loss, restarts=8)`: without it C Thm 2 does not hold.
-        radii: (n_radii,) positive and increasing.
-        head: C (n_vocabulary, d_model) under which every label scores highest in its sequences (Assumption 3); None for C Eᵀ = I.
-        loss: a decreasing loss of the label's own output (Assumption 1).
-        cyclic_part: W^∥ (d_model, d_model) in S_cyc, for the second problem; the balls then hold the other part alone.
-        restarts: random starts at each radius small enough for logits of 64, where the risk is not convex.
-        rng: a `numpy.random.Generator`, or a whole number to seed one.
-    Returns:
-        A `NextTokenPath`. Check it with `path.kkt_residual()`.
+        W: W^∥ (d_model, d_model) in S_cyc. The balls hold the other part alone.
     """
-    graphs = priority_graphs(check_realizable(as_sequences(ds)))
-    limits, scorer = _increasing(radii), as_head(ds, head)
-    one = _label_loss(loss)
-    whole_number(restarts, "restarts", at_least=0)
-    _check_setting(ds, scorer, one, acyclic=is_acyclic(graphs))
-    correction = _correction(ds, graphs, one, needed=cyclic_part is None)
-    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
-        risk, limit = SplitRisk(ds, graphs, scorer.table, one), graph_svm(ds.E, graphs)
-        held = None if cyclic_part is None else _inside(risk, ds.weights(cyclic_part, "cyclic_part"))
-        cyclic = risk.coordinates(correction.x)[: risk.n_cyclic] if held is None else held
-        c = np.stack(_follow(risk, limits, limit, held, cyclic, as_generator(rng), restarts))
-        known = limit.status in (Status.OPTIMAL, Status.TRIVIAL)
-        floor = None if held is not None else float(risk.body(risk.coordinates(correction.x)[None])[0])
-        excess = _log_excess(risk, c, floor) if known else np.full(len(c), np.nan)
-        return NextTokenPath(limits, risk.matrix(c), excess, limit, correction, risk, c, held)
+
+    W: Any
 
 
-def _follow(
-    risk: SplitRisk,
-    radii: FloatArray,
-    limit: GraphSolution,
-    held: FloatArray | None,
-    cyclic: FloatArray,
-    generator: np.random.Generator,
-    restarts: int,
-) -> list[FloatArray]:
-    """The point (r,) of each radius, starting from the one before, the max-margin direction and, where not convex, from `cyclic`
-    (n_cyclic,), the minimum along S_cyc, and from anywhere.
+class CyclicAndStrict(NamedTuple):
+    """The projections of next-token weights onto S_cyc and onto its complement, each (…, d_model, d_model)."""
+
+    cyclic: FloatArray
+    strict: FloatArray
+
+
+@path_search.register(NextTokenRisk)
+def _(risk: NextTokenRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+    data, loss, head = check_realizable(risk.datasets[0]), risk.loss, risk.heads[0]
+    if not isinstance(loss, LabelLoss):
+        expected = "a loss of the label's own output, such as ml.LogLoss() (C Assumption 1)"
+        raise reject("loss", expected, type(loss).__name__)
+    if region is not None and not isinstance(region, CyclicPart):
+        raise reject("region", "a CyclicPart(W), or None", type(region).__name__)
+    graphs = priority_graphs(data)
+    _check_setting(data, head, loss, acyclic=is_acyclic(graphs))
+    free = region is None
+    correction = cyclic_correction(data, graphs=graphs, loss=loss, restarts=CORRECTION_RESTARTS if free else 0)
+    if free and not (correction.is_unique or isinstance(loss, LogLoss)):
+        expected = "one whose risk over the cyclic subset has one finite minimiser, as C Thm 2 needs on cyclic data"
+        raise reject("loss", expected, type(loss).__name__, correction.uniqueness)
+    split = SplitRisk(data, graphs, head.table, loss)
+    fixed = None if free else _inside(split, data.weights(region.W, "W"))  # type: ignore[union-attr]
+    n_starts = NEXT_TOKEN_RESTARTS if restarts is None else restarts
+    return NextTokenSearch(risk, split, graph_svm(data.E, graphs), correction, fixed, n_starts)
+
+
+@dataclass(frozen=True)
+class NextTokenSearch:
+    """The path in coordinates of S_cyc and of what else the risk depends on.
+
+    Attributes:
+        limit: the Graph-SVM of the data, whose direction the path turns into. correction: what its part along S_cyc tends to.
+        fixed: (n_cyclic,) the part along S_cyc where it is given.
     """
-    m, r = risk.n_cyclic, len(risk.basis)
-    search = smallest_risk if held is None else smallest_tail
-    fixed = np.zeros(m) if held is None else held
-    direction = np.zeros(r)
-    if limit.status is Status.OPTIMAL:
-        direction = unit(risk.coordinates(limit.x))
-    soft = _SOFT / risk.reach if risk.reach > 0.0 else np.inf
-    points: list[FloatArray] = []
-    for k, radius in enumerate(radii.tolist()):
-        last = np.concatenate([fixed, np.zeros(r - m)]) if k == 0 else points[-1]
-        starts = [np.append(last[:m], last[m:] * (radius / radii[k - 1])), np.append(last[:m], radius * direction[m:])]
-        if risk.likelihood:  # one minimum only: start from the better
-            starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
-        elif m and held is None:
-            room = radius**2 - float(cyclic @ cyclic)
-            inside = cyclic if room > 0.0 else cyclic * (radius / np.linalg.norm(cyclic))
-            starts.append(np.append(inside, np.sqrt(max(room, 0.0)) * direction[m:]))
-        if not risk.likelihood and restarts and (radius <= soft or k == 0):
-            ball = min(radius, soft)
-            anywhere = unit(generator.standard_normal((restarts, r))) * ball
-            starts.append(search(risk, anywhere, ball) * (radius / ball))
-        points.append(search(risk, np.stack(starts), radius))
-    return points
 
+    risk: NextTokenRisk
+    split_risk: SplitRisk
+    limit: GraphSolution
+    correction: CyclicCorrection
+    fixed: FloatArray | None
+    restarts: int
 
-def _correction(
-    ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], loss: LabelLoss, *, needed: bool
-) -> CyclicCorrection:
-    """The cyclic correction under C Eᵀ = I; where it is needed, refused for another loss than the log-loss if it is not the only one."""
-    found = cyclic_correction(ds, graphs=graphs, loss=loss, restarts=_STARTS if needed else 0)
-    if found.is_unique or isinstance(loss, LogLoss) or not needed:
-        return found
-    expected = "one whose risk over the cyclic subset has one finite minimiser, as C Thm 2 needs on cyclic data"
-    raise reject("loss", expected, type(loss).__name__, found.uniqueness)
+    def check_radii(self, radii: Any) -> FloatArray:
+        """Increasing radii whose squares are numbers."""
+        limits = increasing(radii)
+        if not 1.0 / MAX_RADIUS <= limits[0] <= limits[-1] <= MAX_RADIUS:
+            expected = f"between {1.0 / MAX_RADIUS:g} and {MAX_RADIUS:g}, so that their squares are numbers"
+            raise reject("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
+        return limits
 
+    def begin(self, generator: np.random.Generator) -> SearchState:
+        """No radius yet."""
+        return SearchState(np.empty(0), (), None, generator)
 
-def _log_excess(risk: SplitRisk, c: FloatArray, floor: float | None) -> FloatArray:
-    """log(L - inf L) at points (n_radii, r); `floor` is the smallest L̄, None where x does not move."""
-    tail = risk.log_tail(c)
-    if floor is None or risk.n_cyclic == 0:
-        return tail
-    with np.errstate(divide="ignore"):
-        rest = np.log(np.maximum(risk.body(c) - floor, 0.0))  # of the order of the tail, squared
-    return np.where(tail < _VISIBLE, tail, np.logaddexp(tail, rest))
+    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
+        """The point (r,) of each further radius, from the one before, the max-margin direction and, where not convex, other starts."""
+        risk, points, last_radius = self.split_risk, list(state.points), state.radii[-1:]
+        m, r = risk.n_cyclic, len(risk.basis)
+        direction = unit(risk.coordinates(self.limit.x)) if self.limit.status is Status.OPTIMAL else np.zeros(r)
+        smooth = SMOOTH_LOGIT / risk.reach if risk.reach > 0.0 else np.inf
+        for k, radius in enumerate(radii.tolist()):
+            last = (
+                points[-1] if points else np.append(np.zeros(m) if self.fixed is None else self.fixed, np.zeros(r - m))
+            )
+            growth = radius / float(last_radius[0]) if len(last_radius) else 1.0
+            starts = [np.append(last[:m], last[m:] * growth), np.append(last[:m], radius * direction[m:])]
+            if risk.likelihood:  # one minimum only: start from the better
+                starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
+            else:
+                starts += self._other_starts(radius, direction, smooth, first=not points, generator=state.generator)
+            points.append(self._smallest(np.stack(starts), radius))
+            last_radius = radii[k : k + 1]
+            if progress is not None:
+                progress(k + 1, len(radii))
+        return state._replace(radii=np.append(state.radii, radii), points=tuple(points))
 
+    def _other_starts(
+        self, radius: float, direction: FloatArray, smooth: float, *, first: bool, generator: np.random.Generator
+    ) -> list[FloatArray]:
+        """The minimum along S_cyc with the max-margin direction, and the best that random starts lead to while the risk is smooth."""
+        risk, starts = self.split_risk, []
+        m = risk.n_cyclic
+        if m and self.fixed is None:
+            cyclic = risk.coordinates(self.correction.x)[:m]
+            left = radius**2 - float(cyclic @ cyclic)
+            inside = cyclic if left > 0.0 else cyclic * (radius / np.linalg.norm(cyclic))
+            starts.append(np.append(inside, np.sqrt(max(left, 0.0)) * direction[m:]))
+        if self.restarts and (radius <= smooth or first):
+            ball = min(radius, smooth)
+            anywhere = unit(generator.standard_normal((self.restarts, len(risk.basis)))) * ball
+            starts.append(self._smallest(anywhere, ball) * (radius / ball))
+        return starts
 
-def _label_loss(loss: Any) -> LabelLoss:
-    one = as_nexttoken_loss(loss)
-    if not isinstance(one, LabelLoss):
-        raise reject(
-            "loss", "a loss of the label's own output, such as ml.LogLoss() (C Assumption 1)", type(one).__name__
+    def _smallest(self, starts: FloatArray, radius: float) -> FloatArray:
+        return (smallest_risk if self.fixed is None else smallest_tail)(self.split_risk, starts, radius)
+
+    def finish(self, state: SearchState) -> PathPoints:
+        """Points, tokens, excess risk over the infimum, and whether the ball binds."""
+        c = np.stack(state.points)
+        W = self.split_risk.matrix(c)
+        parts = c if self.fixed is None else c[:, self.split_risk.n_cyclic :]
+        binds = np.linalg.norm(parts, axis=-1) >= state.radii * (1.0 - BOUNDARY_RTOL)
+        known = self.limit.status in (Status.OPTIMAL, Status.TRIVIAL)
+        return PathPoints(
+            points=W,
+            selected=np.stack([self.risk.select(point) for point in W]),
+            log_excess=self._log_excess(c) if known else np.full(len(c), np.nan),
+            excess_sign=np.ones(len(c)) if known else np.full(len(c), np.nan),
+            binding=ball_bindings(binds),
         )
-    return one
+
+    def _log_excess(self, c: FloatArray) -> FloatArray:
+        """log(L - inf L) at points (n_radii, r)."""
+        risk = self.split_risk
+        tail = risk.log_tail(c)
+        if self.fixed is not None or risk.n_cyclic == 0:
+            return tail
+        infimum = float(risk.body(risk.coordinates(self.correction.x)[None])[0])
+        with np.errstate(divide="ignore"):
+            rest = np.log(np.maximum(risk.body(c) - infimum, 0.0))  # of the order of the tail, squared
+        return np.where(tail < LOG_NEGLIGIBLE_TAIL, tail, np.logaddexp(tail, rest))
+
+    def kkt_residual(self, state: SearchState) -> FloatArray:
+        """(n_radii,) the larger of the two parts; that across S_cyc alone where the other is fixed."""
+        left = np.zeros(len(state.radii))
+        for k, (radius, c) in enumerate(zip(state.radii.tolist(), state.points, strict=True)):
+            if self.fixed is None:
+                left[k] = Conditions.at(self.split_risk, c, radius).left
+            else:
+                left[k] = Conditions.at(
+                    self.split_risk, c, float(np.hypot(radius, np.linalg.norm(self.fixed)))
+                ).strict_left
+        return left
+
+    def split(self, state: SearchState) -> CyclicAndStrict:
+        """The projections of the points, from coordinates that hold what a matrix of norm 1e5 rounds off along S_cyc."""
+        c, m, basis = np.stack(state.points), self.split_risk.n_cyclic, self.split_risk.basis
+        parts = ((basis[:m], c[:, :m]), (basis[m:], c[:, m:]))
+        return CyclicAndStrict(*(np.einsum("rde,kr->kde", rows, part) for rows, part in parts))
 
 
-def _check_setting(ds: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic: bool) -> None:
-    largest = float(np.abs(ds.E).max())
-    if not 1.0 / _LARGE <= largest <= _LARGE and largest > 0.0:
+def _check_setting(data: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic: bool) -> None:
+    largest = float(np.abs(data.E).max())
+    if not 1.0 / MAX_EMBEDDING <= largest <= MAX_EMBEDDING and largest > 0.0:
         remedy = "Multiply E by a number; W is then divided by its square."
-        expected = f"of embeddings whose largest entry is between {1.0 / _LARGE:g} and {_LARGE:g}"
-        raise reject("ds", expected, f"a largest entry of {largest:g}", remedy)
-    likelihood = head.table is None and isinstance(loss, LogLoss)
-    if likelihood:
+        expected = f"of embeddings whose largest entry is between {1.0 / MAX_EMBEDDING:g} and {MAX_EMBEDDING:g}"
+        raise reject("data", expected, f"a largest entry of {largest:g}", remedy)
+    if head.table is None and isinstance(loss, LogLoss):
         return
     if not acyclic and head.table is not None:
-        raise reject(
-            "ds",
-            "acyclic unless C Eᵀ = I",
-            "tokens of equal priority",
-            "Leave out 'head' to follow the path of cyclic data.",
-        )
-    owner = np.repeat(ds.labels, ds.lengths)
-    rivals = np.flatnonzero(~ds.is_label & (head.scores(owner, ds.tokens) >= head.scores(owner, owner)))
+        remedy = "Leave out 'head' to follow the path of cyclic data."
+        raise reject("data", "acyclic unless C Eᵀ = I", "tokens of equal priority", remedy)
+    owner = np.repeat(data.labels, data.lengths)
+    rivals = np.flatnonzero(~data.is_label & (head.scores(owner, data.tokens) >= head.scores(owner, owner)))
     if len(rivals):
-        x, y = int(ds.tokens[rivals[0]]), int(owner[rivals[0]])
-        raise reject(
-            "head",
-            "one under which each label scores highest in its sequences (C Assumption 3)",
-            f"token {x} scoring as high as label {y} or higher",
-        )
-    value, slope, _ = scalar_of(loss, head.scores(ds.labels, ds.labels))
+        got = f"token {data.tokens[rivals[0]]} scoring as high as label {owner[rivals[0]]} or higher"
+        raise reject("head", "one under which each label scores highest in its sequences (C Assumption 3)", got)
+    top = head.scores(data.labels, data.labels)
+    value, slope, _ = scalar_of(loss, top)
     wrong = np.flatnonzero(~(np.isfinite(value) & (slope < 0.0)))
     if len(wrong):
-        y = int(ds.labels[wrong[0]])
-        output = float(head.scores(ds.labels, ds.labels)[wrong[0]])
-        raise reject(
-            "loss",
-            "decreasing at the output of a label that is selected outright (C Assumption 1)",
-            f"{type(loss).__name__} with slope {slope[wrong[0]]:.4g} at output {output:.4g} of label {y}",
-        )
+        first = wrong[0]
+        got = f"{type(loss).__name__} with slope {slope[first]:.4g} at output {top[first]:.4g} of label {data.labels[first]}"
+        raise reject("loss", "decreasing at the output of a label that is selected outright (C Assumption 1)", got)
     if isinstance(loss, LogLoss):
         return
-    lowest = np.minimum.reduceat(head.scores(owner, ds.tokens), ds.offsets[:-1])
-    outputs = np.linspace(lowest, head.scores(ds.labels, ds.labels), _GRID)  # no output of a label leaves this interval
+    lowest = np.minimum.reduceat(head.scores(owner, data.tokens), data.offsets[:-1])
+    outputs = np.linspace(lowest, top, LOSS_GRID)  # no output of a label leaves this interval
     rising = scalar_of(loss, outputs)[1] > 0.0
     if rising.any():
-        raise reject(
-            "loss",
-            "decreasing on every output that a label can have (C Assumption 1)",
-            f"{type(loss).__name__}, which increases at {outputs[rising][0]:.4g}",
-        )
+        got = f"{type(loss).__name__}, which increases at {outputs[rising][0]:.4g}"
+        raise reject("loss", "decreasing on every output that a label can have (C Assumption 1)", got)
 
 
 def _inside(risk: SplitRisk, W: FloatArray) -> FloatArray:
     """The coordinates (n_cyclic,) of a matrix in S_cyc."""
     c = risk.coordinates(W)[: risk.n_cyclic]
-    rest = float(np.linalg.norm(W - np.einsum("rde,r->de", risk.basis[: risk.n_cyclic], c)))
-    if rest > 1e-8 * float(np.linalg.norm(W)):
-        raise reject(
-            "cyclic_part", "a matrix in S_cyc", f"one whose part outside has norm {rest:.4g}", "Project it first."
-        )
+    outside = float(np.linalg.norm(W - np.einsum("rde,r->de", risk.basis[: risk.n_cyclic], c)))
+    if outside > CYCLIC_PART_RTOL * float(np.linalg.norm(W)):
+        raise reject("W", "a matrix in S_cyc", f"one whose part outside has norm {outside:.4g}", "Project it first.")
     return c
 
 
-def _increasing(radii: Any) -> FloatArray:
-    limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
-    if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
-        wrong = limits[limits <= 0.0]
-        got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
-        raise reject("radii", "positive numbers, each larger than the one before", got)
-    if not 1.0 / _FARTHEST <= limits[0] <= limits[-1] <= _FARTHEST:
-        expected = f"between {1.0 / _FARTHEST:g} and {_FARTHEST:g}, so that their squares are numbers"
-        raise reject("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
-    return limits
+# ---- minima
+
+
+@dataclass(frozen=True)
+class _Whole(PositiveRisk):
+    """L less what putting out every label would cost, over all coordinates; positive on cyclic data."""
+
+    risk: SplitRisk
+
+    @property
+    def logit_scale(self) -> float:
+        return self.risk.reach
+
+    def log_value(self, x: FloatArray) -> FloatArray:
+        return np.log(self.risk.body(x) - self.risk.floor + np.exp(self.risk.log_tail(x)))
+
+    def second_order(self, x: FloatArray) -> SecondOrder:
+        slopes = [self.risk.slopes(c) for c in x]
+        units = [np.exp(s.log_unit) for s in slopes]
+        gradient = [np.concatenate([s.inner, e * s.outer]) for s, e in zip(slopes, units, strict=True)]
+        hessian = [
+            np.block([[s.inner_hessian, e * s.cross_hessian.T], [e * s.cross_hessian, e * s.outer_hessian]])
+            for s, e in zip(slopes, units, strict=True)
+        ]
+        terms = [s.inner_terms + e * s.outer_terms for s, e in zip(slopes, units, strict=True)]
+        return self.expansion(np.array(gradient), np.array(hessian), terms, self.log_value(x), np.zeros(len(x)))
+
+
+@dataclass(frozen=True)
+class _Tail(PositiveRisk):
+    """T over the complement of S_cyc at one part x (n_cyclic,) along it."""
+
+    risk: SplitRisk
+    cyclic: FloatArray
+
+    @property
+    def logit_scale(self) -> float:
+        return self.risk.reach
+
+    def log_value(self, x: FloatArray) -> FloatArray:
+        return self.risk.log_tail(self.whole(x))
+
+    def second_order(self, x: FloatArray) -> SecondOrder:
+        slopes = [self.risk.slopes(c) for c in self.whole(x)]
+        gradient, hessian, terms, units = (
+            np.array([getattr(s, name) for s in slopes])
+            for name in ("outer", "outer_hessian", "outer_terms", "log_unit")
+        )
+        return self.expansion(gradient, hessian, terms, self.log_value(x), units)
+
+    def whole(self, z: FloatArray) -> FloatArray:
+        """The points (n_points, r) with this part along S_cyc."""
+        return np.concatenate([np.broadcast_to(self.cyclic, (len(z), len(self.cyclic))), z], axis=1)
+
+
+def smallest_tail(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatArray:
+    """The lowest of the minima of T over z of norm at most `radius` that starts (n_starts, r) with one common x lead to, (r,)."""
+    m = risk.n_cyclic
+    tail = _Tail(risk, starts[0, :m])
+    minima = tail.whole(minimise(tail, starts[:, m:], Ball(radius)))
+    return minima[int(np.argmin(risk.log_tail(minima)))]
+
+
+def smallest_risk(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatArray:
+    """The lowest of the minima of L over the ball that starts (n_starts, r) lead to, (r,)."""
+    if risk.n_cyclic == 0:
+        return _polished(risk, smallest_tail(risk, starts, radius), radius)
+    inside = np.stack([_on_the_ball(start, risk.n_cyclic, radius) for start in starts])
+    minima = minimise(_Whole(risk), inside, Ball(radius))
+    total, tail = risk.body(minima) + np.exp(risk.log_tail(minima)), risk.log_tail(minima)
+    same = total <= total.min() + 4.0 * np.finfo(float).eps * np.abs(total).max()  # then the tails decide
+    c = minima[int(np.argmin(np.where(same, tail, np.inf)))]
+    left = radius**2 - float(c[: risk.n_cyclic] @ c[: risk.n_cyclic])
+    if len(c) > risk.n_cyclic and left > 0.0:
+        c = smallest_tail(risk, c[None], float(np.sqrt(left)))
+    return _polished(risk, c, radius)
+
+
+def _polished(risk: SplitRisk, c: FloatArray, radius: float) -> FloatArray:
+    """A point near a minimum, moved by Newton steps as long as they help: the two parts of the conditions are of unlike size."""
+    conditions = Conditions.at(risk, c, radius)
+    for _ in range(MAX_POLISH_STEPS):
+        trial = Conditions.at(risk, _on_the_ball(conditions.newton(), risk.n_cyclic, radius), radius)
+        if not trial.left < POLISH_GAIN * conditions.left:
+            break
+        conditions = trial
+    return conditions.c
+
+
+def _on_the_ball(c: FloatArray, n_cyclic: int, radius: float) -> FloatArray:
+    """A point that has left the ball, or is within rounding of it, put on it by shortening z (or x where there is no z)."""
+    if np.linalg.norm(c) < radius * (1.0 - BOUNDARY_RTOL):
+        return c
+    x, z = c[:n_cyclic], c[n_cyclic:]
+    left, length = radius**2 - float(x @ x), float(np.linalg.norm(z))
+    if left <= 0.0 or length == 0.0:
+        return c * (radius / np.linalg.norm(c))
+    return np.concatenate([x, z * (np.sqrt(left) / length)])
+
+
+@dataclass(frozen=True)
+class Conditions:
+    r"""What is left of the conditions :math:`\nabla L + \nu W = 0, \nu \ge 0, \nu (R - \|W\|) = 0` at one point (r,).
+
+    The part along S_cyc is in the units of the risk, the other divided by its own size, exp(log_unit): far out it is
+    :math:`e^{-R\cdot\text{margin}}` and no less exact.
+    """
+
+    c: FloatArray
+    slopes: Slopes
+    nu: float  # over exp(log_unit)
+    binds: bool
+
+    @classmethod
+    def at(cls, risk: SplitRisk, c: FloatArray, radius: float) -> Conditions:
+        """The conditions at a point of the ball."""
+        m, slopes = risk.n_cyclic, risk.slopes(c)
+        binds = bool(np.linalg.norm(c) >= radius * (1.0 - BOUNDARY_RTOL))
+        x, z = c[:m], c[m:]
+        if float(z @ z) > 0.0:
+            nu = -float(slopes.outer @ z) / float(z @ z)
+        else:
+            nu = -float(slopes.inner @ x) / max(float(x @ x), np.finfo(float).tiny) * np.exp(-slopes.log_unit)
+        return cls(c, slopes, max(nu, 0.0) if binds else 0.0, binds)
+
+    @property
+    def residuals(self) -> tuple[FloatArray, FloatArray]:
+        """The two parts of ∇L + ν W."""
+        m = len(self.slopes.inner)
+        plain = self.nu * np.exp(self.slopes.log_unit)
+        return self.slopes.inner + plain * self.c[:m], self.slopes.outer + self.nu * self.c[m:]
+
+    @property
+    def left(self) -> float:
+        """The larger of the two parts, each relative to the terms it is summed from."""
+        return max(_ratio(self.residuals[0], self.slopes.inner_terms), self.strict_left)
+
+    @property
+    def strict_left(self) -> float:
+        """The part across S_cyc alone."""
+        return _ratio(self.residuals[1], self.slopes.outer_terms)
+
+    def newton(self) -> FloatArray:
+        """The point (r,) where the conditions hold to first order; rows, steps and ν are scaled to have no units."""
+        m, slopes = len(self.slopes.inner), self.slopes
+        plain, (inner, outer) = np.exp(slopes.log_unit), self.residuals
+        matrix = np.block(
+            [
+                [slopes.inner_hessian + plain * self.nu * np.eye(m), plain * slopes.cross_hessian.T],
+                [slopes.cross_hessian, slopes.outer_hessian + self.nu * np.eye(len(outer))],
+            ]
+        )
+        length = float(np.linalg.norm(self.c)) or 1.0
+        sizes = np.repeat([slopes.inner_terms or 1.0, slopes.outer_terms or 1.0], [m, len(outer)])
+        matrix, right = matrix * (length / sizes[:, None]), -np.concatenate([inner, outer]) / sizes
+        if self.binds:
+            column = np.concatenate([plain * self.c[:m], self.c[m:]]) / sizes
+            column /= float(np.linalg.norm(column)) or 1.0
+            matrix = np.block([[matrix, column[:, None]], [self.c[None] / length, np.zeros((1, 1))]])
+            right = np.append(right, 0.0)
+        return self.c + length * np.linalg.lstsq(matrix, right, rcond=None)[0][: len(self.c)]
+
+
+def _ratio(part: FloatArray, terms: float) -> float:
+    return float(np.linalg.norm(part)) / terms if terms > 0.0 else 0.0

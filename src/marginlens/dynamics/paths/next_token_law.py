@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.data.tokens import FloatArray, IntArray
-from marginlens.dynamics.paths.next_token import NextTokenPath
+from marginlens.dynamics.paths.next_token import NextTokenSearch
+from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
@@ -32,7 +33,7 @@ class PathLaw:
         offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
     """
 
-    path: NextTokenPath
+    path: Path
     rows: FloatArray
     multipliers: FloatArray
     log_c: FloatArray
@@ -46,20 +47,20 @@ class PathLaw:
 
     def remainder(self) -> FloatArray:
         """(n_radii, d_model, d_model) what is left of the path without its parts along W^mm and S_cyc."""
-        x, rest = self.path.limit.x, self.path.strict_part()
+        x, rest = self.path._search.limit.x, self.path.split().strict
         along = np.einsum("kde,de->k", rest, x) / np.sum(x**2)
         return rest - along[:, None, None] * x
 
     def deviation(self) -> FloatArray:
         """(n_radii,) the largest difference between the logs of residual attention on an active row and of its multiplier."""
-        risk = self.path._risk
-        logs = _by_row(risk.log_pull(self.path._coordinates), self._entry, len(self.rows))
+        logs = self.path._search.split_risk.log_pull(np.stack(self.path._state.points))
+        logs = _by_row(logs, self._entry, len(self.rows))
         logs = logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
         return np.max(np.abs(logs - np.log(self.multipliers)), axis=1)
 
 
 @implements("X", "O")
-def path_law(path: NextTokenPath) -> PathLaw:
+def path_law(path: Path) -> PathLaw:
     r"""Residual attention over active strict rows is proportional to Graph-SVM's multipliers, and fixes the path's offset.
 
     .. math:: c_r\, e^{-\langle a_r, W \rangle} \propto \lambda_r, \qquad c_r = \frac1n \sum_{(i,t) \in r} |\ell'_i|
@@ -76,10 +77,11 @@ def path_law(path: NextTokenPath) -> PathLaw:
     Returns:
         A `PathLaw`. Check it with `law.deviation()` and `law.remainder() - law.offset`, which fall like 1/R.
     """
-    if not isinstance(path, NextTokenPath):
-        raise reject("path", "a NextTokenPath", type(path).__name__)
-    risk, limit = path._risk, path.limit
-    if limit.status is not Status.OPTIMAL or path._held is not None:
+    search = getattr(path, "_search", None)
+    if not isinstance(search, NextTokenSearch):
+        raise reject("path", "the path of a next-token risk", type(path).__name__)
+    risk, limit = search.split_risk, search.limit
+    if limit.status is not Status.OPTIMAL or search.fixed is not None:
         raise reject("path", "a free path towards a Graph-SVM solution other than zero", repr(path))
     m, E = risk.n_cyclic, risk.problem.E
     k, i, j = np.asarray(limit.pairs).T
@@ -93,9 +95,9 @@ def path_law(path: NextTokenPath) -> PathLaw:
     own = own / own.sum()
     own = np.where(own > WEAK_MULTIPLIER, own, 0.0)
     entry = np.where(
-        np.isfinite(risk.log_pull(path._coordinates[:1])[0]), _nearest(-risk.outer, unique, _SAME * scale), -1
+        np.isfinite(risk.log_pull(path._state.points[0][None])[0]), _nearest(-risk.outer, unique, _SAME * scale), -1
     )
-    start = np.append(risk.coordinates(path.correction.x)[:m], np.zeros(len(target)))
+    start = np.append(risk.coordinates(search.correction.x)[:m], np.zeros(len(target)))
     log_c = _by_row(risk.log_pull(start[None]), entry, len(unique))[0]
     place = _offset(unique, log_c, own) if can_carry(unique, own).all() else None
     if place is None:

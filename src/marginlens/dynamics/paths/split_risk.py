@@ -27,18 +27,18 @@ class Slopes:
 
     Attributes:
         inner: (n_cyclic,) slope along S_cyc. outer: (r - n_cyclic,) slope along its complement, scaled.
-        inner_size, outer_size: their lengths if no two terms cancelled.
-        inner_bend: second derivatives within S_cyc. cross_bend: (r - n_cyclic, n_cyclic) scaled. outer_bend: scaled.
+        inner_terms, outer_terms: their lengths if no two terms cancelled.
+        inner_hessian: second derivatives within S_cyc. cross_hessian: (r - n_cyclic, n_cyclic) scaled. outer_hessian: scaled.
     """
 
     log_unit: float
     inner: FloatArray
     outer: FloatArray
-    inner_size: float
-    outer_size: float
-    inner_bend: FloatArray
-    cross_bend: FloatArray
-    outer_bend: FloatArray
+    inner_terms: float
+    outer_terms: float
+    inner_hessian: FloatArray
+    cross_hessian: FloatArray
+    outer_hessian: FloatArray
 
 
 class SplitRisk:
@@ -56,10 +56,10 @@ class SplitRisk:
     """
 
     def __init__(
-        self, ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], scores: FloatArray | None, loss: LabelLoss
+        self, data: SequenceDataset, graphs: Mapping[int, PriorityGraph], scores: FloatArray | None, loss: LabelLoss
     ) -> None:
         """`scores` (n_vocabulary, n_vocabulary) is C Eᵀ; None stands for C Eᵀ = I."""
-        one = self.problem = reduce_sequences(ds)
+        one = self.problem = reduce_sequences(data)
         self.loss, self._sample = loss, one.sample
         sample, labels = self._sample, one.labels[self._sample]
         self.likelihood = scores is None and isinstance(loss, LogLoss)
@@ -68,7 +68,7 @@ class SplitRisk:
         self._tied, self._is_label = tied_entries(one, graphs), one.is_label
         k = one.queries[one.column[sample]]
         rows = ((one.E[one.tokens] - one.E[labels])[:, :, None] * one.E[k][:, None, :]).reshape(len(k), -1)
-        inside = cyclic_subspace(ds.E, graphs).basis.reshape(-1, rows.shape[1])
+        inside = cyclic_subspace(data.E, graphs).basis.reshape(-1, rows.shape[1])
         rest = np.where(self._tied[:, None], 0.0, rows - rows @ inside.T @ inside)
         scale = float(np.max(np.linalg.norm(rows, axis=1)))
         self._crosses = np.linalg.norm(rest, axis=1) > _SPAN * scale  # lower entries whose logit z moves
@@ -76,7 +76,7 @@ class SplitRisk:
         if self.likelihood:
             self._tied = ~self._crosses  # on infeasible data S_cyc may hold rows of lower priority: L̄ has these too
         outside = _orthonormal(rest, scale)
-        d = ds.d_model
+        d = data.d_model
         self.n_cyclic = len(inside)
         self.basis = np.concatenate([inside, outside]).reshape(-1, d, d)
         self.inner, self.outer = rows @ inside.T, rest @ outside.T  # (n_entries, n_cyclic), (n_entries, r - n_cyclic)
@@ -187,11 +187,11 @@ class SplitRisk:
             log_unit=unit,
             inner=one.share @ gx,
             outer=one.share @ gz,
-            inner_size=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
-            outer_size=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
-            inner_bend=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ (k * gx - ax) - (p * ax).T @ gx,
-            cross_bend=z.T @ (low * x) + (p * gz).T @ (k * gx - ax) - (p * az).T @ gx,
-            outer_bend=z.T @ (low * z) + np.exp(unit) * ((p * gz).T @ (k * gz - az) - (p * az).T @ gz),
+            inner_terms=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
+            outer_terms=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
+            inner_hessian=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ (k * gx - ax) - (p * ax).T @ gx,
+            cross_hessian=z.T @ (low * x) + (p * gz).T @ (k * gx - ax) - (p * az).T @ gx,
+            outer_hessian=z.T @ (low * z) + np.exp(unit) * ((p * gz).T @ (k * gz - az) - (p * az).T @ gz),
         )
 
     def _weights(self, log_s: FloatArray, best: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import logsumexp
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
-from marginlens.dynamics import Record, UntilLength, UntilNorm, descend, gradient_flow
+from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import excess_risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -64,7 +65,7 @@ class A_F2(Claim):
             rng = np.random.default_rng([SEED, j])
             data, v, cone = _problem(rng)
             points = cone.sample(starts, rng)
-            slopes.append(-risk_gradient(data.repeat(starts), v, points).array @ unit(cone.p))
+            slopes.append(-AttentionRisk(data.repeat(starts), v).gradient(points).array @ unit(cone.p))
             at_radius.append(_follow(data, v, cone, cone.mu, points))
             at_proven.append(_follow(data, v, cone, cone.mu, cone.sample(starts, rng, cone.proven_radius)))
             before.append(_misalignment(points, cone))
@@ -341,7 +342,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     run = descend(many, v, optimizer=GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
     far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
-    flow = gradient_flow(many, v, until=far, start=start, record=_stops(start))
+    flow = ml.flow(many, v, until=far, start=start, record=_stops(start))
     curve = np.concatenate([flow.saved["x"], flow.final[:, None]], axis=1)
     return {
         "mu": cone.mu,
@@ -368,7 +369,7 @@ def _apart(data: TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> 
     worst = 0.0
     for begin, way in zip(start, final - start, strict=True):
         until = UntilLength(float(np.linalg.norm(way)))
-        flow = gradient_flow(data, v, until=until, start=begin, tolerance=1e-10)
+        flow = ml.flow(data, v, until=until, start=begin, rtol=1e-10)
         worst = max(worst, float(angle(flow.final - begin, way)))
     return worst
 
@@ -377,13 +378,13 @@ def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -
     """Logarithm of the risk above that of selecting the given tokens, at points (n_runs, n_kept, d_key)."""
     flat = points.reshape(-1, points.shape[-1])
     chosen = np.broadcast_to(selected, (len(flat), data.n_inputs))
-    return np.asarray(excess_risk(data.repeat(len(flat)), v, flat, selected=chosen).log).reshape(points.shape[:-1])
+    return np.asarray(AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])
 
 
 def _log_time(data: TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
     """log ∫ ds/‖∇L‖ up to each point of the curves (n_runs, n_kept, d_key), by the smaller gradient of each piece's ends."""
     flat = curve.reshape(-1, curve.shape[-1])
-    log_norm = risk_gradient(data.repeat(len(flat)), v, flat).log_norm.reshape(curve.shape[:-1])
+    log_norm = AttentionRisk(data.repeat(len(flat)), v).gradient(flat).log_norm.reshape(curve.shape[:-1])
     with np.errstate(divide="ignore"):
         pieces = np.log(np.linalg.norm(np.diff(curve, axis=1), axis=-1)) - np.minimum(log_norm[:, 1:], log_norm[:, :-1])
     total = [logsumexp(pieces[:, : k + 1], axis=1) for k in range(pieces.shape[1])]
@@ -394,5 +395,5 @@ def _outside() -> float:
     """On Figure 1(b), the correlation with the LMM where the flow from the GMM's direction ends, at the LMM's R and beyond."""
     data, v = figure_1b()
     cone, other = basin_cone(data, v, [1]), basin_cone(data, v, [0])
-    flow = gradient_flow(data, v, until=UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
+    flow = ml.flow(data, v, until=UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
     return float(1.0 - figures.misalignment(flow.final, cone.p))

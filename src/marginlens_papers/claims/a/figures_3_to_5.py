@@ -11,11 +11,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c, figure_3a, figure_3b, figure_5
 from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend, joint_path
+from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Logistic, Loss
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
 from marginlens.risk import JointRisk, softmax
@@ -85,19 +86,19 @@ class A_F3(Claim):
         for name, other in (("a", "b"), ("b", "a")):
             at = panels[name]
             at["wrong"] = relaxed_svm(at["data"], at["selected"], panels[other]["support"]).x
-            at["path"] = joint_path(at["data"], 2.0 * R, R, restarts=8)
+            at["path"] = ml.path(ml.JointRisk(at["data"]), (2.0 * R, R), restarts=8)
             progress.advance()
         growths = {"r = R": R, "r = R/2": 0.5 * R, f"r = {FIXED_HEAD:g}": np.full_like(R, FIXED_HEAD)}
         orders = {}
         for label, r in growths.items():
-            orders[label] = joint_path(panels["b"]["data"], r, R, restarts=8).p  # (n_radii, 2)
+            orders[label] = ml.path(ml.JointRisk(panels["b"]["data"]), (r, R), restarts=8).split().p  # (n_radii, 2)
             progress.advance()
         numbers = _numbers(panels, orders)
         plain = {
             name: {key: panel[key] for key in panel if key not in ("data", "prediction")}
             for name, panel in panels.items()
         }
-        orders = {"r = 2R": panels["b"]["path"].p, **orders}
+        orders = {"r = 2R": panels["b"]["path"].split().p, **orders}
         return Finding(_words(numbers, n_steps), numbers, {**plain, "R": R, "orders": orders}, _note(numbers))
 
     # ---- figures
@@ -118,7 +119,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
     late = panels["a"]["steps"] >= 1000
     off = []
     for name, at in panels.items():
-        ends = {"descent": (at["p"][-1], at["v"][-1]), "path": (at["path"].p[-1], at["path"].v[-1])}
+        ends = {"descent": (at["p"][-1], at["v"][-1]), "path": [part[-1] for part in reversed(at["path"].split())]}
         for way, (p, v) in ends.items():
             numbers[f"{way}_corr_p_{name}"] = float(correlation(p, at["p_relax"]))
             numbers[f"{way}_corr_v_{name}"] = float(correlation(v, at["v_mm"]))

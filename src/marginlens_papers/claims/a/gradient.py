@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
 from marginlens.directions import unit
-from marginlens.risk import excess_risk
+from marginlens.risk import AttentionRisk
 from marginlens.svm import Status, att_svm
 from marginlens.theory import (
     basin_cone,
@@ -277,7 +277,7 @@ def _pairs(tries: int) -> tuple[TokenDataset, Any, Any, Any]:
 def _p_lower(data: TokenDataset, v: Any, p: Any, q: Any, radius: Any) -> Any:
     """Whether p has the strictly lower risk at this norm, per pair."""
     size = np.where(np.isfinite(radius), radius, 1.0)[:, None]
-    return excess_risk(data, v, size * q).above(excess_risk(data, v, size * p))
+    return AttentionRisk(data, v).excess(size * q).above(AttentionRisk(data, v).excess(size * p))
 
 
 def _settling(data: TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) -> Any:

@@ -14,7 +14,7 @@ from marginlens.data import TokenDataset, gaussian_tokens, sphere_tokens
 from marginlens.dynamics import Record, descend, matching_optimizer
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import AttentionRisk, matrix_from_vector, risk, risk_gradient
+from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens.svm import Status, att_svm
 from marginlens.theory import constructive_separator, key_inequality, smoothness
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -231,7 +231,7 @@ def _largest_slope(data: TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.r
     for k in range(pairs):
         distance = 10.0 ** rng.uniform(-3, 1, size=(len(data), 1))
         q = p + distance * step / np.linalg.norm(step, axis=-1, keepdims=True)
-        difference = risk_gradient(data, v, q, loss).value() - risk_gradient(data, v, p, loss).value()
+        difference = AttentionRisk(data, v, loss).gradient(q).value() - AttentionRisk(data, v, loss).gradient(p).value()
         largest = np.maximum(largest, np.linalg.norm(difference, axis=-1) / np.linalg.norm(q - p, axis=-1))
         if k % 3 == 2:
             p, step = rng.normal(size=p.shape) * rng.choice([0.1, 1.0, 3.0]), rng.normal(size=p.shape)
@@ -256,8 +256,8 @@ def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.G
         )
         points = run.saved["x"]
         many = problem.repeat(len(points))
-        value = risk(many, head, points, loss)
-        square = np.sum(risk_gradient(many, head, points, loss).value()[:-1] ** 2, axis=-1)
+        value = AttentionRisk(many, head, loss).value(points)
+        square = np.sum(AttentionRisk(many, head, loss).gradient(points).value()[:-1] ** 2, axis=-1)
         allowed = -eta / 2 * square + RISK_ROUNDING * np.maximum(1.0, np.abs(value[:-1]))
         failed, taken = failed + int(np.sum(~(np.diff(value) <= allowed))), taken + len(points) - 1
     return failed, taken

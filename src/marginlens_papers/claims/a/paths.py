@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.directions import unit
-from marginlens.dynamics import Cone, Path, regularization_path
+from marginlens.dynamics import Cone, Path
 from marginlens.theory import (
     LocalOptima,
     basin_cone,
@@ -66,7 +67,7 @@ class A_T1(Claim):
         distance, corr, residual, margins = [], [], [], []
         for j, d in enumerate(widths.tolist()):
             data, v, direction, margin = _separable(d, np.random.default_rng([GLOBAL_SEED, j]))
-            path = regularization_path(data, v, GLOBAL_SCALES / margin, restarts=1, rng=j)
+            path = ml.path(data, GLOBAL_SCALES / margin, head=v, restarts=1, rng=j)
             distance.append(path.distance(direction))
             corr.append(path.correlation(direction))
             residual.append(path.kkt_residual())
@@ -130,7 +131,7 @@ def _separable(d: int, rng: np.random.Generator) -> tuple[TokenDataset, Any, Any
 def _global_planar() -> dict[str, Any]:
     """The path of Figure 1(b)'s problem from the origin on."""
     data, v = figure_1b()
-    path = regularization_path(data, v, np.geomspace(0.1, 8.0, 16), restarts=2)
+    path = ml.path(data, np.geomspace(0.1, 8.0, 16), head=v, restarts=2)
     found = globally_optimal_direction(data, v)
     return {
         "keys": data.K,
@@ -209,14 +210,14 @@ class A_T4(Claim):
             for alpha in optima.selections:
                 basin = basin_cone(data, v, alpha)
                 cone = Cone(basin.p, basin.mu, basin.radius)
-                path = regularization_path(data, v, np.array([10.0, 100.0, 1e3]) * cone.radius, cone=cone, restarts=2)
+                path = ml.path(data, np.array([10.0, 100.0, 1e3]) * cone.radius, head=v, region=cone, restarts=2)
                 distance = path.distance(basin.p)
                 kept.append(bool(distance[-1] <= max(2e-2 * distance[-3], 1e-12)))
                 ends.append(distance)
                 residual.append(path.kkt_residual().max())
             for kind, q in _others(data, v, optima, rng):
-                path = regularization_path(
-                    data, v, LOCAL_SCALES / optima.margins.min(), cone=Cone(q, WIDTH, 10.0), restarts=2
+                path = ml.path(
+                    data, LOCAL_SCALES / optima.margins.min(), head=v, region=Cone(q, WIDTH, 10.0), restarts=2
                 )
                 room = min(float(np.sqrt(2.0 * WIDTH)), float(np.min(np.linalg.norm(optima.directions - q, axis=-1))))
                 left.append(bool(path.distance(q)[-1] > 0.1 * room))
@@ -295,7 +296,7 @@ def _local_planar() -> dict[str, Any]:
     widths = [0.004] * len(optima) + [0.02] * 4
     radii = np.geomspace(5.0, 5e3, 8)
     paths: list[Path] = [
-        regularization_path(data, v, radii, cone=Cone(axis, mu, 5.0), restarts=1)
+        ml.path(data, radii, head=v, region=Cone(axis, mu, 5.0), restarts=1)
         for axis, mu in zip(axes, widths, strict=True)
     ]
     return {

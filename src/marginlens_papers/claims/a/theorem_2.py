@@ -16,7 +16,7 @@ from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import excess_risk, risk, risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory import (
     check_assumption_b,
     globally_optimal_direction,
@@ -330,9 +330,9 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     across = norm * np.sin(
         np.minimum(np.sqrt(2.0 * gap), np.pi / 2)
     )  # the length of what is not along the limit, for small angles
-    values = risk(many, v, points[:, 0]) - risk(many, v, points[:, DENSE])
+    values = AttentionRisk(many, v).value(points[:, 0]) - AttentionRisk(many, v).value(points[:, DENSE])
     early = points[:, :DENSE].reshape(-1, data.d_key)
-    log_norm = risk_gradient(data.repeat(len(early)), v, early).log_norm.reshape(len(start), DENSE)
+    log_norm = AttentionRisk(data.repeat(len(early)), v).gradient(early).log_norm.reshape(len(start), DENSE)
     squares = np.sum(np.exp(2.0 * log_norm), axis=1)
     return {
         "assumption_b": bool(check_assumption_b(data, v)),
@@ -350,7 +350,7 @@ def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -
     """Logarithm of the risk above that of selecting the optimal token, at points (n_runs, n_kept, d_key)."""
     flat = points.reshape(-1, points.shape[-1])
     chosen = np.broadcast_to(selected, (len(flat), data.n_inputs))
-    return np.asarray(excess_risk(data.repeat(len(flat)), v, flat, selected=chosen).log).reshape(points.shape[:-1])
+    return np.asarray(AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])
 
 
 def _correlation_with_gmm(data: TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:

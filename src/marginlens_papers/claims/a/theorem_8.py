@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.data.tokens import FloatArray
-from marginlens.dynamics import regularization_path
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
 from marginlens_papers import figures
@@ -64,7 +64,7 @@ class A_T8(Claim):
             checks.append(check_mixing(data, head, sets).holds)
             small += [not check_mixing(data, head, wrong).holds for wrong in _too_small(data, sets, found)]
             large += [not check_mixing(data, head, wrong).holds for wrong in _too_large(data, sets, found)]
-            path = regularization_path(data, head, radii / found.margin, restarts=8 if full else 4, rng=seed)
+            path = ml.path(data, radii / found.margin, head=head, restarts=8 if full else 4, rng=seed)
             paths.append(found.margin * distance_to_set(path.points, found, path.radii))
             progress.advance()
         distances = np.array(paths)
@@ -212,7 +212,7 @@ def _planar(n_radii: int) -> dict[str, Any]:
     data, v = scored_tokens(keys, scores)
     found = set_svm(data, sets)
     radii = np.geomspace(0.3, 1e3, n_radii) / found.margin
-    path = regularization_path(data, v, radii, restarts=4)
+    path = ml.path(data, radii, head=v, restarts=4)
     reach = 1.75 / found.margin
     axis = np.linspace(-reach, reach, 241)
     logits = np.einsum("itd,yxd->yxit", keys, np.stack(np.meshgrid(axis, axis), axis=-1))

@@ -8,15 +8,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.random_sequences import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
-from marginlens.dynamics.flow import UntilNorm, gradient_flow
+from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, token_statistics
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk import risk_gradient
+from marginlens.risk import AttentionRisk
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -175,9 +176,11 @@ def _dataset(j: int, *, small: bool = False) -> tuple[LabelledSequences, Paramet
 
 def _growth(prediction: EmbeddingDetails, data: LabelledSequences) -> float:
     """d‖p‖/ds at the end, the cosine between p and the flow's direction: while it stays near one, the norm grows without end."""
-    downhill = -risk_gradient(
-        embedding_tokens(prediction.step.after.E, data), prediction.step.after.v, prediction.run.final
-    ).array
+    downhill = (
+        -AttentionRisk(embedding_tokens(prediction.step.after.E, data), prediction.step.after.v)
+        .gradient(prediction.run.final)
+        .array
+    )
     return float(correlation(prediction.run.final, downhill))
 
 
@@ -185,7 +188,7 @@ def _curve(prediction: EmbeddingDetails, data: LabelledSequences) -> dict[str, A
     """Norms and cosines along one flow."""
     after = prediction.step.after
     record = Record(steps=KEPT, keep=("x", "norm"))
-    run = gradient_flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
     apart = figures.misalignment(run.saved["x"], np.asarray(prediction.solution.x))
     return {"rate": prediction.step.rate, "norm": run.saved["norm"], "apart": apart}
 
@@ -196,7 +199,7 @@ def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST)).details
     tokens, after = embedding_tokens(prediction.step.after.E, data), prediction.step.after
     record = Record(steps=KEPT, keep=("norm",))
-    flow = gradient_flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
+    flow = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
     steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=1000, record=record)
     kept = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
     return {"prediction": prediction, "rate": rate, "growth": _growth(prediction, data), **kept}

@@ -8,13 +8,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.data.tokens import FloatArray
-from marginlens.dynamics import descend, nexttoken_path
+from marginlens.dynamics import descend
 from marginlens.errors import InputError
-from marginlens.nexttoken import NextTokenAutomaton, sharp_smoothness
+from marginlens.nexttoken import NextTokenAutomaton
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.risk import NextTokenRisk
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 3
@@ -67,7 +69,7 @@ class C_A(Claim):
             (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
             ds, automaton, tries = _separable(sizes, cyclic, rng)
             redrawn += tries
-            path = nexttoken_path(ds, RADII)
+            path = ml.path(ds, RADII)
             new = _fresh(ds, rng)
             seen.append([automaton.total_variation(ds, W).max() for W in path.points])
             on_new = np.stack([automaton.total_variation(new, W) for W in path.points])
@@ -85,7 +87,7 @@ class C_A(Claim):
         for j in np.flatnonzero(is_cyclic).tolist():
             ds = problems[j][0]
             weights[j] = descend(
-                ds, optimizer=GradientDescent(1.0 / sharp_smoothness(ds)), n_steps=CONSTANT_STEPS
+                ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).sharp_smoothness()), n_steps=CONSTANT_STEPS
             ).final
         for j, W in weights.items():
             descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
@@ -195,7 +197,7 @@ def _retrieves(ds: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
 def _example() -> dict[str, Any]:
     """One dataset's training sequences as tokens, with the probabilities of automaton and layers of growing norm."""
     ds, automaton, _ = _separable(SHAPES[0][0], True, np.random.default_rng(SEED))
-    path = nexttoken_path(ds, SHOWN)
+    path = ml.path(ds, SHOWN)
     rows = []
     for i in range(len(ds)):
         ids, label = ds[i]

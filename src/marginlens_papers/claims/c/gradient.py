@@ -15,9 +15,9 @@ from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.losses.next_token import LogLoss
 from marginlens.optimizers import GradientDescent
-from marginlens.risk.next_token import gradient_of, nexttoken_gradient, nexttoken_risk
+from marginlens.risk import NextTokenRisk
+from marginlens.risk.next_token import gradient_of
 from marginlens.risk.next_token_heads import Head
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -63,12 +63,12 @@ class C_L(Claim):
             rng = np.random.default_rng([SEED, j])
             ds = random_sequences(rng)
             W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
-            gradient = nexttoken_gradient(ds, W).value()
+            gradient = NextTokenRisk(ds).gradient(W).value()
             size = np.linalg.norm(gradient)
             found["differences"].append(_off_differences(ds, W, gradient, rng))
             found["matrix"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=True)) / size)
             found["printed"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=False)) / size)
-            L, sharp = nexttoken_smoothness(ds), sharp_smoothness(ds)
+            L, sharp = NextTokenRisk(ds).smoothness(), NextTokenRisk(ds).sharp_smoothness()
             slopes = _slopes(ds, rng)
             found["L"].append(slopes / L)
             found["sharp"].append(slopes / sharp)
@@ -169,7 +169,7 @@ def _off_differences(ds: SequenceDataset, W: Any, gradient: Any, rng: np.random.
     for along in rng.normal(size=(6, *W.shape)):
         along /= np.linalg.norm(along)
         near, far = (
-            (nexttoken_risk(ds, W + step * along) - nexttoken_risk(ds, W - step * along)) / (2 * step)
+            (NextTokenRisk(ds).value(W + step * along) - NextTokenRisk(ds).value(W - step * along)) / (2 * step)
             for step in (h, 2 * h)
         )
         off.append(abs((4.0 * near - far) / 3.0 - np.sum(gradient * along)) / np.linalg.norm(gradient))
@@ -216,6 +216,6 @@ def _pull(rng: np.random.Generator, count: int = 10) -> Any:
     found = []
     for _ in range(count):
         W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
-        slope = nexttoken_gradient(ds, W).array
+        slope = NextTokenRisk(ds).gradient(W).array
         found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
     return np.array(found)

@@ -23,9 +23,9 @@ from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.optimizers import GradientDescent
-from marginlens.risk.next_token import gradient_of, nexttoken_hessian, nexttoken_risk
+from marginlens.risk import NextTokenRisk
+from marginlens.risk.next_token import gradient_of
 from marginlens.risk.next_token_heads import Head, as_head
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
@@ -469,7 +469,7 @@ class C_L3(Claim):
             ):
                 found[name].append(_above_chord(ds, rng, head, loss))
             W = rng.normal(size=(ds.d_model, ds.d_model)) * rng.uniform(0.0, 2.0)
-            hessian, formula = _hessian(ds, W), nexttoken_hessian(ds, W)
+            hessian, formula = _hessian(ds, W), NextTokenRisk(ds).hessian(W)
             found["formula"].append(np.abs(hessian - formula).max() / np.abs(formula).max())
             found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
             basis = cyclic_subspace(ds.E, priority_graphs(ds)).basis.reshape(-1, W.size)
@@ -556,7 +556,7 @@ def _above_chord(ds: SequenceDataset, rng: np.random.Generator, head: Any, loss:
         W, V = rng.normal(size=(2, ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
         share = rng.uniform(0.1, 0.9)
         inner, first, last = (
-            nexttoken_risk(ds, item, head=head, loss=loss) for item in (share * W + (1 - share) * V, W, V)
+            NextTokenRisk(ds, head=head, loss=loss).value(item) for item in (share * W + (1 - share) * V, W, V)
         )
         ends = share * first + (1 - share) * last
         out.append((inner - ends) / (1.0 + abs(first) + abs(last)) if np.isfinite(inner + ends) else np.nan)
@@ -586,7 +586,9 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
     norms, slopes = [], []
     for ds in datasets:
         record = Record(steps=steps.tolist(), keep=("x", "norm"))
-        run = descend(ds, optimizer=GradientDescent(1.0 / nexttoken_smoothness(ds)), n_steps=n_steps, record=record)
+        run = descend(
+            ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).smoothness()), n_steps=n_steps, record=record
+        )
         batch, head = SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
         norms.append(run.saved["norm"])
         slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import FloatArray
-from marginlens.dynamics.paths.next_token import nexttoken_path
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
@@ -75,8 +75,8 @@ class C_T1(Claim):
             ds, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
             missed += infeasible
             head, radii = setting.head(ds, rng), ACYCLIC_SCALES / limit.margin
-            path = nexttoken_path(ds, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
-            alone = path if setting is CONVEX else nexttoken_path(ds, radii, head=head, loss=setting.loss, restarts=0)
+            path = ml.path(ds, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
+            alone = path if setting is CONVEX else ml.path(ds, radii, head=head, loss=setting.loss, restarts=0)
             excess, floor = path.log_excess, log_risk_bound(ds, as_head(ds, head), setting.loss)
             share = (
                 np.maximum(excess + ACYCLIC_SCALES - floor, 0.0) / ACYCLIC_SCALES
@@ -234,11 +234,11 @@ class C_T2(Claim):
                     cyclic_sequences, shape, np.random.default_rng([CYCLIC_SEED, j, *shape])
                 )
                 missed += infeasible
-                path = nexttoken_path(ds, CYCLIC_SCALES / limit.margin)
+                path = ml.path(ds, CYCLIC_SCALES / limit.margin)
                 law = path_law(path)
                 kept["distance"].append(path.distance(limit.x))
                 kept["corr"].append(path.correlation(limit.x))
-                kept["gap"].append(np.linalg.norm(path.cyclic_part() - path.correction.x, axis=(1, 2)))
+                kept["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(ds).x, axis=(1, 2)))
                 kept["residual"].append(path.kkt_residual())
                 kept["deviation"].append(law.deviation() if law.holds else np.full(len(CYCLIC_SCALES), np.nan))
                 norms.append(np.linalg.norm(law.remainder(), axis=(1, 2)))
@@ -305,8 +305,8 @@ def _other_loss(wanted: int) -> FloatArray:
     for j in range(40 * wanted):
         ds, limit, _ = feasible_data(cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j]))
         if len(found) < wanted and cyclic_correction(ds, loss=Steep(), restarts=8).is_unique:
-            path = nexttoken_path(ds, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
-            gap = np.linalg.norm(path.cyclic_part()[-1] - path.correction.x)
+            path = ml.path(ds, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
+            gap = np.linalg.norm(path.split().cyclic[-1] - cyclic_correction(ds, loss=Steep()).x)
             found.append((float(path.correlation(limit.x)[-1]), float(gap)))
     return np.array(found).reshape(-1, 2)
 

@@ -18,8 +18,7 @@ from marginlens.dynamics.record import Record
 from marginlens.graphs.priority import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.optimizers import GradientDescent
-from marginlens.risk.next_token import nexttoken_gradient
-from marginlens.risk.next_token_smoothness import nexttoken_smoothness, sharp_smoothness
+from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -193,7 +192,7 @@ def follow(
     n_steps = n_steps * series.times
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))
-    L = nexttoken_smoothness(ds) if series.papers_constant else sharp_smoothness(ds)
+    L = NextTokenRisk(ds).smoothness() if series.papers_constant else NextTokenRisk(ds).sharp_smoothness()
     run = descend(
         ds,
         optimizer=GradientDescent(1.0 / L),
@@ -207,7 +206,7 @@ def follow(
     limit = _limit_attention(ds, automaton)
     growth = W[DECADE_POINTS:] - _tenth(W, steps)
     corr = np.asarray(correlation(growth, direction, axes=2))
-    first = -nexttoken_gradient(ds, np.zeros_like(start)).value()
+    first = -NextTokenRisk(ds).gradient(np.zeros_like(start)).value()
     return Curves(
         steps,
         _norms(inside - mix.x),

@@ -23,7 +23,7 @@ from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
-from marginlens.risk import risk
+from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
 from marginlens_papers import figures
@@ -174,7 +174,7 @@ def _ends(data: TokenDataset, v: Any, optima: LocalOptima, run: Trajectory) -> I
             if fence is not None:
                 radius, height = fence
                 inside = np.linalg.norm(run.final - run.final[k], axis=-1) < radius
-                lower = np.asarray(risk(data.repeat(len(ends)), v, run.final)) < height
+                lower = np.asarray(AttentionRisk(data.repeat(len(ends)), v).value(run.final)) < height
                 ends[(ends < 0) & inside & lower] = len(optima)
     return ends.astype(np.int64)
 
@@ -188,9 +188,9 @@ def _fence(data: TokenDataset, v: Any, end: FloatArray) -> tuple[float, float] |
     angles = 2.0 * np.pi * np.arange(FENCE_POINTS) / FENCE_POINTS
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     for radius in np.geomspace(4.0 * STEP, 3.0, 12):
-        heights = risk(data.repeat(FENCE_POINTS), v, end + radius * circle)
+        heights = AttentionRisk(data.repeat(FENCE_POINTS), v).value(end + radius * circle)
         proved = float(np.min(heights)) - _steepest(data, v) * np.pi * radius / FENCE_POINTS
-        if proved > float(risk(data, v, end)):
+        if proved > float(AttentionRisk(data, v).value(end)):
             return float(radius), proved
     return None
 
@@ -218,7 +218,7 @@ def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, i
         _basins(data, v, grid[~near], far / 200.0, 2500).ends,
     ]
     fine = _square(240, float(np.max(np.abs(plane.starts))))
-    heights = risk(data.repeat(240**2), v, fine.reshape(-1, 2)).reshape(240, 240)
+    heights = AttentionRisk(data.repeat(240**2), v).value(fine.reshape(-1, 2)).reshape(240, 240)
     picked = _paths(plane)
     run = descend(
         data.repeat(len(picked)),

@@ -11,12 +11,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+import marginlens as ml
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
 from marginlens.data.tokens import FloatArray, TokenDataset
 from marginlens.dynamics import Record
-from marginlens.dynamics.flow import UntilNorm, gradient_flow
+from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
@@ -235,7 +236,7 @@ def _blind(cell: Cell, seed: int) -> bool:
     keys = E - np.outer(E @ v, v)
     shape = (len(data), cell.T, E.shape[1])
     tokens = TokenDataset(E[data.tokens].reshape(shape), data.y, K=keys[data.tokens].reshape(shape))
-    end = gradient_flow(tokens, v, start=p, until=UntilNorm(NEAR), tolerance=COARSE).final
+    end = ml.flow(tokens, v, start=p, until=UntilNorm(NEAR), rtol=COARSE).final
     return all(map(np.array_equal, decisive_tokens(data), selected_tokens(keys, end, data)))
 
 

@@ -1,0 +1,273 @@
+"""Regularisation paths of any risk: `path`, the `Path` it returns, and what a search for its points must offer."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from enum import Enum
+from functools import singledispatch
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from marginlens.data.random_tokens import as_generator
+from marginlens.directions import correlation, length, unit
+from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.norms import L2, Norm
+from marginlens.papers import implements
+from marginlens.risk.build import as_risk
+from marginlens.runtime.progress import ProgressCallback, as_progress
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class Binding(Enum):
+    """What keeps a point of a path from going further."""
+
+    BALL = "The norm is at its limit R."
+    CONE = "The point is at the edge of the cone or at its smallest norm."
+    BOTH = "The norm is at its limit R and the point is at the edge of the cone."
+    NONE = "Nothing: the risk has a local minimum there."
+
+
+class SearchState(NamedTuple):
+    """How far a search has come, with all that following the path further depends on.
+
+    Attributes:
+        radii: (n_radii,) or (n_radii, 2) those asked for. points: the point of each, in the coordinates of the search.
+        branches: local minima in the last ball that are carried on. generator: the source of random starts.
+    """
+
+    radii: FloatArray
+    points: tuple[Any, ...]
+    branches: Any
+    generator: np.random.Generator
+
+
+class PathPoints(NamedTuple):
+    """What a search says of its points: the fields of `Path` that have one entry per radius."""
+
+    points: FloatArray
+    selected: IntArray
+    log_excess: FloatArray
+    excess_sign: FloatArray
+    binding: npt.NDArray[np.object_]
+
+
+class PathSearch(Protocol):
+    """What finds the points of a path: one implementation for each kind of risk."""
+
+    def check_radii(self, radii: Any) -> FloatArray:
+        """`radii` as (n_radii,) or (n_radii, 2), or the error that says what is expected."""
+
+    def begin(self, generator: np.random.Generator) -> SearchState:
+        """The state before the first radius."""
+
+    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
+        """The state after further radii."""
+
+    def finish(self, state: SearchState) -> PathPoints:
+        """What there is to say about the points of a state."""
+
+    def kkt_residual(self, state: SearchState) -> FloatArray:
+        """(n_radii,) or (n_radii, 2) what is left of the conditions of a minimum."""
+
+    def split(self, state: SearchState) -> Any:
+        """The parts of the points as a NamedTuple, or the error that says that there are none."""
+
+
+@singledispatch
+def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
+    """The search that serves this kind of risk; the modules beside this one register theirs."""
+    from marginlens.dynamics.paths.general import GeneralSearch
+
+    no_region(region, type(risk).__name__)
+    return GeneralSearch(risk, 8 if restarts is None else restarts)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Path:
+    r"""A finished regularisation path.
+
+    Attributes:
+        radii: (n_radii,) the limits R on the norm; (n_radii, 2) those on ‖v‖ and on ‖p‖ for a joint risk.
+        points: (n_radii, *risk.shape) the points of smallest risk. `x` is another name for them.
+        selected: (n_radii, n_inputs) the tokens with the most attention at each point.
+        log_excess, excess_sign: (n_radii,) the risk less a reference, as logarithm and sign. The reference is the risk of selecting the
+            last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
+            unknown), and zero otherwise.
+        binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk. risk: what was minimised.
+    """
+
+    radii: FloatArray
+    points: FloatArray
+    selected: IntArray
+    log_excess: FloatArray
+    excess_sign: FloatArray
+    binding: npt.NDArray[np.object_]
+    risk: Any
+    _search: Any
+    _state: SearchState
+
+    @property
+    def x(self) -> FloatArray:
+        """The points, (n_radii, *risk.shape)."""
+        return self.points
+
+    @property
+    def norm(self) -> FloatArray:
+        """The norm of each point, of the shape of `radii`: R where the ball binds."""
+        return self._by_part(lambda x, radius, q: length(x))
+
+    def value(self) -> FloatArray:
+        """The risk at each point, (n_radii,); recomputed."""
+        return np.array([float(self.risk.value(x)) for x in self.points])
+
+    def distance(self, direction: Any) -> FloatArray:
+        """‖x(R)/R - q‖ for a direction of the risk's shape, which is normalised to q first; (n_radii,).
+
+        For a joint path a pair of directions (v, p), and (n_radii, 2).
+        """
+        return self._by_part(lambda x, R, q: np.linalg.norm(x / R[:, None] - unit(q), axis=-1), direction)
+
+    def correlation(self, direction: Any) -> FloatArray:
+        """Cosine of x(R) with a direction of the risk's shape, (n_radii,); for a joint path a pair (v, p), and (n_radii, 2)."""
+        return self._by_part(lambda x, R, q: np.asarray(correlation(x, q)), direction)
+
+    def _by_part(self, measure: Any, direction: Any = None) -> FloatArray:
+        """A measure of flat points (n_radii, d), radii and direction (d,), for each part that has radii of its own."""
+        if self.radii.ndim == 1:
+            parts, radii, directions = [self.points], [self.radii], [direction]
+        else:
+            parts, radii = list(self.split()), list(self.radii.T)
+            directions = [None, None] if direction is None else list(direction)
+        found = []
+        for x, R, q in zip(parts, radii, directions, strict=True):
+            q = None if q is None else real_array(q, "direction", x.shape[1:]).reshape(-1)
+            found.append(measure(x.reshape(len(x), -1), R, q))
+        return found[0] if self.radii.ndim == 1 else np.stack(found, axis=-1)
+
+    def split(self) -> Any:
+        """The parts of the points as a NamedTuple: (v, p) for a joint risk, (cyclic, strict) for next tokens.
+
+        For next tokens they are the projections onto S_cyc and onto its complement, exact also where a matrix of norm R rounds the
+        first off.
+        """
+        return self._search.split(self._state)
+
+    def kkt_residual(self) -> FloatArray:
+        r"""What is left of the conditions of a minimum, (n_radii,), or (n_radii, 2) for a joint risk; recomputed.
+
+        .. math:: \Big\| \nabla L(x) + \lambda x + \sum_c \mu_c n_c \Big\|, \quad \lambda, \mu \ge 0,
+            \quad \text{relative to the length of } \nabla L \text{ if no two of its terms cancelled}
+
+        For next tokens it is the larger of the residuals along S_cyc and across it, each beside its own terms, so that the second is as
+        exact far out, where it is :math:`e^{-R\cdot\text{margin}}`; the second alone where the first part was given.
+        """
+        return self._search.kkt_residual(self._state)
+
+    def resume(self, radii: Any, *, progress: ProgressCallback | None = None) -> Path:
+        """The path to further radii, all larger than its own: exactly what one path over all the radii gives.
+
+        Args:
+            radii: as for `path`. progress: as for `path`.
+        """
+        further = self._search.check_radii(radii)
+        if np.any(further[0] < self.radii[-1]) or not np.any(further[0] > self.radii[-1]):
+            raise reject("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
+        return _extended(self.risk, self._search, self._state, further, as_progress(progress))
+
+    def __len__(self) -> int:
+        return len(self.radii)
+
+    def __repr__(self) -> str:
+        first, last = (str(R) for R in (self.radii[0], self.radii[-1]))
+        ends = f"selected={self.selected[-1].tolist()}, log excess {self.log_excess[-1]:.6g} at the last"
+        return f"Path({len(self)} radii {first} … {last}, {ends})"
+
+
+@implements("A", "Eq. (2)", "Eq. (9)", "Eq. (66)", "Thm 4", "Thm 5", "Thm 6", "Thm 7", "Thm 8")
+@implements("C", "Algo-RP", "Eq. (11)", "Lemma 4", "Thm 1", "Thm 2")
+def path(
+    problem: Any,
+    radii: Any,
+    *,
+    head: Any = None,
+    loss: Any = None,
+    norm: Norm = L2(),
+    region: Any = None,
+    restarts: int | None = None,
+    rng: Any = 0,
+    progress: ProgressCallback | None = None,
+) -> Path:
+    r"""The point of smallest risk in each ball, or in what a region leaves of it.
+
+    .. math:: \bar x(R) = \arg\min_{\|x\| \le R,\ x \in C} L(x)
+
+    The risk is not convex, except for next tokens with the log-loss and C Eᵀ = I. Local minima are followed from small balls to large
+    ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk; so radii of 1e4/margin and
+    beyond are no different from small ones. What follows each kind of risk is described in `marginlens.dynamics.paths`. A risk of your
+    own is minimised by a general method through `value`, `log_value` and `gradient`, to about six digits: `kkt_residual` says how well.
+
+    Args:
+        problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
+        radii: (n_radii,) positive and increasing. For a joint risk (n_radii, 2) limits on ‖v‖ and ‖p‖, or a pair (r, R) of them, each a
+            number or (n_radii,), neither of which may fall.
+        norm: of the balls: `L2()`, which for matrices is `Frobenius()`.
+        region: where a point may be; everywhere by default. A `Cone` for attention weights p; `CyclicPart(W)` for next tokens, which
+            fixes the part along S_cyc, so that the balls hold the other part alone.
+        restarts: new starts at each radius; by default 16 for p, 64 for (v, p), 4 for next tokens, 8 for other risks. More of them make
+            it surer that the minimum is global.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
+        progress: called as `progress(done, total)` after each ball that is searched. What it raises ends the search, as Ctrl-C does.
+    Returns:
+        A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`, and for being global with another `rng`
+        and more restarts.
+    """
+    risk = as_risk(problem, head, loss)
+    if getattr(risk, "is_batch", False):
+        raise reject("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
+    if not isinstance(norm, L2):
+        raise reject("norm", "ml.L2() or ml.Frobenius(), the norms whose balls a path can follow", repr(norm))
+    if restarts is not None:
+        whole_number(restarts, "restarts", at_least=0)
+    as_progress(progress)
+    search = path_search(risk, region, restarts)
+    limits = search.check_radii(radii)
+    with threadpool_limits(1, "blas"):
+        begin = search.begin(as_generator(rng))
+    return _extended(risk, search, begin, limits, progress)
+
+
+def _extended(
+    risk: Any, search: PathSearch, state: SearchState, radii: FloatArray, progress: ProgressCallback | None
+) -> Path:
+    """The path over the radii of `state` and these."""
+    state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
+    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+        state = search.extend(state, radii, progress)
+        return Path(state.radii, *search.finish(state), risk, search, state)
+
+
+def ball_bindings(binds: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
+    """Which points a ball binds, as an array of `Binding`."""
+    return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
+
+
+def increasing(radii: Any) -> FloatArray:
+    """`radii` as (n_radii,) positive and increasing numbers; a single number stands for one of them."""
+    limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
+    if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
+        wrong = limits[limits <= 0.0]
+        got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
+        raise reject("radii", "positive numbers, each larger than the one before", got)
+    return limits
+
+
+def no_region(region: Any, name: str) -> None:
+    """Refuse a region where the search of this kind of risk knows none."""
+    if region is not None:
+        raise reject("region", f"left out for {name}", repr(region))
