@@ -89,6 +89,18 @@ class Result:
         )
         return ax
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two results are of one kind and hold the same numbers, nan included."""
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(_same(getattr(self, field.name), getattr(other, field.name)) for field in _public(self))
+
+    def __hash__(self) -> int:
+        shapes = (
+            np.shape(value) for field in _public(self) if isinstance(value := getattr(self, field.name), np.ndarray)
+        )
+        return hash((type(self), *shapes))
+
     def _repr_html_(self) -> str:
         cells = {field.name: getattr(self, field.name) for field in _public(self)}
         rows = "".join(
@@ -124,6 +136,12 @@ def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float 
     ax.figure.colorbar(image, ax=ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=getattr(a, "dtype", np.dtype(object)).kind in "fc")
+    return bool(a == b) or bool(a != a and b != b)
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
+import zlib
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,8 @@ import numpy.typing as npt
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.result import MAX_LINES, Result, axes_for, draw_matrix
+from marginlens.risk.attention import ExcessRisk
+from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 
@@ -18,6 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
+_PER_RUN = ("final", "attention", "selected", "norm", "steps_taken")
 ENDINGS = (Status.COMPLETED, Status.STATIONARY, Status.NON_FINITE, Status.TIED)
 
 
@@ -95,6 +103,51 @@ class Trajectory(Result):
         }
         kept = {name: _at(value, places) for name, value in self.saved.items()}
         return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=self.risk)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run, without what was trained, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
+        place = as_path(path, "path", "the path of a file")
+        check_place(place, "path", (".npz",))
+        per_run = {name: value for name in _PER_RUN if (value := getattr(self, name)) is not None}
+        names = [status.name for status in np.atleast_1d(self.status)]
+        arrays = {**per_run, "status": np.array(names if self.is_batch else names[0]), "saved.steps": self.saved.steps}
+        for name, value in self.saved.items():
+            parts = {".sign": value.sign, ".log": value.log} if isinstance(value, ExcessRisk) else {"": value}
+            arrays.update({f"saved.{name}{part}": array for part, array in parts.items()})
+        stream = BytesIO()
+        np.savez_compressed(stream, format=FORMAT, **arrays)  # type: ignore[arg-type]
+        write_whole(place, stream.getvalue(), "path")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], risk: Any = None) -> Trajectory:
+        """The run in a file that `save` wrote. It cannot be resumed: go on with `descend(risk, start=run.final)`.
+
+        Args:
+            risk: what was trained, for `split`; None where that is not needed.
+        """
+        place, expected = as_path(path, "path", "the path of a file"), "a .npz file that Trajectory.save wrote"
+        try:
+            with np.load(place, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+            reason = unusable(path, problem) if isinstance(problem, OSError) else repr(str(path))
+            raise reject("path", expected, reason) from problem
+        missing = {"final", "selected", "norm", "status", "steps_taken", "saved.steps"} - set(arrays)
+        if str(arrays.get("format")) != FORMAT or missing:
+            raise reject("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")
+        names = arrays["status"]
+        status = np.array([Status[name] for name in names], dtype=object) if names.ndim else Status[str(names)]
+        saved: dict[str, Any] = {}
+        for name in (
+            name.removeprefix("saved.") for name in arrays if name.startswith("saved.") and name != "saved.steps"
+        ):
+            base, _, part = name.partition(".")
+            if part == "sign":
+                saved[base] = ExcessRisk(arrays[f"saved.{base}.sign"], arrays[f"saved.{base}.log"])
+            elif not part:
+                saved[base] = arrays[f"saved.{base}"]
+        per_run: dict[str, Any] = {name: arrays.get(name) for name in _PER_RUN}
+        return cls(**per_run, status=status, saved=Saved(arrays["saved.steps"], saved), risk=risk)
 
     def deviation_from(self, law: Any) -> Any:
         """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".
