@@ -115,7 +115,7 @@ class Trajectory(Result):
             parts = {".sign": value.sign, ".log": value.log} if isinstance(value, ExcessRisk) else {"": value}
             arrays.update({f"saved.{name}{part}": array for part, array in parts.items()})
         stream = BytesIO()
-        np.savez_compressed(stream, format=FORMAT, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(stream, format=FORMAT, **arrays)
         write_whole(place, stream.getvalue(), "path")
 
     @classmethod
