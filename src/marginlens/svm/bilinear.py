@@ -75,22 +75,22 @@ def bilinear_svm(X: Any, Q: Any, triples: Any, *, norm: Norm = Frobenius()) -> B
             return exact
     guess = working_set(rows.unit_rows(), 1.0 / norms)
     solution = problem.from_multipliers(guess.multipliers / norms)
-    some = guess.open if len(guess.open) else np.flatnonzero(guess.multipliers)
-    if solution.status is Status.OPTIMAL or not 0 < len(some) * rows.shape[1] <= MAX_OPEN_ENTRIES:
+    open_rows = guess.open if len(guess.open) else np.flatnonzero(guess.multipliers)
+    if solution.status is Status.OPTIMAL or not 0 < len(open_rows) * rows.shape[1] <= MAX_OPEN_ENTRIES:
         return solution
-    exact = _solve_formed(problem, some)
+    exact = _solve_formed(problem, open_rows)
     return solution if exact.status is Status.INACCURATE else exact
 
 
 def _solve_formed(problem: BilinearSolution, indices: IntArray) -> BilinearSolution:
     """What the exact solver says of some rows: they contradict each other, or their W, which may satisfy the others too."""
-    found = least_distance(problem.rows.formed(indices), problem.lower[indices])
+    formed = least_distance(problem.rows.formed(indices), problem.lower[indices])
     weights = np.zeros(len(problem.lower))
-    if found.certificate is not None:
-        weights[indices] = found.certificate
+    if formed.certificate is not None:
+        weights[indices] = formed.certificate
         return problem.from_certificate(weights)
-    weights[indices] = found.multipliers
-    return problem.from_multipliers(weights, x=found.x)
+    weights[indices] = formed.multipliers
+    return problem.from_multipliers(weights, x=formed.x)
 
 
 def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:

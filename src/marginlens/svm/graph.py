@@ -89,12 +89,12 @@ def graph_svm(
     sufficient = {
         k: start + sufficient_pairs(graph) for start, (k, graph) in zip(starts, by_last.items(), strict=False)
     }
-    found = solve_orthonormal(E, by_last, rows, ties, sufficient, progress) if is_orthonormal(E) else None
-    if found is None:
-        found = solve_groups(rows, ties, np.concatenate(list(sufficient.values())), progress)
-    if found.infeasible:
-        return problem.from_certificate(found.strict, found.tied)
-    return problem.from_multipliers(found.strict, found.tied, x=found.W)
+    solved = solve_orthonormal(E, by_last, rows, ties, sufficient, progress) if is_orthonormal(E) else None
+    if solved is None:
+        solved = solve_groups(rows, ties, np.concatenate(list(sufficient.values())), progress)
+    if solved.infeasible:
+        return problem.from_certificate(solved.strict, solved.tied)
+    return problem.from_multipliers(solved.strict, solved.tied, x=solved.W)
 
 
 def _triples(pairs: Mapping[int, IntArray]) -> IntArray:
@@ -231,9 +231,10 @@ def graph_conflict(solution: GraphSolution) -> GraphConflict:
         chosen = pairs[zero[:1]]
         return GraphConflict(chosen, np.ones(1), tied[:0], np.zeros(0), E.shape[1], 0, (), 0.0, (int(chosen[0, 0]),))
     used = y > _MIN_CONFLICT_WEIGHT * y.max()
-    found = [one for k in np.unique(pairs[used, 0]).tolist() if (one := _of_last_token(E, pairs, tied, k)) is not None]
-    if found:
-        return min(found, key=lambda one: len(one.pairs) + len(one.tied))
+    conflicts = [_of_last_token(E, pairs, tied, k) for k in np.unique(pairs[used, 0]).tolist()]
+    single = [conflict for conflict in conflicts if conflict is not None]
+    if single:
+        return min(single, key=lambda conflict: len(conflict.pairs) + len(conflict.tied))
     ties = np.abs(mu) > _MIN_CONFLICT_WEIGHT * y.max()
     return _conflict(E, pairs[used], y[used], tied[ties], mu[ties])
 
@@ -262,8 +263,8 @@ def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> Gr
     if weights is None:
         return None
     y, mu = np.split(weights, [int(used.sum())])
-    found = _conflict(E, pairs[used], y / size[used], tied[ties], mu, len(basis), sizes)
-    return found if found.residual <= CERTIFICATE_RTOL else None
+    conflict = _conflict(E, pairs[used], y / size[used], tied[ties], mu, len(basis), sizes)
+    return conflict if conflict.residual <= CERTIFICATE_RTOL else None
 
 
 def _refined(rows: FloatArray, n_strict: int) -> FloatArray | None:

@@ -69,9 +69,9 @@ class SetSolution:
         return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
 
     def __repr__(self) -> str:
-        found = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"
+        count = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"
         return (
-            f"SetSolution({self.status.name}, {found}, margin={self.margin:.6g}, gap={self.gap:.2g}, "
+            f"SetSolution({self.status.name}, {count}, margin={self.margin:.6g}, gap={self.gap:.2g}, "
             f"{self.explored} problems solved for {self.n_choices} choices)"
         )
 
@@ -216,5 +216,5 @@ def _proved(data: TokenDataset, sets: tuple[IntArray, ...], choices: IntArray) -
     rows = data.K[i, choices[:, i]] - data.K[i, other]
     if not len(choices):
         return ()
-    found = least_distance(rows, np.ones(rows.shape[:2]), pairs=named)
-    return tuple(found[k] for k in range(len(choices)))
+    solution = least_distance(rows, np.ones(rows.shape[:2]), pairs=named)
+    return tuple(solution[k] for k in range(len(choices)))

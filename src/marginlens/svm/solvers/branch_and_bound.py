@@ -41,7 +41,7 @@ class Alternatives:
         """
         d = self.rows.shape[-1]
         x, norm = np.zeros((len(choices), d)), np.zeros(len(choices))
-        doubtful = np.zeros(len(choices), dtype=np.bool_)
+        unverified = np.zeros(len(choices), dtype=np.bool_)
         depth = np.sum(choices >= 0, axis=1)
         for k in np.unique(depth[depth > 0]):
             same = np.flatnonzero(depth == k)
@@ -49,13 +49,13 @@ class Alternatives:
             for part in np.split(same, range(size, len(same), size)):
                 _, group = np.nonzero(choices[part] >= 0)
                 way = choices[part][choices[part] >= 0]
-                found = least_distance(
+                solution = least_distance(
                     self.rows[group, way].reshape(len(part), -1, d), self.lower[group, way].reshape(len(part), -1)
                 )
-                x[part] = found.x
-                norm[part] = np.nan_to_num(np.linalg.norm(found.x, axis=-1), nan=np.inf)
-                doubtful[part] = [one is Status.INACCURATE for one in found.status]
-        return x, norm, doubtful
+                x[part] = solution.x
+                norm[part] = np.nan_to_num(np.linalg.norm(solution.x, axis=-1), nan=np.inf)
+                unverified[part] = [status is Status.INACCURATE for status in solution.status]
+        return x, norm, unverified
 
     def shortfall(self, x: FloatArray) -> FloatArray:
         """How far each point x (n_points, d) is from each alternative, at least: (n_points, n_groups, n_ways), inf if not allowed."""
@@ -141,17 +141,17 @@ class _Tree:
 
     def __init__(self, problem: Alternatives) -> None:
         n_groups, n_ways, _, d = problem.rows.shape
-        self.best, self.runner_up, self.unproved, self.explored, self.n_covered = np.inf, np.inf, np.inf, 0, 0
+        self.best, self.runner_up, self.unverified_bound, self.explored, self.n_covered = np.inf, np.inf, np.inf, 0, 0
         self.points: list[tuple[float, FloatArray]] = []
         self.open: list[_Node] = []
         group, way = np.nonzero(problem.allowed)
-        alone = np.full((len(group), n_groups), -1, dtype=np.int64)
-        alone[np.arange(len(group)), group] = way
+        single = np.full((len(group), n_groups), -1, dtype=np.int64)
+        single[np.arange(len(group)), group] = way
         self.problem = problem
-        x, norm, doubtful = self.solve(alone)
+        x, norm, unverified = self.solve(single)
         allowed, nearest = np.array(problem.allowed), np.zeros((n_groups, n_ways, d))
-        allowed[group, way] = np.isfinite(norm) | doubtful
-        nearest[group, way] = np.where((np.isfinite(norm) & ~doubtful)[:, None], x, 0.0)
+        allowed[group, way] = np.isfinite(norm) | unverified
+        nearest[group, way] = np.where((np.isfinite(norm) & ~unverified)[:, None], x, 0.0)
         self.problem = Alternatives(problem.rows, problem.lower, allowed)
         self.planes = Planes.around(nearest, allowed)
         self.ways = [int(count) for count in allowed.sum(axis=1)]
@@ -182,7 +182,7 @@ class _Tree:
         node.urgency = (depth, node.bound)
         return node
 
-    def found(self, norm: float) -> None:
+    def update_best(self, norm: float) -> None:
         """A feasible vector of this norm is known."""
         first, self.best = not np.isfinite(self.best), min(self.best, norm)
         if first and np.isfinite(norm):
@@ -216,7 +216,7 @@ def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
     """
     tree = _Tree(problem)
     best, dive = _first_guess(tree, max_problems) if tree.open else (np.inf, np.empty(0))
-    tree.found(best)
+    tree.update_best(best)
     while tree.open and tree.explored < max_problems:
         nodes = tree.take()
         if not nodes:
@@ -228,7 +228,7 @@ def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
         inside = missing.max(axis=1) <= INSIDE_RTOL * norm
         for k in np.flatnonzero(inside):
             tree.points.append((float(norm[k]), x[k]))
-            tree.found(float(norm[k]))
+            tree.update_best(float(norm[k]))
         tree.n_covered += tree.weight(choices[inside])
         _extend(tree, choices[~inside], norm[~inside], distance[~inside], np.argmax(missing[~inside], axis=1))
     return _report(tree, dive)
@@ -243,12 +243,12 @@ def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArr
     far = reach > tree.ceiling
     tree.close(children[far], reach[far])
     children, parent = children[~far], norm[node[~far]]
-    x, length, doubtful = tree.solve(children)
-    tree.unproved = min(tree.unproved, float(np.min(parent[doubtful], initial=np.inf)))
-    impossible = np.isinf(length) & ~doubtful
-    tree.close(children[impossible], length[impossible])
-    keep = ~doubtful & ~impossible
-    tree.add(children[keep], x[keep], length[keep])
+    x, length, unverified = tree.solve(children)
+    tree.unverified_bound = min(tree.unverified_bound, float(np.min(parent[unverified], initial=np.inf)))
+    infeasible = np.isinf(length) & ~unverified
+    tree.close(children[infeasible], length[infeasible])
+    solved = ~unverified & ~infeasible
+    tree.add(children[solved], x[solved], length[solved])
 
 
 def _report(tree: _Tree, dive: FloatArray) -> Search:
@@ -258,7 +258,7 @@ def _report(tree: _Tree, dive: FloatArray) -> Search:
     if not points and np.isfinite(tree.best):
         points = [dive]
     stacked = np.array(points).reshape(-1, tree.problem.rows.shape[-1])
-    lower = min([tree.best, tree.unproved, *(node.bound for node in tree.open)])
+    lower = min([tree.best, tree.unverified_bound, *(node.bound for node in tree.open)])
     return Search(
         stacked, tree.best, lower, min([tree.runner_up, *longer]), tree.explored, tree.n_covered, len(tree.open)
     )
@@ -289,7 +289,7 @@ def _best_exchange(tree: _Tree, choice: IntArray, moves: list[tuple[int, int]]) 
     choices = np.repeat(choice[None], len(moves), axis=0)
     group, way = np.array(moves).T
     choices[np.arange(len(moves)), group] = way
-    x, norm, doubtful = tree.solve(choices)
-    norm = np.where(doubtful, np.inf, norm)
+    x, norm, unverified = tree.solve(choices)
+    norm = np.where(unverified, np.inf, norm)
     k = int(np.argmin(norm))
     return float(norm[k]), choices[k], x[k]

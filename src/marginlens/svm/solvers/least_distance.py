@@ -91,33 +91,33 @@ def check_euclidean(norm: Any) -> None:
 
 def _solve(A: FloatArray, b: FloatArray) -> MarginSolution:
     """One problem or a batch without equalities."""
-    one = A.ndim == 2
-    batch = Batch(np.ascontiguousarray(A[None] if one else A), np.ascontiguousarray(b[None] if one else b))
-    found = _solve_batch(batch)
-    infeasible = found.outcome == INFEASIBLE
-    certificate = np.full_like(found.multipliers, np.nan)
+    is_single = A.ndim == 2
+    batch = Batch(np.ascontiguousarray(A[None] if is_single else A), np.ascontiguousarray(b[None] if is_single else b))
+    solved = _solve_batch(batch)
+    infeasible = solved.outcome == INFEASIBLE
+    certificate = np.full_like(solved.multipliers, np.nan)
     if infeasible.any():
-        certificate[infeasible] = found.multipliers[infeasible]
-        found.multipliers[infeasible], found.x[infeasible] = np.nan, np.nan
-    fields = (found.x, _STATUS[found.outcome], found.multipliers, found.active, certificate)
-    x, status, multipliers, active, farkas = [field[0] for field in fields] if one else fields
-    farkas = None if one and not infeasible[0] else farkas
+        certificate[infeasible] = solved.multipliers[infeasible]
+        solved.multipliers[infeasible], solved.x[infeasible] = np.nan, np.nan
+    fields = (solved.x, _STATUS[solved.outcome], solved.multipliers, solved.active, certificate)
+    x, status, multipliers, active, farkas = [field[0] for field in fields] if is_single else fields
+    farkas = None if is_single and not infeasible[0] else farkas
     return MarginSolution(A, b, None, x, status, multipliers, None, active, farkas)
 
 
 def _solve_batch(batch: Batch) -> Solved:
     """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
     n_problems, n_rows, d = batch.rows.shape
-    found = Solved.empty(n_problems, n_rows, d)
+    solved = Solved.empty(n_problems, n_rows, d)
     quick = gram_active_set_slice if n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d else block_pivoting_slice
-    over_problems(quick, n_problems, batch, found)
-    unverified = np.flatnonzero(found.outcome == UNVERIFIED)
+    over_problems(quick, n_problems, batch, solved)
+    unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
-        over_problems(dual_active_set_slice, len(unverified), unverified, batch, found)
-    if found.outcome.max() <= UNVERIFIED:
-        return found
-    if (found.outcome == OUT_OF_RANGE).any():
-        rows = batch.rows[int(np.argmax(found.outcome == OUT_OF_RANGE))]
+        over_problems(dual_active_set_slice, len(unverified), unverified, batch, solved)
+    if solved.outcome.max() <= UNVERIFIED:
+        return solved
+    if (solved.outcome == OUT_OF_RANGE).any():
+        rows = batch.rows[int(np.argmax(solved.outcome == OUT_OF_RANGE))]
         real_array(rows, "A", rows.shape)
         raise reject(
             "A",
@@ -125,14 +125,14 @@ def _solve_batch(batch: Batch) -> Solved:
             f"norms from {length(rows).min():g} to {length(rows).max():g}",
             "Rescale the problem.",
         )
-    for j in np.flatnonzero(found.outcome == NEEDS_RECHECK):
-        A, b, support = batch.rows[j], batch.lower[j], found.multipliers[j] > 0.0
+    for j in np.flatnonzero(solved.outcome == NEEDS_RECHECK):
+        A, b, support = batch.rows[j], batch.lower[j], solved.multipliers[j] > 0.0
         nearest = solve_equalities_exactly(A, b, support)
         if nearest is not None:
-            found.x[j], found.multipliers[j, support] = nearest
-        fields = (found.x[j], Status.OPTIMAL, found.multipliers[j], None, found.active[j], None)
-        found.outcome[j] = OPTIMAL if MarginSolution(A, b, None, *fields).is_verified() else UNVERIFIED
-    return found
+            solved.x[j], solved.multipliers[j, support] = nearest
+        fields = (solved.x[j], Status.OPTIMAL, solved.multipliers[j], None, solved.active[j], None)
+        solved.outcome[j] = OPTIMAL if MarginSolution(A, b, None, *fields).is_verified() else UNVERIFIED
+    return solved
 
 
 # ---- equalities
@@ -149,11 +149,11 @@ def _solve_with_equalities(A: FloatArray, b: FloatArray, C: FloatArray) -> Margi
     for _ in range(2):
         projected = projected - (projected @ basis.T) @ basis
     inside = length(projected) <= _RANK_ROUNDOFFS * EPS * length(A)  # rows in the span of C become exactly zero
-    found = _solve(np.where(inside[:, None], 0.0, projected), b)
-    weights = found.multipliers if found.certificate is None else found.certificate
-    remainder = (0.0 if found.certificate is not None else found.x) - weights @ A
+    solved = _solve(np.where(inside[:, None], 0.0, projected), b)
+    weights = solved.multipliers if solved.certificate is None else solved.certificate
+    remainder = (0.0 if solved.certificate is not None else solved.x) - weights @ A
     mu = left @ ((basis @ remainder) / values) / norms
-    solution = replace(found, rows=A, equalities=C, equality_multipliers=mu)
+    solution = replace(solved, rows=A, equalities=C, equality_multipliers=mu)
     solution = refined(solution) if solution.status is Status.OPTIMAL else solution
     solution = solution.with_verified_status()
     return _as_inequalities(solution, A, b, C) if solution.status is Status.INACCURATE else solution
@@ -166,18 +166,18 @@ def _as_inequalities(solution: MarginSolution, A: FloatArray, b: FloatArray, C: 
     points; the rows as given still tell.
     """
     n, m = len(A), len(C)
-    found = _solve(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
-    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+    solved = _solve(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
+    if solved.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         return solution
-    weights = found.multipliers if found.certificate is None else found.certificate
+    weights = solved.multipliers if solved.certificate is None else solved.certificate
     candidate = replace(
         solution,
-        x=found.x,
-        status=found.status,
-        multipliers=found.multipliers[:n],
+        x=solved.x,
+        status=solved.status,
+        multipliers=solved.multipliers[:n],
         equality_multipliers=weights[n : n + m] - weights[n + m :],
-        active=found.active[:n],
-        certificate=None if found.certificate is None else found.certificate[:n],
+        active=solved.active[:n],
+        certificate=None if solved.certificate is None else solved.certificate[:n],
     )
     verified = refined(candidate).with_verified_status()
     return solution if verified.status is Status.INACCURATE else verified
