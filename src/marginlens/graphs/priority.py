@@ -15,6 +15,7 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
+from marginlens.result import Result, axes_for
 
 _MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
@@ -327,7 +328,7 @@ def _ends(graph: PriorityGraph) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evidence:
+class Evidence(Result):
     """The sequences behind the strict pairs i ⇒ j of one graph.
 
     Attributes:
@@ -343,8 +344,12 @@ class Evidence:
     components: IntArray
     component_samples: IntArray
 
-    def __repr__(self) -> str:
-        return f"Evidence({len(self.pairs)} strict pairs, {len(self.components)} ordered pairs of components)"
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how many sequences stand behind each strict pair, as bars. Returns the axes."""
+        ax = axes_for(ax)
+        ax.bar(np.arange(len(self.samples)), self.samples, color="#0072B2")
+        ax.set(xlabel="strict pair", ylabel="sequences")
+        return ax
 
 
 def ranking_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:

@@ -16,6 +16,7 @@ from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
 from marginlens.norms import Frobenius, Norm
 from marginlens.papers import implements
+from marginlens.result import Result, axes_for
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
@@ -113,7 +114,7 @@ def _spanning_ties(graph: PriorityGraph) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GraphConflict:
+class GraphConflict(Result):
     r"""Rows of a Graph-SVM that contradict each other: their weighted sum is zero, and every strict one asks for at least one.
 
     .. math:: \sum_r y_r (e_{i_r} - e_{j_r})\,e_{k_r}^\top + \sum_s \mu_s (e_{i_s} - e_{j_s})\,e_{k_s}^\top = 0, \quad y > 0
@@ -165,6 +166,16 @@ class GraphConflict:
             "tied_dimensions": self.tie_rank,
             "residual": self.residual,
         }
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the weights of the rankings as bars, and those of the ties beside them. Returns the axes."""
+        ax = axes_for(ax)
+        weights = np.concatenate([self.weights, self.tie_weights])
+        ax.bar(
+            np.arange(len(weights)), weights, color=np.repeat(["#D55E00", "#0072B2"], [len(self.pairs), len(self.tied)])
+        )
+        ax.set(xlabel="ranking (orange) or tie", ylabel="weight in the proof")
+        return ax
 
     def describe(self, names: Sequence[str] | None = None, *, most: int = 5) -> str:
         """The conflict in words.

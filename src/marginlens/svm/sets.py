@@ -16,6 +16,7 @@ from scipy.spatial import cKDTree
 from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
+from marginlens.result import Result, axes_for, draw_matrix
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
@@ -25,7 +26,7 @@ SAME_POINT_RTOL = 1e-6  # distance, relative to the norm, up to which two minima
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SetSolution:
+class SetSolution(Result):
     r"""All global minima of ATT-SVM', and why there are no others.
 
     Every choice of one token per set is accounted for: by a proof that no p makes it, by a lower bound above the optimum, or by a
@@ -67,6 +68,13 @@ class SetSolution:
         """The set G^mm as an array (n_solutions, d_key)."""
         width = self.solutions[0].x.shape[-1] if self.solutions else 0
         return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the set G^mm by colour, one row per solution. Returns the axes."""
+        ax = axes_for(ax)
+        draw_matrix(ax, self.points)
+        ax.set(xlabel="entry", ylabel="solution")
+        return ax
 
     def __repr__(self) -> str:
         count = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"

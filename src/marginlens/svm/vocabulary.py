@@ -15,6 +15,7 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
+from marginlens.result import Result
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 
@@ -73,7 +74,7 @@ def untied_vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSoluti
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ClosedForm:
+class ClosedForm(Result):
     r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
 
     Attributes:
