@@ -359,7 +359,7 @@ def _together(**given: Any) -> list[FloatArray]:
     try:
         return list(np.broadcast_arrays(*arrays))
     except ValueError as problem:
-        shapes = " and ".join(str(one.shape) for one in arrays)
+        shapes = " and ".join(str(array.shape) for array in arrays)
         raise reject(", ".join(given), "arrays that broadcast against each other", f"shapes {shapes}") from problem
 
 

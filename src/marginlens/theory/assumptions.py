@@ -18,7 +18,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk.smoothness import loss_on_scores, smoothness
-from marginlens.svm import Status
+from marginlens.status import Status
 from marginlens.theory.optimality import (
     all_tied,
     globally_optimal_direction,

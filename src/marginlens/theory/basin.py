@@ -15,7 +15,7 @@ from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result
 from marginlens.risk.smoothness import smoothness
-from marginlens.svm import Status
+from marginlens.status import Status
 from marginlens.theory.optimality import (
     TokenOptimality,
     depends_on_p,
@@ -26,9 +26,11 @@ from marginlens.theory.optimality import (
     token_optimality,
 )
 
-_INSIDE = 1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
-_ROUNDING = 1e-15  # what rounding can add to the distance of two unit vectors
-_LONGER = 1e-14  # samples are longer than the radius by this share of it, so that rounding leaves them beyond it
+_BOUNDARY_RTOL = (
+    1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
+)
+_UNIT_DISTANCE_ATOL = 1e-15  # what rounding can add to the distance of two unit vectors
+_RADIUS_RTOL = 1e-14  # samples are longer than the radius by this share of it, so that rounding leaves them beyond it
 
 
 @implements("A", "Eq. (7)", "Eq. (8)")
@@ -50,7 +52,7 @@ def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
         raise reject("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
     try:
         distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
-        return as_scalar((distance <= np.sqrt(2.0 * wide) + _ROUNDING) & (length(points) >= least))
+        return as_scalar((distance <= np.sqrt(2.0 * wide) + _UNIT_DISTANCE_ATOL) & (length(points) >= least))
     except ValueError as problem:
         shapes = [points.shape, axis.shape, wide.shape, least.shape]
         raise reject("p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}") from problem
@@ -77,19 +79,19 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     whole_number(n, "n", at_least=0)
     which = np.arange(n)
     # 1 - cosine of a uniform direction in a small cap grows like u^(2/(d-1)) of a uniform u
-    turn = mu * (1.0 - _INSIDE) * generator.random(n) ** (2.0 / max(d - 1, 1))
-    turn = np.where(which % 2 == 0, mu * (1.0 - _INSIDE), turn)
+    deviation = mu * (1.0 - _BOUNDARY_RTOL) * generator.random(n) ** (2.0 / max(d - 1, 1))
+    deviation = np.where(which % 2 == 0, mu * (1.0 - _BOUNDARY_RTOL), deviation)
     sideways = generator.standard_normal((n, d))
     sideways -= np.outer(sideways @ axis, axis)
     size = np.linalg.norm(sideways, axis=-1, keepdims=True)
     sideways = np.where(size > 0.0, sideways / np.where(size > 0.0, size, 1.0), 0.0)
     if d == 1:
-        turn, sideways = np.zeros(n), np.zeros((n, d))
+        deviation, sideways = np.zeros(n), np.zeros((n, d))
     # 1 - a along the axis and sqrt(a (2 - a)) sideways give the cosine 1 - a, however small a is
-    directions = (1.0 - turn)[:, None] * axis + np.sqrt(turn * (2.0 - turn))[:, None] * sideways
+    directions = (1.0 - deviation)[:, None] * axis + np.sqrt(deviation * (2.0 - deviation))[:, None] * sideways
     norms = np.where(which % 4 < 2, 0.0, generator.random(n))
     base = radius if radius > 0.0 else 1.0
-    return unit(directions) * (base * (1.0 + _LONGER) * 3.0**norms)[:, None]
+    return unit(directions) * (base * (1.0 + _RADIUS_RTOL) * 3.0**norms)[:, None]
 
 
 _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
@@ -215,13 +217,13 @@ class BasinCone(Result):
         pi, nu = positive_number(pi, "pi"), positive_number(nu, "nu")
         log_scale = np.log(self.n_tokens * self.Gamma * self.A / (pi * self.gap_min))
         log_ratio = np.log(self.n_inputs * self.n_tokens) + self.log_c_max - self.log_c_min
-        own = self.radius_for(_C0_PROVEN if self.every_input_has_neighbours else 2.0 * _C0_PROVEN, pi)
+        base = self.radius_for(_C0_PROVEN if self.every_input_has_neighbours else 2.0 * _C0_PROVEN, pi)
         split = (np.log(8.0) + log_scale) / (nu * self.theta)  # Eq. (49)
         between = (np.log(8.0) + log_scale + log_ratio) / ((2.0 * nu + pi / 2.0) * self.theta)
         others = 0.0
         if not self.every_input_has_neighbours:
             others = (np.log(48.0) + log_scale + log_ratio) / (self.delta * self.theta)
-        return float(max(own, split, between, others))
+        return float(max(base, split, between, others))
 
     @property
     def _rate(self) -> float:

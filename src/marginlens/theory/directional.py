@@ -26,7 +26,7 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
 
-DIRECTION_TOLERANCE = (
+DIRECTION_RTOL = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
 )
 SAME_DIRECTION_ATOL = 1e-9  # distance of unit vectors up to which two directions are one
@@ -48,7 +48,7 @@ class DirectionalMargin(Result):
         second_gap: (…) δ_q, how much larger the smallest margin of the remaining tokens is; inf where none remain.
         neighbour_optimal: (…) whether every neighbour scores below the token selected beside it; None without a head.
         margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and where there is no token.
-        blur: (…, n_inputs, n_tokens) how far rounding blurs each, `DIRECTION_TOLERANCE` :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`;
+        blur: (…, n_inputs, n_tokens) how far rounding blurs each, `DIRECTION_RTOL` :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`;
             a token far away blurs no margin but its own.
     """
 
@@ -86,7 +86,7 @@ def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> Directio
     chosen = selected[..., None]
     other = data.mask & (np.arange(data.n_tokens) != chosen)
     margins = np.where(other, _margins(data, point, selected), np.inf)
-    terms = np.einsum("...itd,...d->...it", np.abs(data.K), DIRECTION_TOLERANCE * np.abs(point))
+    terms = np.einsum("...itd,...d->...it", np.abs(data.K), DIRECTION_RTOL * np.abs(point))
     blur = np.where(other, terms + np.take_along_axis(terms, chosen, axis=-1), 0.0)
     margin = np.min(margins, axis=(-2, -1))
     highest = np.min(margins + blur, axis=(-2, -1))  # which the smallest margin does not exceed
@@ -150,17 +150,17 @@ def dominance(data: TokenDataset, head: Any, p: Any, q: Any, loss: Loss = Logist
     directions = [unit(_nonzero(as_dataset(data), x, name)) for x, name in ((p, "p"), (q, "q"))]
     at = [directional_margin(data, x, head) for x in directions]
     same = np.all(at[0].selected == at[1].selected, axis=-1) & at[0].unique & at[1].unique
-    margins = np.stack([np.asarray(one.margin) for one in at])
+    margins = np.stack([np.asarray(side.margin) for side in at])
     p_wider = margins[0] > margins[1]
     narrow = _Side(*(np.where(_like(p_wider, b), b, a) for a, b in zip(_parts(at[0]), _parts(at[1]), strict=True)))
     difference, other = score_differences(data, head, at[0].selected)
     nearest = np.argmin(narrow.margins.reshape(*p_wider.shape, -1), axis=-1)
     g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
-    alone = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
+    single_neighbour = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
     with np.errstate(invalid="ignore"):
-        apart = np.abs(margins[0] - margins[1])  # nan where no input has two tokens
-    comparable = same & (apart > _margin_blur(at[0]) + _margin_blur(at[1])) & (g_nearest != 0.0)
-    case = np.where(narrow.optimal, 1, np.where(alone & (g_nearest < 0.0), 2, 0))
+        gap = np.abs(margins[0] - margins[1])  # nan where no input has two tokens
+    comparable = same & (gap > _margin_blur(at[0]) + _margin_blur(at[1])) & (g_nearest != 0.0)
+    case = np.where(narrow.optimal, 1, np.where(single_neighbour & (g_nearest < 0.0), 2, 0))
     case = np.where(comparable, case, 0)
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
     signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
@@ -170,7 +170,7 @@ def dominance(data: TokenDataset, head: Any, p: Any, q: Any, loss: Loss = Logist
         delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
         ratio = np.log(2.0 * data.n_tokens) + log_most - log_least - np.log(np.abs(g_nearest))
         first = (np.log(np.sum(against, axis=(-2, -1))) + ratio) / delay
-        second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / apart
+        second = (np.log(np.sum(along, axis=(-2, -1))) + ratio) / gap
     radius = np.maximum(np.maximum(np.where(np.isfinite(delay), first, 0.0), second), 0.0)
     return Dominance(
         case=as_scalar(case),
@@ -478,7 +478,7 @@ class _Direction:
         competitor, weight = made
         margins = np.where(self.other, self.away @ self.cone.axis, np.inf)
         low = max(float(margins.min()), 0.0)  # zero in case B, where tokens tie
-        nearest = self.other & (margins <= low + DIRECTION_TOLERANCE * self.longest)
+        nearest = self.other & (margins <= low + DIRECTION_RTOL * self.longest)
         higher, lower = np.maximum(-self.gaps, 0.0), np.maximum(self.gaps, 0.0)
         behind = float(np.min(np.where(higher > 0.0, margins, np.inf))) - low  # δ^-
         ahead = float(np.min((self.away @ competitor)[self.other])) - low

@@ -27,7 +27,8 @@ from marginlens.embeddings.models import Parameters
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
 from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
-from marginlens.svm import MarginSolution, Status
+from marginlens.status import Status
+from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.prediction import Prediction
@@ -39,7 +40,7 @@ from marginlens.theory.vocabulary_selections import (
 )
 
 _SHARE_ATOL = 1e-12  # shares of a token in sequences are sums of a few ±1/T; below this they cancel
-_WINDOW_LOW, _WINDOW_TOKENS = 2.0, 6.0  # fitted to the runs of claim X-T5: see `check_class_window`
+_WINDOW_MIN_GAIN, _WINDOW_TOKENS = 2.0, 6.0  # fitted to the runs of claim X-T5: see `check_class_window`
 
 
 @implements("B", "Assumption 4")
@@ -145,9 +146,9 @@ def check_missed_tokens(step: FirstStep) -> Check:
     decisive = decisive_tokens(data)
     scores = np.asarray(after.E @ after.v)
     best, second = np.empty(len(data)), np.empty(len(data))
-    for i, own in enumerate(decisive):
+    for i, decisive_ids in enumerate(decisive):
         ids, label = data[i]
-        others = ids[ids != own[0]]
+        others = ids[ids != decisive_ids[0]]
         best[i] = np.max(label * scores[ids])
         second[i] = np.max(label * scores[others], initial=-np.inf)
     least, missed = (np.logaddexp(0.0, -margin) for margin in (best, second))  # losses, (n_samples,)
@@ -238,7 +239,7 @@ def check_class_window(sequences: Any, y: Any = None, *, rate: float) -> Check:
     moved = 0.5 * eta * np.abs(mean_signed_share(data)[decisive])
     gain, smallest = 0.5 * float(moved @ moved), float(moved.min())
     above = math.log(T / _WINDOW_TOKENS)
-    least = _WINDOW_LOW / above if above > 0.0 else math.inf
+    least = _WINDOW_MIN_GAIN / above if above > 0.0 else math.inf
     largest = 2.0 * math.log(T * len(decisive))
     outside = gain < least or smallest > largest
     numbers = {"moved": smallest, "gain": gain, "least_gain": least, "largest_moved": largest}
@@ -296,9 +297,9 @@ def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
 def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, int]:
     """The largest over decisive tokens of the smallest score by which they lead the other tokens of their sequences, and which."""
     smallest: dict[int, float] = {}
-    for i, own in enumerate(_decisive_of_each(data)):
+    for i, decisive_ids in enumerate(_decisive_of_each(data)):
         ids, label = data[i]
-        for s in own.tolist():
+        for s in decisive_ids.tolist():
             others: IntArray = ids[ids != s]
             if len(others):
                 lead = float(label * scores[s] - np.max(label * scores[others]))

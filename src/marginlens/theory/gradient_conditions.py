@@ -53,15 +53,15 @@ def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
     try:
         logs, scores, values = np.broadcast_arrays(*given)
     except ValueError as problem:
-        shapes = " and ".join(str(one.shape) for one in given)
+        shapes = " and ".join(str(array.shape) for array in given)
         raise reject("gamma, a", "numbers for the tokens of log_s", f"shapes {shapes}") from problem
     if logs.ndim == 0 or logs.shape[-1] == 0 or not (logs < np.inf).all():
         raise reject(
             "log_s", "logarithms of probabilities with tokens on the last axis", f"shape {logs.shape}, nan or inf"
         )
     real = ~np.isneginf(logs)
-    for name, one in (("gamma", scores), ("a", values)):
-        if not np.isfinite(one[real]).all():
+    for name, array in (("gamma", scores), ("a", values)):
+        if not np.isfinite(array[real]).all():
             raise reject(name, "a finite number for every token", "nan or inf")
     scores, values = np.where(real, scores, scores[..., :1]), np.where(real, values, values[..., :1])
     rest = logs[..., 1:]
@@ -317,14 +317,16 @@ def gradient_budget(
     Returns:
         A `GradientBudget`, computed from the iterates of `descend`.
     """
-    one, largest = one_problem(data), smoothness(data, head, loss).largest_step
+    problem, largest = one_problem(data), smoothness(data, head, loss).largest_step
     eta = float(largest) if step is None else positive_number(step, "step")
-    run = descend(one, head, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1))
+    run = descend(
+        problem, head, loss=loss, optimizer=GradientDescent(eta), n_steps=n_steps, start=start, record=Record(1)
+    )
     points = run.saved["x"]
-    many = one.repeat(len(points))
+    many = problem.repeat(len(points))
     values = AttentionRisk(many, head, loss).value(points)
     squares = np.sum(AttentionRisk(many, head, loss).gradient(points).value() ** 2, axis=-1)
-    best = np.max(np.where(one.mask, one.scores(head), -np.inf), axis=-1)
+    best = np.max(np.where(problem.mask, problem.scores(head), -np.inf), axis=-1)
     floor = float(np.mean(np.asarray(loss.value(best))))
     climb = np.max(np.diff(values) + 0.5 * eta * squares[:-1], initial=-np.inf)
     return GradientBudget(

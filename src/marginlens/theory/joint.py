@@ -17,7 +17,8 @@ from marginlens.papers import implements, uses
 from marginlens.result import Result
 from marginlens.risk import JointRisk
 from marginlens.risk.softmax import probabilities
-from marginlens.svm import MarginSolution, Status, att_svm, relaxed_svm
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.label_margin import (
     BestSelections,
@@ -30,6 +31,11 @@ from marginlens.theory.label_margin import (
 )
 from marginlens.theory.optimality import largest_distance, logits_at, one_problem
 from marginlens.theory.prediction import Prediction, predictions
+
+SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
+_MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
+_MAX_RIVALS = 8  # other selections whose risk is computed exactly along r
+_N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -182,12 +188,6 @@ def joint_risk_bounds(
         nu=nu,
         proved=mixing.proved,
     )
-
-
-SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
-_MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
-_MAX_RIVALS = 8  # other selections whose risk is computed exactly along r
-_N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 # ---- Theorems 5 and 6
@@ -475,8 +475,8 @@ def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tup
     margins = margins_of_outputs(data, data.X[each, every])
     first, last = 1e-2 / head.margin, _certain_win(head.margin, float(margins.max()), data.n_inputs)
     norms = np.geomspace(first, max(last, 2.0 * first), _N_HEAD_NORMS)
-    own = data.y[:, None] * data.X[each, head.selected]
-    heights = _limit_risks(own, norms)
+    selected_rows = data.y[:, None] * data.X[each, head.selected]
+    heights = _limit_risks(selected_rows, norms)
     mean = rows.mean(axis=1)
     ahead = mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), np.finfo(float).tiny)
     at_mean = log_mean_loss(
@@ -493,7 +493,7 @@ def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tup
         high = float(norms[min(wins[-1] + 1, len(norms) - 1)])
         for _ in range(40 if high > low else 0):
             middle = np.array([0.5 * (low + high)])
-            if _limit_risks(rows[k], middle)[0] < _limit_risks(own, middle)[0]:
+            if _limit_risks(rows[k], middle)[0] < _limit_risks(selected_rows, middle)[0]:
                 low = float(middle[0])
             else:
                 high = float(middle[0])
@@ -513,8 +513,8 @@ def _certain_win(margin: float, other: float, n_inputs: int) -> float:
 
 def _limit_risks(rows: FloatArray, norms: FloatArray) -> FloatArray:
     """log L_r of signed tokens (n_inputs, d_model) at increasing r, (n_norms,)."""
-    v, found = rows.mean(axis=0), []
+    v, logs = rows.mean(axis=0), []
     for r in norms.tolist():
         v = best_head(rows, r, v)
-        found.append(float(log_mean_loss(rows @ v)))
-    return np.array(found)
+        logs.append(float(log_mean_loss(rows @ v)))
+    return np.array(logs)

@@ -15,17 +15,18 @@ from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk.softmax import logits, probabilities
-from marginlens.svm import MarginSolution, Status, att_svm, label_svm, least_distance, token_pairs
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
 
-SAME_MARGIN = 1e-10  # label margins that agree to this share are the same
-NO_COST = 1e-7  # a cost of mixing below this share of the label margin is no cost
-_FAR = 40.0  # logit margin at which the other inputs of a counter-example are settled
-_MIXES = (1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # shares of the other token in a mixture of two
+SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
+NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost
+_SETTLED_LOGIT_MARGIN = 40.0  # logit margin at which the other inputs of a counter-example are settled
+_MIXTURE_SHARES = (1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # shares of the other token in a mixture of two
 _VANISHED_OUTPUT = 1e-90  # entries of an attention output below this are zero
-_STRICT = 1e-6  # how much slower a token must fade to count as the last
-_VISIBLE = 1e-5  # shares above which a cost per share is not rounding
+_FADING_RTOL = 1e-6  # how much slower a token must fade to count as the last
+_MIN_VISIBLE_SHARE = 1e-5  # shares above which a cost per share is not rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -100,32 +101,32 @@ def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSe
     tried = all_selections(lengths) if complete else _climb(data)
     margins = margins_of_outputs(data, data.X[np.arange(data.n_inputs), tried])
     top = float(margins.max())
-    best = margins >= top * (1.0 - SAME_MARGIN)
+    best = margins >= top * (1.0 - SAME_MARGIN_RTOL)
     return BestSelections(tried[best], top, float(np.max(margins[~best], initial=0.0)), complete)
 
 
 def all_selections(lengths: list[int]) -> IntArray:
     """Every choice of one token per input, (prod(lengths), n_inputs)."""
-    return np.stack([one.ravel() for one in np.indices(lengths)], axis=-1)
+    return np.stack([axis.ravel() for axis in np.indices(lengths)], axis=-1)
 
 
 def _climb(data: TokenDataset) -> IntArray:
     """Selections met when single tokens are exchanged for as long as the label margin grows."""
     rng = np.random.default_rng(0)
-    here = rng.integers(data.lengths, size=(64, data.n_inputs))
-    value = margins_of_outputs(data, data.X[np.arange(data.n_inputs), here])
+    selections = rng.integers(data.lengths, size=(64, data.n_inputs))
+    value = margins_of_outputs(data, data.X[np.arange(data.n_inputs), selections])
     grew = True
     while grew:
         before = value.copy()
         for i in range(data.n_inputs):
             for t in range(int(data.lengths[i])):
-                there = here.copy()
-                there[:, i] = t
-                margin = margins_of_outputs(data, data.X[np.arange(data.n_inputs), there])
-                better = margin > value * (1.0 + SAME_MARGIN)  # what differs by rounding is no better
-                here[better], value[better] = there[better], margin[better]
+                exchanged = selections.copy()
+                exchanged[:, i] = t
+                margin = margins_of_outputs(data, data.X[np.arange(data.n_inputs), exchanged])
+                better = margin > value * (1.0 + SAME_MARGIN_RTOL)  # what differs by rounding is no better
+                selections[better], value[better] = exchanged[better], margin[better]
         grew = bool(np.any(value > before))
-    return np.unique(here, axis=0)
+    return np.unique(selections, axis=0)
 
 
 def margins_of_outputs(data: TokenDataset, outputs: FloatArray, inputs: BoolArray | None = None) -> FloatArray:
@@ -199,7 +200,7 @@ def check_assumption_c(
     if free is not None:
         nu, worst = 0.0, free
     proved_nu = _proved(data, alpha, asked, head, max_problems)
-    holds, proved = nu > NO_COST * gamma, proved_nu > NO_COST * gamma
+    holds, proved = nu > NO_COST_RTOL * gamma, proved_nu > NO_COST_RTOL * gamma
     numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu}
     return MixingCheck(name, holds, _sentence(numbers, holds, proved), numbers, None if holds else worst, proved, asked)
 
@@ -210,7 +211,7 @@ def _sentence(numbers: dict[str, float], holds: bool, proved: bool) -> str:
         nu = numbers["nu"]
         said = (
             f"gains margin, {-nu:.4g} per unit of attention"
-            if nu < -NO_COST * numbers["margin"]
+            if nu < -NO_COST_RTOL * numbers["margin"]
             else "costs nothing beyond rounding"
         )
         return f"{start}, and some p mixes in other tokens in a way that {said}"
@@ -242,7 +243,7 @@ class _Cost:
         mixed = np.max(np.sum(np.where(chosen, 0.0, shares), axis=-1)[:, self.asked], axis=-1)
         outputs = np.einsum("bit,itd->bid", shares, self.data.X)
         lost = self.gamma - margins_of_outputs(self.data, outputs, self.asked)
-        return np.where(mixed > _VISIBLE, lost / np.maximum(mixed, _VISIBLE), np.inf)
+        return np.where(mixed > _MIN_VISIBLE_SHARE, lost / np.maximum(mixed, _MIN_VISIBLE_SHARE), np.inf)
 
 
 def _search(
@@ -250,7 +251,7 @@ def _search(
 ) -> tuple[float, FloatArray | None]:
     """The smallest cost found and a p that has it."""
     points = [_two_token_mixtures(cost), _outright(cost, max_problems), _random(cost, n_samples, rng)]
-    tried = np.concatenate([one for one in points if len(one)])
+    tried = np.concatenate([part for part in points if len(part)])
     costs = cost.at(tried)
     width = 1.0
     for _ in range(12):  # improve the best few by shrinking random moves
@@ -268,24 +269,24 @@ def _search(
 def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
     """A p far along a ray that selects α and on which the last other token to fade costs no label margin to first order."""
     rows, pairs = token_pairs(cost.data, cost.alpha)
-    kept = cost.asked[pairs[:, 0]]
-    rows, pairs = rows[kept], pairs[kept]
+    asked_rows = cost.asked[pairs[:, 0]]
+    rows, pairs = rows[asked_rows], pairs[asked_rows]
     where = np.flatnonzero(cost.asked)
     weight = np.array([_multipliers(head, i)[i] for i in range(len(where))])[np.searchsorted(where, pairs[:, 0])]
     scores = cost.data.y[:, None] * (cost.data.X @ head.direction)
     gap = scores[pairs[:, 0], pairs[:, 1]] - scores[pairs[:, 0], pairs[:, 2]]
-    costs = (weight > NO_COST) & (gap > NO_COST * cost.gamma)
+    costs = (weight > NO_COST_RTOL) & (gap > NO_COST_RTOL * cost.gamma)
     inside = least_distance(rows, np.ones(len(rows)))  # a ray on which every other token fades
     if inside.status is not Status.OPTIMAL:
         return None
     for r in np.flatnonzero(~costs):
         found: Any = linprog(rows[r], A_ub=-rows, b_ub=-costs.astype(float), bounds=(None, None), method="highs")
-        if found.status == 0 and found.fun < 1.0 - _STRICT:
+        if found.status == 0 and found.fun < 1.0 - _FADING_RTOL:
             speed, low = float(rows[r] @ inside.x), max(float(found.fun), 0.0)
             middle = 0.5 * (1.0 + low)  # the free token fades at this speed, what costs at a speed of at least 1
             share = max(speed - middle, 0.0) / (speed - low)
             ray = share * found.x + (1.0 - share) * inside.x
-            return np.asarray(-np.log(NO_COST) / (1.0 - middle) * ray)
+            return np.asarray(-np.log(NO_COST_RTOL) / (1.0 - middle) * ray)
     return None
 
 
@@ -310,7 +311,7 @@ def _outright(cost: _Cost, max_problems: int) -> FloatArray:
     if not len(every):
         return np.empty((0, cost.data.d_key))
     found = att_svm(cost.data.repeat(len(every)), every)
-    return _FAR * found.x[np.array([one is Status.OPTIMAL for one in found.status])]
+    return _SETTLED_LOGIT_MARGIN * found.x[np.array([status is Status.OPTIMAL for status in found.status])]
 
 
 def _two_token_mixtures(cost: _Cost) -> FloatArray:
@@ -324,9 +325,9 @@ def _two_token_mixtures(cost: _Cost) -> FloatArray:
         size = float(rows[r] @ rows[r])
         if ray.status not in (Status.OPTIMAL, Status.TRIVIAL) or size == 0.0:
             continue
-        offsets = [np.log((1.0 - q) / q) * rows[r] / size for q in _MIXES]
-        push = 1.0 + float(np.max(np.abs(rows[others] @ np.array(offsets).T), initial=0.0)) / _FAR
-        points += [_FAR * push * ray.x + offset for offset in offsets]
+        offsets = [np.log((1.0 - q) / q) * rows[r] / size for q in _MIXTURE_SHARES]
+        stretch = 1.0 + float(np.max(np.abs(rows[others] @ np.array(offsets).T), initial=0.0)) / _SETTLED_LOGIT_MARGIN
+        points += [_SETTLED_LOGIT_MARGIN * stretch * ray.x + offset for offset in offsets]
     return np.array(points).reshape(-1, data.d_key)
 
 
@@ -346,7 +347,7 @@ def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginS
         if not leaves[:, i].any():
             continue
         norms = np.linalg.norm(np.einsum("i,sid->sd", _multipliers(head, i), signed), axis=-1)
-        if np.max(norms[~leaves[:, i]]) > gamma * (1.0 + SAME_MARGIN):
+        if np.max(norms[~leaves[:, i]]) > gamma * (1.0 + SAME_MARGIN_RTOL):
             return 0.0
         bound = min(bound, gamma - float(np.max(norms[leaves[:, i]])))
     return max(float(bound), 0.0)

@@ -16,10 +16,11 @@ from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk.attention import AttentionRisk
-from marginlens.svm import Status, att_svm
+from marginlens.status import Status
+from marginlens.svm import att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
 from marginlens.theory.optimality import (
-    SCORE_TOLERANCE,
+    SCORE_RTOL,
     all_tied,
     log_slopes,
     logits_at,
@@ -292,7 +293,7 @@ def distance_to_set(p: Any, solutions: SetSolution | FloatArray, radius: Any = N
 
 def _membership(data: TokenDataset, sets: tuple[IntArray, ...]) -> BoolArray:
     """Which tokens are optimal, (n_inputs, n_tokens)."""
-    return np.array([np.isin(np.arange(data.n_tokens), one) for one in sets])
+    return np.array([np.isin(np.arange(data.n_tokens), members) for members in sets])
 
 
 def _shared_scores(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> tuple[FloatArray, BoolArray]:
@@ -323,14 +324,14 @@ def _centres(
     """
     found = set_svm(data, sets, max_problems=_MAX_SET_PROBLEMS)
     suppressible = bool(found.solutions) and bool(np.isfinite(found.margin))
-    size = SCORE_TOLERANCE * np.max(np.abs(np.where(data.mask, token_margins, 0.0)), axis=-1, keepdims=True)
+    size = SCORE_RTOL * np.max(np.abs(np.where(data.mask, token_margins, 0.0)), axis=-1, keepdims=True)
     best = data.mask & (token_margins >= np.max(token_margins, axis=-1, keepdims=True) - size)
     share = np.array([1.0, 0.5, 0.0] * (_N_SELECTIONS // 3))[:, None]  # how often an input selects a best token
     pools = [np.where(best, 1.0, 0.0), np.where(data.mask, 1.0, 0.0)]
     draws = [np.argmax(pool * generator.random((len(share), *pool.shape)), axis=-1) for pool in pools]
     selections = np.unique(np.where(generator.random(draws[0].shape) < share, *draws), axis=0)
     solved = att_svm(data.repeat(len(selections)), selections)
-    usable = np.array([one is Status.OPTIMAL for one in solved.status])
+    usable = np.array([status is Status.OPTIMAL for status in solved.status])
     suppressing = found.points[: _N_SELECTIONS if suppressible else 0].reshape(-1, data.d_key)
     others = solved.x[usable]
     copies = max(1, len(others) // max(1, len(suppressing)))  # so that a sample takes each kind about equally often
@@ -357,7 +358,7 @@ class _Risks:
     """The risk of one problem, compared at any norm relative to selecting one token of each set outright."""
 
     def __init__(self, data: TokenDataset, head: Any, sets: tuple[IntArray, ...], loss: Loss) -> None:
-        self.reference = np.array([one[0] for one in sets])
+        self.reference = np.array([members[0] for members in sets])
         if not callable(head):
             data, head = _with_exact_ties(data, head, sets), np.eye(data.d_key + 1)[-1]
         self.span = AttentionRisk(data, head, loss).in_key_span()
@@ -376,12 +377,12 @@ def _with_exact_ties(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> 
     """The same keys and scores under the head e_last, where scores that tie with a set's or with the highest up to rounding are equal."""
     scores, blur = data.scores(v), score_blur(data, v)
     groups = [
-        (_membership(data, one), all_tied(scores, blur, _membership(data, one)))
-        for one in (sets, optimal_sets(data, v))
+        (_membership(data, members), all_tied(scores, blur, _membership(data, members)))
+        for members in (sets, optimal_sets(data, v))
     ]
     for inside, tied in groups:
         shared = np.max(np.where(inside, scores, -np.inf), axis=-1, keepdims=True)
         scores = np.where(inside & tied[:, None], shared, scores)
     keys = [data.K[i, :n] for i, n in enumerate(data.lengths)]
-    X = [np.column_stack([own, scores[i, : len(own)]]) for i, own in enumerate(keys)]
+    X = [np.column_stack([key, scores[i, : len(key)]]) for i, key in enumerate(keys)]
     return TokenDataset(X, np.ones(data.n_inputs), K=keys)

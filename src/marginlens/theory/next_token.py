@@ -17,7 +17,8 @@ from marginlens.nexttoken.loss_check import check_loss
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
-from marginlens.svm import GraphSolution, MarginSolution, Status, graph_svm
+from marginlens.status import Status
+from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.prediction import UNDER_17, Prediction, predictions
 

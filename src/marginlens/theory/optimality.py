@@ -16,12 +16,19 @@ from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
-from marginlens.svm import MarginSolution, Status, att_svm
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, att_svm
 
-SCORE_TOLERANCE = (
-    1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+_MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
+NEIGHBOUR_SLACK_RTOL = (
+    1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
 )
-_LOG_RANGE = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
+SOLVER_SLACK_RTOL = 1e-9  # slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
+_SUPPORT_RANK_RTOL = (
+    1e-12  # singular values of unit rows, relative to the largest, below which the rows count as dependent
+)
+_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
 def one_problem(data: Any) -> TokenDataset:
@@ -38,12 +45,12 @@ def logits_at(data: TokenDataset, p: Any) -> FloatArray:
 
 
 def score_blur(data: TokenDataset, head: Any) -> FloatArray:
-    r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_TOLERANCE` :math:`\sum_j |v_j x_{itj}|`.
+    r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_RTOL` :math:`\sum_j |v_j x_{itj}|`.
 
     Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
     however large they are.
     """
-    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_TOLERANCE * np.abs(data.head(head)))
+    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_RTOL * np.abs(data.head(head)))
 
 
 def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
@@ -70,8 +77,8 @@ def decreasing_loss(data: TokenDataset, head: Any, loss: Any) -> Loss:
     """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
     loss = as_loss(loss)
     scores, mask = data.as_batch().finite_scores(head), data.as_batch().mask
-    for own, real in zip(scores, mask, strict=True):
-        low, high = float(own[real].min()), float(own[real].max())
+    for problem_scores, real in zip(scores, mask, strict=True):
+        low, high = float(problem_scores[real].min()), float(problem_scores[real].max())
         margin = rising_margin(loss, low, high)
         if margin is not None:
             expected = f"a loss that decreases on the scores [{low:.4g}, {high:.4g}], as A Assumption A asks"
@@ -104,15 +111,8 @@ def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
 
 def power_text(logarithm: Any) -> str:
     """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
-    in_range = logarithm == -np.inf or abs(logarithm) < _LOG_RANGE
+    in_range = logarithm == -np.inf or abs(logarithm) < _MAX_LOG
     return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
-
-
-NEIGHBOUR_TOLERANCE = (
-    1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
-)
-SOLVER_SLACK_RTOL = 1e-9  # slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
-_RANK_RTOL = 1e-12  # singular values of unit rows, relative to the largest, below which the rows count as dependent
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -175,7 +175,7 @@ def token_optimality(data: TokenDataset, head: Any, selected: Any) -> TokenOptim
     alpha = data.selection(selected)
     difference, other = score_differences(data, head, alpha)
     neighbours = _tight(data, solution)
-    feasible = np.array([one in (Status.OPTIMAL, Status.TRIVIAL) for one in np.atleast_1d(solution.status)])
+    feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in np.atleast_1d(solution.status)])
     feasible = feasible.reshape(data.batch_shape)
     gap = np.min(np.where(neighbours, difference, np.inf), axis=(-2, -1))
     return TokenOptimality(
@@ -216,13 +216,13 @@ def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
     real = pairs[..., 0] >= 0
     keys = np.abs(data.K)
     terms = np.einsum("...itd,...d->...it", keys, np.abs(solution.x))
-    tight = real & (slack <= NEIGHBOUR_TOLERANCE * _at_pair(terms, pairs))  # false where x is nan
+    tight = real & (slack <= NEIGHBOUR_SLACK_RTOL * _at_pair(terms, pairs))  # false where x is nan
     doubtful = real & ~tight & (slack <= SOLVER_SLACK_RTOL * length(solution.rows) * length(solution.x)[..., None])
     for j in np.argwhere(doubtful.any(axis=-1)):
         problem = tuple(j)
         entries = _at_pair(np.moveaxis(keys[problem], -1, 0), pairs[(*problem, None)]).T
-        one = solution[int(j[0])] if solution.is_batch else solution
-        tight[problem] |= _tight_after_refinement(one, entries, doubtful[problem])
+        single = solution[int(j[0])] if solution.is_batch else solution
+        tight[problem] |= _tight_after_refinement(single, entries, doubtful[problem])
     neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
     where = np.nonzero(tight)
     neighbours[(*where[:-1], pairs[where][:, 0], pairs[where][:, 2])] = True
@@ -254,7 +254,7 @@ def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubt
     if solution.status is not Status.OPTIMAL or not support.any():
         return fallback
     left, scales, right = np.linalg.svd(rows / size, full_matrices=False)
-    if scales[-1] <= _RANK_RTOL * scales[0]:
+    if scales[-1] <= _SUPPORT_RANK_RTOL * scales[0]:
         return fallback
     inverse = (right.T / scales) @ left.T / size.T  # (d_key, n_support), of the rows as they are
     p = inverse @ solution.lower[support]
@@ -266,7 +266,7 @@ def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubt
     across = target - coefficients @ rows
     inherited = np.abs(coefficients) @ (entries[support] @ np.abs(p))
     turned = np.abs(across) @ (solution.multipliers[support] @ entries[support])
-    allowed = NEIGHBOUR_TOLERANCE * (entries[doubtful] @ np.abs(p) + inherited + turned)
+    allowed = NEIGHBOUR_SLACK_RTOL * (entries[doubtful] @ np.abs(p) + inherited + turned)
     tight = np.zeros_like(doubtful)
     tight[doubtful] = target @ p - solution.lower[doubtful] <= allowed
     return tight
@@ -276,9 +276,6 @@ def _unique_optimum(data: TokenDataset, v: Any) -> Any:
     """Whether no other token ties with the highest score of its input, (…)."""
     difference, other = score_differences(data, v, data.optimal(v))
     return np.all(~other | (difference > 0.0), axis=(-2, -1))
-
-
-_NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -331,7 +328,7 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     whole_number(max_problems, "max_problems", at_least=1)
     lengths = data.lengths
     candidates = [_separable(data, i) for i in range(data.n_inputs)]
-    order = np.argsort([len(one) for one in candidates], kind="stable")
+    order = np.argsort([len(tokens) for tokens in candidates], kind="stable")
     worst = int(lengths.sum()) + _worst_case([len(candidates[i]) for i in order], lengths[order], data.d_key)
     if worst > max_problems:
         raise reject(
@@ -358,9 +355,9 @@ def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> L
     parts: list[tuple[Any, ...]] = []
     for chunk in _chunks(data, complete):
         found: TokenOptimality = token_optimality(data.repeat(len(chunk)), v, chunk)
-        keep = found.is_locally_optimal
+        optimal = found.is_locally_optimal
         fields = (chunk, found.direction, found.margin, found.score_gap, found.is_globally_optimal)
-        parts.append(tuple(values[keep] for values in fields))
+        parts.append(tuple(values[optimal] for values in fields))
     empty = (complete[:0], np.empty((0, data.d_key)), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_))
     selections, directions, margins, gaps, is_global = (
         np.concatenate(values) for values in zip(empty, *parts, strict=True)
@@ -381,7 +378,7 @@ def _separable(data: TokenDataset, i: int) -> IntArray:
 def _feasible(data: TokenDataset, selections: IntArray) -> BoolArray:
     """Which selections are not proved infeasible, solved in batches."""
     status = [att_svm(data.repeat(len(chunk)), chunk).status for chunk in _chunks(data, selections)]
-    return np.array([one is not Status.INFEASIBLE for part in status for one in part], dtype=np.bool_)
+    return np.array([each is not Status.INFEASIBLE for part in status for each in part], dtype=np.bool_)
 
 
 def _extend(frontier: IntArray, tokens: IntArray) -> IntArray:

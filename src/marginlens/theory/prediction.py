@@ -16,7 +16,8 @@ from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk import AttentionRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
-from marginlens.svm import SetSolution, Status, set_svm
+from marginlens.status import Status
+from marginlens.svm import SetSolution, set_svm
 from marginlens.theory.assumptions import (
     Check,
     Verdict,

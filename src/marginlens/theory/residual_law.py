@@ -16,14 +16,15 @@ from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.risk.softmax import attend
-from marginlens.svm import MarginSolution, Status
+from marginlens.status import Status
+from marginlens.svm import MarginSolution
 from marginlens.theory.optimality import decreasing_loss, token_optimality
 
-_WEAK = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
-_DEPENDENT = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
-_NEWTON_STEPS = 100
-_NEAR = 0.5  # change of log λ up to which a whole Newton step is safe: the third derivative is at most that times the second
-_SETTLED = 1e-13  # change of log λ at which Newton stops
+_WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
+_ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
+_MAX_NEWTON_STEPS = 100
+_SAFE_LOG_STEP = 0.5  # change of log λ up to which a whole Newton step is safe: the third derivative is at most that times the second
+_NEWTON_ATOL = 1e-13  # change of log λ at which Newton stops
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -98,7 +99,7 @@ class ResidualLaw(Result):
         """The part of p, (…, d_key), in the span of the carrying rows: the part that the law fixes."""
         points, extra = self._points(p)
         rows = np.where(self.carrying[..., None], self.solution.rows, 0.0)
-        inverse = np.linalg.pinv(rows, rcond=_DEPENDENT)
+        inverse = np.linalg.pinv(rows, rcond=_ACTIVE_RANK_RTOL)
         basis = self._spread(np.matmul(inverse, rows), extra, axes=2)  # (…, d_key, d_key) the orthogonal projection
         return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], _times(basis, points), np.nan)
 
@@ -223,7 +224,7 @@ def residual_law(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = L
     found = token_optimality(data, head, selected)
     loss, batch, solution = decreasing_loss(data, head, loss), data.as_batch(), found.solution
     scores = data.scores(head)
-    optimal = np.array([one is Status.OPTIMAL for one in np.atleast_1d(solution.status)])
+    optimal = np.array([status is Status.OPTIMAL for status in np.atleast_1d(solution.status)])
     holds = optimal & np.atleast_1d(found.is_locally_optimal)
     n_pairs = solution.lower.shape[-1]
     carrying, weak = np.zeros((2, len(batch), n_pairs), dtype=np.bool_)
@@ -236,13 +237,13 @@ def residual_law(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = L
     for j in np.flatnonzero(holds):
         tight = np.flatnonzero(active[j])
         x = solution.x.reshape(len(batch), -1)[j]
-        own = _carried(rows[j, tight], given[j, tight], x)
-        carrying[j, tight], weak[j, tight] = own > 0.0, own == 0.0
-        kept = tight[own > 0.0]
-        lam, offset[j], residual[j] = _solve(rows[j, kept], own[own > 0.0], x, log_c[j, kept])
-        multipliers[j, kept], log_ratio[j, kept] = lam, log_c[j, kept] - np.log(lam)
+        carried = _carried(rows[j, tight], given[j, tight], x)
+        carrying[j, tight], weak[j, tight] = carried > 0.0, carried == 0.0
+        carrying_rows = tight[carried > 0.0]
+        lam, offset[j], residual[j] = _solve(rows[j, carrying_rows], carried[carried > 0.0], x, log_c[j, carrying_rows])
+        multipliers[j, carrying_rows], log_ratio[j, carrying_rows] = lam, log_c[j, carrying_rows] - np.log(lam)
         others = rows[j, ~active[j] & (size[j] > 0.0)] @ x - 1.0
-        rate[j], stiffness[j] = _rates(rows[j, kept], lam, x, float(np.min(others, initial=1.0)))
+        rate[j], stiffness[j] = _rates(rows[j, carrying_rows], lam, x, float(np.min(others, initial=1.0)))
     rate[weak.any(axis=-1)] = 0.0
     multipliers[~holds] = np.nan
     fields = (holds, carrying, weak, multipliers, log_ratio, offset, residual, rate, stiffness)
@@ -292,28 +293,30 @@ def _log_c(
 def _carried(rows: FloatArray, given: FloatArray, x: FloatArray) -> FloatArray:
     """Multipliers (n_active,) with Aᵀλ = x that are positive wherever some multiplier vector is, and exactly zero elsewhere."""
     size = np.linalg.norm(rows, axis=-1)
-    floor = _WEAK * float(np.linalg.norm(x)) / size
-    own = np.where(given > floor, given, 0.0)
-    if np.all(own > 0.0) or _rank(rows) == len(rows):
-        return own
+    floor = _WEAK_MULTIPLIER_RTOL * float(np.linalg.norm(x)) / size
+    usable = np.where(given > floor, given, 0.0)
+    if np.all(usable > 0.0) or _rank(rows) == len(rows):
+        return usable
     # other multipliers exist: scaled up by σ, as many rows as possible reach height one
     m = len(rows)
     stationarity = np.concatenate([rows.T, np.zeros((rows.shape[1], m)), -x[:, None]], axis=1)  # Aᵀλ - σ x = 0
     heights = np.concatenate([-np.eye(m), np.eye(m), np.zeros((m, 1))], axis=1)  # h <= λ
-    bounds = [(0.0, None)] * m + [(0.0, float(1.0 / one)) for one in size] + [(1.0, None)]
+    bounds = [(0.0, None)] * m + [(0.0, float(1.0 / norm)) for norm in size] + [(1.0, None)]
     cost = np.concatenate([np.zeros(m), -size, [0.0]])
     found = linprog(
         cost, A_ub=heights, b_ub=np.zeros(m), A_eq=stationarity, b_eq=np.zeros(rows.shape[1]), bounds=bounds
     )
     if found.x is None:
-        return own
+        return usable
     other = found.x[:m] / found.x[-1]
-    return np.where((own > 0.0) | (found.x[m : 2 * m] * size > 0.5), 0.5 * (own + other), 0.0)
+    return np.where((usable > 0.0) | (found.x[m : 2 * m] * size > 0.5), 0.5 * (usable + other), 0.0)
 
 
 def _solve(rows: FloatArray, lam: FloatArray, x: FloatArray, log_c: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations."""
-    place: FloatArray = np.asarray(np.linalg.lstsq(rows, log_c - np.log(lam), rcond=_DEPENDENT)[0], dtype=np.float64)
+    place: FloatArray = np.asarray(
+        np.linalg.lstsq(rows, log_c - np.log(lam), rcond=_ACTIVE_RANK_RTOL)[0], dtype=np.float64
+    )
     if _rank(rows) < len(rows):
         place, lam = _least_entropy(rows, x, log_c, place)
     miss = rows @ place - (log_c - np.log(lam))
@@ -327,21 +330,21 @@ def _least_entropy(
     """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
     _, size, axes = np.linalg.svd(rows, full_matrices=False)
     # in this basis (d_key, rank) no curvature is too small to count, however small λ
-    basis = axes[size > _DEPENDENT * np.max(size)].T
+    basis = axes[size > _ACTIVE_RANK_RTOL * np.max(size)].T
     inside, target, o = rows @ basis, x @ basis, place @ basis
 
     def value(o: FloatArray) -> float:
         return float(np.sum(np.exp(np.minimum(log_c - inside @ o, 600.0))) + o @ target)
 
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         lam = np.exp(log_c - inside @ o)
         slope = target - inside.T @ lam
         root = np.sqrt(lam)[:, None] * inside
         step = -np.linalg.lstsq(root.T @ root, slope, rcond=None)[0]
-        length, here, decrease, change = 1.0, value(o), float(slope @ step), float(np.max(np.abs(inside @ step)))
-        while length * change > _NEAR and value(o + length * step) > here + 0.25 * length * decrease:
+        length, current, decrease, change = 1.0, value(o), float(slope @ step), float(np.max(np.abs(inside @ step)))
+        while length * change > _SAFE_LOG_STEP and value(o + length * step) > current + 0.25 * length * decrease:
             length *= 0.5
-        if change <= _SETTLED:
+        if change <= _NEWTON_ATOL:
             break
         o = o + length * step
     return basis @ o, np.exp(log_c - inside @ o)
@@ -352,7 +355,7 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
     margin = 1.0 / float(np.linalg.norm(x))
     sideways = rows - np.outer(rows @ x, x) * margin**2
     values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)
-    values = values[values > _DEPENDENT * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
+    values = values[values > _ACTIVE_RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
     if not len(values):
         return np.inf, 0.0
     return float(min(values[-1], margin * slack)), float(values[0])
@@ -360,7 +363,7 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
 
 def _rank(rows: FloatArray) -> int:
     values = np.linalg.svd(rows, compute_uv=False)
-    return int(np.sum(values > _DEPENDENT * np.max(values, initial=0.0)))
+    return int(np.sum(values > _ACTIVE_RANK_RTOL * np.max(values, initial=0.0)))
 
 
 def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:

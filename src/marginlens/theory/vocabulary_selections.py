@@ -16,7 +16,8 @@ from marginlens.embeddings.models import Parameters, as_parameters, distinct_tok
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Result
-from marginlens.svm import MarginSolution, Status, least_distance
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
@@ -64,7 +65,7 @@ def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> 
     widths = rounding if tie is None else np.full(len(table), given)  # (n_vocabulary,)
     logits = table @ query
     parts = [_ranks(np.unique(ids), logits, widths) for ids in token_lists(sequences, len(table))]
-    return TokenRanks(*(tuple(some) for some in zip(*parts, strict=True)))
+    return TokenRanks(*(tuple(ranked) for ranked in zip(*parts, strict=True)))
 
 
 @implements("B", "Eq. (8)")
@@ -84,7 +85,7 @@ def selected_tokens(E: Any, p: Any, sequences: Any, *, tie: float | None = None)
 @implements("B", "Eq. (8)")
 def equivalent_directions(E: Any, p: Any, q: Any, sequences: Any, *, tie: float | None = None) -> bool:
     r"""Whether two directions select the same tokens in every sequence, :math:`p \approx q`."""
-    both = [selected_tokens(E, one, sequences, tie=tie) for one in (p, q)]
+    both = [selected_tokens(E, direction, sequences, tie=tie) for direction in (p, q)]
     return all(np.array_equal(mine, other) for mine, other in zip(*both, strict=True))
 
 
@@ -160,7 +161,7 @@ class FeasibleSelections(Result):
     def index(self, selection: Any) -> int:
         """The place of a selection in the list; -1 where no p makes it."""
         wanted = _id_sets(selection, "selection", len(self.selections[0]))
-        same = (all(map(np.array_equal, wanted, one)) for one in self.selections)
+        same = (all(map(np.array_equal, wanted, listed)) for listed in self.selections)
         return next((k for k, equal in enumerate(same) if equal), -1)
 
     @implements("B", "Lemma 19")
@@ -182,8 +183,8 @@ class FeasibleSelections(Result):
         finite = self.margins[np.isfinite(self.margins)]
         widest = f"{finite.max():.6g}" if len(finite) else "none"
         left_out = f", {self.n_undecided} undecided" if self.n_undecided else ""
-        told = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
-        return f"FeasibleSelections({told})"
+        text = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
+        return f"FeasibleSelections({text})"
 
 
 @implements("B", "Lemma 19")
@@ -220,13 +221,13 @@ def feasible_selections(
         )
     lists = [np.array(tokens) for tokens, _ in distinct]
     margins, x, undecided = _solve(table, lists, found)
-    kept = np.flatnonzero(margins > 0.0)
-    kept = kept[np.argsort(-margins[kept], kind="stable")]
+    order = np.flatnonzero(margins > 0.0)
+    order = order[np.argsort(-margins[order], kind="stable")]
     place = [distinct.index(key) for key in keys]
-    selections = tuple(tuple(found[k][j] for j in place) for k in kept)
-    norms = np.linalg.norm(x[kept], axis=1, keepdims=True)
-    directions = x[kept] / np.where(norms == 0.0, 1.0, norms)
-    return FeasibleSelections(selections, margins[kept], directions, len(found), undecided)
+    selections = tuple(tuple(found[k][j] for j in place) for k in order)
+    norms = np.linalg.norm(x[order], axis=1, keepdims=True)
+    directions = x[order] / np.where(norms == 0.0, 1.0, norms)
+    return FeasibleSelections(selections, margins[order], directions, len(found), undecided)
 
 
 def _ranks(ids: IntArray, logits: FloatArray, widths: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -451,10 +452,10 @@ def slope_deficit(model: Parameters, direction: Any, sequences: Any, y: Any = No
     E, p, v, data = _problem(model, sequences, y)
     moved = real_array(direction, "direction", (E.shape[1],))
     terms = _PairTerms(E, p, v, data)
-    own, other = terms.slope(E @ p), terms.slope(E @ moved)
-    if not own.mantissa > 0.0:
+    along_p, other = terms.slope(E @ p), terms.slope(E @ moved)
+    if not along_p.mantissa > 0.0:
         return float("nan")
-    return 1.0 - other.over(own) * float(length(p)) / float(length(moved))
+    return 1.0 - other.over(along_p) * float(length(p)) / float(length(moved))
 
 
 @implements("B", "Lemma 9")
