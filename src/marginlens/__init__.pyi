@@ -80,6 +80,7 @@ from marginlens.text.classifier import AttentionTextClassifier as AttentionTextC
 from marginlens.theory import (
     basin_cone as basin_cone,
     locally_optimal_directions as locally_optimal_directions,
+    predict as predict,
     predict_limit as predict_limit,
     token_optimality as token_optimality,
 )

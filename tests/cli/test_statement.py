@@ -18,7 +18,7 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     (told,) = numbers(label)
     assert told["statement"] == "A Thm 3"
     names = {one["name"] for one in told["functions"]}
-    assert {"marginlens.predict_limit", "marginlens.basin_cone", "marginlens.theory.predict"} == names
+    assert {"marginlens.predict_limit", "marginlens.basin_cone", "marginlens.predict"} == names
     assert "A-F2" in told["claims"]
     shown = statement(label).stdout
     assert "written in marginlens.theory.prediction" in shown
