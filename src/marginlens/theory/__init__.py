@@ -23,6 +23,7 @@ from marginlens.theory.directional import (
     undercut_radius,
 )
 from marginlens.theory.embedding_limits import (
+    EmbeddingDetails,
     all_selecting_directions,
     check_class_window,
     check_lemma_13,
@@ -44,7 +45,7 @@ from marginlens.theory.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens.theory.joint import head_radius, joint_risk_bounds, selection_quadrant
+from marginlens.theory.joint import JointDetails, head_radius, joint_risk_bounds, selection_quadrant
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
 from marginlens.theory.mixing import (
     check_mixing,
@@ -54,6 +55,7 @@ from marginlens.theory.mixing import (
     nonoptimality_bounds,
     optimal_sets,
 )
+from marginlens.theory.next_token import NextTokenDetails
 from marginlens.theory.optimality import (
     LocalOptima,
     TokenOptimality,
@@ -61,7 +63,7 @@ from marginlens.theory.optimality import (
     locally_optimal_directions,
     token_optimality,
 )
-from marginlens.theory.prediction import Candidates, Prediction, predict, predict_limit
+from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import law_deviation, residual_law
 from marginlens.theory.vocabulary_selections import (
     convergence_bound,
@@ -77,11 +79,15 @@ from marginlens.theory.vocabulary_selections import (
 )
 
 __all__ = [
+    "AttentionDetails",
     "BasinCone",
     "Candidates",
     "Check",
     "DirectionCase",
+    "EmbeddingDetails",
+    "JointDetails",
     "LocalOptima",
+    "NextTokenDetails",
     "Prediction",
     "Smoothness",
     "TokenOptimality",
