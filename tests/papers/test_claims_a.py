@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 
 from marginlens import plotting
-from marginlens.data import TokenDataset, figure_1b, figure_1c, figure_3a
+from marginlens.data import TokenDataset, figure_1b, figure_1c
 from marginlens.dynamics import descend
 from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
 from marginlens_papers import figures
-from marginlens_papers.claim import Progress
 from marginlens_papers.claims.a import cones as a_f2
 from marginlens_papers.claims.a import figure_1 as a_f1c
-from marginlens_papers.claims.a import figures_3_to_5 as a_f3
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.a.theorem_2 import _ends, _reaches, search
@@ -72,20 +70,6 @@ def test_angles_tried_one_by_one_give_the_margin_problems_solution():
     assert a_f1c.max_margin_by_angle(data) == pytest.approx(att_svm(data, data.optimal(v)).x, abs=1e-8)
     turned = TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
     assert a_f1c.max_margin_by_angle(turned) == pytest.approx(att_svm(turned, [0, 0, 0]).x, abs=1e-8)
-
-
-@pytest.mark.statement("A Fig 3(c)")
-def test_the_largest_probability_becomes_the_optimal_tokens_and_starts_above_it():
-    panel = a_f3._panel(figure_3a(), 200, Progress())
-    step = a_f3._agree_from(panel)
-    first = int(np.flatnonzero(panel["steps"] == step)[0])
-    assert 0 < step < 100
-    assert np.all(panel["largest"] >= panel["optimal"])
-    assert panel["largest"][first - 1] > panel["optimal"][first - 1]
-    np.testing.assert_array_equal(panel["largest"][first:], panel["optimal"][first:])
-    assert panel["largest"][0] == pytest.approx(
-        1.0 / (1.0 + np.exp(-1.0)), abs=ROUNDING
-    )  # logits 0 and ±1 at p = (0, -1)
 
 
 @pytest.mark.statement("A Fig 5")

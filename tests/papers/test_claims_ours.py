@@ -39,14 +39,6 @@ def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
     assert np.linalg.norm(descend(data, v, optimizer=NormalizedGD(0.01), n_steps=5000, start=end).final - end) < radius
 
 
-def test_no_fence_stands_where_a_run_goes_to_infinity(trapped):
-    data, v = figure_1b()
-    assert x_b._fence(data, v, descend(data, v, n_steps=50).final) is None
-    assert x_b._fence(data, v, np.zeros(2)) is None
-    other, w, _ = trapped
-    assert x_b._fence(other, w, np.array([20.0, 0.0])) is None
-
-
 def test_the_bound_on_the_slope_holds_and_is_not_idle(trapped):
     data, v, _ = trapped
     points = np.random.default_rng(1).uniform(-6.0, 6.0, (4000, 2))

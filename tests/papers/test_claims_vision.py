@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens_papers.claims.a.vision import COLUMNS, curve_figure, map_figure
-from marginlens_papers.vision.results import BY_LAYER, EpochRecord, VisionCurves, curves_from, curves_of, curves_to_dict
+from marginlens_papers.vision.results import BY_LAYER, VisionCurves
 from marginlens_papers.vision.training import map_epochs
 
 
@@ -41,15 +41,3 @@ def test_legends_stand_above_all_curves():
         assert legend.y0 > ax.transData.transform((0.0, highest))[1]
         assert legend.x0 > ax.bbox.x0
         assert legend.x1 < ax.bbox.x1
-
-
-def test_the_history_up_to_an_epoch_has_that_epoch_and_maps_belong_to_labels() -> None:
-    records = [EpochRecord(epoch, 1.0, 0.5, 0.5, 1.0, *[(0.5,)] * 5) for epoch in range(3)]
-    curves = curves_of(records, {epoch: np.full((1, 4), 0.25) for epoch in (0, 2)}, ("cat",))
-    assert [curves.until(epoch).epochs.tolist() for epoch in (1, 2)] == [[0.0, 1.0], [0.0, 1.0, 2.0]]
-    assert [curves.until(epoch).map_epochs for epoch in (1, 2)] == [(0,), (0, 2)]
-    told = curves_to_dict(curves)
-    assert curves_from(told).labels == ("cat",)
-    told["maps"]["labels"] = ["cat", "dog"]
-    with pytest.raises(ValueError, match="maps of another shape"):
-        curves_from(told)

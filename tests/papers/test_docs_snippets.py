@@ -55,7 +55,7 @@ def test_commands_of_the_pages_exist_with_their_options():
 
 
 def test_every_link_leads_to_a_file_and_a_heading():
-    for page in PAGES:
+    for page in (*PAGES, *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))):
         for target, _, place in re.findall(r"\]\(([^)#]*)(#?)([^)]*)\)", page.read_text(encoding="utf-8")):
             if "://" in target:
                 continue

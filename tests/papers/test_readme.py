@@ -29,14 +29,6 @@ def test_the_examples_run_one_after_the_other_as_printed(tmp_path):
     assert float(cosine[1]) > 0.999
 
 
-def test_every_link_to_a_file_leads_to_one():
-    for name in _PAGES:
-        page = ROOT / name
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{name} links to {target}"
-
-
 def test_the_citation_names_this_version_and_every_paper():
     import marginlens
     from marginlens.papers import BIBLIOGRAPHY

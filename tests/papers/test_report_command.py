@@ -198,13 +198,3 @@ def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_p
             ("A-1", "reproduced", None),
             ("A-2", None, "paper"),
         ]
-
-
-def test_claims_lists_every_claim_with_its_last_result(run):
-    claims = (fake_claim("A-1"), fake_claim("A-2", finding(0.5)))
-    assert "not run" in run("claims", claims=claims).stdout
-    run("reproduce", "--only", "A-2", "--out", "elsewhere", claims=claims)
-    listed = run("claims", "--report", "elsewhere", claims=claims)
-    assert listed.exit_code == 0
-    assert "not run" in listed.stdout
-    assert "✗ not reproduced" in listed.stdout

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fake_claims import changed, fake_claim, finding, raising
-from marginlens.plotting.files import LARGEST_SVG, png, svg
+from marginlens.plotting.files import LARGEST_SVG, svg
 from marginlens_papers.claim import Bound, Verdict
 from marginlens_papers.report import reproduce
 from marginlens_papers.report.ledger import read_ledger
@@ -64,10 +64,6 @@ def test_a_figure_file_that_vanished_is_said_to_be_missing(report):
     assert "The file figures/A-1-correlation.png is missing: run the claim again." in Outline(text).text
 
 
-def test_an_empty_report_is_a_page_too(tmp_path):
-    assert "0 claims: none run" in reproduce((), tmp_path / "report").page.read_text(encoding="utf-8")
-
-
 # ---- figures
 
 
@@ -77,11 +73,6 @@ def cloud(n_points: int) -> Figure:
     x, y = np.random.default_rng(0).normal(size=(2, n_points))
     axes.plot(x, y, linewidth=0.3)
     return figure
-
-
-def test_the_same_figure_gives_the_same_files():
-    assert svg(cloud(50)) == svg(cloud(50))
-    assert png(cloud(50)) == png(cloud(50))
 
 
 def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():

@@ -109,16 +109,6 @@ def test_an_entry_comes_back_from_json_as_it_was(tmp_path):
     assert read_ledger(tmp_path / "report") == list(report.entries)
 
 
-def test_the_ledger_lists_every_claim_with_its_last_result(tmp_path, monkeypatch):
-    claims = (fake_claim("A-1"), fake_claim("A-2"))
-    monkeypatch.setattr(catalogue, "claims", lambda: claims)
-    reproduce(claims[1:], tmp_path / "report")
-    first, second = ledger(tmp_path / "report")
-    assert (first.id, first.label, first.result) == ("A-1", "A Fig 9(a), A Thm 4", None)
-    assert second.result.verdict is Verdict.REPRODUCED
-    assert [entry.result for entry in ledger(tmp_path / "nowhere")] == [None, None]
-
-
 _UNKNOWN_EFFORT = json.dumps([{**Entry.of(fake_claim()).to_dict(), "unfinished": 3}])
 
 
@@ -147,19 +137,6 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     assert set(after) == set(kept)
     changed = {path.as_posix() for path in kept if after[path] != kept[path]}
     assert changed == {"figures/A-2-correlation.png", "figures/A-2-correlation.svg", "index.html", "ledger.json"}
-
-
-def test_two_runs_at_a_time_keep_the_results_of_both(tmp_path):
-    folder = tmp_path / "report"
-    both = fake_claim("A-1"), fake_claim("A-2")
-
-    def meanwhile(effort, progress):
-        reproduce((both[1],), folder, retained=both)
-        return finding(0.9996)(effort, progress)
-
-    report = reproduce((fake_claim("A-1", meanwhile),), folder, retained=both)
-    assert verdicts(report) == {"A-1": Verdict.REPRODUCED, "A-2": Verdict.REPRODUCED}
-    assert all((folder / picture.png).is_file() for entry in report.entries for picture in entry.result.pictures)
 
 
 def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
@@ -214,70 +191,6 @@ def test_an_interrupted_run_publishes_what_it_finished_and_marks_the_rest(tmp_pa
         "A run was interrupted before it finished A-2, A-3 (<code>marginlens reproduce --resume --quick</code>" in text
     )
     assert text.count("not run") == 2
-
-
-def test_what_an_interrupted_run_did_not_finish_keeps_its_earlier_result(tmp_path):
-    folder = tmp_path / "report"
-    before = reproduce((fake_claim("A-1"), fake_claim("A-2"), fake_claim("A-9")), folder)
-    claims = (fake_claim("A-1", finding(0.5)), fake_claim("A-2", raising(KeyboardInterrupt())))
-    report = interrupted_report(claims, folder)
-    assert verdicts(report) == {"A-1": Verdict.NOT_REPRODUCED, "A-2": Verdict.REPRODUCED}  # A-9 is asked for no longer
-    assert report.entries[1].result == before.entries[1].result
-    assert [entry.id for entry in report.failures] == ["A-1"]
-    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
-        f"{name}-correlation.{kind}" for name in ("A-1", "A-2") for kind in ("png", "svg")
-    ]
-    assert "of an earlier run" in report.page.read_text(encoding="utf-8")
-
-
-def test_running_what_is_missing_completes_an_interrupted_report(tmp_path):
-    folder = tmp_path / "report"
-    whole = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
-    first = interrupted_report((whole[0], fake_claim("A-2", raising(KeyboardInterrupt())), whole[2]), folder)
-    second = reproduce(whole[2:], folder, keep=whole)
-    assert [entry.id for entry in second.unfinished] == ["A-2"]
-    last = reproduce(whole[1:2], folder, keep=whole)
-    assert last.unfinished == ()
-    assert [entry.id for entry in last.entries] == ["A-1", "A-2", "A-3"]
-    assert last.entries[0] == first.entries[0]
-    assert "interrupted" not in last.page.read_text(encoding="utf-8")
-
-
-def test_nothing_is_in_place_before_the_last_claim_is_done(tmp_path):
-    seen = []
-
-    def compute(effort, progress):
-        seen.append((tmp_path / "report").exists())
-        return finding(0.9996)(effort, progress)
-
-    reproduce((fake_claim("A-1"), fake_claim("A-2", compute)), tmp_path / "report")
-    assert seen == [False]
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["figures", "index.html", "ledger.json"]
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def never(effort, progress):
-    raise AssertionError("the folder is checked before anything is computed")
-
-
-@pytest.mark.parametrize("place", ["file", "file/report", "other", "."])
-def test_a_folder_that_cannot_be_the_report_is_refused_before_computing(tmp_path, monkeypatch, place):
-    (tmp_path / "file").write_text("a file")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    monkeypatch.chdir(tmp_path)
-    before = snapshot(tmp_path)
-    with pytest.raises(InputError, match="The 'out' argument must be a folder"):
-        reproduce((fake_claim(compute=never),), place)
-    assert snapshot(tmp_path) == before
-
-
-def test_a_report_that_one_works_in_is_refused_before_computing(tmp_path, monkeypatch):
-    folder = tmp_path / "report"
-    reproduce((fake_claim(),), folder)
-    monkeypatch.chdir(folder / "figures")
-    with pytest.raises(InputError, match=r"The 'out' argument must be .*; got the current folder or one above it"):
-        reproduce((fake_claim(compute=never),), folder)
 
 
 def test_an_empty_folder_and_a_link_to_a_report_are_fine(tmp_path):

@@ -1,7 +1,6 @@
 """Training a vision transformer as a command, keeping its run, and what both say of bad input."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -57,24 +56,6 @@ def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
     assert facts["settings"]["seed"] == 0
     assert "transformers" in facts["versions"]
     assert facts["maps"]["labels"] == ["airplane", "automobile", "bird", "cat", "deer", "dog"]
-
-
-def test_the_same_command_goes_on_after_a_time_limit(file, here, capsys):
-    line = words("--checkpoint", "run.npz")
-    assert run([*line, "--time-limit", "1e-9"]) == 0
-    assert "The time limit came" in capsys.readouterr().out
-    assert json.loads((here / "out" / "run.json").read_text())["ending"] == "TIME_LIMIT"
-    assert run(line) == 0
-    assert "epoch 0" not in capsys.readouterr().out
-    assert json.loads((here / "out" / "run.json").read_text())["ending"] == "FINISHED"
-    assert run(words("--time-limit", "1e-9")) == 1  # nothing holds where to go on
-
-
-def test_rich_is_not_needed(file, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rich", None)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert run(words(epochs=1)) == 0
-    assert "epoch 1" in capsys.readouterr().out
 
 
 def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):

@@ -1,6 +1,5 @@
 """Pages written from the code: they are fresh, complete, and the machinery that writes them can see what is missing."""
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -42,46 +41,6 @@ def test_every_statement_has_a_function_and_a_test():
 
 def implemented(label, name="att_svm", module="marginlens.svm.attention", inside=False):
     return Implementation("A", label, module, name, "Shortest p that separates |x|.", inside=inside)
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A checkout with tests that carry marks in every place where a mark can be."""
-    (tmp_path / "tests" / "theory").mkdir(parents=True)
-    (tmp_path / "README.md").write_text("# marginlens\n")
-    (tmp_path / "tests" / "theory" / "test_marks.py").write_text(
-        textwrap.dedent("""
-            import pytest
-            import a_module_that_does_not_exist
-
-            pytestmark = [pytest.mark.statement("A Eq. (5)"), pytest.mark.slow]
-
-            @pytest.mark.statement("A Thm 3", "A Thm 10")
-            def test_on_a_function(): ...
-
-            @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.statement("A Lemma 2"))])
-            def test_on_a_parameter(x): ...
-
-            @pytest.mark.statement("A Def 2")
-            class TestClass:
-                @pytest.mark.statement("A Def 1")
-                def test_in_a_class(self): ...
-        """)
-    )
-    return tmp_path
-
-
-def test_marks_are_found_wherever_they_stand_without_importing(checkout):
-    found = cited_by_tests(checkout)
-    assert {one.path for one in found} == {"tests/theory/test_marks.py"}
-    assert sorted((one.label, one.name) for one in found) == [
-        ("A Def 1", "test_in_a_class"),
-        ("A Def 2", "TestClass"),
-        ("A Eq. (5)", "every test"),
-        ("A Lemma 2", "test_on_a_parameter"),
-        ("A Thm 10", "test_on_a_function"),
-        ("A Thm 3", "test_on_a_function"),
-    ]
 
 
 def test_gaps_name_every_label_that_lacks_something():
