@@ -116,11 +116,12 @@ def mean_band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style
         ax.fill_between(steps, low, high, color=style["color"], alpha=0.16, lw=0)
 
 
-def level(ax: Axes, y: float, text: str = "", *, side: str = "left", dash: str = "--") -> None:
+def level(ax: Axes, y: float, text: str, *, side: str = "left", dash: str = "--") -> None:
     """A horizontal line in ink with a text just above it, at the left or the right end of the axes."""
     ax.axhline(y, color=plotting.INK, ls=dash, lw=1.2)
-    x = 0.01 if side == "left" else 0.99
-    ax.text(x, y, text, ha=side, va="bottom", transform=ax.get_yaxis_transform())
+    end, shift = (0.0, 4) if side == "left" else (1.0, -4)
+    look: dict[str, Any] = {"ha": side, "va": "bottom", "textcoords": "offset points"}
+    ax.annotate(text, (end, y), (shift, 2), xycoords=ax.get_yaxis_transform(), **look)
 
 
 def cumulative(ax: Axes, values: FloatArray, label: str, colour: Any) -> None:

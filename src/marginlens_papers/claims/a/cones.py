@@ -20,6 +20,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 SEED = 2
 CONE_GROWTH, FAR, LEGS = 10.0, 1000.0, 200
@@ -122,8 +123,7 @@ class A_F2(Claim):
         right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=plotting.LOCAL, alpha=0.75)
         ends = np.array([0.6 * mu.min(), 1.6 * mu.max()])
         right.plot(ends, ends, color=plotting.INK, ls="--", lw=1.2)
-        right.axhline(2, color=plotting.INK, lw=1, ls=":")
-        right.text(ends[0], 2.15, "μ = 2: every direction", va="bottom")
+        level(right, 2.0, "μ = 2: every direction", dash=":")
         right.text(0.97, 0.05, "dashed: no wider", ha="right", va="bottom", transform=right.transAxes)
         right.set(
             xlabel="μ of the theorem, Eq. (32)", ylabel="largest μ whose starts all converge", ylim=(ends[0] * 0.7, 6)
@@ -326,8 +326,7 @@ class A_T3(Claim):
         for colour, result in zip(plotting.shades(len(found)), found, strict=True):
             for gap, log_time in zip(result["curve_gap"], result["log_time"], strict=True):
                 ax.loglog(log_time[1:] / np.log(10.0), np.maximum(gap[1:], 1e-12), color=colour, lw=1.2)
-        ax.axhline(NEARER, color=plotting.INK, ls="--", lw=1.2)
-        ax.text(0.99, NEARER, "a hundredth of μ", ha="right", va="bottom", transform=ax.get_yaxis_transform())
+        level(ax, NEARER, "a hundredth of μ", side="right")
         ax.set(xlabel="log₁₀ of the time along the flow", ylabel="(1 − correlation) / μ")
         ax.set_title("The direction converges, in exponential time")
         return {"flow": fig}

@@ -18,6 +18,7 @@ from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens.svm import Status, att_svm
 from marginlens.theory import constructive_separator, key_inequality, smoothness
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import cumulative, level
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)
@@ -91,8 +92,7 @@ class A_L1(Claim):
             marker = "o" if head == "linear head" else "^"
             shown = np.maximum(values, 1e-17)
             ax.loglog(marks, shown, style, marker=marker, ms=5, lw=1.2, color=colours[loss.split()[0]])
-        ax.axhline(1e-10, color=plotting.INK, lw=1.2, ls=":")
-        ax.text(1.0, 1.3e-10, "bar of the claim", va="bottom")
+        level(ax, 1e-10, "bar of the claim", dash=":")
         handles = [ax.plot([], [], color=colour, lw=2)[0] for colour in colours.values()]
         handles += [ax.plot([], [], style, color=plotting.INK, lw=1.2)[0] for style in ("-", "--")]
         handles += [ax.plot([], [], marker, color=plotting.INK, ms=5)[0] for marker in ("o", "^")]
@@ -207,14 +207,7 @@ class A_S(Claim):
         """Distribution of the largest curvature met relative to L_p, by loss."""
         fig, (ax,) = plotting.figure(1, width=6.4, height=3.8)
         for (name, share), colour in zip(finding.arrays["shares"].items(), plotting.ACCENTS, strict=False):
-            ordered = np.sort(share)
-            ax.step(
-                ordered,
-                np.arange(1, len(ordered) + 1) / len(ordered),
-                where="post",
-                color=colour,
-                label=f"{name.lower()} loss",
-            )
+            cumulative(ax, share, f"{name.lower()} loss", colour)
         ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
         ax.text(0.93, 0.5, "L_p", ha="right", va="center")
         ax.set(xscale="log", xlabel="largest curvature met / L_p", ylabel="share of problems", ylim=(0, 1.02))

@@ -25,6 +25,7 @@ from marginlens.embeddings.first_step import (
 from marginlens.embeddings.models import Parameters, initial_parameters
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24
@@ -337,8 +338,7 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
             ax.loglog(d, shown, color=colour, ls=style, lw=1.4, label=label)
             ax.loglog(d[promised], shown[promised], "o", ms=6, color=colour)
             ax.loglog(d[~promised], shown[~promised], "o", ms=6, markerfacecolor="white", color=colour)
-    ax.axhline(0.05, color=plotting.INK, ls="--", lw=1.2)
-    ax.text(64.0, 0.058, "δ", ha="right", va="bottom")
+    level(ax, 0.05, "δ", side="right")
     ax.set_xticks(NARROW, [str(d) for d in NARROW])
     ax.minorticks_off()
     ax.set(xlabel="width d", ylabel="frequency of failure at δ = .05", title="Small widths: filled where promised")

@@ -14,6 +14,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.first_step import directional_slope
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
 SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each
@@ -98,8 +99,7 @@ class B_L7(Claim):
             if name in finding.arrays:
                 line = np.maximum(finding.arrays[name], 1e-18)
                 ax.loglog(size, line, ls="none", marker=mark, ms=4, color=colour, alpha=0.8, label=label)
-        ax.axhline(1e-10, color=plotting.INK, ls="--", lw=1.3)
-        ax.text(size.max(), 1.3e-10, "bar", ha="right", va="bottom")
+        level(ax, 1e-10, "bar", side="right")
         ax.set(xlabel="largest entry of the gradient by p", ylabel="relative difference", ylim=(3e-19, 3e-9))
         ax.set_title("Closed-form gradients against derivatives taken by other means")
         ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.8))

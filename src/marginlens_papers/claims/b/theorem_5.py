@@ -21,6 +21,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)
@@ -96,8 +97,7 @@ class B_T5(Claim):
             left.scatter(
                 np.full(len(ends), FAR), np.maximum(1.0 - ends, 1e-9), s=14, color=colour, zorder=4, label=label
             )
-        left.axhline(1e-3, color=plotting.INK, ls="--", lw=1.2)
-        left.text(1.1, 1.2e-3, "cosine .999", va="bottom")
+        level(left, 1e-3, "cosine .999")
         left.set(xlabel="‖p‖ along the flow", ylabel="1 − cosine with the max-margin direction")
         left.set_title("The direction converges")
         left.legend(loc="lower left")

@@ -30,6 +30,7 @@ from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 FEASIBILITY_SEED = 31
 FEASIBILITY_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T
@@ -335,8 +336,7 @@ class C_L2(Claim):
             ax.semilogy(
                 at.ravel(), values.ravel(), "o^s"[place], ms=4, color=plotting.ACCENTS[place], alpha=0.75, label=label
             )
-        ax.axhline(_BAR, color=plotting.INK, lw=1.2, ls=":")
-        ax.text(-0.45, 1.6e-10, "bar of the claim for W^mm and the cosine", va="bottom")
+        level(ax, _BAR, "bar of the claim for W^mm and the cosine", dash=":")
         names = [f"K={K}, d={d}\nn={n}, T={T}" for K, d, n, T in SEPARATION_SHAPES]
         ax.set_xticks(np.arange(len(SEPARATION_SHAPES)), names)
         ax.grid(visible=False, axis="x")

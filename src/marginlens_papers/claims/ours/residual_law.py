@@ -17,6 +17,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
 
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)
@@ -223,8 +224,7 @@ def _draw_deviation(finding: Finding) -> Figure:
     for k, (run, name) in enumerate(zip(runs, finding.arrays["losses"], strict=True)):
         look = {"color": plotting.ACCENTS[k], "ls": ("-", "--", ":")[k], "lw": 1.6 + k}
         _banded(left, run["steps"], run["deviation"], f"{name} loss", look, band=k == 0)
-    left.axhline(1e-3, color=plotting.INK, lw=1.0, ls=":")
-    left.text(0.02, 1.4e-3, "aim for the median", transform=left.get_yaxis_transform(), va="bottom")
+    level(left, 1e-3, "aim for the median", dash=":")
     left.set(xscale="log", yscale="log", xlabel="step of NGD", ylabel="largest deviation |log(λ read off / λ solved)|")
     left.set_title("Deviation: median, 5% to 95% of problems")
     left.legend(loc="lower left")
