@@ -1,6 +1,5 @@
 """What is measured of a vision transformer, against the model's own attention and against one head at a time."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -66,7 +66,7 @@ def test_a_head_against_assumption_3_is_noticed():
     points = 3.0 * rng.standard_normal((20, 8, 8))
     right, wrong = as_head(ds, None), as_head(ds, np.linalg.pinv(ds.E).T[::-1])  # rows of C in another order
     for head, kept in ((right, True), (wrong, False)):
-        excess = [c_l1.subtracted_excess(ds, head, c_l1.Linear(), W) for W in points]
+        excess = [c_l1.subtracted_excess(ds, head, c_l1.LinearLabelLoss(), W) for W in points]
         assert all(one > 0.0 for one in excess) is kept
 
 

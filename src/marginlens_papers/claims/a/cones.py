@@ -295,12 +295,12 @@ class A_T3(Claim):
                 found.append(_from_inside(data, v, cone, cone.sample(n_starts, rng), n_steps))
                 progress.advance()
         width = np.repeat([result["mu"] for result in found], n_starts)
-        left, first = (np.concatenate([item[name] for item in found]) for name in ("left", "first"))
+        left, first = (np.concatenate([flow[name] for flow in found]) for name in ("left", "first"))
         numbers = {
-            "rises_of_the_risk": float(sum(entry["rises"] for entry in found)),
-            "falls_of_the_norm": float(sum(element["falls"] for element in found)),
+            "rises_of_the_risk": float(sum(flow["rises"] for flow in found)),
+            "falls_of_the_norm": float(sum(flow["falls"] for flow in found)),
             "share_with_the_same_tokens": float(np.mean(np.concatenate([result["same"] for result in found]))),
-            "largest_angle_to_the_flow": float(max(current["apart"] for current in found)),
+            "largest_angle_to_the_flow": float(max(flow["apart"] for flow in found)),
             "smallest_move": float(min(result["move"] for result in found)),
             "share_of_flows_that_converge": float(np.mean(_converged(left, width))),
             "share_converged_before_the_first_step": float(np.mean(_converged(first, width))),
@@ -337,7 +337,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     many = data.repeat(len(start))
     chosen = cone.optimality.selected
     nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
-    record = Record(sorted({round(float(item)) for item in np.geomspace(n_steps / 100, n_steps, 30)}))
+    record = Record(sorted({round(float(step)) for step in np.geomspace(n_steps / 100, n_steps, 30)}))
     run = descend(many, v, optimizer=GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
     far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
@@ -360,7 +360,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
 def _stops(start: FloatArray) -> Record:
     """About forty arc lengths at which a flow is kept."""
     longest = GROWTH * float(np.max(np.linalg.norm(start, axis=-1)))
-    return Record(sorted({0, *(round(float(item)) for item in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
+    return Record(sorted({0, *(round(float(step)) for step in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
 
 
 def _apart(data: TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> float:

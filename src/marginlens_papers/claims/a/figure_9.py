@@ -274,7 +274,7 @@ def _draw_shares(finding: Finding) -> Figure:
     right.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="1 − mean correlation")
     right.set_title("Distance to the max-margin direction")
     handles, labels = (
-        item + other for item, other in zip(*(ax.get_legend_handles_labels() for ax in (left, right)), strict=True)
+        first + other for first, other in zip(*(ax.get_legend_handles_labels() for ax in (left, right)), strict=True)
     )
     fig.legend(handles, labels, loc="outside lower center", ncol=3)
     return fig

@@ -478,8 +478,8 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     lean = {name: np.arctan2(path[..., 1], path[..., 0]) for name, path in points.items()}
     corr = {name: 1.0 - figures.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
-    turned = [C for C, item in zip(np.array(SCORES)[unequal], early, strict=True) if item.max() > 0.0]
-    turn = max(int(np.flatnonzero(entry > 0.0).max()) + 1 for entry in early if entry.max() > 0.0) if turned else 0
+    turned = [C for C, angles in zip(np.array(SCORES)[unequal], early, strict=True) if angles.max() > 0.0]
+    turn = max(int(np.flatnonzero(angles > 0.0).max()) + 1 for angles in early if angles.max() > 0.0) if turned else 0
     height = {name: path[:, -1, 1] for name, path in points.items()}
     error = float(np.max([np.abs(height[name] - predicted_height(loss, SCORES)) for name, loss in LOSSES.items()]))
     numbers = {

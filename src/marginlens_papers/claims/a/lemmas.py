@@ -67,7 +67,7 @@ class A_L1(Claim):
             marks = [mark for mark in CHECKPOINTS if mark <= last]
             found, count = _deviations(data, heads[name], u, (loss, step), start, marks)
             compared.append(count)
-            curves[f"{name}, {type(loss).__name__.lower()} loss, {rule}"] = (marks, found)
+            curves[f"{name}, {type(loss).__name__.removesuffix('Loss').lower()} loss, {rule}"] = (marks, found)
         worst = {name: float(np.max(values)) for name, (_, values) in curves.items()}
         largest = float(np.max(list(worst.values())))
         note = "" if "network head" in heads else "Only linear heads were run, because torch is not installed."
@@ -168,7 +168,7 @@ class A_S(Claim):
         problems, pairs = (60, 60) if effort is Effort.PAPER else (6, 20)
         losses = (Logistic(), Exponential(), CorrelationLoss())
         progress.expect(len(SIZES) * len(losses))
-        shares: dict[str, list[Any]] = {type(loss).__name__: [] for loss in losses}
+        shares: dict[str, list[Any]] = {type(loss).__name__.removesuffix("Loss"): [] for loss in losses}
         sharper, climbs, steps = [], 0, 0
         for k, (n, T, d) in enumerate(SIZES):
             for loss in losses:
@@ -176,7 +176,7 @@ class A_S(Claim):
                 data, v = gaussian_tokens(problems, n, T, d, rng)
                 constants = smoothness(data, v, loss)
                 observed = _largest_slope(data, v, loss, pairs, rng)
-                shares[type(loss).__name__].append(observed / constants.L_p)
+                shares[type(loss).__name__.removesuffix("Loss")].append(observed / constants.L_p)
                 sharper.append(constants.from_keys / constants.L_p)
                 failed, taken = _descents(data, v, loss, constants.L_p, rng)
                 climbs, steps = climbs + failed, steps + taken

@@ -90,9 +90,9 @@ class A_T8(Claim):
         }
         named = {"linear head": distances[~is_network, -1], "network": distances[is_network, -1]}
         reached = " and ".join(
-            f"{item.max():.1e} ({name}, {len(item)} path{'s' if len(item) > 1 else ''})"
-            for name, item in named.items()
-            if len(item)
+            f"{ends.max():.1e} ({name}, {len(ends)} path{'s' if len(ends) > 1 else ''})"
+            for name, ends in named.items()
+            if len(ends)
         )
         measured = (
             f"The line has {len(line.solutions)} solutions, {{−1, 1}} to {numbers['line_error']:.0e}; {int(sum(disagreements))} of "

@@ -69,11 +69,11 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
             last = layer == n_layers - 1
             colour = ACCENTS[0 if ax is left else 1] if last else colours[layer]
             look = {"color": colour, "linewidth": 2.2 if last else 0.9, "zorder": 4 if last else 3}
-            _curves(ax, runs, [entry.by_layer[name][:, layer] for entry in runs], look, _layer_label(layer, n_layers))
+            _curves(ax, runs, [run.by_layer[name][:, layer] for run in runs], look, _layer_label(layer, n_layers))
     left.set(ylabel="nnz(s)/T", title="Sparsity of the CLS map")
     middle.set(ylabel="‖W‖_F, all heads", title="Key-query matrix")
     for name, colour, label in (("train_accuracy", PATH, "training"), ("test_accuracy", ACCENTS[2], "test")):
-        _curves(right, runs, [item.scalars[name] for item in runs], {"color": colour, "linewidth": 1.6}, label)
+        _curves(right, runs, [run.scalars[name] for run in runs], {"color": colour, "linewidth": 1.6}, label)
     right.set(ylabel="accuracy", title="Accuracy")
     largest = max(float(np.nanmax(run.by_layer["norm"])) for run in runs)
     for ax, top in ((left, 1.0), (middle, largest), (right, 1.0)):
@@ -240,8 +240,8 @@ class A_F67(Claim):
             found = [trends(run.curves) for run in runs]
             numbers |= {
                 "digits_share_of_first": max(result.share_of_first for result in found),
-                "digits_sparsity_rank": max(item.sparsity_rank for item in found),
-                "digits_norm_rank": min(entry.norm_rank for entry in found),
+                "digits_sparsity_rank": max(trend.sparsity_rank for trend in found),
+                "digits_norm_rank": min(trend.norm_rank for trend in found),
                 "digits_accuracy": float(np.mean([run.accuracy for run in runs])),
             }
             words.append(_digit_words(found, numbers["digits_accuracy"], settings.epochs))
@@ -267,7 +267,7 @@ class A_F67(Claim):
             ),
             "curves-cifar10": curve_figure([archived.curves], size),
             "runs-cifar10": runs_figure(
-                {_name(item): item.curves for item in (archived, *others)}, "CIFAR-10, ViT-base, last layer"
+                {_name(run): run.curves for run in (archived, *others)}, "CIFAR-10, ViT-base, last layer"
             ),
         }
         if digits:
@@ -294,7 +294,7 @@ def trends(curves: VisionCurves) -> Trends:
     from scipy.stats import spearmanr
 
     sparsity, norm = (curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
-    ranks = [float(spearmanr(curves.epochs, item).statistic) for item in (sparsity, norm)]
+    ranks = [float(spearmanr(curves.epochs, values).statistic) for values in (sparsity, norm)]
     return Trends(float(sparsity[-1] / sparsity[0]), *ranks)
 
 
@@ -341,7 +341,7 @@ def _digit_words(found: list[Trends], accuracy: float, epochs: int) -> str:
         return low if low == high else f"{low} to {high}"
 
     shares = span([result.share_of_first for result in found], 2)
-    ranks = (span([getattr(entry, name) for entry in found], 3) for name in ("sparsity_rank", "norm_rank"))
+    ranks = (span([getattr(trend, name) for trend in found], 3) for name in ("sparsity_rank", "norm_rank"))
     seeds = f"{len(found)} seeds" if len(found) > 1 else "one seed"
     return (
         f"Digits, {epochs} epochs, {seeds}: last nnz/T over first {shares}, rank correlation with the epoch {next(ranks)}, of ‖W‖_F "

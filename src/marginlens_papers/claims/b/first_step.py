@@ -203,8 +203,8 @@ class B_I(Claim):
         normal = np.stack([_normal_frequency(size) for size in SIZES])
         over_normal = (frequency / normal)[counts[:, None] * normal >= 100.0]
         promised = np.array([lemma["promised"] for lemma in lemmas], dtype=bool)
-        broken = np.array([not item["loss_holds"] for item in lemmas], dtype=bool)
-        rate = np.array([entry["rate"] for entry in lemmas])
+        broken = np.array([not lemma["loss_holds"] for lemma in lemmas], dtype=bool)
+        rate = np.array([lemma["rate"] for lemma in lemmas])
         numbers = {
             "largest_failure_frequency_over_delta": float(ratio.max()),
             "smallest_frequency_over_normal": float(over_normal.min()),
@@ -213,7 +213,7 @@ class B_I(Claim):
             "largest_failure_frequency_over_delta_where_promised": _worst(narrow, promised=True),
             "largest_failure_frequency_over_delta_elsewhere": _worst(narrow, promised=False),
             "narrow_cells_where_promised": float(sum(cell["promised"] for cell in narrow)),
-            "lemma_11_failures": float(sum(not element["norms_hold"] for element in lemmas)),
+            "lemma_11_failures": float(sum(not lemma["norms_hold"] for lemma in lemmas)),
             "lemma_12_failures_where_promised": float(np.sum(broken & promised)),
             "steps_where_lemma_12_is_promised": float(promised.sum()),
             "lemma_12_failures_elsewhere": float(np.sum(broken & ~promised)),
@@ -270,7 +270,7 @@ def _narrow(trials: int, progress: Progress) -> list[dict[str, Any]]:
                 later = [initial_concentration(start, delta) for start in starts]
                 earlier = [initial_orthogonality(start, delta) for start in starts]
                 broken = np.array([not all(bound.holds for bound in pair) for pair in later])
-                further = broken | np.array([not all(item.holds for item in pair) for pair in earlier])
+                further = broken | np.array([not all(bound.holds for bound in pair) for pair in earlier])
                 parts = (("B Eq. (14)", broken, later[0][0].promised), ("B' Eq. (22)", further, earlier[0][0].promised))
                 for name, failures, promised in parts:
                     cell = {"name": name, "d": d, "size": size, "delta": delta, "trials": trials, "promised": promised}
@@ -331,8 +331,8 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
     for size, colour in zip(NARROW_SIZES, plotting.ACCENTS, strict=False):
         for name, style in (("B Eq. (14)", "-"), ("B' Eq. (22)", ":")):
             line = [cell for cell in narrow if (cell["name"], cell["size"], cell["delta"]) == (name, size, 0.05)]
-            d, seen = np.array([item["d"] for item in line]), np.array([entry["frequency"] for entry in line])
-            n, promised = line[0]["trials"], np.array([element["promised"] for element in line])
+            d, seen = np.array([cell["d"] for cell in line]), np.array([cell["frequency"] for cell in line])
+            n, promised = line[0]["trials"], np.array([cell["promised"] for cell in line])
             shown = np.maximum(seen, 0.3 / n)  # none at all, below the axis' last count
             label = f"|S| = {size}, {name.removeprefix('B ')}"
             ax.loglog(d, shown, color=colour, ls=style, lw=1.4, label=label)
@@ -347,14 +347,14 @@ def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
 
 def _draw_loss(ax: Axes, lemmas: list[dict[str, Any]]) -> None:
     rate = np.array([lemma["rate"] for lemma in lemmas])
-    loss, bound = (np.array([entry[name] for entry in lemmas]) for name in ("loss", "bound"))
+    loss, bound = (np.array([lemma[name] for lemma in lemmas]) for name in ("loss", "bound"))
     order = np.array(RATES)
-    mean = [np.array([values[rate == element].mean() for element in RATES]) for values in (loss, bound)]
-    extremes = np.array([[loss[rate == current].min(), loss[rate == current].max()] for current in RATES]).T
+    mean = [np.array([values[rate == value].mean() for value in RATES]) for values in (loss, bound)]
+    extremes = np.array([[loss[rate == value].min(), loss[rate == value].max()] for value in RATES]).T
     ax.fill_between(order, *extremes, color=plotting.TINTS[plotting.LOCAL], lw=0)
     ax.semilogx(order, mean[0], color=plotting.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
     ax.semilogx(order, mean[1], color=plotting.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
-    last = max(item["rate"] for item in lemmas if item["promised"])
+    last = max(lemma["rate"] for lemma in lemmas if lemma["promised"])
     ax.axvspan(order[0] / 1.3, last, color=plotting.FAINT, alpha=0.6, lw=0)
     ax.text(
         last * 1.3, 0.97, "d is enough to the left", transform=ax.get_xaxis_transform(), ha="left", va="top", fontsize=9

@@ -127,7 +127,7 @@ def _written_loss(E: Any, p: Any, v: Any, data: LabelledSequences) -> Any:
 
 def _complex_step(model: Parameters, data: LabelledSequences) -> Parameters:
     parts = {name: np.array(var, dtype=np.complex128) for name, var in vars(model).items()}
-    slopes = {name: np.empty(item.shape) for name, item in parts.items()}
+    slopes = {name: np.empty(part.shape) for name, part in parts.items()}
     for name, part in parts.items():
         for place in np.ndindex(part.shape):
             part[place] += 1j * STEP
@@ -146,7 +146,7 @@ def _autograd(model: Parameters, data: LabelledSequences) -> Parameters:
         X = E[torch.from_numpy(ids)]
         losses.append(-torch.nn.functional.logsigmoid(y * (torch.softmax(X @ p, dim=0) @ (X @ v))))
     torch.stack(losses).mean().backward()
-    return Parameters(*(np.asarray(item.grad) for item in (E, p, v)))
+    return Parameters(*(np.asarray(array.grad) for array in (E, p, v)))
 
 
 def _difference(ours: Parameters, theirs: Parameters) -> float:

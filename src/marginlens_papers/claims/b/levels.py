@@ -176,7 +176,7 @@ def _levels(full: Any, live: Any) -> Figure:
         for ax, values in ((left, run.a), (right, run.b * np.where(law.sign == 0, 1, law.sign))):
             parts = [values[law.level == k] for k in range(len(names))]
             mean = np.array([part.mean() for part in parts])
-            low, high = (np.array([np.percentile(item, q) for item in parts]) for q in (10, 90))
+            low, high = (np.array([np.percentile(part, q) for part in parts]) for q in (10, 90))
             places = np.arange(len(names)) + shift
             ax.vlines(places, low, high, color=colour, linewidth=1.4)
             ax.plot(places, mean, "o", color=colour, markersize=5, label=label)

@@ -149,7 +149,7 @@ class B_L3(Claim):
                     label=name,
                 )
             ax.set(xscale="log", xlabel=label, ylim=(-0.03, 1.03))
-            ax.set_xticks(places, [f"{item:,}" for item in places], minor=False)
+            ax.set_xticks(places, [f"{place:,}" for place in places], minor=False)
             ax.minorticks_off()
         axes[0].set_ylabel("share where M⁺1 is not the solution")
         axes[0].set_title("How often the closed form fails, by width")

@@ -48,7 +48,7 @@ class Ranks:
     n_tokens: int
 
     def __str__(self) -> str:
-        v, p = (f"{item:.3f} [{low:.3f}, {high:.3f}]" for item, low, high in (self.v, self.p))
+        v, p = (f"{estimate:.3f} [{low:.3f}, {high:.3f}]" for estimate, low, high in (self.v, self.p))
         return f"{v} (v) and {p} (p) over {self.n_tokens:,} tokens"
 
 
@@ -59,7 +59,7 @@ def spearman(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def pearson(x: FloatArray, y: FloatArray) -> FloatArray:
     """Pearson's correlation along the last axis; NaN where nothing differs."""
-    u, w = (item - item.mean(axis=-1, keepdims=True) for item in (x, y))
+    u, w = (values - values.mean(axis=-1, keepdims=True) for values in (x, y))
     size = np.sqrt(np.sum(u * u, axis=-1) * np.sum(w * w, axis=-1))
     return np.asarray(np.divide(np.sum(u * w, axis=-1), size, out=np.full_like(size, np.nan), where=size > 0.0))
 
@@ -121,7 +121,7 @@ class Seeds:
         """The dataset and what differs from the paper's settings, and how many seeds there are."""
         run = self.runs[0]
         given, usual = run.settings, TrainingSettings()
-        stopped = sorted(int(item.epochs[-1]) for item in self.runs if not item.finished)
+        stopped = sorted(int(run.epochs[-1]) for run in self.runs if not run.finished)
         said = [SOURCES.get(run.source, run.source), f"rate {given.learning_rate:g}"]
         if given.epochs != usual.epochs:
             said.append(f"{given.epochs} epochs")
@@ -157,7 +157,7 @@ class Seeds:
         """The mean over seeds of the highest rank correlation of any epoch, and the median epoch at which it was."""
         curves = [run.curves[f"correlation_{letter}"] for run in self.runs]
         best = [int(np.nanargmax(curve)) for curve in curves]
-        heights = [item[k] for item, k in zip(curves, best, strict=True)]
+        heights = [curve[k] for curve, k in zip(curves, best, strict=True)]
         return float(np.mean(heights)), int(np.median([run.epochs[k] for run, k in zip(self.runs, best, strict=True)]))
 
     def sentence(self) -> str:
@@ -186,7 +186,7 @@ def by_setting(runs: Sequence[ArchivedRun]) -> list[Seeds]:
         shared = replace(run.settings, seed=0, device="cpu", tf32=False)
         groups.setdefault((run.source, shared), []).append(run)
     ordered = [sorted(group, key=lambda run: run.settings.seed) for group in groups.values()]
-    return [Seeds(tuple(item), tuple(frequent_ranks(run) for run in item)) for item in ordered]
+    return [Seeds(tuple(group), tuple(frequent_ranks(run) for run in group)) for group in ordered]
 
 
 def deciding(groups: Sequence[Seeds], exponent: int) -> Seeds:
@@ -195,7 +195,7 @@ def deciding(groups: Sequence[Seeds], exponent: int) -> Seeds:
     Runs from another start than the theory's are shown and decide nothing.
     """
     usual = [group for group in groups if group.runs[0].settings.spread == TrainingSettings().spread]
-    stated = [item for item in usual if item.stated and order(item.loss) == exponent]
+    stated = [group for group in usual if group.stated and order(group.loss) == exponent]
     return stated[0] if stated else min(usual, key=lambda item: abs(_decades(item.loss) - exponent))
 
 
@@ -431,5 +431,7 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
 
 def _epochs(ax: Axes, runs: Sequence[ArchivedRun]) -> None:
     ax.set(xscale="log", xlabel="epoch (dotted: the rate falls to a tenth)")
-    for epoch in sorted({item for run in runs for item in run.settings.milestones if item < run.epochs[-1]}):
+    for epoch in sorted(
+        {milestone for run in runs for milestone in run.settings.milestones if milestone < run.epochs[-1]}
+    ):
         ax.axvline(epoch, color=plotting.PATH, linestyle=":", linewidth=1.0)

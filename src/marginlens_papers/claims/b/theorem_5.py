@@ -109,14 +109,14 @@ class B_T5(Claim):
 def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any], drawn: dict[str, Any]) -> Finding:
     corr = np.array([result.correlation for result in found])
     ends = [run["prediction"] for run in stiff]
-    asked = [item.verdict.conditions[4].numbers["log10_least"] for item in [*found, *ends]]
+    asked = [prediction.verdict.conditions[4].numbers["log10_least"] for prediction in [*found, *ends]]
     clean = sum(_as_stated(end) for end in ends)
     signal, stated = drawn["shares"].T
     weak = signal < 2.0
-    stopped = [f"{entry['descent'][-1]:.0f}" for entry in stiff]
+    stopped = [f"{run['descent'][-1]:.0f}" for run in stiff]
     numbers = {
         "smallest_corr": float(corr.min()),
-        "irrelevant_selected": float(sum(not current.only_important for current in found)),
+        "irrelevant_selected": float(sum(not prediction.only_important for prediction in found)),
         "important_missed": float(sum(not result.selects_important for result in found)),
         "smallest_norm": float(np.min([float(result.run.norm) for result in found])),
         "smallest_growth": float(np.min(growth)),
@@ -127,7 +127,7 @@ def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any
         "median_norm_after_1000_normalised_steps": float(np.median([run["descent"][-1] for run in stiff])),
         "most_integrator_steps": float(max(int(result.run.steps_taken) for result in found)),
         "stiff_most_integrator_steps": float(max(int(end.run.steps_taken) for end in ends)),
-        "runs_meeting_condition_10": float(sum(item.verdict.applies for item in [*found, *ends])),
+        "runs_meeting_condition_10": float(sum(prediction.verdict.applies for prediction in [*found, *ends])),
         "smallest_log10_d_asked_for": float(min(asked)),
         "largest_log10_d_asked_for": float(max(asked)),
         "share_as_stated_below_2_deviations": float(np.mean(stated[weak])),
@@ -147,7 +147,7 @@ def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any
         f"moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
         f"4n²T² the flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."
     )
-    arrays = {"corr": corr, "rate": np.array([element.step.rate for element in found]), "stiff": stiff, **drawn}
+    arrays = {"corr": corr, "rate": np.array([prediction.step.rate for prediction in found]), "stiff": stiff, **drawn}
     return Finding(measured, numbers, arrays, note)
 
 
@@ -217,7 +217,7 @@ def _draw_stiff(ax: Axes, stiff: list[Any]) -> None:
         ax.loglog(KEPT[1:], run["flow"][1:], color=plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
         style = {"color": plotting.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
         ax.loglog(KEPT[1:], run["descent"][1:], **style, label=labels[1] if k == 0 else None)
-    rates = [item["rate"] for item in stiff]
+    rates = [run["rate"] for run in stiff]
     ax.set(xlabel="arc length, or number of steps", ylabel="‖p‖")
     ax.set_title(f"η₀ = 4n²T², {min(rates):g} to {max(rates):g}" if len(rates) > 1 else f"η₀ = 4n²T² = {rates[0]:g}")
     ax.legend(loc="upper left")

@@ -67,27 +67,27 @@ class C_A(Claim):
         seen, fresh, plain, norms, retrieved, shape_of, undecided = [], [], [], [], [], [], 0
         for j in progress.each(range(count), more=1):
             (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
-            ds, automaton, tries = _separable(sizes, cyclic, rng)
+            data, automaton, tries = _separable(sizes, cyclic, rng)
             redrawn += tries
-            path = ml.path(ds, RADII)
-            new = _fresh(ds, rng)
-            seen.append([automaton.total_variation(ds, W).max() for W in path.points])
+            path = ml.path(data, RADII)
+            new = _fresh(data, rng)
+            seen.append([automaton.total_variation(data, W).max() for W in path.points])
             on_new = np.stack([automaton.total_variation(new, W) for W in path.points])
             undecided += int(np.isnan(on_new[0]).sum())
             fresh.append((on_new.mean(axis=1), on_new.max(axis=1)))
             plain.append(np.mean(_without_offset(automaton, new, path.points[-1])))
             norms.append(path.norm[-1])
-            retrieved.append(_retrieves(ds, automaton))
+            retrieved.append(_retrieves(data, automaton))
             shape_of.append(j % len(SHAPES))
-            problems.append((ds, automaton, cyclic))
+            problems.append((data, automaton, cyclic))
         is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
         acyclic = np.flatnonzero(~is_cyclic)
         batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)
         weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
         for j in np.flatnonzero(is_cyclic).tolist():
-            ds = problems[j][0]
+            data = problems[j][0]
             weights[j] = descend(
-                ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).sharp_smoothness()), n_steps=CONSTANT_STEPS
+                data, optimizer=GradientDescent(1.0 / NextTokenRisk(data).sharp_smoothness()), n_steps=CONSTANT_STEPS
             ).final
         for j, W in weights.items():
             descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
@@ -167,26 +167,28 @@ def _separable(
 ) -> tuple[SequenceDataset, NextTokenAutomaton, int]:
     """A dataset with an automaton, the automaton, and how many draws had none."""
     for tries in range(1000):
-        ds = cyclic_sequences(*sizes, rng) if cyclic else acyclic_sequences(*sizes, rng)
+        data = cyclic_sequences(*sizes, rng) if cyclic else acyclic_sequences(*sizes, rng)
         try:
-            automaton = NextTokenAutomaton.fit(ds)
+            automaton = NextTokenAutomaton.fit(data)
         except InputError:
             continue
         if automaton.priority.pairs is not None and len(automaton.priority.pairs):
-            return ds, automaton, tries
+            return data, automaton, tries
     raise InputError(f"No separable dataset of shape {sizes} among 1,000.")
 
 
-def _fresh(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
+def _fresh(data: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
     """As many random sequences of the same lengths, each ending in a last token of the data."""
-    sequences = [np.append(rng.integers(0, ds.n_vocabulary, size - 1), rng.choice(ds.last)) for size in ds.lengths]
-    return SequenceDataset(sequences, [int(sequence[0]) for sequence in sequences], ds.E)
+    sequences = [
+        np.append(rng.integers(0, data.n_vocabulary, size - 1), rng.choice(data.last)) for size in data.lengths
+    ]
+    return SequenceDataset(sequences, [int(sequence[0]) for sequence in sequences], data.E)
 
 
-def _retrieves(ds: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
+def _retrieves(data: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
     """Whether the automaton keeps exactly the tokens of the label's component, in every sequence."""
-    for i in range(len(ds)):
-        ids, label = ds[i]
+    for i in range(len(data)):
+        ids, label = data[i]
         graph = automaton.graphs[int(ids[-1])]
         kept = set(np.flatnonzero(automaton.predict_proba(ids)).tolist())
         if kept != {int(x) for x in ids if graph.component(int(x)) == graph.component(label)}:
@@ -196,13 +198,15 @@ def _retrieves(ds: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
 
 def _example() -> dict[str, Any]:
     """One dataset's training sequences as tokens, with the probabilities of automaton and layers of growing norm."""
-    ds, automaton, _ = _separable(SHAPES[0][0], True, np.random.default_rng(SEED))
-    path = ml.path(ds, SHOWN)
+    data, automaton, _ = _separable(SHAPES[0][0], True, np.random.default_rng(SEED))
+    path = ml.path(data, SHOWN)
     rows = []
-    for i in range(len(ds)):
-        ids, label = ds[i]
+    for i in range(len(data)):
+        ids, label = data[i]
         layers = [
-            np.bincount(ids, weights=ds.attention(W)[ds.offsets[i] : ds.offsets[i + 1]], minlength=ds.n_vocabulary)
+            np.bincount(
+                ids, weights=data.attention(W)[data.offsets[i] : data.offsets[i + 1]], minlength=data.n_vocabulary
+            )
             for W in path.points
         ]
         rows.append({"ids": ids, "label": label, "automaton": automaton.predict_proba(ids), "layers": np.array(layers)})

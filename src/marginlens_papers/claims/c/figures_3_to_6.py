@@ -310,7 +310,7 @@ class C_F5(Claim):
         progress.expect(len(SQUARED_SERIES) + 2)
         found = contrasts(SQUARED_SERIES, trials, N_STEPS, SEED, progress)
         text, cyclic, code = found.values()
-        paced = np.concatenate([_paced_corr(item) for item in (text, cyclic)])
+        paced = np.concatenate([_paced_corr(contrast) for contrast in (text, cyclic)])
         progress.advance()
         zero = _zero_in_other_draws(others)
         progress.advance()
@@ -326,7 +326,7 @@ class C_F5(Claim):
             "global_corr_where_differing": mean(text.final("global")[apart]),
             "local_corr_where_differing": mean(text.final("local")[apart]),
             "gap_where_differing": mean((text.final("local") - text.final("global"))[apart]),
-            "undefined": float(sum(entry.undefined for entry in found.values())),
+            "undefined": float(sum(contrast.undefined for contrast in found.values())),
         }
         measured = (
             f"Correlation with the local and the global solution: {spread(text.final('local'))} and {spread(text.final('global'))} in "
@@ -368,7 +368,7 @@ def _zero_in_other_draws(trials: int) -> BoolArray:
     recipe, rng = SQUARED_SERIES["code's form"], np.random.default_rng([SEED, len(SQUARED_SERIES)])
     runs = train(recipe, draws(recipe, trials, rng), np.array([N_STEPS]), rng)
     pairs = zip(runs.datasets, runs.local_graphs, strict=True)
-    return np.array([not len(local_subset(ds, graphs, LocalRule.LABELS_COMPONENT)) for ds, graphs in pairs])
+    return np.array([not len(local_subset(data, graphs, LocalRule.LABELS_COMPONENT)) for data, graphs in pairs])
 
 
 def _zero(series: Contrast) -> int:
@@ -378,7 +378,7 @@ def _zero(series: Contrast) -> int:
 def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray) -> str:
     text, cyclic, code = found.values()
     norms = np.linalg.norm(cyclic.runs.final, axis=(1, 2))
-    plain = np.concatenate([item.final("local")[item.single] for item in (text, cyclic)])
+    plain = np.concatenate([contrast.final("local")[contrast.single] for contrast in (text, cyclic)])
     tied = int(np.sum(~text.single)), int(np.sum(~cyclic.single)), int(np.sum(~code.single))
     on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
     rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
@@ -401,12 +401,14 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
 def _paced_corr(series: Contrast) -> FloatArray:
     """The correlation with the local solution of two paces, for the trials in which every sequence selects one token."""
     pairs = [
-        (ds, W) for ds, W, single in zip(series.runs.datasets, series.runs.final, series.single, strict=True) if single
+        (data, W)
+        for data, W, single in zip(series.runs.datasets, series.runs.final, series.single, strict=True)
+        if single
     ]
-    return np.array([correlation(W, paced_solution(ds, W), axes=2) for ds, W in pairs])
+    return np.array([correlation(W, paced_solution(data, W), axes=2) for data, W in pairs])
 
 
-def paced_solution(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+def paced_solution(data: SequenceDataset, W: FloatArray) -> FloatArray:
     r"""The shortest matrix that separates what W selects, by 1 where that is not the label and by 1/2 where it is.
 
     .. math:: \min_V \|V\|_F \ \text{s.t.}\ (e_{\alpha_i} - e_x)^\top V \bar x_i \ge 1 - \tfrac12 [\alpha_i = y_i]
@@ -418,15 +420,15 @@ def paced_solution(ds: SequenceDataset, W: FloatArray) -> FloatArray:
     Args:
         W: (d_model, d_model) weights with which every sequence selects one token.
     """
-    chosen = selected_positions(ds, W, THRESHOLD)
+    chosen = selected_positions(data, W, THRESHOLD)
     triples, floor = [], []
-    for i in range(len(ds)):
-        ids, label = ds[i]
-        selected = ids[chosen[ds.offsets[i] : ds.offsets[i + 1]]][0]
+    for i in range(len(data)):
+        ids, label = data[i]
+        selected = ids[chosen[data.offsets[i] : data.offsets[i + 1]]][0]
         others = np.setdiff1d(ids, selected)
-        triples += [(ds.last[i], selected, other) for other in others]
+        triples += [(data.last[i], selected, other) for other in others]
         floor += [0.5 if selected == label else 1.0] * len(others)
-    found = least_distance(np.asarray(BilinearRows(ds.E, ds.E, np.array(triples))), np.array(floor))
+    found = least_distance(np.asarray(BilinearRows(data.E, data.E, np.array(triples))), np.array(floor))
     return found.x.reshape(W.shape)
 
 
@@ -490,7 +492,7 @@ class C_F6(Claim):
             "cyclic_global_infinite": float(cyclic.infinite("global")),
             "infinite_by_label": float(text.infinite(LABEL) + cyclic.infinite(LABEL)),
             "infinite_by_selected": float(text.infinite(SELECTED) + cyclic.infinite(SELECTED)),
-            "undefined": float(sum(item.undefined for item in found.values())),
+            "undefined": float(sum(contrast.undefined for contrast in found.values())),
         }
         measured = (
             f"{trials[0]} trials on any data: correlation {spread(text.final('local'))} with the local and "

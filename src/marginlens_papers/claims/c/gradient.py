@@ -61,19 +61,19 @@ class C_L(Claim):
         }
         for j in progress.each(range(count)):
             rng = np.random.default_rng([SEED, j])
-            ds = random_sequences(rng)
-            W = rng.normal(size=(ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
-            gradient = NextTokenRisk(ds).gradient(W).value()
+            data = random_sequences(rng)
+            W = rng.normal(size=(data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
+            gradient = NextTokenRisk(data).gradient(W).value()
             size = np.linalg.norm(gradient)
-            found["differences"].append(_off_differences(ds, W, gradient, rng))
-            found["matrix"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=True)) / size)
-            found["printed"].append(np.linalg.norm(gradient - matrix_form(ds, W, others=False)) / size)
-            L, sharp = NextTokenRisk(ds).smoothness(), NextTokenRisk(ds).sharp_smoothness()
-            slopes = _slopes(ds, rng)
+            found["differences"].append(_off_differences(data, W, gradient, rng))
+            found["matrix"].append(np.linalg.norm(gradient - matrix_form(data, W, others=True)) / size)
+            found["printed"].append(np.linalg.norm(gradient - matrix_form(data, W, others=False)) / size)
+            L, sharp = NextTokenRisk(data).smoothness(), NextTokenRisk(data).sharp_smoothness()
+            slopes = _slopes(data, rng)
             found["L"].append(slopes / L)
             found["sharp"].append(slopes / sharp)
-            found["descent"].append(_decrease(ds, W, 1.0 / L))
-            found["beyond"].append(_decrease(ds, W, BEYOND / sharp))
+            found["descent"].append(_decrease(data, W, 1.0 / L))
+            found["beyond"].append(_decrease(data, W, BEYOND / sharp))
             found["pull"].append(_pull(rng))
         arrays = {name: np.concatenate([np.atleast_1d(value) for value in values]) for name, values in found.items()}
         numbers = {
@@ -146,12 +146,12 @@ def random_sequences(rng: np.random.Generator) -> SequenceDataset:
     return SequenceDataset(sequences, labels, rng.normal(size=(K, d)) / np.sqrt(d))
 
 
-def matrix_form(ds: SequenceDataset, W: Any, *, others: bool) -> Any:
+def matrix_form(data: SequenceDataset, W: Any, *, others: bool) -> Any:
     """Eq. (19) at W: its second line, -1/(γᵀs) Xᵀ (diag s - s sᵀ) γ x̄ᵀ, if `others`; else its last line as printed."""
-    total = np.zeros((ds.d_model, ds.d_model))
-    for i in range(len(ds)):
-        ids, y = ds[i]
-        X, last = ds.E[ids], ds.E[ds.last[i]]
+    total = np.zeros((data.d_model, data.d_model))
+    for i in range(len(data)):
+        ids, y = data[i]
+        X, last = data.E[ids], data.E[data.last[i]]
         logits = X @ W @ last
         s = np.exp(logits - logits.max())
         s /= s.sum()
@@ -159,29 +159,29 @@ def matrix_form(ds: SequenceDataset, W: Any, *, others: bool) -> Any:
         if others:
             total -= np.outer(X.T @ ((np.diag(s) - np.outer(s, s)) @ gamma) / (gamma @ s), last)
         else:
-            total += np.outer((X - ds.E[y]).T @ (s * gamma), last)
-    return total / len(ds)
+            total += np.outer((X - data.E[y]).T @ (s * gamma), last)
+    return total / len(data)
 
 
-def _off_differences(ds: SequenceDataset, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
+def _off_differences(data: SequenceDataset, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
     """How far the gradient is from central differences of the risk, extrapolated once, along random directions; relative."""
     off = []
     for along in rng.normal(size=(6, *W.shape)):
         along /= np.linalg.norm(along)
         near, far = (
-            (NextTokenRisk(ds).value(W + step * along) - NextTokenRisk(ds).value(W - step * along)) / (2 * step)
+            (NextTokenRisk(data).value(W + step * along) - NextTokenRisk(data).value(W - step * along)) / (2 * step)
             for step in (h, 2 * h)
         )
         off.append(abs((4.0 * near - far) / 3.0 - np.sum(gradient * along)) / np.linalg.norm(gradient))
     return np.array(off)
 
 
-def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> Any:
+def _slopes(data: SequenceDataset, rng: np.random.Generator, count: int = 6) -> Any:
     """‖∇L(W) - ∇L(V)‖/‖W - V‖ for random pairs, every other one along the direction of largest curvature between them."""
-    d, found, batch, head = ds.d_model, [], SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
+    d, found, batch, head = data.d_model, [], SequenceBatch.of((data,)), Head(data.n_vocabulary)
 
     def slope(W: Any, along: Any) -> Any:
-        first, last = (gradient_of(batch, item[None], head, LogLoss()).value() for item in (W, W + along))
+        first, last = (gradient_of(batch, point[None], head, LogLoss()).value() for point in (W, W + along))
         return (last - first) / np.linalg.norm(along)
 
     for k in range(count):
@@ -194,10 +194,10 @@ def _slopes(ds: SequenceDataset, rng: np.random.Generator, count: int = 6) -> An
     return np.array(found)
 
 
-def _decrease(ds: SequenceDataset, W: Any, eta: float) -> Any:
+def _decrease(data: SequenceDataset, W: Any, eta: float) -> Any:
     """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
     run = descend(
-        ds, optimizer=GradientDescent(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk"))
+        data, optimizer=GradientDescent(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk"))
     )
     risks, points = run.saved["risk"], run.saved["x"]
     promised = np.sum(np.diff(points, axis=0) ** 2, axis=(1, 2)) / (2.0 * eta)  # W(τ+1) - W(τ) = -η ∇L
@@ -208,14 +208,14 @@ def _decrease(ds: SequenceDataset, W: Any, eta: float) -> Any:
 def _pull(rng: np.random.Generator, count: int = 10) -> Any:
     """Cosines of -∇L with W^mm at random points."""
     acyclic = bool(rng.integers(2))
-    ds = (acyclic_sequences if acyclic else cyclic_sequences)(6, 8, 4, 4, rng)
-    solution = graph_svm(ds.E, priority_graphs(ds)).x
+    data = (acyclic_sequences if acyclic else cyclic_sequences)(6, 8, 4, 4, rng)
+    solution = graph_svm(data.E, priority_graphs(data)).x
     size = float(np.linalg.norm(solution))
     if not size > 0.0:  # nothing is strict, or nothing separates
         return np.empty(0)
     found = []
     for _ in range(count):
         W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
-        slope = NextTokenRisk(ds).gradient(W).array
+        slope = NextTokenRisk(data).gradient(W).array
         found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
     return np.array(found)

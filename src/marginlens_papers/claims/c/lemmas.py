@@ -54,7 +54,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Linear(LabelLoss):
+class LinearLabelLoss(LabelLoss):
     r""":math:`\ell(u) = -u`."""
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -63,7 +63,7 @@ class Linear(LabelLoss):
 
 
 @dataclass(frozen=True)
-class Exponential(LabelLoss):
+class ExponentialLabelLoss(LabelLoss):
     r""":math:`\ell(u) = e^{-u}`."""
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -72,19 +72,19 @@ class Exponential(LabelLoss):
         return value, -value, value
 
 
-def positive_head(ds: SequenceDataset, rng: np.random.Generator) -> FloatArray:
+def positive_head(data: SequenceDataset, rng: np.random.Generator) -> FloatArray:
     """A head with scores one for the label and between .1 and .8 for other tokens; needs independent embeddings."""
-    H = rng.uniform(0.1, 0.8, size=(ds.n_vocabulary, ds.n_vocabulary))
+    H = rng.uniform(0.1, 0.8, size=(data.n_vocabulary, data.n_vocabulary))
     np.fill_diagonal(H, 1.0)
-    return np.asarray(H @ np.linalg.pinv(ds.E).T)
+    return np.asarray(H @ np.linalg.pinv(data.E).T)
 
 
 SETTINGS = (
-    Setting("log-loss, C Eᵀ = I", LogLoss(), lambda ds, rng: None),
+    Setting("log-loss, C Eᵀ = I", LogLoss(), lambda data, rng: None),
     Setting("log-loss, scores .1 to .8", LogLoss(), positive_head, narrow=True),
-    Setting("ℓ(u) = −u, C = E", Linear(), lambda ds, rng: ds.E),
-    Setting("ℓ(u) = e⁻ᵘ, C = E", Exponential(), lambda ds, rng: ds.E),
-    Setting("(1 − u)², C = E/2", SquaredLoss(), lambda ds, rng: 0.5 * ds.E),
+    Setting("ℓ(u) = −u, C = E", LinearLabelLoss(), lambda data, rng: data.E),
+    Setting("ℓ(u) = e⁻ᵘ, C = E", ExponentialLabelLoss(), lambda data, rng: data.E),
+    Setting("(1 − u)², C = E/2", SquaredLoss(), lambda data, rng: 0.5 * data.E),
 )
 
 
@@ -118,42 +118,42 @@ class C_L1(Claim):
         """The excess risk at random matrices and along the max-margin direction, for every setting and dataset."""
         per_shape, n_random = (30, 200) if effort is Effort.PAPER else (1, 50)
         progress.expect(per_shape * len(FEASIBILITY_SHAPES))
-        curves: dict[str, list[FloatArray]] = {item.name: [] for item in SETTINGS}
-        scatter: dict[str, list[FloatArray]] = {entry.name: [] for entry in SETTINGS}
+        curves: dict[str, list[FloatArray]] = {setting.name: [] for setting in SETTINGS}
+        scatter: dict[str, list[FloatArray]] = {setting.name: [] for setting in SETTINGS}
         slope_error, constant_error, checked, vanished, missed, drawn = [], [], [], [], 0, 0
         subtracted: list[float] = []
         control: list[float] = []
         for j in range(per_shape):
             for k, shape in enumerate(FEASIBILITY_SHAPES):
                 rng = np.random.default_rng([FEASIBILITY_SEED, j, k])
-                ds, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
+                data, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
                 missed += infeasible
-                for element in SETTINGS:
-                    if element.narrow and shape[0] > shape[1]:
+                for setting in SETTINGS:
+                    if setting.narrow and shape[0] > shape[1]:
                         continue
-                    head = as_head(ds, element.head(ds, rng))
-                    risk = SplitRisk(ds, priority_graphs(ds), head.table, element.loss)
+                    head = as_head(data, setting.head(data, rng))
+                    risk = SplitRisk(data, priority_graphs(data), head.table, setting.loss)
                     norms = 10.0 ** rng.uniform(-2.0, 4.0, n_random)
-                    W = rng.standard_normal((n_random, ds.d_model, ds.d_model))
+                    W = rng.standard_normal((n_random, data.d_model, data.d_model))
                     W *= (norms / np.linalg.norm(W, axis=(1, 2)))[:, None, None]
                     random = risk.log_tail(risk.coordinates(W))
                     along = risk.log_tail(HEIGHTS[:, None] * risk.coordinates(limit.x))
-                    scatter[element.name].append(np.stack([norms, random]))
-                    curves[element.name].append(along + HEIGHTS - _log_constant(risk, limit, head))
+                    scatter[setting.name].append(np.stack([norms, random]))
+                    curves[setting.name].append(along + HEIGHTS - _log_constant(risk, limit, head))
                     far = HEIGHTS >= FAR
                     slope_error.append(abs(float(np.polyfit(HEIGHTS[far], along[far], 1)[0]) + 1.0))
-                    constant_error.append(abs(float(curves[element.name][-1][-1])))
+                    constant_error.append(abs(float(curves[setting.name][-1][-1])))
                     near = np.flatnonzero(norms <= MODERATE)
-                    excess = [subtracted_excess(ds, head, element.loss, W[i]) for i in near]
+                    excess = [subtracted_excess(data, head, setting.loss, W[i]) for i in near]
                     checked += [abs(a - np.exp(random[i])) for a, i in zip(excess, near, strict=True)]
-                    noise = rng.standard_normal((N_NEAR_LIMIT, ds.d_model, ds.d_model)) / ds.d_model
+                    noise = rng.standard_normal((N_NEAR_LIMIT, data.d_model, data.d_model)) / data.d_model
                     aimed = rng.uniform(0.0, HIGHEST, N_NEAR_LIMIT)[:, None, None] * limit.x + noise
-                    subtracted += excess + [subtracted_excess(ds, head, element.loss, aim) for aim in aimed]
-                    if not isinstance(element.loss, LogLoss):  # which is infinite where outputs are negative
-                        reversed_head = as_head(ds, -ds.E)
-                        control += [subtracted_excess(ds, reversed_head, element.loss, W[i]) for i in near]
+                    subtracted += excess + [subtracted_excess(data, head, setting.loss, aim) for aim in aimed]
+                    if not isinstance(setting.loss, LogLoss):  # which is infinite where outputs are negative
+                        reversed_head = as_head(data, -data.E)
+                        control += [subtracted_excess(data, reversed_head, setting.loss, W[i]) for i in near]
                     vanished += [
-                        subtracted_excess(ds, head, element.loss, height * limit.x) <= 0.0 for height in HEIGHTS[::4]
+                        subtracted_excess(data, head, setting.loss, height * limit.x) <= 0.0 for height in HEIGHTS[::4]
                     ]
                     drawn += n_random
                 progress.advance()
@@ -216,18 +216,18 @@ def feasible_data(
     """The first drawn dataset whose Graph-SVM has a solution other than zero, that solution, and how many were infeasible."""
     infeasible = 0
     while True:
-        ds = make(*shape, rng)
-        found = graph_svm(ds.E, priority_graphs(ds))
+        data = make(*shape, rng)
+        found = graph_svm(data.E, priority_graphs(data))
         if found.status is Status.OPTIMAL:
-            return ds, found, infeasible
+            return data, found, infeasible
         infeasible += found.status is Status.INFEASIBLE
 
 
-def subtracted_excess(ds: SequenceDataset, head: Head, loss: LabelLoss, W: FloatArray) -> float:
+def subtracted_excess(data: SequenceDataset, head: Head, loss: LabelLoss, W: FloatArray) -> float:
     """L(W) - L* by softmax and subtraction, sequence by sequence."""
-    labels = np.repeat(ds.labels, ds.lengths)
-    outputs = np.add.reduceat(ds.attention(W) * head.scores(labels, ds.tokens), ds.offsets[:-1])
-    return float(np.mean(loss.scalar(outputs)[0]) - np.mean(loss.scalar(head.scores(ds.labels, ds.labels))[0]))
+    labels = np.repeat(data.labels, data.lengths)
+    outputs = np.add.reduceat(data.attention(W) * head.scores(labels, data.tokens), data.offsets[:-1])
+    return float(np.mean(loss.scalar(outputs)[0]) - np.mean(loss.scalar(head.scores(data.labels, data.labels))[0]))
 
 
 def _log_constant(risk: SplitRisk, limit: GraphSolution, head: Head) -> float:
@@ -349,13 +349,13 @@ class C_L2(Claim):
         return {"orthogonality": fig}
 
 
-def _measure(ds: SequenceDataset, rng: np.random.Generator) -> tuple[float, ...] | Status:
+def _measure(data: SequenceDataset, rng: np.random.Generator) -> tuple[float, ...] | Status:
     """One row of `NAMES`, or why the dataset does not meet the assumption."""
-    graphs = priority_graphs(ds)
-    margin = graph_svm(ds.E, graphs)
+    graphs = priority_graphs(data)
+    margin = graph_svm(data.E, graphs)
     if margin.status is not Status.OPTIMAL:
         return Status.TRIVIAL if margin.status is Status.TRIVIAL else Status.INFEASIBLE
-    cyc = cyclic_correction(ds, graphs=graphs)
+    cyc = cyclic_correction(data, graphs=graphs)
     W, size = cyc.x, float(np.linalg.norm(cyc.x))
     if cyc.status is not Status.FINITE or cyc.landscape is None:
         return (np.inf,) * (len(NAMES) - 1) + (0.0,)
@@ -369,10 +369,10 @@ def _measure(ds: SequenceDataset, rng: np.random.Generator) -> tuple[float, ...]
     start = rng.normal(size=W.shape)
     other = minimise_over_all(cyc.subset, start * (size / np.linalg.norm(start)))
     return (
-        float(np.linalg.norm(_outside(ds.E, graphs, free))) / size,
+        float(np.linalg.norm(_outside(data.E, graphs, free))) / size,
         float(np.linalg.norm(free - W)) / size,
         float(np.linalg.norm(other) < size * (1.0 - _FREE_BAR)),
-        _largest_cosine(ds.E, graphs, mm),
+        _largest_cosine(data.E, graphs, mm),
         inner / (size * float(np.linalg.norm(mm))),
         inner,
         cyc.residual(),
@@ -460,26 +460,26 @@ class C_L3(Claim):
         strict: list[SequenceDataset] = []
         for j in progress.each(range(count), more=1):
             rng = np.random.default_rng([CORRECTION_SEED, j])
-            ds = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
-            mean = ds.E.mean(axis=0)
+            data = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
+            mean = data.E.mean(axis=0)
             for name, loss, head in (
                 ("log", LOG, None),
                 ("squared", SquaredLoss(), None),
-                ("general", LOG, ds.E + 2.0 * mean / np.sum(mean**2)),
+                ("general", LOG, data.E + 2.0 * mean / np.sum(mean**2)),
             ):
-                found[name].append(_above_chord(ds, rng, head, loss))
-            W = rng.normal(size=(ds.d_model, ds.d_model)) * rng.uniform(0.0, 2.0)
-            hessian, formula = _hessian(ds, W), NextTokenRisk(ds).hessian(W)
+                found[name].append(_above_chord(data, rng, head, loss))
+            W = rng.normal(size=(data.d_model, data.d_model)) * rng.uniform(0.0, 2.0)
+            hessian, formula = _hessian(data, W), NextTokenRisk(data).hessian(W)
             found["formula"].append(np.abs(hessian - formula).max() / np.abs(formula).max())
             found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
-            basis = cyclic_subspace(ds.E, priority_graphs(ds)).basis.reshape(-1, W.size)
+            basis = cyclic_subspace(data.E, priority_graphs(data)).basis.reshape(-1, W.size)
             inside = (W.ravel() @ basis.T) @ basis  # the lemma speaks of points of S_cyc
-            there = _hessian(ds, inside.reshape(W.shape))
+            there = _hessian(data, inside.reshape(W.shape))
             found["cyclic"].append(np.linalg.eigvalsh(basis @ there @ basis.T)[0] / np.linalg.norm(there, 2))
             found["rank"].append(len(basis))
-            solution = graph_svm(ds.E, priority_graphs(ds)).x
+            solution = graph_svm(data.E, priority_graphs(data)).x
             if np.linalg.norm(solution) > 0.0:
-                strict.append(ds)
+                strict.append(data)
         steps, norms, slopes = _descents(strict[:20], n_steps)
         progress.advance()
         chords = {name: np.concatenate(found[name]) for name in ("log", "squared", "general")}
@@ -549,23 +549,25 @@ class C_L3(Claim):
         return {"convexity": fig}
 
 
-def _above_chord(ds: SequenceDataset, rng: np.random.Generator, head: Any, loss: NextTokenLoss, count: int = 20) -> Any:
+def _above_chord(
+    data: SequenceDataset, rng: np.random.Generator, head: Any, loss: NextTokenLoss, count: int = 20
+) -> Any:
     """L(λ W + (1-λ) V) less the chord, relative to 1 + its ends, for random pairs; nan where a risk is not finite."""
     out = []
     for _ in range(count):
-        W, V = rng.normal(size=(2, ds.d_model, ds.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
+        W, V = rng.normal(size=(2, data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
         share = rng.uniform(0.1, 0.9)
         inner, first, last = (
-            NextTokenRisk(ds, head=head, loss=loss).value(item) for item in (share * W + (1 - share) * V, W, V)
+            NextTokenRisk(data, head=head, loss=loss).value(item) for item in (share * W + (1 - share) * V, W, V)
         )
         ends = share * first + (1 - share) * last
         out.append((inner - ends) / (1.0 + abs(first) + abs(last)) if np.isfinite(inner + ends) else np.nan)
     return np.array(out)
 
 
-def _hessian(ds: SequenceDataset, W: Any, h: float = 2e-4) -> Any:
+def _hessian(data: SequenceDataset, W: Any, h: float = 2e-4) -> Any:
     """(d², d²) from central differences of exact gradients, extrapolated once; symmetrised."""
-    batch, head, size = SequenceBatch.of((ds,)), Head(ds.n_vocabulary), W.size
+    batch, head, size = SequenceBatch.of((data,)), Head(data.n_vocabulary), W.size
     out = np.empty((size, size))
     for k, unit in enumerate(np.eye(size).reshape(size, *W.shape)):
         near, far = (
@@ -584,12 +586,12 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
     """Plain descent with η = 1/L: steps kept, norms and log gradient norms (n_runs, n_kept)."""
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(int))
     norms, slopes = [], []
-    for ds in datasets:
+    for data in datasets:
         record = Record(steps=steps.tolist(), keep=("x", "norm"))
         run = descend(
-            ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).smoothness()), n_steps=n_steps, record=record
+            data, optimizer=GradientDescent(1.0 / NextTokenRisk(data).smoothness()), n_steps=n_steps, record=record
         )
-        batch, head = SequenceBatch.of((ds,)), Head(ds.n_vocabulary)
+        batch, head = SequenceBatch.of((data,)), Head(data.n_vocabulary)
         norms.append(run.saved["norm"])
         slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])
     return steps, np.array(norms), np.array(slopes)

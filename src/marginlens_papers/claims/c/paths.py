@@ -64,20 +64,20 @@ class C_T1(Claim):
         convex, general = (20, 4) if effort is Effort.PAPER else (1, 1)
         tasks = [(CONVEX, shape, j) for shape in ACYCLIC_SHAPES for j in range(convex)]
         tasks += [
-            (item, shape, 1000 + j)
-            for item in GENERAL
+            (setting, shape, 1000 + j)
+            for setting in GENERAL
             for shape in ACYCLIC_SHAPES[: 3 if general > 1 else 1]
             for j in range(general)
         ]
         lines, missed = [], 0
         for setting, shape, j in progress.each(tasks):
             rng = np.random.default_rng([ACYCLIC_SEED, j, *shape])
-            ds, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
+            data, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
             missed += infeasible
-            head, radii = setting.head(ds, rng), ACYCLIC_SCALES / limit.margin
-            path = ml.path(ds, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
-            alone = path if setting is CONVEX else ml.path(ds, radii, head=head, loss=setting.loss, restarts=0)
-            excess, floor = path.log_excess, log_risk_bound(ds, as_head(ds, head), setting.loss)
+            head, radii = setting.head(data, rng), ACYCLIC_SCALES / limit.margin
+            path = ml.path(data, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
+            alone = path if setting is CONVEX else ml.path(data, radii, head=head, loss=setting.loss, restarts=0)
+            excess, floor = path.log_excess, log_risk_bound(data, as_head(data, head), setting.loss)
             share = (
                 np.maximum(excess + ACYCLIC_SCALES - floor, 0.0) / ACYCLIC_SCALES
             )  # κ over R · margin; from one on nothing is certain
@@ -90,9 +90,9 @@ class C_T1(Claim):
             )
         distance = np.stack([line.distance for line in lines])
         slopes = np.polyfit(np.log(ACYCLIC_SCALES[FITTED:]), np.log(distance[:, FITTED:]).T, 1)[0]
-        certified = np.stack([entry.certified for entry in lines])
-        is_convex = np.array([element.setting is CONVEX for element in lines])
-        corr = np.stack([current.corr for current in lines])
+        certified = np.stack([line.certified for line in lines])
+        is_convex = np.array([line.setting is CONVEX for line in lines])
+        corr = np.stack([line.corr for line in lines])
         numbers = {
             "smallest_corr_at_largest_radius": float(corr[:, -1].min()),
             "smallest_corr_at_1000_over_margin": float(corr[:, FITTED].min()),
@@ -135,7 +135,7 @@ class C_T1(Claim):
         titles = ("Log-loss, C Eᵀ = I", "ℓ(u) = −u and e⁻ᵘ, C = E")
         for ax, own, title in zip(axes, (convex, ~convex), titles, strict=True):
             for colour, shape in zip(plotting.ACCENTS, ACYCLIC_SHAPES, strict=False):
-                chosen = np.array([item == shape for item in finding.arrays["shape"]]) & own
+                chosen = np.array([shape_of == shape for shape_of in finding.arrays["shape"]]) & own
                 for line in distance[chosen]:
                     ax.loglog(ACYCLIC_SCALES, line, color=colour, lw=1.0, alpha=0.7)
                 if chosen.any():
@@ -166,7 +166,7 @@ class _Line:
     lowered: float  # by how much random starts lowered the log excess, at most
 
 
-def log_risk_bound(ds: SequenceDataset, head: Head, loss: LabelLoss) -> float:
+def log_risk_bound(data: SequenceDataset, head: Head, loss: LabelLoss) -> float:
     r"""log c with :math:`L(W) - L_\star \ge c\, e^{-R \cdot \text{margin}}` for all W of norm up to R; acyclic data, convex loss.
 
     .. math:: c = \min_{i,\, x \in X_i,\, x \ne y_i} \pi_i\, |\ell'(\gamma_{y_i})|\, (\gamma_{y_i} - \gamma_x)\, m_x / T_i
@@ -174,7 +174,7 @@ def log_risk_bound(ds: SequenceDataset, head: Head, loss: LabelLoss) -> float:
     Some pair has a logit gap of at most R · margin, because no unit matrix has larger gaps everywhere than the margin; if its sample
     has the smallest gap of all, token x has attention of at least :math:`m_x e^{-R\cdot\text{margin}}/T_i` there.
     """
-    reduced = reduce_sequences(ds)
+    reduced = reduce_sequences(data)
     labels, counts = reduced.labels[reduced.sample], np.exp(reduced.log_counts)
     slope = -loss.scalar(head.scores(reduced.labels, reduced.labels))[1]
     fall = head.scores(labels, labels) - head.scores(labels, reduced.tokens)
@@ -230,11 +230,11 @@ class C_T2(Claim):
         shapes, norms, errors, offsets, missed = [], [], [], [], 0
         for shape in CYCLIC_SHAPES:
             for j in range(per_shape):
-                ds, limit, infeasible = feasible_data(
+                data, limit, infeasible = feasible_data(
                     cyclic_sequences, shape, np.random.default_rng([CYCLIC_SEED, j, *shape])
                 )
                 missed += infeasible
-                path = ml.path(ds, CYCLIC_SCALES / limit.margin)
+                path = ml.path(data, CYCLIC_SCALES / limit.margin)
                 law = path_law(path)
                 kept["distance"].append(path.distance(limit.x))
                 kept["corr"].append(path.correlation(limit.x))
@@ -262,7 +262,7 @@ class C_T2(Claim):
         fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.5)
         near = CYCLIC_SCALES <= 40.0
         for colour, shape in zip(plotting.ACCENTS, CYCLIC_SHAPES, strict=False):
-            own = [k for k, item in enumerate(finding.arrays["shape"]) if item == shape]
+            own = [k for k, shape_of in enumerate(finding.arrays["shape"]) if shape_of == shape]
             for k in own:
                 left.loglog(CYCLIC_SCALES, finding.arrays["distance"][k], color=colour, lw=1.0, alpha=0.7)
                 middle.semilogy(CYCLIC_SCALES[near], finding.arrays["gap"][k][near], color=colour, lw=1.0, alpha=0.7)
@@ -303,10 +303,10 @@ def _other_loss(wanted: int) -> FloatArray:
     """(n, 2) for e^(-2u), the correlation with W^mm and the distance of Π(W_R) to W^cyc at the largest radius."""
     found: list[tuple[float, float]] = []
     for j in range(40 * wanted):
-        ds, limit, _ = feasible_data(cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j]))
-        if len(found) < wanted and cyclic_correction(ds, loss=Steep(), restarts=8).is_unique:
-            path = ml.path(ds, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
-            gap = np.linalg.norm(path.split().cyclic[-1] - cyclic_correction(ds, loss=Steep()).x)
+        data, limit, _ = feasible_data(cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j]))
+        if len(found) < wanted and cyclic_correction(data, loss=Steep(), restarts=8).is_unique:
+            path = ml.path(data, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
+            gap = np.linalg.norm(path.split().cyclic[-1] - cyclic_correction(data, loss=Steep()).x)
             found.append((float(path.correlation(limit.x)[-1]), float(gap)))
     return np.array(found).reshape(-1, 2)
 

@@ -63,13 +63,13 @@ class C_G(Claim):
         totals = {name: 0.0 for name in C_G.expected if name.startswith("wrong_")}
         kinds, n_graphs, ragged = np.zeros(2), 0, 0
         for _ in progress.each(range(n_datasets), more=1):
-            ds = random_dataset(rng)
-            for name, count in compare(ds).items():
+            data = random_dataset(rng)
+            for name, count in compare(data).items():
                 totals[name] += count
-            graphs = priority_graphs(ds)
+            graphs = priority_graphs(data)
             kinds[int(is_acyclic(graphs))] += 1
             n_graphs += len(graphs)
-            ragged += int(np.ptp(ds.lengths) > 0)
+            ragged += int(np.ptp(data.lengths) > 0)
         tables = {window: text_table(window) for window in WINDOWS}
         progress.advance()
         numbers = {
@@ -103,7 +103,7 @@ class C_G(Claim):
             headings = [
                 f"After {table['shown'][graph['last']]} ({graph['samples']:,} windows)" for graph in table["graphs"]
             ]
-            shown = [graphs[item["last"]] for item in table["graphs"]]
+            shown = [graphs[graph["last"]] for graph in table["graphs"]]
             figures[f"text-window-{window}"] = draw_graphs(shown, table["shown"], title=title, headings=headings)
         return figures
 
@@ -134,11 +134,11 @@ class Brute:
         return reach
 
 
-def brute_graphs(ds: SequenceDataset) -> dict[int, Brute]:
+def brute_graphs(data: SequenceDataset) -> dict[int, Brute]:
     """The graphs of a dataset, sample by sample."""
     graphs: dict[int, Brute] = {}
-    for ids, label in (ds[i] for i in range(len(ds))):
-        graphs.setdefault(int(ids[-1]), Brute(ds.n_vocabulary)).add(ids.tolist(), label)
+    for ids, label in (data[i] for i in range(len(data))):
+        graphs.setdefault(int(ids[-1]), Brute(data.n_vocabulary)).add(ids.tolist(), label)
     return graphs
 
 
@@ -151,28 +151,28 @@ def random_dataset(rng: np.random.Generator) -> SequenceDataset:
     return SequenceDataset(sequences, labels, np.eye(K))
 
 
-def compare(ds: SequenceDataset) -> dict[str, int]:
+def compare(data: SequenceDataset) -> dict[str, int]:
     """How many things the library says of a dataset that brute force does not."""
     wrong = dict.fromkeys([name for name in C_G.expected if name.startswith("wrong_")], 0)
-    graphs, brute = priority_graphs(ds), brute_graphs(ds)
+    graphs, brute = priority_graphs(data), brute_graphs(data)
     wrong["wrong_edges"] += int(graphs.keys() != brute.keys())
-    reach = {k: item.reach() for k, item in brute.items()}
+    reach = {k: graph.reach() for k, graph in brute.items()}
     for k in graphs.keys() & brute.keys():
         for name, count in _compare_graph(graphs[k], brute[k], reach[k]).items():
             wrong[name] += count
     selected = {}
-    tied, is_label = tied_positions(ds, graphs), ds.is_label
-    for i in range(len(ds)):
-        ids, label = ds[i]
-        place = slice(ds.offsets[i], ds.offsets[i + 1])
+    tied, is_label = tied_positions(data, graphs), data.is_label
+    for i in range(len(data)):
+        ids, label = data[i]
+        place = slice(data.offsets[i], data.offsets[i + 1])
         both = reach[int(ids[-1])][label] & reach[int(ids[-1])][:, label]
         equal = [bool(both[token]) for token in ids]
         wrong["wrong_token_sets"] += int(is_label[place].tolist() != [token == label for token in ids])
         wrong["wrong_token_sets"] += int(tied[place].tolist() != equal)
         if len({int(token) for token, same in zip(ids, equal, strict=True) if same}) > 1:
             selected[i] = [int(token) for token, same in zip(ids, equal, strict=True) if same]
-    wrong["wrong_subsets"] += _compare_subset(ds, graphs, selected)
-    acyclic = not any((reach[k] & reach[k].T & ~np.eye(ds.n_vocabulary, dtype=bool)).any() for k in reach)
+    wrong["wrong_subsets"] += _compare_subset(data, graphs, selected)
+    acyclic = not any((reach[k] & reach[k].T & ~np.eye(data.n_vocabulary, dtype=bool)).any() for k in reach)
     wrong["wrong_acyclic_tests"] += int(is_acyclic(graphs) is not acyclic or acyclic is not (not selected))
     return wrong
 
@@ -193,24 +193,24 @@ def _compare_graph(graph: PriorityGraph, brute: Brute, reach: BoolArray) -> dict
     }
 
 
-def _compare_subset(ds: SequenceDataset, graphs: dict[int, PriorityGraph], selected: dict[int, list[int]]) -> int:
+def _compare_subset(data: SequenceDataset, graphs: dict[int, PriorityGraph], selected: dict[int, list[int]]) -> int:
     """Whether the cyclic subdataset is not exactly the samples and tokens that brute force keeps."""
-    subset = cyclic_subset(ds, graphs)
+    subset = cyclic_subset(data, graphs)
     if not len(subset):
         return int(bool(selected))
     told = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
-    labels = all(subset.labels[place] == ds.labels[i] for place, i in enumerate(subset.samples))
-    queries = np.array_equal(subset.last, ds.last[subset.samples])
+    labels = all(subset.labels[place] == data.labels[i] for place, i in enumerate(subset.samples))
+    queries = np.array_equal(subset.last, data.last[subset.samples])
     return int(told != selected or not labels or not queries)
 
 
 # ---- the paper's example, and a real text
 def figure_2_missed() -> int:
     """How many sentences of the text about Figure 2 its example does not fulfil."""
-    ds = figure_2()
-    graphs = priority_graphs(ds)
-    subset = cyclic_subset(ds, graphs)
-    last = slice(*ds.offsets[-2:])
+    data = figure_2()
+    graphs = priority_graphs(data)
+    subset = cyclic_subset(data, graphs)
+    last = slice(*data.offsets[-2:])
     said = (
         sorted(graphs) == [0, 1],  # two graphs, of e_1 and e_2
         graphs[0].n_components == 4 and graphs[0].is_acyclic,
@@ -219,8 +219,8 @@ def figure_2_missed() -> int:
         (subset.samples + 1).tolist() == [4, 5, 6, 7],
         set(subset.tokens.tolist()) == {0, 1, 2},  # e_4 is removed, and all of the graph of e_1
         len(set(subset.lengths.tolist())) > 1,  # App. D: inputs of varying lengths
-        (np.flatnonzero(ds.is_label[last]) + 1).tolist() == [3],  # O of the last sequence
-        (np.flatnonzero(tied_positions(ds, graphs)[last]) + 1).tolist() == [1, 3],  # R of the last sequence
+        (np.flatnonzero(data.is_label[last]) + 1).tolist() == [3],  # O of the last sequence
+        (np.flatnonzero(tied_positions(data, graphs)[last]) + 1).tolist() == [1, 3],  # R of the last sequence
     )
     return len(said) - sum(said)
 
@@ -248,9 +248,9 @@ def _dropped(table: dict[str, Any]) -> float:
 
 
 def _draw_figure_2() -> Figure:
-    ds = figure_2()
-    graphs = priority_graphs(ds)
-    subset = cyclic_subset(ds, graphs)
+    data = figure_2()
+    graphs = priority_graphs(data)
+    subset = cyclic_subset(data, graphs)
     shown = list(graphs.values())
     headings = [f"Data, last token {SUBSCRIPTS[k]}" for k in graphs]
     if len(subset):

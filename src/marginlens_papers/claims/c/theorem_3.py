@@ -91,14 +91,14 @@ class C_T3(Claim):
         found: dict[str, list[Curves]] = {chosen_row.name: [] for chosen_row in chosen}
         for j in range(n_datasets):
             rng = np.random.default_rng([SEED, j])
-            ds, automaton = _problem(rng)
-            for item in chosen:
-                start = rng.standard_normal((ds.d_model, ds.d_model))
-                start *= item.start_norm / np.linalg.norm(start)
-                found[item.name].append(follow(ds, automaton, item, start, n_steps))
+            data, automaton = _problem(rng)
+            for series in chosen:
+                start = rng.standard_normal((data.d_model, data.d_model))
+                start *= series.start_norm / np.linalg.norm(start)
+                found[series.name].append(follow(data, automaton, series, start, n_steps))
                 progress.advance()
         numbers, slopes = _numbers(found)
-        far = [entry.name for entry in chosen if entry.start_norm == 32.0]
+        far = [series.name for series in chosen if series.start_norm == 32.0]
         measured = (
             f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(series.times for series in chosen):,} steps at "
             f"most. Slopes on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the "
@@ -129,17 +129,17 @@ class C_T3(Claim):
             line = "--" if series.papers_constant else "-"
             if series.name not in finding.arrays:
                 continue
-            for entry in finding.arrays[series.name]:
+            for run in finding.arrays[series.name]:
                 look = {"color": colour, "lw": 1.1, "alpha": 0.75, "ls": line}
-                left.loglog(entry["steps"], entry["distance"], **look)
-                middle.loglog(entry["steps"], entry["attention"], **look)
-                right.semilogx(entry["steps"], entry["corr"], **look)
+                left.loglog(run["steps"], run["distance"], **look)
+                middle.loglog(run["steps"], run["attention"], **look)
+                right.semilogx(run["steps"], run["corr"], **look)
             left.plot([], [], color=colour, ls=line, label=series.name)
         for array in finding.arrays[SERIES[0].name]:
             left.loglog(array["steps"], array["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
         left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
-        for item in finding.arrays[SERIES[2].name]:
-            right.semilogx(item["steps"], item["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
+        for run in finding.arrays[SERIES[2].name]:
+            right.semilogx(run["steps"], run["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
         right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
         last = max(float(run["steps"][-1]) for runs in finding.arrays.values() for run in runs)
         guide = np.array([last / 1e3, last])
@@ -178,23 +178,23 @@ class Curves(NamedTuple):
 def _problem(rng: np.random.Generator) -> tuple[SequenceDataset, NextTokenAutomaton]:
     """The first drawn dataset that the theorem speaks about, with W^mm, W^cyc and the limit of attention."""
     while True:
-        ds = cyclic_sequences(*SHAPE, rng)
-        if graph_svm(ds.E, priority_graphs(ds)).status is Status.OPTIMAL:
-            automaton = NextTokenAutomaton.fit(ds)
+        data = cyclic_sequences(*SHAPE, rng)
+        if graph_svm(data.E, priority_graphs(data)).status is Status.OPTIMAL:
+            automaton = NextTokenAutomaton.fit(data)
             if np.linalg.norm(automaton.mix.x) > SHORTEST_CORRECTION:
-                return ds, automaton
+                return data, automaton
 
 
 def follow(
-    ds: SequenceDataset, automaton: NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
+    data: SequenceDataset, automaton: NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
 ) -> Curves:
     """One run from `start`, held against the limits that the automaton has."""
     n_steps = n_steps * series.times
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))
-    L = NextTokenRisk(ds).smoothness() if series.papers_constant else NextTokenRisk(ds).sharp_smoothness()
+    L = NextTokenRisk(data).smoothness() if series.papers_constant else NextTokenRisk(data).sharp_smoothness()
     run = descend(
-        ds,
+        data,
         optimizer=GradientDescent(1.0 / L),
         n_steps=n_steps,
         start=start,
@@ -203,15 +203,15 @@ def follow(
     W = np.asarray(run.saved["x"])
     direction, mix = np.asarray(automaton.priority.x), automaton.mix
     inside = mix.subspace.project(W)
-    limit = _limit_attention(ds, automaton)
+    limit = _limit_attention(data, automaton)
     growth = W[DECADE_POINTS:] - _tenth(W, steps)
     corr = np.asarray(correlation(growth, direction, axes=2))
-    first = -NextTokenRisk(ds).gradient(np.zeros_like(start)).value()
+    first = -NextTokenRisk(data).gradient(np.zeros_like(start)).value()
     return Curves(
         steps,
         _norms(inside - mix.x),
         _norms(inside - WRONG_FACTOR * mix.x),
-        np.array([_total_variation(ds, point, limit) for point in W]),
+        np.array([_total_variation(data, point, limit) for point in W]),
         np.asarray(correlation(W, direction, axes=2)),
         np.concatenate([np.full(len(W) - len(corr), np.nan), corr]),
         float(np.linalg.norm(growth[-1]) / (np.log(10.0) * np.linalg.norm(direction))),
@@ -225,18 +225,18 @@ def _tenth(W: FloatArray, steps: IntArray) -> FloatArray:
     return np.asarray(W[np.searchsorted(steps, np.round(steps[DECADE_POINTS:] / 10))])
 
 
-def _limit_attention(ds: SequenceDataset, automaton: NextTokenAutomaton) -> FloatArray:
+def _limit_attention(data: SequenceDataset, automaton: NextTokenAutomaton) -> FloatArray:
     """(n_positions,) where attention goes: a token's probability, shared equally among its positions."""
     parts = []
-    for i in range(len(ds)):
-        ids, _ = ds[i]
-        parts.append((automaton.predict_proba(ids) / np.maximum(np.bincount(ids, minlength=ds.n_vocabulary), 1))[ids])
+    for i in range(len(data)):
+        ids, _ = data[i]
+        parts.append((automaton.predict_proba(ids) / np.maximum(np.bincount(ids, minlength=data.n_vocabulary), 1))[ids])
     return np.concatenate(parts)
 
 
-def _total_variation(ds: SequenceDataset, W: FloatArray, limit: FloatArray) -> float:
+def _total_variation(data: SequenceDataset, W: FloatArray, limit: FloatArray) -> float:
     """The largest total variation, over the sequences, between the attention at W and its limit."""
-    return 0.5 * float(np.add.reduceat(np.abs(ds.attention(W) - limit), ds.offsets[:-1]).max())
+    return 0.5 * float(np.add.reduceat(np.abs(data.attention(W) - limit), data.offsets[:-1]).max())
 
 
 def _steps_needed(W: FloatArray, direction: FloatArray, n_steps: int, target: float = 0.99) -> float:
@@ -259,12 +259,10 @@ def _slope(steps: IntArray, values: FloatArray) -> float:
 
 def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArray]:
     runs = [recipe for series in found.values() for recipe in series]
-    slopes = np.array(
-        [[_slope(element.steps, element.distance), _slope(element.steps, element.attention)] for element in runs]
-    ).T
-    zero = [item for name, series in found.items() if "W(0) = 0" in name for item in series]
+    slopes = np.array([[_slope(run.steps, run.distance), _slope(run.steps, run.attention)] for run in runs]).T
+    zero = [series_runs for name, series in found.items() if "W(0) = 0" in name for series_runs in series]
     growth = np.array([run.growth[-1] for run in runs])
-    ends = np.array([entry.distance[-1] for entry in runs])
+    ends = np.array([run.distance[-1] for run in runs])
     numbers = {
         "median_distance_slope": float(np.median(slopes[0])),
         "slowest_distance_slope": float(slopes[0].max()),
@@ -274,9 +272,9 @@ def _numbers(found: dict[str, list[Curves]]) -> tuple[dict[str, float], FloatArr
         "steepest_attention_slope": float(slopes[1].min()),
         "smallest_final_distance": float(ends.min()),
         "largest_final_distance": float(ends.max()),
-        "largest_final_attention": float(max(current.attention[-1] for current in runs)),
-        "median_corr_from_zero": float(np.median([item.corr[-1] for item in zero])),
-        "smallest_corr_from_zero": float(min(item.corr[-1] for item in zero)),
+        "largest_final_attention": float(max(run.attention[-1] for run in runs)),
+        "median_corr_from_zero": float(np.median([run.corr[-1] for run in zero])),
+        "smallest_corr_from_zero": float(min(run.corr[-1] for run in zero)),
         "smallest_corr_from_16": float(min(result.corr[-1] for result in found[SERIES[1].name])),
         "smallest_corr_from_32": float(min(result.corr[-1] for result in found[SERIES[2].name])),
         "median_corr_of_growth": float(np.median(growth)),

@@ -73,12 +73,12 @@ class Runs:
     @property
     def graphs(self) -> list[Graphs]:
         """The priority graphs of every dataset, which its labels make."""
-        return [priority_graphs(ds) for ds in self.datasets]
+        return [priority_graphs(data) for data in self.datasets]
 
     @property
     def local_graphs(self) -> list[Graphs]:
         """The pseudo-graphs of every dataset, which the final weights make."""
-        return [pseudo_graphs(ds, W, THRESHOLD) for ds, W in zip(self.datasets, self.final, strict=True)]
+        return [pseudo_graphs(data, W, THRESHOLD) for data, W in zip(self.datasets, self.final, strict=True)]
 
 
 def kept_steps(n_steps: int, *also: int) -> IntArray:
@@ -101,7 +101,7 @@ def draws(recipe: Recipe, trials: int, rng: np.random.Generator) -> list[Sequenc
 def _descend(recipe: Recipe, datasets: Sequence[SequenceDataset], steps: IntArray, start: Any) -> FloatArray:
     run = descend(
         list(datasets),
-        head=[ds.E for ds in datasets] if recipe.own_head else None,
+        head=[data.E for data in datasets] if recipe.own_head else None,
         loss=recipe.loss,
         optimizer=NormalizedGD(recipe.step),
         n_steps=int(steps[-1]),
@@ -131,8 +131,8 @@ class Alignment:
 
 def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
     """Solve Graph-SVM for every trial and follow the runs' correlation with it."""
-    solved = [graph_svm(ds.E, graph) for ds, graph in zip(runs.datasets, graphs, strict=True)]
-    targets = np.stack([item.x for item in solved])
+    solved = [graph_svm(data.E, graph) for data, graph in zip(runs.datasets, graphs, strict=True)]
+    targets = np.stack([solution.x for solution in solved])
     status = [solution.status for solution in solved]
     corr = np.asarray(correlation(runs.points, targets[:, None], axes=2))
     exists = np.array([state is Status.OPTIMAL for state in status])
@@ -160,12 +160,12 @@ class Offset:
 def offset(runs: Runs, rule: LocalRule | None = None) -> Offset:
     """The distances to the converged corrections of the labels' graphs, or of the pseudo-graphs by a rule; each minimised from zero."""
     recipe, distance, status = runs.recipe, [], []
-    for ds, points in zip(runs.datasets, runs.points, strict=True):
-        head = ds.E if recipe.own_head else None
+    for data, points in zip(runs.datasets, runs.points, strict=True):
+        head = data.E if recipe.own_head else None
         if rule is None:
-            found = cyclic_correction(ds, head=head, loss=recipe.loss)
+            found = cyclic_correction(data, head=head, loss=recipe.loss)
         else:
-            found = local_correction(ds, points[-1], rule, threshold=THRESHOLD, head=head, loss=recipe.loss)
+            found = local_correction(data, points[-1], rule, threshold=THRESHOLD, head=head, loss=recipe.loss)
         distance.append(_norms(found.subspace.project(points) - found.x))
         status.append(found.status)
     return Offset(np.stack(distance), status)
@@ -182,15 +182,15 @@ def offset_of_trained(
     Returns:
         (n_trials, n_saved) the distances, and (n_trials,) whether a trial's cyclic subset is empty, so that its distance is zero.
     """
-    subsets = [local_subset(ds, graph, rule) for ds, graph in zip(runs.datasets, graphs, strict=True)]
+    subsets = [local_subset(data, graph, rule) for data, graph in zip(runs.datasets, graphs, strict=True)]
     trained = np.zeros_like(runs.points)
-    cyclic = [place for place, item in enumerate(subsets) if len(item)]
+    cyclic = [place for place, subset in enumerate(subsets) if len(subset)]
     if cyclic:
         cyclic_subsets: list[Any] = [subsets[place] for place in cyclic]
         trained[cyclic] = _descend(runs.recipe, cyclic_subsets, runs.steps, None)
-    spaces = [local_subspace(entry, subset) for entry, subset in zip(graphs, subsets, strict=True)]
+    spaces = [local_subspace(graph, subset) for graph, subset in zip(graphs, subsets, strict=True)]
     parts = [space.project(points) for space, points in zip(spaces, runs.points, strict=True)]
-    return _norms(np.stack(parts) - trained), np.array([not len(element) for element in subsets])
+    return _norms(np.stack(parts) - trained), np.array([not len(subset) for subset in subsets])
 
 
 def mean(values: FloatArray) -> float:
@@ -261,7 +261,7 @@ class Contrast:
 def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
     """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
     graphs, local = runs.graphs, runs.local_graphs
-    aligned = {kind: alignment(runs, item) for kind, item in zip(KINDS, (graphs, local), strict=True)}
+    aligned = {kind: alignment(runs, graph_sets) for kind, graph_sets in zip(KINDS, (graphs, local), strict=True)}
     status: dict[str, list[Status]] = {}
     distance, empty = {}, {}
     if trained:
@@ -275,12 +275,12 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
             empty[name] = np.array([state is Status.TRIVIAL for state in found.status])
     return Contrast(
         runs,
-        {kind: entry.corr for kind, entry in aligned.items()},
+        {kind: aligned_runs.corr for kind, aligned_runs in aligned.items()},
         distance,
         status,
         empty,
         np.array([_same(a, b) for a, b in zip(graphs, local, strict=True)]),
-        sum(element.undefined for element in aligned.values()),
+        sum(aligned_runs.undefined for aligned_runs in aligned.values()),
     )
 
 

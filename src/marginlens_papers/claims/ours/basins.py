@@ -76,8 +76,8 @@ class X_B(Claim):
         _, second = _timed(other, w, side, NEAR_RANDOM, 2000)
         progress.advance()
         shown = {}
-        for name, item, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
-            shown[name] = _surroundings(item, head, plane, rings)
+        for name, problem, head, plane in (("figure_1b", data, v, first), ("random", other, w, second)):
+            shown[name] = _surroundings(problem, head, plane, rings)
             progress.advance()
         numbers: dict[str, float] = {}
         for name, parts in shown.items():

@@ -75,7 +75,11 @@ class X_O(Claim):
         numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
         numbers["median_deviation_short_steps"] = float(np.median(short["deviation"][:, -1]))
         numbers["median_deviation_plain_gd"] = float(np.median(plain["deviation"][:, -1]))
-        arrays = {"runs": runs, "plain": plain, "losses": [type(loss).__name__.lower() for loss in losses]}
+        arrays = {
+            "runs": runs,
+            "plain": plain,
+            "losses": [type(loss).__name__.removesuffix("Loss").lower() for loss in losses],
+        }
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
 
     # ---- figures
@@ -133,10 +137,10 @@ def _numbers(runs: list[dict[str, Any]]) -> dict[str, float]:
     }
     return {
         "median_deviation": max(float(np.median(deviation)) for deviation in last),
-        "p95_deviation": max(_quantile(item, 0.95) for item in last),
+        "p95_deviation": max(_quantile(deviation, 0.95) for deviation in last),
         "p95_deviation_where_settled": max(_quantile(deviations, 0.95) for deviations in settled),
         "p95_error_of_largest": max(_quantile(run["error"][run["holds"]], 0.95) for run in runs),
-        "settled_but_above_the_bar": max(float(np.mean(entry > BAR)) for entry in settled),
+        "settled_but_above_the_bar": max(float(np.mean(deviation > BAR)) for deviation in settled),
         "median_misalignment": max(medians["plain"]),
         "median_misalignment_with_offset": max(medians["with_offset"]),
         "median_misalignment_in_span": max(medians["in_span"]),
