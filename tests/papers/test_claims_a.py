@@ -10,7 +10,7 @@ from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
-from marginlens_papers import figures
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a import cones as a_f2
 from marginlens_papers.claims.a import figure_1 as a_f1c
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
@@ -28,7 +28,7 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     exact = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=60, start=start)
     rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
     assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
-    assert figures.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
+    assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
 
 
 def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
@@ -98,12 +98,12 @@ def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_ot
 
 def test_misalignment_resolves_what_one_minus_cosine_loses():
     tilted = np.array([1.0, 1e-9])
-    assert figures.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
+    assert drawing.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(("selected", "lines"), [([0, 0, 0], 1), ([1, 0, 0], 0)])
 def test_a_separating_line_is_drawn_only_where_one_separates(selected, lines):
     data, _ = figure_1c()
     _, (ax,) = plotting.figure()
-    figures.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
+    drawing.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
     assert len(ax.lines) == lines

@@ -12,7 +12,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
-from marginlens_papers.figures import misalignment
+from marginlens_papers.claims.drawing import misalignment
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 

@@ -18,8 +18,8 @@ from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
 SEED = 2
@@ -145,7 +145,7 @@ def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, BasinCone]:
 
 def _misalignment(points: Any, cone: BasinCone) -> Any:
     """1 - correlation of points (n, d_key) with the axis of the cone."""
-    return figures.misalignment(points, cone.p)
+    return drawing.misalignment(points, cone.p)
 
 
 def _converged(left: Any, mu: Any) -> Any:
@@ -350,9 +350,9 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
         "same": np.all(run.selected == chosen, axis=-1) & np.all(flow.selected == chosen, axis=-1),
         "move": float(np.min(np.linalg.norm(run.final - nearest, axis=-1))),
         "apart": _apart(data, v, nearest, run.final),
-        "first": figures.misalignment(start, cone.p),
-        "left": figures.misalignment(flow.final, cone.p),
-        "curve_gap": figures.misalignment(curve, cone.p) / cone.mu,
+        "first": drawing.misalignment(start, cone.p),
+        "left": drawing.misalignment(flow.final, cone.p),
+        "curve_gap": drawing.misalignment(curve, cone.p) / cone.mu,
         "log_time": _log_time(data, v, curve),
     }
 
@@ -395,4 +395,4 @@ def _outside() -> float:
     data, v = figure_1b()
     cone, other = basin_cone(data, v, [1]), basin_cone(data, v, [0])
     flow = ml.flow(data, v, until=UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
-    return float(1.0 - figures.misalignment(flow.final, cone.p))
+    return float(1.0 - drawing.misalignment(flow.final, cone.p))

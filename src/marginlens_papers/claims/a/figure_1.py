@@ -15,8 +15,8 @@ from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
     Limit,
@@ -29,7 +29,7 @@ from marginlens_papers.claims.drawing import (
 
 HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
 STEP = 0.1
-WINDOW_A: figures.Window = ((-3.3, 1.7), (-1.8, 3.2))
+WINDOW_A: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
 
 
 class A_F1a(Claim):
@@ -70,7 +70,7 @@ class A_F1a(Claim):
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
         norm = np.linalg.norm(points, axis=-1)
-        corr = 1.0 - figures.misalignment(points, best.direction)
+        corr = 1.0 - drawing.misalignment(points, best.direction)
         corr[norm == 0.0] = -1.0  # the start at 0 has no direction yet
         late, settled = steps >= 1000, steps >= 100
         fall = np.maximum.accumulate(corr, axis=1) - corr
@@ -106,7 +106,7 @@ class A_F1a(Claim):
             "steps": steps,
             "points": points,
             "norm": norm,
-            "gap": figures.misalignment(points, best.direction),
+            "gap": drawing.misalignment(points, best.direction),
         }
         return Finding(measured, numbers, arrays, note)
 
@@ -125,7 +125,7 @@ class A_F1a(Claim):
         return {"paths": fig}
 
 
-WINDOW_B: figures.Window = ((-2.4, 2.8), (-1.8, 3.2))
+WINDOW_B: drawing.Window = ((-2.4, 2.8), (-1.8, 3.2))
 
 
 class A_F1b(Claim):
@@ -174,12 +174,12 @@ class A_F1b(Claim):
         rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
-        gaps = np.stack([figures.misalignment(points, direction) for direction in directions])  # (2, n_starts, n_kept)
+        gaps = np.stack([drawing.misalignment(points, direction) for direction in directions])  # (2, n_starts, n_kept)
         limit = np.array([0, 0, 0, 0, 1, 1])
         nearer = np.argmin(gaps, axis=0)
         gap = np.take_along_axis(gaps, limit[None, :, None], axis=0)[0]
         middle = int(np.flatnonzero(steps == 1000)[0])
-        rounded_gap = figures.misalignment(rounded, local.direction)
+        rounded_gap = drawing.misalignment(rounded, local.direction)
         rounded_norm = np.linalg.norm(rounded, axis=-1)
         numbers = {
             "globally_optimal": float(best.is_globally_optimal),
@@ -249,7 +249,7 @@ class A_F1b(Claim):
 
 STARTS = np.array([(x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
 STEP = 0.1
-WINDOW_C: figures.Window = ((-2.3, 3.1), (-2.6, 2.0))
+WINDOW_C: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 
 class A_F1c(Claim):
@@ -285,7 +285,7 @@ class A_F1c(Claim):
         )
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
-        gap = figures.misalignment(points, best.direction)
+        gap = drawing.misalignment(points, best.direction)
         solution = best.solution.x
         tight = np.argwhere(best.neighbours)
         by_angle = max_margin_by_angle(data)

@@ -16,8 +16,8 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import softmax
 from marginlens.svm import Status, set_svm
 from marginlens.theory import token_optimality
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
 WIDTHS = (2, 5, 10, 100, 300, 500)
@@ -151,7 +151,7 @@ def _shares(rows: list[dict[str, Any]], trials: int) -> str:
     words = []
     for d, row in zip(WIDTHS, rows, strict=True):
         best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
-        low, high = figures.proportion_interval(best, trials)
+        low, high = drawing.proportion_interval(best, trials)
         words.append(f"{trials - saturated}, {local - best}, {best} (d={d}; GMM {100 * low:.1f}% to {100 * high:.1f}%)")
     return f"Of {trials:,} runs each, not saturated, LMM only and GMM (95% intervals): {'; '.join(words)}. "
 
@@ -257,7 +257,7 @@ def _draw_shares(finding: Finding) -> Figure:
         bottom += share
     edges = np.cumsum([count for _, count in counts.values()], axis=0)[[0, 1]]
     for offset, level in zip((-0.12, 0.12), edges, strict=True):
-        low, high = figures.proportion_interval(level, trials)
+        low, high = drawing.proportion_interval(level, trials)
         middle = level / trials
         left.errorbar(
             position + offset, middle, [middle - low, high - middle], fmt="none", color=plotting.INK, capsize=3, lw=1.2

@@ -22,8 +22,8 @@ from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
 BY_HAND = {
@@ -32,7 +32,7 @@ BY_HAND = {
 }
 START = ((-1.0, 0.0), (0.0, -1.0))
 STEP, FIXED_HEAD = 0.1, 10.0
-JOINT_WINDOW: figures.Window = ((-1.9, 6.9), (-2.5, 5.3))
+JOINT_WINDOW: drawing.Window = ((-1.9, 6.9), (-2.5, 5.3))
 
 
 class A_F3(Claim):
@@ -128,7 +128,7 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         for verdict in at["prediction"].verdicts:
             numbers[f"thm_{verdict.citation[-1]}_applies_{name}"] = float(verdict.applies)
         numbers[f"nu_{name}"] = float(at["prediction"].verdicts[-1].conditions[-1].numbers["proved_nu"])
-        off += [figures.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
+        off += [drawing.misalignment(at[part][late], at[goal]) for part, goal in (("p", "p_relax"), ("v", "v_mm"))]
     b = panels["b"]
     fixed, equal, slow = (orders[label][-1] for label in (f"r = {FIXED_HEAD:g}", "r = R", "r = R/2"))
     return numbers | {
@@ -223,16 +223,16 @@ def _draw_plane(ax: Axes, at: Any, title: str) -> None:
     if not np.allclose(at["p_relax"], at["p_mm"]):
         plotting.ray(ax, at["p_mm"], 20.0, color=plotting.NEITHER, label="$p^{mm}$ in (b)")
     for part, colour, offset in (("v", plotting.INK, (-11, 0)), ("p", plotting.GLOBAL, (-9, -9))):
-        path = figures.until_it_leaves(at[part], JOINT_WINDOW)
+        path = drawing.until_it_leaves(at[part], JOINT_WINDOW)
         plotting.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
         plotting.starts(ax, path[0])
         plotting.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
     chosen = np.arange(at["keys"].shape[1]) == at["selected"][:, None]
-    figures.scatter_tokens(ax, at["keys"], chosen.astype(float))
+    drawing.scatter_tokens(ax, at["keys"], chosen.astype(float))
     shared: dict[str, Any] = {"s": 70.0, "color": plotting.PATH, "edgecolor": "white", "linewidth": 0.8}
     ax.scatter(0.0, 0.0, zorder=8, label="the other token of all three", **shared)
     for i, key in enumerate(at["keys"][np.arange(len(chosen)), at["selected"]]):
-        plotting.note_at(ax, figures.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
+        plotting.note_at(ax, drawing.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
         look: dict[str, Any] = {"marker": "*", "s": 200, "color": plotting.INPUTS[i], "edgecolor": "white"}
         ax.scatter([], [], label=f"optimal token of input {i + 1}", **look)
     ax.set(xlim=JOINT_WINDOW[0], ylim=JOINT_WINDOW[1], aspect="equal", title=title)
@@ -253,7 +253,7 @@ def _draw_curves(at: Any) -> Figure:
     for name, style, limit in (("a", "-", "p^{mm}"), ("b", "--", "p^{relax}")):
         panel = at[name]
         for part, goal, colour in (("p", "p_relax", plotting.GLOBAL), ("v", "v_mm", plotting.INK)):
-            gap = figures.misalignment(panel[part][1:], panel[goal])
+            gap = drawing.misalignment(panel[part][1:], panel[goal])
             label = f"({name}) ${part}$ from ${limit if part == 'p' else 'v^{mm}'}$"
             right.loglog(steps[1:], np.where(gap > 1e-16, gap, np.nan), color=colour, ls=style, label=label)
     right.set(xlabel="step", ylabel="1 − correlation", title="Directions settle and do not drift")
@@ -404,7 +404,7 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
 SCORES = (*range(1, 11), 100)
 LOSSES: dict[str, Loss] = {"correlation": CorrelationLoss(), "logistic": Logistic()}
 SETTLED = 100  # the step from which the bias is read
-BIAS_WINDOW: figures.Window = ((-1.0, 6.2), (-4.6, 2.9))
+BIAS_WINDOW: drawing.Window = ((-1.0, 6.2), (-4.6, 2.9))
 
 
 class A_F5(Claim):
@@ -476,7 +476,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     limit = np.array([1.0, 0.0])
     unequal = np.array(SCORES) > 1
     lean = {name: np.arctan2(path[..., 1], path[..., 0]) for name, path in points.items()}
-    corr = {name: 1.0 - figures.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
+    corr = {name: 1.0 - drawing.misalignment(path[:, 1:], limit) for name, path in points.items()}  # from step 1 on
     early = lean["logistic"][unequal, 1:SETTLED]
     turned = [C for C, angles in zip(np.array(SCORES)[unequal], early, strict=True) if angles.max() > 0.0]
     turn = max(int(np.flatnonzero(angles > 0.0).max()) + 1 for angles in early if angles.max() > 0.0) if turned else 0
@@ -525,7 +525,7 @@ def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
     ax.set_aspect("equal", adjustable="box")
     plotting.ray(ax, np.array([1.0, 0.0]), 20.0, color=plotting.GLOBAL, zorder=5)
     for colour, path in zip(colours, paths, strict=True):
-        plotting.arrowed_path(ax, figures.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
+        plotting.arrowed_path(ax, drawing.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
     keys = np.array([(1.0, 1.0), (1.0, -1.0)])
     ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=plotting.INPUTS[:2], edgecolor="white", zorder=7)
     ax.scatter(0.0, 0.0, s=60, color=plotting.PATH, edgecolor="white", zorder=7)

@@ -24,8 +24,8 @@ from marginlens.theory import (
     locally_optimal_directions,
     token_optimality,
 )
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 
 GLOBAL_SEED = 5
 GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin
@@ -144,7 +144,7 @@ def _global_planar() -> dict[str, Any]:
 
 def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
     points, direction, radii = planar["points"], planar["direction"], planar["radii"]
-    window: figures.Window = ((-2.6, 2.6), (-0.6, 4.4))
+    window: drawing.Window = ((-2.6, 2.6), (-0.6, 4.4))
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for radius in (1.0, 2.0, 3.0, 4.0):
         ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=1)
@@ -161,7 +161,7 @@ def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
     start = points[0] / radii[0]
     ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0")
     ax.plot(*points.T, color=plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
-    figures.scatter_tokens(ax, planar["keys"], planar["scores"])
+    drawing.scatter_tokens(ax, planar["keys"], planar["scores"])
     ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂")
     ax.set_title("One path bends into the max-margin direction")
     ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")

@@ -24,8 +24,8 @@ from marginlens.theory import (
     smoothness,
     token_optimality,
 )
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
 STARTS = np.array([(0.0, -1.0), (1.0, -1.0)])
@@ -33,7 +33,7 @@ SEARCH_SEED = 8
 FAR, NEAR = 1000.0, 100.0  # how far out the search starts, with two inputs and with one
 REACHED = 0.998  # the correlation at which a run from far out counts as having reached a direction
 LEAD = 10.0  # the difference between the inputs' logits that is ample there
-WINDOW: figures.Window = ((-2.7, 2.9), (-2.45, 2.85))
+WINDOW: drawing.Window = ((-2.7, 2.9), (-2.45, 2.85))
 
 
 class A_F8(Claim):
@@ -102,7 +102,7 @@ class A_F8(Claim):
         kept = _reaches(left, not_local.direction) & np.all(left.selected == not_local.selected, axis=-1)
         progress.advance()
         points = run.saved["x"]
-        gap = figures.misalignment(points, limits[:, None])
+        gap = drawing.misalignment(points, limits[:, None])
         plain_corr = np.asarray(correlation(plain.final, limits))
         numbers = {
             "assumption_b": float(bool(check_assumption_b(data, v))),
@@ -157,7 +157,7 @@ class A_F8(Claim):
         fig, plane, upper, lower = paths_in_plane(at, limits, notes, WINDOW, title)
         square: dict[str, Any] = {"s": 110, "marker": "s", "edgecolor": "white", "linewidth": 0.8, "zorder": 8}
         plane.scatter(*key[1, 1], color=plotting.INPUTS[1], **square)
-        labels = [f"from {figures.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
+        labels = [f"from {drawing.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
         looks = [{"color": colour, "label": label} for colour, label in zip(colours, labels, strict=True)]
         gaps_and_norms(upper, lower, at, looks)
         upper.set(title="Two starts, two limits …")
@@ -324,7 +324,7 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     points = run.saved["x"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
     height = _log_excess(data, v, points, best.selected)
-    gap = figures.misalignment(points, best.direction)
+    gap = drawing.misalignment(points, best.direction)
     decade = steps >= steps[-1] // 10
     first = int(np.flatnonzero(decade)[0])
     across = norm * np.sin(

@@ -17,8 +17,8 @@ from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_
 from marginlens.data.tokens import FloatArray
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest
@@ -237,7 +237,7 @@ def _draw_plane(fig: Figure, ax: Axes, planar: dict[str, Any]) -> None:
     ax.fill([], [], color=tint, ec=plotting.LOCAL, lw=1.2, label="where the constraints hold")
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     ax.plot(norm * np.cos(turn), norm * np.sin(turn), color=plotting.INK, lw=1.0, ls=":", zorder=1, label="‖p‖ = 1/Ξ")
-    figures.scatter_tokens(ax, planar["keys"], planar["scores"], size=45.0)
+    drawing.scatter_tokens(ax, planar["keys"], planar["scores"], size=45.0)
     seen = ax.scatter(
         path[:, 0],
         path[:, 1],

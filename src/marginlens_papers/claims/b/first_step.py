@@ -23,8 +23,8 @@ from marginlens.embeddings.first_step import (
     log_of_pairs,
 )
 from marginlens.embeddings.models import Parameters, initial_parameters
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
@@ -219,7 +219,7 @@ class B_I(Claim):
             "lemma_12_failures_elsewhere": float(np.sum(broken & ~promised)),
             "failure_frequency_of_one_token_at_half": float(frequency[0, -1]),
         }
-        low, high = figures.proportion_interval(failures[0, -1], counts[0])
+        low, high = drawing.proportion_interval(failures[0, -1], counts[0])
         elsewhere = sorted(set(rate[broken & ~promised].tolist()))
         where = f", all of them at η₀ ≥ {elsewhere[0]:g}" if elsewhere else ""
         measured = (
@@ -245,7 +245,7 @@ class B_I(Claim):
         left.loglog(DELTAS, DELTAS, color=plotting.INK, lw=2.0)
         left.text(1.6e-2, 2.2e-2, "allowed", ha="left", va="bottom", rotation=38)
         for size, line, n, colour in zip(SIZES, frequency, trials, plotting.ACCENTS, strict=False):
-            low, high = figures.proportion_interval(line * n, n)
+            low, high = drawing.proportion_interval(line * n, n)
             seen = line * n >= 4.0
             spread = np.stack([line - low, high - line])[:, seen]
             left.errorbar(

@@ -25,8 +25,8 @@ from marginlens.theory.embedding_limits import (
     predict_embedding_limit,
 )
 from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")
@@ -101,7 +101,7 @@ class B_L3(Claim):
             "failures_by_negative_multipliers": float(np.sum(negative)),
             "failures_by_contradicting_equations": float(np.sum(untight)),
         }
-        low, high = figures.proportion_interval(refused.sum(), len(rows))
+        low, high = drawing.proportion_interval(refused.sum(), len(rows))
         longer = table["longer"][negative]
         wide = float(np.mean(refused[(table["kind"] == 2) & (table["cell"] == len(WIDTHS) - 1)]))
         residual, distance = numbers["largest_kkt_residual"], numbers["largest_distance_to_nnls"]
@@ -134,7 +134,7 @@ class B_L3(Claim):
                     in_cell = (table["cell"] == first + k) & (table["kind"] == kind)
                     if in_cell.any():
                         failed = int(np.sum(~table["certified"][in_cell]))
-                        low, high = figures.proportion_interval(failed, in_cell.sum())
+                        low, high = drawing.proportion_interval(failed, in_cell.sum())
                         at.append(place * (1.0 + 0.04 * (kind - 1)))
                         shares.append([failed / in_cell.sum(), float(low), float(high)])
                 middle, low, high = np.array(shares).T
@@ -462,7 +462,7 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
         for x, (d, rate) in enumerate(sizes):
             of_cell = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
             count, n = int(np.sum(~rates["decisive"][of_cell])), int(of_cell.sum())
-            low, high = (float(end) for end in figures.proportion_interval(count, n))
+            low, high = (float(end) for end in drawing.proportion_interval(count, n))
             place, share = x + 0.2 * (k - 0.5), count / n
             style: dict[str, Any] = {
                 "color": colour,

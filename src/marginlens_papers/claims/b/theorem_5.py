@@ -19,8 +19,8 @@ from marginlens.embeddings import Parameters, initial_parameters, token_statisti
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
@@ -189,7 +189,7 @@ def _curve(prediction: EmbeddingDetails, data: LabelledSequences) -> dict[str, A
     after = prediction.step.after
     record = Record(steps=KEPT, keep=("x", "norm"))
     run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    apart = figures.misalignment(run.saved["x"], np.asarray(prediction.solution.x))
+    apart = drawing.misalignment(run.saved["x"], np.asarray(prediction.solution.x))
     return {"rate": prediction.step.rate, "norm": run.saved["norm"], "apart": apart}
 
 
@@ -229,7 +229,7 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
     place = np.digitize(signal, edges) - 1
     for k in np.unique(place):
         in_bin = stated[place == k]
-        low, high = figures.proportion_interval(int(in_bin.sum()), len(in_bin))
+        low, high = drawing.proportion_interval(int(in_bin.sum()), len(in_bin))
         spread = [[in_bin.mean() - float(low)], [float(high) - in_bin.mean()]]
         ax.errorbar(np.mean(signal[place == k]), in_bin.mean(), yerr=spread, fmt="o", color=plotting.GLOBAL, capsize=3)
     ax.axvline(SIGNAL, color=plotting.INK, ls="--", lw=1.2)

@@ -558,7 +558,7 @@ def _above_chord(
         W, V = rng.normal(size=(2, data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
         share = rng.uniform(0.1, 0.9)
         inner, first, last = (
-            NextTokenRisk(data, head=head, loss=loss).value(item) for item in (share * W + (1 - share) * V, W, V)
+            NextTokenRisk(data, head=head, loss=loss).value(point) for point in (share * W + (1 - share) * V, W, V)
         )
         ends = share * first + (1 - share) * last
         out.append((inner - ends) / (1.0 + abs(first) + abs(last)) if np.isfinite(inner + ends) else np.nan)

@@ -238,7 +238,7 @@ class C_T2(Claim):
                 law = path_law(path)
                 kept["distance"].append(path.distance(limit.x))
                 kept["corr"].append(path.correlation(limit.x))
-                kept["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(ds).x, axis=(1, 2)))
+                kept["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(data).x, axis=(1, 2)))
                 kept["residual"].append(path.kkt_residual())
                 kept["deviation"].append(law.deviation() if law.holds else np.full(len(CYCLIC_SCALES), np.nan))
                 norms.append(np.linalg.norm(law.remainder(), axis=(1, 2)))
@@ -303,7 +303,9 @@ def _other_loss(wanted: int) -> FloatArray:
     """(n, 2) for e^(-2u), the correlation with W^mm and the distance of Π(W_R) to W^cyc at the largest radius."""
     found: list[tuple[float, float]] = []
     for j in range(40 * wanted):
-        data, limit, _ = feasible_data(cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j]))
+        data, limit, _ = feasible_data(
+            cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j])
+        )
         if len(found) < wanted and cyclic_correction(data, loss=Steep(), restarts=8).is_unique:
             path = ml.path(data, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
             gap = np.linalg.norm(path.split().cyclic[-1] - cyclic_correction(data, loss=Steep()).x)

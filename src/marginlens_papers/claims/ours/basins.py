@@ -26,8 +26,8 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 
 SEED = 6076  # where the search over seeds begins
 STEP = 0.1
@@ -317,9 +317,9 @@ def _landscape(fig: Figure, ax: Axes, parts: dict[str, Any], names: list[str], c
         ax.plot(*np.outer(direction, [0.0, 3.0 * half]), color=colour, lw=3.0, zorder=3, path_effects=_outline(5.0))
         place = 0.8 * half * direction / np.max(np.abs(direction))
         plotting.note_at(ax, _brief(name), place, (0.0, 0.0), color=colour, weight="bold", ha="center")
-    window: figures.Window = ((-half, half), (-half, half))
+    window: drawing.Window = ((-half, half), (-half, half))
     for path in parts["paths"]:
-        inside_path = figures.until_it_leaves(path, window)
+        inside_path = drawing.until_it_leaves(path, window)
         plotting.arrowed_path(
             ax, inside_path, arrows=2, linewidth=1.5, zorder=4, color=plotting.INK, path_effects=_outline(3.2)
         )

@@ -21,8 +21,8 @@ from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
@@ -286,7 +286,7 @@ def _draw_table(
             ax.add_patch(
                 Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=_SHARE(count / n), edgecolor="white", lw=1.2)
             )
-            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in figures.proportion_interval(count, n))
+            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in drawing.proportion_interval(count, n))
             star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
             ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
             ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)

@@ -15,8 +15,8 @@ from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
 from marginlens.theory.residual_law import ResidualLaw, residual_law
-from marginlens_papers import figures
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
 SEED = 20
@@ -116,9 +116,9 @@ def _held_against_the_law(problems: Any, loss: Loss, step: Optimizer, steps: lis
         "read_off": read_off,  # (batch, n_looked_at, n_pairs)
         "error": _largest_error(law, run.final),
         "smallest": np.min(np.where(law.carrying, share, np.inf), axis=-1),
-        "plain": figures.misalignment(points, law.solution.x[:, None]),
-        "with_offset": figures.misalignment(points, placed),
-        "in_span": figures.misalignment(law.within(points), placed),
+        "plain": drawing.misalignment(points, law.solution.x[:, None]),
+        "with_offset": drawing.misalignment(points, placed),
+        "in_span": drawing.misalignment(law.within(points), placed),
     }
 
 
