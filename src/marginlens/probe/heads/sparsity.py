@@ -38,8 +38,9 @@ def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
     Returns:
         (…) between 1/T and 1 for probabilities; nan where nothing is visible.
     """
-    counts = np.asarray(np.shape(s)[-1:] if n_visible is None else n_visible, dtype=np.float64)
-    return np.asarray(soft_sparsity(s) / np.where(counts > 0.0, counts, np.nan))
+    soft = soft_sparsity(s)
+    counts = np.asarray(np.shape(s)[-1] if n_visible is None else n_visible, dtype=np.float64)
+    return np.asarray(soft / np.where(counts > 0.0, counts, np.nan))
 
 
 def entropy(s: Any) -> FloatArray:

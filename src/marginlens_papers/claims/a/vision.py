@@ -251,7 +251,7 @@ class A_F67(Claim):
         images = data.x_test[chosen_images(data)]
         arrays: dict[str, Any] = {
             "digits": [run.curves for run in runs],
-            "kept": archived,
+            "archived": archived,
             "others": others,
             "images": images,
         }
@@ -259,7 +259,7 @@ class A_F67(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Figure 6, maps of a few images over epochs, and Figure 7, the curves, for both sets of images."""
-        digits, archived, others, images = (finding.arrays[name] for name in ("digits", "kept", "others", "images"))
+        digits, archived, others, images = (finding.arrays[name] for name in ("digits", "archived", "others", "images"))
         size = f"CIFAR-10, ViT-base, {int(archived.curves.epochs[-1])} epochs"
         figures = {
             "maps-cifar10": map_figure(

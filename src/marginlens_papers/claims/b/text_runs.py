@@ -220,7 +220,7 @@ def loss_text(loss: float) -> str:
 def stated_bounds(exponent: int) -> dict[str, Bound]:
     """What the paper's words say of both datasets: the loss's order at its settings, excellent agreement, proportionality."""
     orders = {f"{source}_stated_loss_order": Bound(exponent, exponent) for source in SOURCES}
-    measures = [f"{source}_{letter}{kind}" for source in SOURCES for letter in "vp" for kind in ("", "_linear")]
+    measures = [f"{source}_{letter}{kind}" for source in SOURCES for kind in ("", "_linear") for letter in "vp"]
     return orders | dict.fromkeys(measures, Bound(low=EXCELLENT))
 
 
