@@ -5,7 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from marginlens.errors import InputError
@@ -70,17 +69,6 @@ def test_named_tokens_are_frequent_words_of_both_signs():
     assert np.sum(found.posterior_difference[chosen] > 0) == 6
     scraps = TokenPoints.of([0.5] * 3, [0.0] * 3, [0.0] * 3, [900] * 3, ["##ing", "42", "word"])
     assert informative_tokens(scraps, scraps.a, 12).tolist() == [2]
-
-
-def test_axes_of_a_larger_figure_can_be_drawn_on():
-    fig = Figure(figsize=(11, 9))
-    axes = fig.subplots(2, 2)
-    assert draw_tokens(points(50), tuple(axes[0]), title="above", n_names=3) is fig
-    draw_tokens(points(50, seed=1), tuple(axes[1]), legend=False, n_names=0)
-    assert axes[0, 0].get_title(loc="left") == "above"
-    assert axes[0, 0].get_legend() is not None
-    assert axes[1, 0].get_legend() is None
-    assert not axes[1, 0].texts
 
 
 @pytest.mark.parametrize(

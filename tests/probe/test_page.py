@@ -77,15 +77,6 @@ def test_what_has_no_number_is_left_out_or_null():
     assert "correlation" not in shown
 
 
-def test_a_head_and_its_baselines_share_one_scale():
-    result = made_up_result()
-    shown = {one["name"]: one["range"] for one in page_data(result)["measures"]}
-    together = [values for name, values in result.measures.items() if name.startswith("correlation")]
-    assert shown["correlation"] == shown["correlation_random_head"]
-    assert shown["correlation"] == pytest.approx([np.min(together), np.max(together)], rel=1e-5)
-    assert shown["nnz"] == pytest.approx([result["nnz"].min(), result["nnz"].max()], rel=1e-5)
-
-
 def test_the_sentences_follow_the_numbers():
     flat = np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
     heads = {"relative_nnz": flat, "frobenius": 10.0 - flat, "first_share": np.where(flat > 0.5, 0.8, 0.2)}
@@ -111,13 +102,6 @@ def test_the_sentences_follow_the_numbers():
     assert "is less max-margin than a random one." in with_chance(0.7)[-2]
     at_offset = "W at offset 3 with the max-margin solution for the selections that this W makes has"
     assert at_offset in with_chance(0.7, w_offset=3)[-2]
-
-
-def test_sentences_go_without_what_was_not_measured():
-    nothing = np.full((LAYERS, HEADS), np.nan)
-    assert len(findings(made_up_result({"frobenius": nothing}, max_margin=False))) == 4
-    unknown = findings(made_up_result({"correlation": nothing, "margin_ratio": nothing}))
-    assert unknown[-1].startswith("No head can be compared with a max-margin solution")
 
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name
@@ -213,13 +197,6 @@ def test_a_clear_trend_is_asked_for_not_only_two_ends():
     assert not has_trend(rising, "relative_nnz", 1).any()
 
 
-def test_a_steady_change_of_no_size_is_no_finding():
-    curves = made_up_curves(relative_nnz=1.0 - 2e-4 * STEPS, frobenius=1.0 + 1e-3 * STEPS)
-    assert not has_trend(curves, "relative_nnz", -1).any()
-    assert not has_trend(curves, "frobenius", 1).any()
-    assert "in no layer" in training_findings(curves)[0]
-
-
 @pytest.mark.parametrize("n", [2, 4, 5])
 def test_few_checkpoints_say_nothing_about_a_trend(n):
     whole = made_up_curves(relative_nnz=DOWN, frobenius=UP)
@@ -256,27 +233,3 @@ def test_the_max_margin_part_stands_beside_its_baselines():
     unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
     assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
     assert change(unknown, "correlation") == "– → –"
-
-
-def test_training_sentences_go_without_what_was_not_measured():
-    margins = [one.name for one in MEASURES if one.name.startswith(("correlation", "margin_ratio", "low_ratio"))]
-    curves = made_up_curves(
-        without=margins, first_relative_nnz=np.full(N_CHECKPOINTS, np.nan), frobenius=np.full(N_CHECKPOINTS, np.nan)
-    )
-    sparsity, margin = training_findings(curves)
-    assert sparsity.endswith("The norm of W is not known here, so that nothing is said about sparsity beside it.")
-    assert margin.startswith("The median logit margin")
-    page = checkpoint_page(curves)
-    assert "max-margin" not in page.lower().replace("max-margin token selection", "")  # but for the paper's title
-
-
-@pytest.fixture(scope="module")
-def page():
-    return checkpoint_page(made_up_curves(relative_nnz=DOWN))
-
-
-def test_the_table_has_every_layer_from_first_to_last(page):
-    rows = re.findall(r'<tr><th scope="row">(\d)</th>(.*?)</tr>', page)
-    assert [layer for layer, _ in rows] == ["0", "1", "2"]
-    assert rows[1][1].startswith("<td>0.9 → 0.3 (−1.00)</td>")
-    assert rows[1][1].count("<td>") == 6

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
@@ -21,10 +21,10 @@ from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, STYLE
 
 FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or
 LEAN_DEVIATIONS = 4.0  # standard deviations by which it leans to one class, in however few occurrences
-_SIGNS = {
-    1: ("more in {}", ("#F4BFA6", "#D95A26", "#8E2A04")),
-    -1: ("more in {}", ("#B5D3EC", "#3587C4", "#0A4470")),
-    0: ("as much in both", ("#D9DCDF", NEITHER, "#5B6168")),
+_SHADES = {  # from rare to frequent, by the sign of the posterior difference
+    1: ("#F4BFA6", "#D95A26", "#8E2A04"),
+    -1: ("#B5D3EC", "#3587C4", "#0A4470"),
+    0: ("#D9DCDF", NEITHER, "#5B6168"),
 }
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point where its name may stand
 _LABEL_DISTANCES = (5.0, 12.0, 22.0, 34.0)  # points between a token and its name
@@ -52,19 +52,19 @@ class TokenPoints:
         """Checked points; tokens that never occur, whose posterior difference is NaN, are left out."""
         occur = np.asarray(count)
         if occur.ndim != 1 or occur.dtype.kind not in "iu" or not (occur > 0).any():
-            raise reject(
-                "count", "(n_tokens,) whole numbers, some above zero", f"shape {occur.shape} with dtype {occur.dtype}"
-            )
+            got = f"shape {occur.shape} with dtype {occur.dtype}"
+            raise reject("count", "(n_tokens,) whole numbers, some above zero", got)
         if names is not None and len(names) != len(occur):
             raise reject("names", f"one for each of {len(occur)} tokens", len(names))
-        seen = np.flatnonzero(occur > 0)
+        occurring = np.flatnonzero(occur > 0)
         given = {"posterior_difference": posterior_difference, "a": a, "b": b}
         for name, values in given.items():
             if np.shape(values) != occur.shape:
                 raise reject(name, f"an array of shape {occur.shape}", f"shape {np.shape(values)}")
-        columns = [real_array(np.asarray(values)[seen], name, (len(seen),)) for name, values in given.items()]
-        kept = None if names is None else [names[int(s)] for s in seen]
-        return cls(columns[0], columns[1], columns[2], occur[seen], kept)
+        shape = (len(occurring),)
+        columns = [real_array(np.asarray(values)[occurring], name, shape) for name, values in given.items()]
+        named = None if names is None else [names[int(s)] for s in occurring]
+        return cls(columns[0], columns[1], columns[2], occur[occurring], named)
 
     def __len__(self) -> int:
         return len(self.count)
@@ -94,35 +94,26 @@ def draw_tokens(
         The figure.
     """
     with mpl.rc_context(STYLE):
-        is_new = axes is None
         if axes is None:
             fig = Figure(figsize=(11.5, 5.4), layout="constrained")
-            left, right = (fig.add_subplot(1, 2, k + 1) for k in range(2))
+            left, right = fig.subplots(1, 2)
+            if title:
+                fig.suptitle(title)
         else:
-            left, right = axes
-            fig = left.get_figure()  # type: ignore[assignment]
-        order = np.argsort(points.count, kind="stable")  # frequent tokens on top
-        for ax, values, label in ((left, points.a, "⟨E_s, p⟩: selection"), (right, points.b, "⟨E_s, v⟩: prediction")):
-            _scatter(ax, points, values, order)
-            ax.set(xlabel="posterior difference", ylabel=label, xlim=(-1.08, 1.08))
-            ax.margins(y=0.09)
-        if title:
-            fig.suptitle(title) if is_new else left.set_title(title, loc="left")
-        if legend:
-            handles = _handles(points)
-            if is_new:
-                fig.legend(
-                    handles=handles,
-                    loc="outside lower center",
-                    ncols=len(handles),
-                    handletextpad=0.3,
-                    columnspacing=1.4,
-                )
-            else:
-                left.legend(handles=handles[:3], loc="best", handletextpad=0.2)
-        if points.names is not None and n_names > 0:
-            _annotate(fig, left, points, points.a, informative_tokens(points, points.a, n_names, at_least))
-            _annotate(fig, right, points, points.b, informative_tokens(points, points.b, n_names, at_least))
+            (left, right), fig = axes, axes[0].get_figure()  # type: ignore[assignment]
+            left.set_title(title, loc="left")
+        panels = ((left, points.a, "⟨E_s, p⟩: selection"), (right, points.b, "⟨E_s, v⟩: prediction"))
+        for ax, values, label in panels:
+            _scatter(ax, points, values)
+            ax.set_ylabel(label)
+        handles = _handles(points) if legend else []
+        if handles and axes is None:
+            look: dict[str, Any] = {"loc": "outside lower center", "handletextpad": 0.3, "columnspacing": 1.4}
+            fig.legend(handles=handles, ncols=len(handles), **look)
+        elif handles:
+            left.legend(handles=handles[:3], loc="best", handletextpad=0.2)
+        for ax, values, _ in panels if points.names is not None and n_names > 0 else ():
+            _annotate(fig, ax, points, values, informative_tokens(points, values, n_names, at_least))
     return fig
 
 
@@ -140,21 +131,13 @@ def informative_tokens(points: TokenPoints, values: FloatArray, n_names: int, at
     names = points.names or [""] * len(points)
     known = np.array([s for s in known.tolist() if _is_word(names[s])], dtype=np.int64)
     difference, weight = points.posterior_difference, np.log(points.count)
-    scores = (
-        np.abs(difference) * weight,
-        np.abs(values - np.median(values)) * np.sqrt(np.abs(difference)),
-        points.count * 1.0,
-    )
+    outlying = np.abs(values - np.median(values)) * np.sqrt(np.abs(difference))
+    scores = (np.abs(difference) * weight, outlying, points.count * 1.0)
     chosen: list[int] = []
-    while len(chosen) < min(n_names, len(known)):
-        before = len(chosen)
-        for score in scores:
-            for sign in (1.0, -1.0):
-                rest = [s for s in known if s not in chosen and np.sign(difference[s]) == sign]
-                if rest and len(chosen) < n_names:
-                    chosen.append(int(rest[int(np.argmax(score[rest]))]))
-        if len(chosen) == before:
-            break
+    for score, sign in [(score, sign) for score in scores for sign in (1.0, -1.0)] * n_names:
+        rest = [s for s in known if s not in chosen and np.sign(difference[s]) == sign]
+        if rest and len(chosen) < n_names:
+            chosen.append(int(rest[int(np.argmax(score[rest]))]))
     return np.array(chosen, dtype=np.int64)
 
 
@@ -166,53 +149,53 @@ def _is_word(name: str) -> bool:
 # ---- parts of the picture
 
 
-def _scatter(ax: Axes, points: TokenPoints, values: FloatArray, order: IntArray) -> None:
-    norm, colours = _norm(points), np.empty((len(points), 4))
+def _scatter(ax: Axes, points: TokenPoints, values: FloatArray) -> None:
+    order = np.argsort(points.count, kind="stable")  # frequent tokens on top
+    level = _frequency(points, points.count)
     sign = np.sign(points.posterior_difference).astype(int)
-    for value, (_, shades) in _SIGNS.items():
-        of_sign = sign == value
-        colours[of_sign] = _shades(shades)(norm(points.count[of_sign].astype(float)))
-    sizes = 5.0 + 19.0 * np.clip(np.asarray(norm(points.count.astype(float))), 0.0, 1.0)
+    colours = np.empty((len(points), 4))
+    for value, shades in _SHADES.items():
+        colours[sign == value] = _colours(shades)(level[sign == value])
+    look: dict[str, Any] = {"linewidths": 0, "alpha": 0.85, "rasterized": len(points) > 3000}
     x = points.posterior_difference[order]
-    ax.scatter(
-        x, values[order], s=sizes[order], c=colours[order], linewidths=0, alpha=0.85, rasterized=len(points) > 3000
-    )
+    ax.scatter(x, values[order], s=5.0 + 19.0 * level[order], c=colours[order], **look)
     ax.axhline(0.0, color=INK, linewidth=0.7, zorder=0.5)
     ax.axvline(0.0, color=INK, linewidth=0.7, zorder=0.5)
+    ax.set(xlabel="posterior difference", xlim=(-1.08, 1.08))
+    ax.margins(y=0.09)
 
 
-def _norm(points: TokenPoints) -> LogNorm:
+def _frequency(points: TokenPoints, count: Any) -> FloatArray:
+    """Counts from 0, the rarest token, to 1, the most frequent, on a logarithmic scale."""
     low, high = float(points.count.min()), float(points.count.max())
-    return LogNorm(low, max(high, 2.0 * low), clip=True)
+    return np.log(np.asarray(count, dtype=float) / low) / np.log(max(high / low, 2.0))
 
 
-def _shades(shades: tuple[str, ...]) -> LinearSegmentedColormap:
+def _colours(shades: tuple[str, ...]) -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("frequency", list(shades))
 
 
 def _handles(points: TokenPoints) -> list[Line2D]:
-    signs_seen = set(np.sign(points.posterior_difference).astype(int).tolist())
-
-    def dot(colour: Any, size: float, label: str) -> Line2D:
-        return Line2D([], [], marker="o", linestyle="", color=colour, markersize=size, markeredgewidth=0, label=label)
-
-    signs = [
-        dot({1: GLOBAL, -1: LOCAL, 0: NEITHER}[sign], 6.0, _SIGNS[sign][0].format(points.classes[sign > 0]))
-        for sign in _SIGNS
-        if sign in signs_seen
+    """The entries of the legend: what the signs that occur mean, and three frequencies."""
+    look: dict[str, Any] = {"marker": "o", "linestyle": "", "markeredgewidth": 0}
+    negative, positive = points.classes
+    meanings = {
+        1: (GLOBAL, f"more in {positive}"),
+        -1: (LOCAL, f"more in {negative}"),
+        0: (NEITHER, "as much in both"),
+    }
+    occurring = set(np.sign(points.posterior_difference).astype(int).tolist())
+    handles = [
+        Line2D([], [], color=colour, markersize=6.0, label=label, **look)
+        for sign, (colour, label) in meanings.items()
+        if sign in occurring
     ]
-    norm, greys = _norm(points), _shades(_SIGNS[0][1])
-    counts = np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int))
-    shades = [
-        dot(greys(float(norm(n))), (5.0 + 19.0 * float(norm(n))) ** 0.5, f"{_rounded(int(n)):,} times") for n in counts
-    ]
-    return signs + shades
-
-
-def _rounded(n: int) -> int:
-    """Two leading digits."""
-    step = 10 ** max(len(str(n)) - 2, 0)
-    return round(n / step) * step
+    for count in np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int)).tolist():
+        level = float(_frequency(points, count))
+        rounded = round(count, 2 - len(str(count))) if count >= 100 else count  # two leading digits
+        size, label = (5.0 + 19.0 * level) ** 0.5, f"{rounded:,} times"
+        handles.append(Line2D([], [], color=_colours(_SHADES[0])(level), markersize=size, label=label, **look))
+    return handles
 
 
 def _annotate(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, chosen: IntArray) -> None:
@@ -221,71 +204,56 @@ def _annotate(fig: Figure, ax: Axes, points: TokenPoints, values: FloatArray, ch
         FigureCanvasAgg(fig)
     renderer = fig.canvas.get_renderer()  # type: ignore[attr-defined]
     fig.draw_without_rendering()
-    inside = ax.get_window_extent(renderer)
     cloud = ax.transData.transform(np.column_stack([points.posterior_difference, values]))
     legend = ax.get_legend()
     taken: list[Bbox] = [] if legend is None else [legend.get_window_extent(renderer)]
-    unit = fig.dpi / 72.0
-    names = points.names or []
     for s in chosen:
-        position = _label_position(ax, names[s], cloud[s], (inside, cloud, taken, unit), renderer)
+        at, name = (points.posterior_difference[s], values[s]), (points.names or [])[s]
+        colour = _SHADES[int(np.sign(at[0]))][2]
+        label = ax.text(0.0, 0.0, name, fontsize=9)
+        size = label.get_window_extent(renderer)
+        label.remove()
+        position = _label_position(ax.get_window_extent(renderer), size, cloud, cloud[s], taken, renderer)
         if position is None:
             continue
-        offset, box, (horizontal, vertical) = position
-        taken.append(box)
-        colour = _SIGNS[int(np.sign(points.posterior_difference[s]))][1][2]
-        near = max(abs(offset[0]), abs(offset[1])) <= _LABEL_DISTANCES[0]
+        taken.append(position.box)
+        is_near = max(map(abs, position.offset)) <= _LABEL_DISTANCES[0]
         ax.annotate(
-            names[s],
-            (points.posterior_difference[s], values[s]),
-            xytext=offset,
-            textcoords="offset points",
-            ha=horizontal,
-            va=vertical,
-            fontsize=9,
-            color=colour,
+            name, at, xytext=position.offset, textcoords="offset points", ha=position.ha, va=position.va,
+            fontsize=9, color=colour, zorder=4,
             bbox={"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
-            arrowprops=None
-            if near
-            else {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
-            zorder=4,
-        )
-        ax.plot(
-            [points.posterior_difference[s]],
-            [values[s]],
-            marker="o",
-            markersize=4.5,
-            markerfacecolor="none",
-            markeredgecolor=colour,
-            markeredgewidth=0.9,
-            zorder=3.5,
-        )
+            arrowprops=None if is_near else {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 0},
+        )  # fmt: skip
+        ring: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.9, "zorder": 3.5}
+        ax.plot(*at, marker="o", markerfacecolor="none", markeredgecolor=colour, **ring)
 
 
-def _label_position(ax: Axes, name: str, point: Any, around: Any, renderer: Any) -> Any:
-    """The offset, box and alignment of a name that covers fewest points, nearest first; None where every place is taken."""
-    inside, cloud, taken, unit = around
-    probe = ax.text(0.0, 0.0, name, fontsize=9)
-    size = probe.get_window_extent(renderer)
-    probe.remove()
+class _Position(NamedTuple):
+    """Where a name stands: its offset from the point in points, the box it takes in pixels, and its alignment."""
+
+    offset: tuple[float, float]
+    box: Bbox
+    ha: str
+    va: str
+
+
+def _label_position(
+    panel: Bbox, size: Bbox, cloud: FloatArray, point: FloatArray, taken: list[Bbox], renderer: Any
+) -> _Position | None:
+    """The position of a name that covers fewest points, nearest first; None where every place is taken."""
     width, height = size.width + 2.0 * _LABEL_PADDING, size.height + 2.0 * _LABEL_PADDING
-    best, found = np.inf, None
+    best, unit = None, renderer.points_to_pixels(1.0)
+    lowest_cost = np.inf
     for distance in _LABEL_DISTANCES:
         for dx, dy in _SIDES:
-            x, y = point[0] + dx * distance * unit, point[1] + dy * distance * unit
-            left = x if dx > 0 else x - width if dx < 0 else x - width / 2
-            low = y if dy > 0 else y - height if dy < 0 else y - height / 2
+            left = point[0] + dx * distance * unit - 0.5 * (1 - dx) * width
+            low = point[1] + dy * distance * unit - 0.5 * (1 - dy) * height
             box = Bbox.from_bounds(left, low, width, height)
-            if left < inside.x0 or box.x1 > inside.x1 or low < inside.y0 or box.y1 > inside.y1:
+            is_inside = panel.x0 <= left and box.x1 <= panel.x1 and panel.y0 <= low and box.y1 <= panel.y1
+            if not is_inside or any(box.overlaps(other) for other in taken):
                 continue
-            if any(box.overlaps(other) for other in taken):
-                continue
-            covered = np.sum(
-                (cloud[:, 0] > left) & (cloud[:, 0] < box.x1) & (cloud[:, 1] > low) & (cloud[:, 1] < box.y1)
-            )
-            cost = float(covered) + 0.25 * distance
-            if cost < best:
-                horizontal = {1: "left", -1: "right", 0: "center"}[dx]
-                vertical = {1: "bottom", -1: "top", 0: "center"}[dy]
-                best, found = cost, ((dx * distance, dy * distance), box, (horizontal, vertical))
-    return found
+            cost = float(np.sum(np.all((cloud > box.min) & (cloud < box.max), axis=1))) + 0.25 * distance
+            if cost < lowest_cost:
+                ha, va = ("right", "center", "left")[dx + 1], ("top", "center", "bottom")[dy + 1]
+                lowest_cost, best = cost, _Position((dx * distance, dy * distance), box, ha, va)
+    return best
