@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
+from marginlens.result import Result, axes_for
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
 
@@ -89,7 +90,7 @@ def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Path:
+class Path(Result):
     r"""A finished regularisation path.
 
     Attributes:
@@ -108,7 +109,7 @@ class Path:
     log_excess: FloatArray
     excess_sign: FloatArray
     binding: npt.NDArray[np.object_]
-    risk: Any
+    risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
 
@@ -179,6 +180,13 @@ class Path:
         if np.any(further[0] < self.radii[-1]) or not np.any(further[0] > self.radii[-1]):
             raise reject("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk). Returns the axes."""
+        ax = axes_for(ax)
+        ax.plot(self.radii if self.radii.ndim == 1 else self.radii[:, 1], self.log_excess, marker="o", color="#0072B2")
+        ax.set(xscale="log", xlabel="radius", ylabel="log of the excess risk")
+        return ax
 
     def __len__(self) -> int:
         return len(self.radii)

@@ -169,29 +169,6 @@ def test_every_problem_is_taken_once(monkeypatch):
     assert np.all(counts == 1)
 
 
-@pytest.mark.statement("A Eq. (2)")
-def test_a_path_is_followed_further_as_if_it_had_never_stopped():
-    data, v = ml.data.gaussian_tokens(1, 2, 3, 3, 1)
-    data, v, radii = data[0], v[0], [0.5, 3.0, 40.0, 1000.0]
-    reports = []
-    whole = ml.path(data, radii, head=v, rng=3, progress=lambda *report: reports.append(report))
-    assert [done for done, _ in reports] == list(range(1, reports[-1][1] + 1))
-    begun = ml.path(data, radii[:2], head=v, rng=3)
-    for path in (begun.resume(radii[2:]), begun.resume([40.0]).resume([1000.0])):
-        assert np.array_equal(path.points, whole.points)
-        assert np.array_equal(path.log_excess, whole.log_excess)
-        assert np.array_equal(path.radii, whole.radii)
-        assert path.binding.tolist() == whole.binding.tolist()
-    with pytest.raises(ml.InputError, match="'radii' argument must be larger than the last radius"):
-        begun.resume([2.0])
-
-    def enough(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ml.path(data, radii, head=v, progress=enough)
-
-
 PROGRAM = """
 import sys
 import marginlens as ml
