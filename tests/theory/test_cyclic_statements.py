@@ -143,7 +143,7 @@ def test_correction_and_margin_are_orthogonal() -> None:
 
 def limits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "products":
-        monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
+        monkeypatch.setattr(cyclic_risk, "MAX_DENSE_RANK", 0)
     if way in ("iteration", "products"):
         monkeypatch.setattr(subspaces, "_MAX_FACTORED", 0)
     if way == "iteration":
@@ -200,9 +200,9 @@ def test_a_loss_without_a_barrier_separates_a_component() -> None:
     )
     assert found.direction is not None
     assert found.risk == pytest.approx(-2.0 / 3.0, rel=tolerances.ROUNDING)
-    assert found.landscape is not None
+    assert found.objective is not None
     risks = [
-        found.landscape.at(found.subspace.cells(length * found.direction)).value
+        found.objective.at(found.subspace.cells(length * found.direction)).value
         for length in (0.0, 1.0, 3.0, 10.0, 30.0)
     ]
     assert (np.diff(risks) < 0.0).all()
@@ -245,8 +245,8 @@ def test_other_losses_end_in_a_minimum_or_a_proof(loss: NextTokenLoss, general: 
 def check_the_limit(found: CyclicCorrection) -> None:
     """The risk falls along the direction far out, and a point there is stationary up to what is still falling."""
     assert found.direction is not None
-    assert found.landscape is not None
-    space, land = found.subspace, found.landscape
+    assert found.objective is not None
+    space, land = found.subspace, found.objective
     scale = 4.0**land.power
 
     def slope(c: np.ndarray) -> np.ndarray:

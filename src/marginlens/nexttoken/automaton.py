@@ -60,7 +60,7 @@ class NextTokenAutomaton:
     @classmethod
     def fit(
         cls,
-        ds: SequenceDataset,
+        data: SequenceDataset,
         *,
         graphs: Mapping[int, PriorityGraph] | None = None,
         priority: GraphSolution | None = None,
@@ -70,19 +70,19 @@ class NextTokenAutomaton:
         Samples that lack their label play no part, because under C Eᵀ = I they have no gradient.
 
         Args:
-            graphs, priority: `priority_graphs(ds)` and `graph_svm(ds.E, graphs)` where they have been computed already.
+            graphs, priority: `priority_graphs(data)` and `graph_svm(data.E, graphs)` where they have been computed already.
         """
-        ds = as_sequences(ds).realizable()
-        graphs = priority_graphs(ds) if graphs is None else as_graphs(graphs, ds.n_vocabulary)
-        priority = graph_svm(ds.E, graphs) if priority is None else _checked(priority, ds)
+        data = as_sequences(data).realizable()
+        graphs = priority_graphs(data) if graphs is None else as_graphs(graphs, data.n_vocabulary)
+        priority = graph_svm(data.E, graphs) if priority is None else _checked(priority, data)
         if priority.status not in (Status.OPTIMAL, Status.TRIVIAL):
             raise InputError(f"The data have no automaton: {_no_solution(priority)}")
-        mix = cyclic_correction(ds, graphs=graphs)
+        mix = cyclic_correction(data, graphs=graphs)
         if mix.status not in (Status.FINITE, Status.TRIVIAL):
             raise InputError(
                 f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.value}"
             )
-        return cls(ds.E, graphs, priority, mix, ds)
+        return cls(data.E, graphs, priority, mix, data)
 
     def __repr__(self) -> str:
         margin = float(self.priority.margin)
@@ -262,15 +262,15 @@ class NextTokenAutomaton:
 
     # ---- the check
 
-    def score(self, ds: SequenceDataset) -> PredictionScore:
+    def score(self, data: SequenceDataset) -> PredictionScore:
         """How well it predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
 
         Samples are merged where they hold the same tokens, so this is much quicker than `predict_proba` of each. Compare with
-        `WindowBigram.fit(training).score(ds)`.
+        `WindowBigram.fit(training).score(data)`.
         """
-        if as_sequences(ds).n_vocabulary != self.n_vocabulary:
-            raise reject("ds", f"over the {self.n_vocabulary} tokens of the automaton", f"{ds.n_vocabulary} tokens")
-        problem = reduce_sequences(ds)
+        if as_sequences(data).n_vocabulary != self.n_vocabulary:
+            raise reject("data", f"over the {self.n_vocabulary} tokens of the automaton", f"{data.n_vocabulary} tokens")
+        problem = reduce_sequences(data)
         return score_shares(problem, self._entry_shares(problem))
 
     def _entry_shares(self, problem: ReducedProblem) -> FloatArray:
@@ -299,10 +299,10 @@ class NextTokenAutomaton:
                 shares[entries[chosen]] = self._shares(last, tokens[chosen], counts)[0]
         return shares
 
-    def total_variation(self, ds: SequenceDataset, W: Any) -> FloatArray:
+    def total_variation(self, data: SequenceDataset, W: Any) -> FloatArray:
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
-        weights = as_sequences(ds).weights(W)
-        problem = reduce_sequences(ds)
+        weights = as_sequences(data).weights(W)
+        problem = reduce_sequences(data)
         first, sample = problem.offsets[:-1], problem.sample
         logits = problem.logits(problem.table(weights))
         trained = np.exp(logits - np.maximum.reduceat(logits, first)[sample])
@@ -311,10 +311,10 @@ class NextTokenAutomaton:
         return distance[problem.merged]
 
 
-def _checked(priority: Any, ds: SequenceDataset) -> GraphSolution:
+def _checked(priority: Any, data: SequenceDataset) -> GraphSolution:
     """`priority` if it is a solution for embeddings of this width."""
-    if not isinstance(priority, GraphSolution) or priority.x.shape != (ds.d_model, ds.d_model):
-        raise reject("priority", f"graph_svm(ds.E, graphs) with d_model = {ds.d_model}", repr(priority))
+    if not isinstance(priority, GraphSolution) or priority.x.shape != (data.d_model, data.d_model):
+        raise reject("priority", f"graph_svm(data.E, graphs) with d_model = {data.d_model}", repr(priority))
     return priority
 
 

@@ -26,22 +26,24 @@ from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway
-from marginlens.nexttoken.cyclic_risk import Landscape
+from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
 
-_SETTLED = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
-_STARTING_LOGITS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
-_SAME_RISK = 1e-9  # relative difference at which two minima are equally low
-_SAME_POINT = 1e-5  # largest difference of logits, relative to one and the largest, at which two minima are one point
+GRADIENT_ATOL = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
+START_LOGIT_STDS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
+SAME_RISK_RTOL = 1e-9  # relative difference at which two minima are equally low
+SAME_LOGITS_RTOL = (
+    1e-5  # largest difference of logits, relative to one and the largest, at which two minima are one point
+)
 _CONVEX = "The log-loss with C Eᵀ = I is convex (C Lemma 3), and the minimum is isolated: it is the only one."
-_NEAR = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
+MAX_FLAT_LOGIT_GAP = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
 
 
 @implements("C", "Def 3", "Lemma 7", "Eq. (27)")
 def cyclic_correction(
-    ds: SequenceDataset,
+    data: SequenceDataset,
     *,
     head: Any = None,
     loss: NextTokenLoss | None = None,
@@ -63,7 +65,7 @@ def cyclic_correction(
     Args:
         head: C (n_vocabulary, d_model), or None for C Eᵀ = I.
         loss: the log-loss by default.
-        graphs: the data's priority graphs by default. With `pseudo_graphs(ds, W, threshold)` every sequence keeps the tokens in the
+        graphs: the data's priority graphs by default. With `pseudo_graphs(data, W, threshold)` every sequence keeps the tokens in the
             component of the selected ones; `local_correction` offers that rule and the paper's by name.
         start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
             C Eᵀ = I always, because its minimum is the only one.
@@ -73,17 +75,17 @@ def cyclic_correction(
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
     """
     whole_number(restarts, "restarts", at_least=0)
-    as_sequences(ds)
+    as_sequences(data)
     if head is None:
-        check_realizable(ds)
-    graphs = priority_graphs(ds, head=head) if graphs is None else graphs
-    space = cyclic_subspace(ds.E, graphs)
-    return _shortest(_Samples(ds, leading_subset(ds, graphs), space, space), head, loss, start, (restarts, rng))
+        check_realizable(data)
+    graphs = priority_graphs(data, head=head) if graphs is None else graphs
+    space = cyclic_subspace(data.E, graphs)
+    return _shortest(_Samples(data, leading_subset(data, graphs), space, space), head, loss, start, (restarts, rng))
 
 
 @implements("C", "§6")
 def local_correction(
-    ds: SequenceDataset,
+    data: SequenceDataset,
     W: Any,
     rule: LocalRule,
     *,
@@ -106,9 +108,11 @@ def local_correction(
         Its `.curvature` is that along the differences of tokens which samples keep together. By the label's component these
         may span less than S_cyc; the risk does not depend on the rest, and the shortest minimiser is zero there.
     """
-    graphs = pseudo_graphs(as_sequences(ds), W, threshold)
-    subset = local_subset(ds, graphs, rule)
-    return _shortest(_Samples(ds, subset, local_subspace(graphs, subset), _compared(subset)), head, loss, start, (0, 0))
+    graphs = pseudo_graphs(as_sequences(data), W, threshold)
+    subset = local_subset(data, graphs, rule)
+    return _shortest(
+        _Samples(data, subset, local_subspace(graphs, subset), _compared(subset)), head, loss, start, (0, 0)
+    )
 
 
 def _compared(subset: CyclicSubset) -> CyclicSubspace:
@@ -123,7 +127,7 @@ def _compared(subset: CyclicSubset) -> CyclicSubspace:
 class _Samples(NamedTuple):
     """The data, what a rule keeps of them, S_cyc, and the part of it on which the risk depends."""
 
-    ds: SequenceDataset
+    data: SequenceDataset
     subset: CyclicSubset
     space: CyclicSubspace
     compared: CyclicSubspace
@@ -133,47 +137,47 @@ def _shortest(
     samples: _Samples, head: Any, loss: NextTokenLoss | None, start: Any, search: tuple[int, Any]
 ) -> CyclicCorrection:
     """The shortest minimiser of the risk over the subset, from `start` and from as many random starts as `search` says."""
-    ds, subset, space, compared = samples
+    data, subset, space, compared = samples
     restarts, generator = search[0], as_generator(search[1])
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
-    scores = as_head(ds, head).table
+    scores = as_head(data, head).table
     if scores is None:
-        check_realizable(ds)  # the loss of a sequence without its label does not depend on W
-    at = None if start is None else ds.weights(start, "start")
-    nothing = np.zeros((ds.d_model, ds.d_model))
+        check_realizable(data)  # the loss of a sequence without its label does not depend on W
+    at = None if start is None else data.weights(start, "start")
+    nothing = np.zeros((data.d_model, data.d_model))
     if not len(subset):
         reason = "No sequence keeps two different tokens of one component."
         return CyclicCorrection(nothing, Status.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True)
-    landscape = Landscape(subset, compared, scores, loss)
-    if landscape.risk.is_likelihood:
+    objective = CyclicRisk(subset, compared, scores, loss)
+    if objective.is_likelihood:
         at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
-    origin = nothing if at is None else np.ldexp(compared.project(at), 2 * landscape.power)
-    first = landscape.at(landscape.space.cells(origin))
+    origin = nothing if at is None else np.ldexp(compared.project(at), 2 * objective.power)
+    first = objective.at(objective.space.cells(origin))
     if not np.isfinite(first.value):
-        i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[landscape.risk.problem.merged])))])
+        i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[objective.problem.merged])))])
         problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
         raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
-    kept = (subset, space, landscape)
-    found = _found(landscape, origin, "zero" if at is None else "the start's part in S_cyc", kept)
-    if landscape.risk.is_likelihood:
+    kept = (subset, space, objective)
+    found = _found(objective, origin, "zero" if at is None else "the start's part in S_cyc", kept)
+    if objective.is_likelihood:
         unique = found.status is Status.FINITE and not found.flat
         return replace(found, is_unique=unique, uniqueness=_CONVEX if unique else "")
     if not restarts:
         return found
     others = [
-        _found(landscape, _anywhere(landscape, generator, far), "a random start", kept) for far in _spreads(restarts)
+        _found(objective, _anywhere(objective, generator, far), "a random start", kept) for far in _spreads(restarts)
     ]
     return _lowest([found, *others])
 
 
 def _spreads(restarts: int) -> FloatArray:
     """(restarts,) how far apart the logits of each random start are."""
-    return np.resize(_STARTING_LOGITS, restarts)
+    return np.resize(START_LOGIT_STDS, restarts)
 
 
-def _anywhere(landscape: Landscape, rng: np.random.Generator, spread: float) -> FloatArray:
+def _anywhere(objective: CyclicRisk, rng: np.random.Generator, spread: float) -> FloatArray:
     """A random matrix in S_cyc whose logits within components have this standard deviation, up to the dependence of embeddings."""
-    space = landscape.space
+    space = objective.space
     direction = space.lift(space.centre(rng.standard_normal(len(space.tokens))))
     size = float(np.std(space.centre(space.cells(direction))))
     return direction * (spread / size) if size > 0.0 else direction
@@ -182,7 +186,7 @@ def _anywhere(landscape: Landscape, rng: np.random.Generator, spread: float) -> 
 def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
     """The lowest of several minima, the shortest of equal ones, with what the others say about its being the only one."""
     lowest = min(one.risk for one in found)
-    blur = _SAME_RISK * max(1.0, abs(lowest))
+    blur = SAME_RISK_RTOL * max(1.0, abs(lowest))
     best = [one for one in found if one.risk <= lowest + blur]
     finite = [one for one in best if one.status is Status.FINITE]
     running = [one for one in best if one.status is Status.INFINITE]
@@ -190,13 +194,13 @@ def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
     if not finite:
         return replace(best[0], is_unique=False, uniqueness=f"No finite minimum was found as low; {looked}.")
     norms = np.array([length(one.x.ravel()) for one in finite])
-    chosen = finite[int(np.argmax(norms <= norms.min() * (1.0 + _SAME_POINT)))]
+    chosen = finite[int(np.argmax(norms <= norms.min() * (1.0 + SAME_LOGITS_RTOL)))]
     space = chosen.subspace
     unit = float(np.abs(space.centre(space.cells(chosen.x))).max())
     spread = max(float(np.abs(space.centre(space.cells(one.x - chosen.x))).max()) for one in finite)
     if running:
         said = "the risk comes as low along a direction, for ever"
-    elif spread > _SAME_POINT * (1.0 + unit):
+    elif spread > SAME_LOGITS_RTOL * (1.0 + unit):
         said = f"another minimum of the same risk has logits that differ by {spread:.3g}"
     elif chosen.flat:
         said = f"the risk is flat along {chosen.flat} directions of S_cyc"
@@ -207,21 +211,26 @@ def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
 
 
 def _found(
-    landscape: Landscape, origin: FloatArray, named: str, kept: tuple[CyclicSubset, CyclicSubspace, Landscape]
+    objective: CyclicRisk, origin: FloatArray, named: str, kept: tuple[CyclicSubset, CyclicSubspace, CyclicRisk]
 ) -> CyclicCorrection:
     """Minimise, and say how that ended."""
-    end, space, power = minimise(landscape, origin), landscape.space, 2 * landscape.power
-    near = float(np.linalg.norm(landscape.gradient(end.W)))
+    end, space, power = minimise(objective, origin), objective.space, 2 * objective.power
+    near = float(np.linalg.norm(objective.gradient(end.W)))
     with np.errstate(over="ignore"):
         x, gradient = np.ldexp(end.W, -power), float(np.ldexp(near, power))
-    risk = landscape.at(space.cells(end.W)).value
-    flight = None if end.settled and not end.flat else runaway(landscape, end.W)
+    risk = objective.at(space.cells(end.W)).value
+    flight = None if end.converged and not end.flat else runaway(objective, end.W)
     if flight is not None:
         found = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
         return CyclicCorrection(np.full_like(x, np.nan), Status.INFINITE, *found, *kept)
     spread = float(np.ptp(space.centre(space.cells(end.W))))
-    if end.settled and near <= _SETTLED and (not end.flat or spread <= _NEAR) and np.isfinite(x).all():
-        if landscape.risk.is_likelihood:
+    if (
+        end.converged
+        and near <= GRADIENT_ATOL
+        and (not end.flat or spread <= MAX_FLAT_LOGIT_GAP)
+        and np.isfinite(x).all()
+    ):
+        if objective.is_likelihood:
             reason = f"The log-loss is strictly convex on S_cyc; Newton's method took {end.steps} steps."
         else:
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
@@ -244,7 +253,7 @@ class CyclicCorrection:
         risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
         gradient_norm: the norm of the risk's gradient by W at x.
         direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
-        subset: the cyclic subset. subspace: S_cyc. landscape: the risk that was minimised, or None.
+        subset: the cyclic subset. subspace: S_cyc. objective: the risk that was minimised, or None.
         flat: along how many directions of S_cyc slope and curvature are rounding at x.
         is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None where that was not looked at.
         uniqueness: on what that rests: a proof, or how many starts.
@@ -258,7 +267,7 @@ class CyclicCorrection:
     direction: FloatArray | None
     subset: CyclicSubset
     subspace: CyclicSubspace
-    landscape: Landscape | None = None
+    objective: CyclicRisk | None = None
     flat: int = 0
     is_unique: bool | None = None
     uniqueness: str = ""
@@ -277,29 +286,29 @@ class CyclicCorrection:
     @cached_property
     def curvature(self) -> float:
         """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where that is empty, nan where x is infinite."""
-        if self.landscape is None:
+        if self.objective is None:
             return float("inf")
         if not np.isfinite(self.x).all():
             return float("nan")
-        power = self.landscape.power
-        smallest = self.landscape.smallest_eigenvalue(np.ldexp(self.x, 2 * power))
+        power = self.objective.power
+        smallest = self.objective.smallest_eigenvalue(np.ldexp(self.x, 2 * power))
         with np.errstate(over="ignore", under="ignore"):
             return float(np.ldexp(smallest, 4 * power))
 
     def residual(self) -> float:
         """The norm of the risk's gradient at x, recomputed from the samples position by position; nan where x is infinite."""
-        if self.landscape is None:
+        if self.objective is None:
             return 0.0
         if not np.isfinite(self.x).all():
             return float("nan")
-        ds, loss, scores = self.subset, self.landscape.risk.loss, self.landscape.risk.scores
-        attention, gradient = ds.attention(self.x), np.zeros_like(self.x)
-        for i in range(len(ds)):
-            ids, label = ds[i]
-            s = attention[ds.offsets[i] : ds.offsets[i + 1]]
-            share = np.asarray(np.bincount(ids, weights=s, minlength=ds.n_vocabulary), dtype=np.float64)
+        data, loss, scores = self.subset, self.objective.loss, self.objective.scores
+        attention, gradient = data.attention(self.x), np.zeros_like(self.x)
+        for i in range(len(data)):
+            ids, label = data[i]
+            s = attention[data.offsets[i] : data.offsets[i + 1]]
+            share = np.asarray(np.bincount(ids, weights=s, minlength=data.n_vocabulary), dtype=np.float64)
             outputs = share if scores is None else scores @ share
             slope = loss.derivative(outputs[None], np.array([label]))[0]
             gains = (slope if scores is None else slope @ scores)[ids]
-            gradient += np.outer((s * (gains - s @ gains)) @ ds.E[ids], ds.E[ds.last[i]])
-        return float(length(gradient.ravel() / len(ds)))
+            gradient += np.outer((s * (gains - s @ gains)) @ data.E[ids], data.E[data.last[i]])
+        return float(length(gradient.ravel() / len(data)))

@@ -12,19 +12,19 @@ from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.nexttoken.cyclic_risk import Landscape, Likelihood, RiskPoint
+from marginlens.nexttoken.cyclic_risk import CyclicRisk, RiskPoint
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 
-_STEPS = 400
-_SMALL_STEP = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
-_FLAT = 1e-11  # a gradient below this with a Newton step above _MOVING: the risk falls for ever
-_MOVING = 1e-3
-_HALVINGS = 60
-_UNSEEN = 1e-12  # change of the risk, relative to it, that rounding may hide
-_PRODUCTS = 2_000  # Hessian products for one step
-_ROUNDED_CURVATURE = 1e-12  # curvature, by logits, whose sign rounding may decide at a stationary point
-_IDLE = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
+NEWTON_MAX_STEPS = 400
+LAST_STEP_RTOL = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
+RUNAWAY_GRADIENT = 1e-11  # a gradient below this with a Newton step above RUNAWAY_STEP: the risk falls for ever
+RUNAWAY_STEP = 1e-3
+MAX_HALVINGS = 60
+RISK_ROUNDOFF_RTOL = 1e-12  # change of the risk, relative to it, that rounding may hide
+MAX_HESSIAN_PRODUCTS = 2_000  # Hessian products for one step
+CURVATURE_ATOL = 1e-12  # curvature, by logits, whose sign rounding may decide at a stationary point
+FLAT_ATOL = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
 
 
 @dataclass(frozen=True)
@@ -32,49 +32,49 @@ class Minimised:
     """Where a minimisation ended.
 
     Attributes:
-        W: (d_model, d_model) the last point. settled: whether Newton's step vanished there at positive curvature.
+        W: (d_model, d_model) the last point. converged: whether Newton's step vanished there at positive curvature.
         steps: how many were taken. flat: along how many directions of S_cyc slope and curvature were rounding at the end.
     """
 
     W: FloatArray
-    settled: bool
+    converged: bool
     steps: int
     flat: int = 0
 
 
-def minimise(landscape: Landscape, start: FloatArray) -> Minimised:
+def minimise(risk: CyclicRisk, start: FloatArray) -> Minimised:
     """The minimum of the risk over S_cyc that the method finds from `start` (d_model, d_model), which lies in S_cyc."""
-    if landscape.risk.is_likelihood and landscape.space.independent:
-        return _by_component(landscape, landscape.space.centre(landscape.space.cells(start)))
-    return _in_basis(landscape, start) if landscape.small else _by_products(landscape, start)
+    if risk.is_likelihood and risk.space.independent:
+        return _by_component(risk, risk.space.centre(risk.space.cells(start)))
+    return _in_basis(risk, start) if risk.is_small else _by_products(risk, start)
 
 
-def _by_component(landscape: Landscape, cells: FloatArray) -> Minimised:
+def _by_component(risk: CyclicRisk, cells: FloatArray) -> Minimised:
     """Damped Newton for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
-    terms, groups = Likelihood(landscape), landscape.space.groups
-    starts = [block.start for block in landscape.blocks]
-    (values, slopes, hessians), settled, n = terms(cells), False, 0
-    while n < _STEPS and not settled:
+    terms, groups = risk.component_terms, risk.space.groups
+    starts = [block.start for block in risk.blocks]
+    (values, slopes, hessians), converged, n = terms(cells), False, 0
+    while n < NEWTON_MAX_STEPS and not converged:
         n += 1
         step = np.zeros_like(cells)
-        for block, hessian in zip(landscape.blocks, hessians, strict=True):
+        for block, hessian in zip(risk.blocks, hessians, strict=True):
             step[block] = _centred_solve(hessian, -slopes[block])
-        if np.abs(step).max() <= _SMALL_STEP * (1.0 + np.abs(cells).max()):
+        if np.abs(step).max() <= LAST_STEP_RTOL * (1.0 + np.abs(cells).max()):
             flatter = np.linalg.norm(terms(cells + step)[1]) < np.linalg.norm(slopes)
-            cells, settled = (cells + step if flatter else cells), True
+            cells, converged = (cells + step if flatter else cells), True
             break
         promised, share = np.add.reduceat(slopes * step, starts), np.ones(len(starts))
-        for halved in range(_HALVINGS + 1):
+        for halved in range(MAX_HALVINGS + 1):
             trial = terms(cells + share[groups] * step)
             worse = trial[0] > values + 1e-4 * share * promised + 1e-14 * np.abs(values)
             if not worse.any():
                 break
-            share[worse] *= 0.5 if halved < _HALVINGS else 0.0
+            share[worse] *= 0.5 if halved < MAX_HALVINGS else 0.0
         if not share.any():
             break
         trial = terms(cells + share[groups] * step) if worse.any() else trial
         cells, (values, slopes, hessians) = cells + share[groups] * step, trial
-    return Minimised(landscape.weights(landscape.space.centre(cells)), settled, n)
+    return Minimised(risk.weights(risk.space.centre(cells)), converged, n)
 
 
 def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
@@ -88,84 +88,86 @@ def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
     return found - float(found.mean())
 
 
-def _in_basis(landscape: Landscape, start: FloatArray) -> Minimised:
+def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
     """Newton in a trust region with whole spectra, in orthonormal coordinates of S_cyc.
 
     Eigenvectors along which slope and curvature are both rounding are left alone: there the risk is flat, or has run out.
     """
-    T = landscape.table
-    z = landscape.coordinates(start)
+    T = risk.table
+    z = risk.coordinates(start)
     unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))  # the most that a unit step moves a logit
-    widest = 4.0 / unit * float(np.sqrt(landscape.space.n_groups))  # components move side by side
-    radius, point, settled, n, flat = 2.0 / unit, landscape.at(T @ z), False, 0, 0
-    while n < _STEPS and not settled:
+    widest = 4.0 / unit * float(np.sqrt(risk.space.n_groups))  # components move side by side
+    radius, point, converged, n, flat = 2.0 / unit, risk.at(T @ z), False, 0, 0
+    while n < NEWTON_MAX_STEPS and not converged:
         n += 1
-        g = T.T @ landscape.slope(point)
-        values, vectors = np.linalg.eigh(T.T @ (landscape.curvature(point) @ T))
+        g = T.T @ point.gradient
+        values, vectors = np.linalg.eigh(T.T @ (point.hessian() @ T))
         along = vectors.T @ g
-        live = (np.abs(values) > _IDLE * unit**2) | (np.abs(along) > _IDLE * unit)
+        live = (np.abs(values) > FLAT_ATOL * unit**2) | (np.abs(along) > FLAT_ATOL * unit)
         idle, flat = vectors[:, ~live], int(np.sum(~live))
         values, vectors, along = values[live], vectors[:, live], along[live]
         if (values > 0.0).all():
             newton = -vectors @ (along / values)
             size = float(np.abs(T @ newton).max())
-            if size <= _SMALL_STEP * (1.0 + np.abs(T @ z).max()):
-                ahead = np.linalg.norm(T.T @ landscape.slope(landscape.at(T @ (z + newton))))
+            if size <= LAST_STEP_RTOL * (1.0 + np.abs(T @ z).max()):
+                ahead = np.linalg.norm(T.T @ risk.at(T @ (z + newton)).gradient)
                 last = z + newton if ahead < np.linalg.norm(g) else z
-                lower = _lower_beside(landscape, last, idle / unit)
-                z, settled = (last, True) if lower is None else (lower, False)
-                point = landscape.at(T @ z)
+                lower = _lower_along(risk, last, idle / unit)
+                z, converged = (last, True) if lower is None else (lower, False)
+                point = risk.at(T @ z)
                 continue
-            if np.linalg.norm(g) <= _FLAT * unit and size > _MOVING:
+            if np.linalg.norm(g) <= RUNAWAY_GRADIENT * unit and size > RUNAWAY_STEP:
                 break
-        step = vectors @ _trusted(values, along, radius)
-        trial = landscape.at(T @ (z + step))
+        step = vectors @ _minimum_in_ball(values, along, radius)
+        trial = risk.at(T @ (z + step))
         promised = float(g @ step + 0.5 * np.sum(values * (vectors.T @ step) ** 2))
-        steepness = (float(np.linalg.norm(T.T @ landscape.slope(one))) for one in (point, trial))
-        kept = _kept((point.value, trial.value, promised), *steepness)
-        z, radius, moved = _judged(kept, z, step, radius, widest)
+        steepness = (float(np.linalg.norm(T.T @ one.gradient)) for one in (point, trial))
+        ratio = _decrease_ratio((point.value, trial.value, promised), *steepness)
+        z, radius, moved = _next_radius(ratio, z, step, radius, widest)
         point = trial if moved else point
         if radius * unit < 1e-13:  # no step helps: the point is stationary, or rounding is all that is left of the risk
-            noise = vectors[:, np.abs(values) <= _ROUNDED_CURVATURE * unit**2]
-            stationary = np.linalg.norm(g) <= _FLAT * unit and values.min(initial=0.0) >= -_ROUNDED_CURVATURE * unit**2
-            settled = bool(stationary) and _lower_beside(landscape, z, np.hstack([idle, noise]) / unit) is None
+            noise = vectors[:, np.abs(values) <= CURVATURE_ATOL * unit**2]
+            stationary = (
+                np.linalg.norm(g) <= RUNAWAY_GRADIENT * unit and values.min(initial=0.0) >= -CURVATURE_ATOL * unit**2
+            )
+            converged = bool(stationary) and _lower_along(risk, z, np.hstack([idle, noise]) / unit) is None
             flat += noise.shape[1]
             break
-    return Minimised(landscape.matrix(z), settled, n, flat)
+    return Minimised(risk.matrix(z), converged, n, flat)
 
 
-def _lower_beside(landscape: Landscape, z: FloatArray, idle: FloatArray) -> FloatArray | None:
+def _lower_along(risk: CyclicRisk, z: FloatArray, idle: FloatArray) -> FloatArray | None:
     """A point of lower risk along a direction of `idle` (rank, n_idle) in which neither slope nor curvature tells, if there is one."""
-    here = landscape.at(landscape.table @ z).value
+    here = risk.at(risk.table @ z).value
     for vector in idle.T:
         for length in (1.0, -1.0, 0.1, -0.1):
-            if landscape.at(landscape.table @ (z + length * vector)).value < here - 1e-12 * max(1.0, abs(here)):
+            if risk.at(risk.table @ (z + length * vector)).value < here - 1e-12 * max(1.0, abs(here)):
                 return np.asarray(z + length * vector)
     return None
 
 
-def _kept(values: tuple[float, float, float], steepness: float, ahead: float) -> float:
+def _decrease_ratio(values: tuple[float, float, float], steepness: float, ahead: float) -> float:
     """How much of the promised decrease of the risk a step kept; where rounding hides it, whether the gradient's norm falls."""
     before, after, promised = values
     if not (np.isfinite(after) and np.isfinite(ahead)):
         return -1.0
-    if abs(promised) <= _UNSEEN * abs(before) and abs(after - before) <= _UNSEEN * abs(before):
+    if abs(promised) <= RISK_ROUNDOFF_RTOL * abs(before) and abs(after - before) <= RISK_ROUNDOFF_RTOL * abs(before):
         return 1.0 if ahead < steepness else -1.0
     return (before - after) / -promised if promised < 0.0 else -1.0
 
 
-def _judged(
-    kept: float, z: FloatArray, step: FloatArray, radius: float, widest: float
+def _next_radius(
+    ratio: float, z: FloatArray, step: FloatArray, radius: float, widest: float
 ) -> tuple[FloatArray, float, bool]:
     """Take or refuse a step by how much of the promised decrease it kept, and set the next radius."""
     size = float(np.linalg.norm(step))
-    if kept < 0.1:
+    if ratio < 0.1:
         return z, 0.25 * size, False
-    wider = min(2.0 * radius, widest) if kept > 0.7 and size > 0.9 * radius else radius
+    wider = min(2.0 * radius, widest) if ratio > 0.7 and size > 0.9 * radius else radius
     return z + step, wider, True
 
 
-def _trusted(values: FloatArray, along: FloatArray, radius: float) -> FloatArray:
+def _minimum_in_ball(values: FloatArray, along: FloatArray, radius: float) -> FloatArray:
     """The minimum of a quadratic with eigenvalues `values` and slopes `along` in a ball, in the eigenvectors' coordinates."""
     lowest = float(values[0])
     if lowest > 0.0:
@@ -185,72 +187,70 @@ def _trusted(values: FloatArray, along: FloatArray, radius: float) -> FloatArray
     return -along / (values + max(high, floor))
 
 
-def _by_products(landscape: Landscape, start: FloatArray) -> Minimised:
+def _by_products(risk: CyclicRisk, start: FloatArray) -> Minimised:
     """Newton with conjugate gradients in a trust region, on W itself; gradients lie in S_cyc, so steps do."""
-    space, W = landscape.space, start
+    space, W = risk.space, start
     unit = float(np.linalg.norm(space.E, axis=1).max()) ** 2
-    radius, point, settled, n = 2.0 / unit, landscape.at(space.cells(W)), False, 0
-    while n < _STEPS and not settled:
+    radius, point, converged, n = 2.0 / unit, risk.at(space.cells(W)), False, 0
+    while n < NEWTON_MAX_STEPS and not converged:
         n += 1
-        g = space.lift(landscape.slope(point))
+        g = space.lift(point.gradient)
         size = float(np.linalg.norm(g))
-        step, bent, inside = _conjugate(landscape, point, g, radius)
+        step, hessian_step, inside = _steihaug(risk, point, g, radius)
         moved = float(np.abs(space.centre(space.cells(step))).max())
-        if inside and moved <= _SMALL_STEP * (1.0 + np.abs(space.centre(space.cells(W))).max()):
-            ahead = np.linalg.norm(space.lift(landscape.slope(landscape.at(space.cells(W + step)))))
-            W, settled = (W + step if ahead < size else W), True
+        if inside and moved <= LAST_STEP_RTOL * (1.0 + np.abs(space.centre(space.cells(W))).max()):
+            ahead = np.linalg.norm(space.lift(risk.at(space.cells(W + step)).gradient))
+            W, converged = (W + step if ahead < size else W), True
             break
-        if size <= _FLAT and moved > _MOVING:
+        if size <= RUNAWAY_GRADIENT and moved > RUNAWAY_STEP:
             break
-        trial = landscape.at(space.cells(W + step))
-        promised = float(np.sum(g * step) + 0.5 * np.sum(step * bent))
-        kept = _kept(
-            (point.value, trial.value, promised), size, float(np.linalg.norm(space.lift(landscape.slope(trial))))
+        trial = risk.at(space.cells(W + step))
+        promised = float(np.sum(g * step) + 0.5 * np.sum(step * hessian_step))
+        ratio = _decrease_ratio(
+            (point.value, trial.value, promised), size, float(np.linalg.norm(space.lift(trial.gradient)))
         )
-        W, radius, taken = _judged(kept, W, step, radius, 200.0 / unit)
+        W, radius, taken = _next_radius(ratio, W, step, radius, 200.0 / unit)
         point = trial if taken else point
         if radius * unit < 1e-13:
             break
-    return Minimised(W, settled, n)
+    return Minimised(W, converged, n)
 
 
-def _conjugate(
-    landscape: Landscape, point: RiskPoint, g: FloatArray, radius: float
-) -> tuple[FloatArray, FloatArray, bool]:
+def _steihaug(risk: CyclicRisk, point: RiskPoint, g: FloatArray, radius: float) -> tuple[FloatArray, FloatArray, bool]:
     """Steihaug's step: conjugate gradients until solved, out of the ball, or down a negative curvature; and the Hessian of it."""
-    space = landscape.space
-    step, bent = np.zeros_like(g), np.zeros_like(g)
+    space = risk.space
+    step, hessian_step = np.zeros_like(g), np.zeros_like(g)
     left, direction = -g, -g
     goal = min(0.1, np.sqrt(np.linalg.norm(g))) * np.linalg.norm(g)
     size = float(np.sum(left * left))
     if size == 0.0:
-        return step, bent, True
-    for _ in range(min(4 * g.size, _PRODUCTS)):
-        turned = space.lift(landscape.bend(point, space.cells(direction)))
-        down = float(np.sum(direction * turned))
+        return step, hessian_step, True
+    for _ in range(min(4 * g.size, MAX_HESSIAN_PRODUCTS)):
+        product = space.lift(point.product(space.cells(direction)))
+        down = float(np.sum(direction * product))
         length = size / down if down > 0.0 else np.inf
         further = step + length * direction if np.isfinite(length) else direction
         if not np.isfinite(length) or np.linalg.norm(further) >= radius:
             a, b, c = (float(np.sum(x * y)) for x, y in ((direction, direction), (step, direction), (step, step)))
             length = (-b + np.sqrt(b * b + a * (radius**2 - c))) / a
-            return step + length * direction, bent + length * turned, False
-        step, bent, left = further, bent + length * turned, left - length * turned
+            return step + length * direction, hessian_step + length * product, False
+        step, hessian_step, left = further, hessian_step + length * product, left - length * product
         fresh = float(np.sum(left * left))
         if np.sqrt(fresh) <= goal:
             break
         direction, size = left + fresh / size * direction, fresh
-    return step, bent, True
+    return step, hessian_step, True
 
 
-_FADED = (
+ATTENTION_THRESHOLDS = (
     1e-6,
     1e-4,
     1e-3,
 )  # attention below this at a point that runs away belongs to tokens left behind: each is tried
-_HEIGHTS = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0)  # logit gaps at which the slope along the direction is looked at
-_BEYOND = 60.0  # a gap at which e^-gap is below rounding: the risk there is its limit
-_NOISE = 1e-9  # how much above the lowest risk found the limit may be: what is left at a gradient of 1e-11
-_NAMED = 8  # tokens that a sentence lists
+LOGIT_GAPS = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0)  # logit gaps at which the slope along the direction is looked at
+LIMIT_GAP = 60.0  # a gap at which e^-gap is below rounding: the risk there is its limit
+LIMIT_RTOL = 1e-9  # how much above the lowest risk found the limit may be: what is left at a gradient of 1e-11
+MAX_LISTED_TOKENS = 8  # tokens that a sentence lists
 
 
 @dataclass(frozen=True)
@@ -269,27 +269,24 @@ class Runaway:
     sentence: str
 
 
-def runaway(landscape: Landscape, W: FloatArray) -> Runaway | None:
+def runaway(risk: CyclicRisk, W: FloatArray) -> Runaway | None:
     """The order that the point W has run towards, certified; None where it proves nothing.
 
     Tokens whose attention has faded at W are put strictly below those that keep it: the Graph-SVM of that selection gives a direction,
     or else what W itself has outside the ties of that selection. It counts when the risk falls along it at every height looked at, down
     to no more than the lowest risk found.
     """
-    found = [one for one in (_certified(landscape, W, faded) for faded in _FADED) if one is not None]
+    found = [one for one in (_certified(risk, W, faded) for faded in ATTENTION_THRESHOLDS) if one is not None]
     return min(found, key=lambda one: one.limit, default=None)
 
 
-def _certified(landscape: Landscape, W: FloatArray, faded: float) -> Runaway | None:
+def _certified(risk: CyclicRisk, W: FloatArray, faded: float) -> Runaway | None:
     """The certificate in which attention below `faded` counts as none."""
-    space = landscape.space
-    attention = landscape.subset.attention(W)
-    if (
-        attention.min() > faded
-        or np.minimum.reduce(np.maximum.reduceat(attention, landscape.subset.offsets[:-1])) <= faded
-    ):
+    space = risk.space
+    attention = risk.subset.attention(W)
+    if attention.min() > faded or np.minimum.reduce(np.maximum.reduceat(attention, risk.subset.offsets[:-1])) <= faded:
         return None
-    graphs = pseudo_graphs(landscape.subset, W, faded)
+    graphs = pseudo_graphs(risk.subset, W, faded)
     base = cyclic_subspace(space.E, graphs).project(W)
     pairs = [(int(k), int(i), int(j)) for k, graph in graphs.items() for i, j in graph.strict]
     if not pairs:
@@ -297,32 +294,32 @@ def _certified(landscape: Landscape, W: FloatArray, faded: float) -> Runaway | N
     k, i, j = np.array(pairs).T
     gaps = np.sum((space.E[i] - space.E[j]) @ (W - base) * space.E[k], axis=1)
     candidates = [(W - base) / gaps.min()] if gaps.min() > 0.0 else []
-    if landscape.small:
+    if risk.is_small:
         solution = graph_svm(space.E, graphs)
         candidates = [np.asarray(solution.x)] * (solution.status is Status.OPTIMAL) + candidates
-    lowest = landscape.at(space.cells(W)).value
+    lowest = risk.at(space.cells(W)).value
     for direction in candidates:
-        limit = _limit(landscape, base, direction, lowest)
+        limit = _limit(risk, base, direction, lowest)
         if limit is not None:
-            return Runaway(direction, base, limit, _sentence(landscape, graphs, limit))
+            return Runaway(direction, base, limit, _sentence(risk, graphs, limit))
     return None
 
 
-def _limit(landscape: Landscape, base: FloatArray, direction: FloatArray, lowest: float) -> float | None:
+def _limit(risk: CyclicRisk, base: FloatArray, direction: FloatArray, lowest: float) -> float | None:
     """What the risk falls to along base + R direction, if it falls at every height looked at and to no more than `lowest`."""
-    space = landscape.space
+    space = risk.space
     towards, finite = space.cells(direction), space.cells(base)
-    points = [landscape.at(finite + height * towards) for height in _HEIGHTS]
-    slopes = np.array([float(landscape.slope(point) @ towards) for point in points])
-    limit = landscape.at(finite + _BEYOND * towards).value
+    points = [risk.at(finite + height * towards) for height in LOGIT_GAPS]
+    slopes = np.array([float(point.gradient @ towards) for point in points])
+    limit = risk.at(finite + LIMIT_GAP * towards).value
     falls = bool((slopes < 0.0).all()) and all(a.value > b.value for a, b in pairwise(points))
-    return limit if falls and limit <= lowest + _NOISE * max(1.0, abs(lowest)) else None
+    return limit if falls and limit <= lowest + LIMIT_RTOL * max(1.0, abs(lowest)) else None
 
 
-def _sentence(landscape: Landscape, graphs: dict[int, PriorityGraph], limit: float) -> str:
+def _sentence(risk: CyclicRisk, graphs: dict[int, PriorityGraph], limit: float) -> str:
     """Which component comes apart, and how."""
-    space, found = landscape.space, []
-    for block in landscape.blocks:
+    space, found = risk.space, []
+    for block in risk.blocks:
         last, members = int(space.queries[space.columns[block.start]]), space.tokens[block]
         ranks = graphs[last].components_of(members)
         if np.ptp(ranks) > 0:
@@ -335,4 +332,8 @@ def _sentence(landscape: Landscape, graphs: dict[int, PriorityGraph], limit: flo
 
 
 def _listed(tokens: IntArray) -> str:
-    return "{" + ", ".join(map(str, tokens[:_NAMED].tolist())) + (", …}" if len(tokens) > _NAMED else "}")
+    return (
+        "{"
+        + ", ".join(map(str, tokens[:MAX_LISTED_TOKENS].tolist()))
+        + (", …}" if len(tokens) > MAX_LISTED_TOKENS else "}")
+    )

@@ -75,7 +75,7 @@ class LossCheck:
 
 
 @implements("C", "Assumption 1")
-def check_loss(ds: SequenceDataset, head: Any = None, loss: NextTokenLoss | None = None) -> LossCheck:
+def check_loss(data: SequenceDataset, head: Any = None, loss: NextTokenLoss | None = None) -> LossCheck:
     r"""Whether a loss is a strictly decreasing function of the label's own output with a bounded slope, on the outputs of a dataset.
 
     .. math:: \ell(y, v) = \ell(c_y^\top v), \qquad \ell' < 0, \quad c_{dn} \le |\ell'| \le c_{up}
@@ -91,9 +91,9 @@ def check_loss(ds: SequenceDataset, head: Any = None, loss: NextTokenLoss | None
     Returns:
         A `LossCheck`, true where the assumption holds.
     """
-    ds = as_sequences(ds)
+    data = as_sequences(data)
     rule = LogLoss() if loss is None else as_nexttoken_loss(loss)
-    scores = as_head(ds, head).scores(np.repeat(ds.labels, ds.lengths), ds.tokens)
+    scores = as_head(data, head).scores(np.repeat(data.labels, data.lengths), data.tokens)
     low, high, name = float(scores.min()), float(scores.max()), type(rule).__name__
     if not isinstance(rule, LabelLoss):
         return LossCheck(name, False, low, high, 0, False, np.nan, np.nan, True)

@@ -95,9 +95,9 @@ class WindowBigram:
         return f"WindowBigram({len(self.counts)} tokens, {int(self.counts.sum())} pairs)"
 
     @classmethod
-    def fit(cls, ds: SequenceDataset) -> WindowBigram:
+    def fit(cls, data: SequenceDataset) -> WindowBigram:
         """Count the label after the last token of every sequence."""
-        return cls.of_pairs(as_sequences(ds).last, ds.labels, ds.n_vocabulary)
+        return cls.of_pairs(as_sequences(data).last, data.labels, data.n_vocabulary)
 
     @classmethod
     def of_text(cls, ids: Any, n_vocabulary: int) -> WindowBigram:
@@ -130,9 +130,9 @@ class WindowBigram:
         probability[tokens] = weight / weight.sum()
         return probability
 
-    def score(self, ds: SequenceDataset) -> PredictionScore:
+    def score(self, data: SequenceDataset) -> PredictionScore:
         """How well it predicts the labels of a dataset."""
-        problem = reduce_sequences(as_sequences(ds))
+        problem = reduce_sequences(as_sequences(data))
         first, sample = problem.offsets[:-1], problem.sample
         weight = self.counts[problem.queries[problem.column[sample]], problem.tokens]
         weight = np.where(np.add.reduceat(weight, first)[sample] > 0.0, weight, 1.0)

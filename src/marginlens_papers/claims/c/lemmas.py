@@ -357,13 +357,13 @@ def _measure(data: SequenceDataset, rng: np.random.Generator) -> tuple[float, ..
         return Status.TRIVIAL if margin.status is Status.TRIVIAL else Status.INFEASIBLE
     cyc = cyclic_correction(data, graphs=graphs)
     W, size = cyc.x, float(np.linalg.norm(cyc.x))
-    if cyc.status is not Status.FINITE or cyc.landscape is None:
+    if cyc.status is not Status.FINITE or cyc.objective is None:
         return (np.inf,) * (len(NAMES) - 1) + (0.0,)
     if size <= 1e-9:
         return Status.TRIVIAL
     space, mm = cyc.subspace, np.asarray(margin.x)
     aside = space.complement(rng.normal(size=W.shape))
-    moved = cyc.landscape.at(space.cells(W + size * aside / np.linalg.norm(aside))).value
+    moved = cyc.objective.at(space.cells(W + size * aside / np.linalg.norm(aside))).value
     inner = abs(float(np.sum(W * mm)))
     free = minimise_over_all(cyc.subset, np.zeros_like(W))
     start = rng.normal(size=W.shape)

@@ -16,7 +16,7 @@ from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import cyclic_risk
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
-from marginlens.nexttoken.cyclic_risk import Landscape
+from marginlens.nexttoken.cyclic_risk import CyclicRisk, RiskPoint
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
@@ -106,7 +106,7 @@ def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
     """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
     rng = np.random.default_rng(0)
     ds = SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
-    monkeypatch.setattr(cyclic_risk, "_SMALL", 0)
+    monkeypatch.setattr(cyclic_risk, "MAX_DENSE_RANK", 0)
     monkeypatch.setattr(subspaces, "_MAX_FACTORED", 0)
     found = cyclic_correction(ds, loss=Power(0.0, 1))
     assert found.status is INFINITE
@@ -125,15 +125,15 @@ def test_the_sample_without_its_label_is_named():
 def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
     """Another order of additions changes the risk by rounding: Newton's last steps gain less than that and are taken all the same."""
     if by_products:
-        monkeypatch.setattr(cyclic_risk, "_SMALL", -1)
-    rng, exact = np.random.default_rng(0), cyclic_risk.Landscape.at
+        monkeypatch.setattr(cyclic_risk, "MAX_DENSE_RANK", -1)
+    rng, exact = np.random.default_rng(0), CyclicRisk.at
 
     def rounded(self, cells):
         point = exact(self, cells)
         point.__dict__["value"] = point.value * (1.0 + 0.1 * ROUNDING * rng.normal())
         return point
 
-    monkeypatch.setattr(cyclic_risk.Landscape, "at", rounded)
+    monkeypatch.setattr(CyclicRisk, "at", rounded)
     for seed in range(40):
         found = cyclic_correction(cyclic_sequences(7, 5, 20, 4, np.random.default_rng(seed)))
         assert found.status is FINITE, (seed, found.reason)
@@ -143,14 +143,14 @@ def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
 def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_curvature(monkeypatch, seed):
     """Another order of additions gives flat directions curvatures of either sign, of the size of rounding."""
     noise = np.random.default_rng(seed)
-    exact = Landscape.curvature
+    exact = RiskPoint.hessian
 
-    def rounded(self, point):
-        found = exact(self, point)
+    def rounded(self):
+        found = exact(self)
         blur = 1e-14 * noise.standard_normal(found.shape)
         return found + blur + blur.T
 
-    monkeypatch.setattr(Landscape, "curvature", rounded)
+    monkeypatch.setattr(RiskPoint, "hessian", rounded)
     rng = np.random.default_rng(5)
     for _ in range(8):
         ds = cyclic_sequences(6, 8, 12, 4, rng)
@@ -197,7 +197,7 @@ def test_the_local_correction_bears_components_that_samples_compare_in_part():
     assert by_label.subset.samples.tolist() == [0, 1, 2, 3]
     assert by_selected.subset.samples.tolist() == [0, 1, 2, 3, 4, 5]
     assert by_label.subspace.rank == by_selected.subspace.rank == 3
-    assert by_label.landscape.space.rank == 2
+    assert by_label.objective.space.rank == 2
     assert by_label.status is FINITE
     np.testing.assert_allclose(by_label.x, 0.0, atol=ROUNDING)  # each label once in its pair
     assert by_label.curvature > 0.0

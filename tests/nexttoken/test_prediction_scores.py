@@ -78,7 +78,7 @@ def test_a_label_outside_its_sequence_is_impossible():
 
 def test_other_vocabularies_are_refused():
     automaton = NextTokenAutomaton.fit(SequenceDataset([[0, 1]], [0], np.eye(2)))
-    with pytest.raises(InputError, match="'ds' argument must be over the 2 tokens of the automaton; got 3 tokens"):
+    with pytest.raises(InputError, match="'data' argument must be over the 2 tokens of the automaton; got 3 tokens"):
         automaton.score(SequenceDataset([[0, 1]], [0], np.eye(3)))
     with pytest.raises(InputError, match="'priority' argument must be graph_svm"):
         NextTokenAutomaton.fit(SequenceDataset([[0, 1]], [0], np.eye(2)), priority=3)
