@@ -4,6 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
 
@@ -11,7 +13,7 @@ import marginlens as ml
 from marginlens import GradientDescent, InputError, SequenceDataset, descend, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
-from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
+from marginlens.nexttoken.automaton import NextTokenAutomaton, TieBreak
 from marginlens.nexttoken.path_expansion import ExpansionKind, balance, can_carry
 from tolerances import CONDITIONED, ROUNDING
 
@@ -26,7 +28,7 @@ def limit_by_softmax(automaton, ids, scale):
 
 
 @pytest.mark.statement("C Abstract")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_it_is_the_limit_of_the_softmax(seed):
     ds = cyclic_sequences(6, 8, 8, 4, seed)
     automaton = NextTokenAutomaton.fit(ds)
@@ -38,13 +40,6 @@ def test_it_is_the_limit_of_the_softmax(seed):
     weights = 60.0 * automaton.priority.x + automaton.mix.x
     assert automaton.total_variation(ds, weights).max() < CONDITIONED
     assert automaton.total_variation(ds, np.zeros((8, 8))).max() > 0.1
-
-
-@pytest.mark.statement("C Abstract")
-def test_total_variation_is_half_the_sum_of_differences():
-    ds = SequenceDataset([[A, B], [A, A, C, B]], [A, A], np.eye(3))  # uniform attention against all of it on A
-    distance = NextTokenAutomaton.fit(ds).total_variation(ds, np.zeros((3, 3)))
-    np.testing.assert_allclose(distance, [0.5, 0.5], atol=ROUNDING)
 
 
 @pytest.mark.statement("C Abstract")
@@ -188,15 +183,6 @@ def test_an_automaton_survives_pickling():
     np.testing.assert_array_equal(again.predict_proba([B, C, D]), automaton.predict_proba([B, C, D]))
 
 
-def test_probabilities_add_up_and_stay_inside_the_sequence():
-    automaton = NextTokenAutomaton.fit(figure_2())
-    for ids in ([A], [D, B], [A, B, C, D, A]):
-        probability = automaton.predict_proba(ids)
-        assert probability.sum() == pytest.approx(1.0, abs=ROUNDING)
-        assert set(np.flatnonzero(probability)) <= set(ids)
-        assert automaton.predict(ids) == int(np.argmax(probability))
-
-
 def test_reasons_name_winners_losers_and_the_chain():
     automaton = NextTokenAutomaton.fit(figure_2())
     told = automaton.explain([A, D, B], names="abcd")
@@ -224,19 +210,6 @@ def test_multipliers_of_the_reasons_make_up_the_priorities():
     assert set(automaton.explain([A, C, D]).strict) == {(A, D), (C, D)}
 
 
-def test_reasons_are_listed_from_the_heaviest_and_counted_beyond_six():
-    rivals = (Rival(0, 1, 1.0, 0, 1.0), *(Rival(j, 1, 0.0, j, 0.0) for j in range(1, 9)))
-    told = Explanation(8, rivals, {(0, j): j / 10 for j in range(1, 9)}, True, tuple("abcdefghi"))
-    assert [j for _, j, _ in told.reasons] == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert "Training sequences rank a over i, a over h, a over g, a over f, a over e, a over d and 2 more." in str(told)
-
-
-def test_rivals_come_by_height_then_share_then_id():
-    labels = [A] * 2 + [B] * 5
-    automaton = NextTokenAutomaton.fit(SequenceDataset([[A, B, C]] * 7, labels, np.eye(3)))
-    assert [one.token for one in automaton.explain([C, A, B, C]).rivals] == [B, A, C]
-
-
 def test_heights_are_exactly_equal_within_a_component():
     ds = cyclic_sequences(6, 8, 12, 4, 0)
     automaton = NextTokenAutomaton.fit(ds)
@@ -250,34 +223,6 @@ def test_a_token_as_high_as_the_winner_to_seven_digits_shares_with_it(short, win
     automaton = NextTokenAutomaton.fit(SequenceDataset([[A, B]], [A], E))
     assert set(np.flatnonzero(automaton.predict_proba([A, C, B]))) == winners
     assert set(automaton.explain([A, C, B]).chain[0]) == winners
-
-
-def test_an_unknown_last_token_and_an_unseen_pair_are_said():
-    automaton = NextTokenAutomaton.fit(figure_2())
-    told = automaton.explain([A, B, D])
-    assert not told.is_known
-    assert "No training sequence ends in 3" in str(told)
-    assert len(told.winners) == 3
-    assert not told.is_ranked  # equal by the embeddings alone
-    skew = SequenceDataset([[A, B]], [A], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 1.0]]))
-    guessed = str(NextTokenAutomaton.fit(skew).explain([A, B, C]))
-    assert "Priority: 0 > 1 = 2." in guessed
-    assert "Inferred" not in guessed
-    ranked = NextTokenAutomaton.fit(SequenceDataset([[A, B, D], [B, C, D]], [A, B], np.eye(4))).explain([A, C, D])
-    assert ranked.winners[0].token == A
-    assert "Ties and chains of such rankings put this before 2" in str(ranked)
-    apart = NextTokenAutomaton.fit(SequenceDataset([[A, B, 4, D], [C, D]], [A, C], np.eye(5)))
-    assert "not seen in training: that this comes before 2" in str(apart.explain([A, C, D]))
-    apart = NextTokenAutomaton.fit(SequenceDataset([[A, B], [C, B]], [A, C], np.eye(4))).explain([A, C, B])
-    assert not apart.is_ranked
-    assert "the data do not compare them" in str(apart)
-
-
-def test_heights_that_differ_by_rounding_are_one_level_of_the_chain():
-    rivals = [Rival(0, 1, 0.3, 1, 0.5), Rival(2, 1, 0.3 - 1e-16, 2, 0.5), Rival(1, 1, 0.2, 3, 0.0)]
-    told = Explanation(1, tuple(rivals), {}, True, ("a", "b", "c"))
-    assert told.chain == ((0, 2), (1,))
-    assert "Priority: a = c > b." in str(told)
 
 
 def test_continuations_are_reproducible_and_look_back_only_as_far_as_asked():
@@ -307,20 +252,49 @@ def test_data_whose_mix_is_no_number_are_refused():
         NextTokenAutomaton.fit(ds)
 
 
-def test_bad_sequences_are_refused_by_name():
+def test_heights_are_a_copy_and_bad_sequences_are_refused():
     automaton = NextTokenAutomaton.fit(figure_2())
-    with pytest.raises(InputError, match="'sequence' argument must be ids from 0 to 3; got id 4"):
-        automaton.predict_proba([A, 4])
-    with pytest.raises(InputError, match="at least one token id"):
-        automaton.predict_proba([])
-    with pytest.raises(InputError, match="one name for each of 4 tokens"):
-        automaton.explain([A], names="ab")
-    with pytest.raises(InputError, match="'names' argument must be one name for each of 4 tokens; got int"):
-        automaton.explain([A], names=4)
-    for last in (True, None, -1, "A", [A], 1.0):
-        with pytest.raises(InputError, match="'last' argument must be a whole number of at least 0"):
-            automaton.heights(last)
-    with pytest.raises(InputError, match="'last' argument must be an id from 0 to 3; got 4"):
-        automaton.heights(4)
-    automaton.heights(A)[:] = 7.0  # a copy, which leaves the automaton as it is
+    for refused, sentence in (
+        (lambda: automaton.predict_proba([A, 4]), "'sequence' argument must be ids from 0 to 3; got id 4"),
+        (lambda: automaton.predict_proba([]), "at least one token id"),
+        (lambda: automaton.explain([A], names="ab"), "one name for each of 4 tokens"),
+        (lambda: automaton.heights(4), "'last' argument must be an id from 0 to 3; got 4"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            refused()
+    automaton.heights(A)[:] = 7.0
     assert automaton.heights(A).max() < 7.0
+
+
+def test_an_explanation_says_what_is_known_and_what_is_inferred():
+    automaton = NextTokenAutomaton.fit(figure_2())
+    told = automaton.explain([A, B, D])
+    assert "No training sequence ends in 3" in str(told)
+    assert not told.is_ranked  # equal by the embeddings alone
+    ranked = NextTokenAutomaton.fit(SequenceDataset([[A, B, D], [B, C, D]], [A, B], np.eye(4))).explain([A, C, D])
+    assert "Ties and chains of such rankings put this before 2" in str(ranked)
+    apart = NextTokenAutomaton.fit(SequenceDataset([[A, B, 4, D], [C, D]], [A, C], np.eye(5)))
+    assert "not seen in training: that this comes before 2" in str(apart.explain([A, C, D]))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_names_of_tokens_and_order_of_samples_do_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    data, name = cyclic_sequences(5, 6, 6, 4, rng), rng.permutation(5)  # token k is called name[k]
+    order = rng.permutation(len(data))
+    renamed = SequenceDataset([name[data[i][0]] for i in order], name[data.labels[order]], data.E[np.argsort(name)])
+    first, second = NextTokenAutomaton.fit(data), NextTokenAutomaton.fit(renamed)
+    for ids, _ in (data[i] for i in range(len(data))):
+        probability = second.predict_proba(name[ids])[name]
+        np.testing.assert_allclose(probability, first.predict_proba(ids), atol=CONDITIONED)
+        assert probability.sum() == pytest.approx(1.0, abs=ROUNDING)
+        assert set(np.flatnonzero(probability)) <= set(ids.tolist())
+
+
+def test_the_score_of_all_is_the_mean_over_each():
+    data = cyclic_sequences(6, 8, 12, 4, 3)
+    automaton = NextTokenAutomaton.fit(data)
+    scores = [automaton.score(data[i : i + 1]) for i in range(len(data))]
+    assert automaton.score(data).accuracy == pytest.approx(np.mean([score.accuracy for score in scores]))
+    assert automaton.score(data).log_loss == pytest.approx(np.mean([score.log_loss for score in scores]))

@@ -89,19 +89,6 @@ def test_a_plateau_is_no_minimum():
     np.testing.assert_allclose(free.x, np.log(2.0) * APART, atol=CONDITIONED)
 
 
-def test_a_plateau_that_still_falls_is_a_runaway():
-    found = cyclic_correction(pair(0, 0, 1), loss=Power(0.0, 1), start=60.0 * APART)
-    assert found.status is INFINITE
-    assert found.risk == pytest.approx(-2.0 / 3.0, rel=ROUNDING)
-
-
-def test_components_that_come_apart_besides_the_first_are_counted():
-    ds = SequenceDataset([[0, 1]] * 3 + [[2, 3]] * 3 + [[1, 0]] * 3, [0, 0, 1, 2, 2, 3, 1, 1, 0], np.eye(4))
-    found = cyclic_correction(ds, loss=Power(0.0, 1))
-    assert found.status is INFINITE
-    assert "{1} above {0}, and 2 more components come apart: the risk falls towards -0.666667" in found.reason
-
-
 def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
     """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
     rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ FILES = (
     "tests/theory/test_token_optimality.py",
     "tests/risk/test_attention_gradient.py",
     "tests/svm/test_structured_rows.py",
-    "tests/unit/test_nexttoken_correction.py",
+    "tests/nexttoken/test_correction.py",
     "tests/svm/test_attention_svm.py",
     "tests/svm/test_margin_solution.py",
 )

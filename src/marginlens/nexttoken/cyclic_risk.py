@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -311,7 +311,7 @@ class RiskPoint:
     def _label_curvature(self) -> FloatArray:
         """(n_samples,) ℓ''(u) of a loss of the label's output."""
         u = np.add.reduceat(self.softmax * self.risk.label_scores, self.risk.problem.offsets[:-1])
-        return scalar_of(self.risk.loss, u)[2]
+        return scalar_of(cast(LabelLoss, self.risk.loss), u)[2]
 
     def _second_derivatives(self) -> Iterator[tuple[slice, FloatArray]]:
         """Second derivatives (n, n_vocabulary, n_vocabulary) of the losses by the outputs, some samples at a time."""

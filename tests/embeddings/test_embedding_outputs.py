@@ -84,7 +84,9 @@ def test_the_order_and_the_labels_of_a_sequence_do_not_matter():
 def test_what_cannot_be_evaluated_is_refused():
     start = initial_parameters(3, 4, 1, np.float64)
     for outputs in MODELS.values():
-        with pytest.raises(InputError, match="'sequences' argument must be ids from 0 to 2; got id 3"):
+        with pytest.raises(
+            InputError, match="'sequences' argument must be ids from 0 to 2, the tokens of the vocabulary; got id 3"
+        ):
             outputs(start.E, start.p, start.v, [[0, 3]])
         with pytest.raises(InputError, match="'E' argument must be at least 9 rows"):
             outputs(start.E, start.p, start.v, LabelledSequences([[0]], [1], 9))

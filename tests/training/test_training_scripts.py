@@ -3,12 +3,10 @@
 import json
 import sys
 
-import numpy as np
 import pytest
 
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
-from marginlens.runtime.files import json_by_line
 from marginlens.training.callbacks import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device
@@ -27,34 +25,17 @@ def test_settings_come_back_from_json(settings):
         settings_or_default({}, type(settings))
 
 
-def test_settings_take_numpy_numbers():
-    settings = TrainingSettings(np.int64(1), np.int32(8), learning_rate=np.float32(0.5), milestones=[np.int64(4)])
-    assert settings == TrainingSettings(1, 8, learning_rate=0.5, milestones=(4,))
-    assert json.loads(json.dumps(settings.to_dict())) == settings.to_dict()
-
-
 @pytest.mark.parametrize(
     ("kind", "values", "sentence"),
     [
         (TrainingSettings, {"layers": 3}, "'layers' argument must be 1 or 2; got 3"),
-        (TrainingSettings, {"layers": 1.0}, "'layers' argument must be 1 or 2; got 1.0"),
-        (TrainingSettings, {"layers": True}, "'layers' argument must be 1 or 2; got True"),
-        (TrainingSettings, {"d_model": 0}, "'d_model' argument must be a whole number of at least 1"),
         (TrainingSettings, {"learning_rate": "0.1"}, "'learning_rate' argument must be a positive number; got '0.1'"),
-        (TrainingSettings, {"learning_rate": 10**400}, "'learning_rate' argument must be a positive number"),
-        (TrainingSettings, {"learning_rate": None}, "'learning_rate' argument must be a positive number; got None"),
         (TrainingSettings, {"weight_decay": -1.0}, "'weight_decay' argument must be a number of at least 0; got -1.0"),
         (TrainingSettings, {"milestones": 5}, "'milestones' argument must be a list of epochs; got 5"),
-        (TrainingSettings, {"milestones": [1.5]}, "'milestones' argument must be a whole number of at least 0"),
         (TrainingSettings, {"train_v": "no"}, "'train_v' argument must be true or false; got 'no'"),
-        (TrainingSettings, {"device": None}, "'device' argument must be cpu or cuda; got None"),
         (TrainingSettings, {"dtype": "float16"}, "'dtype' argument must be float32 or float64"),
         (TrainingSettings, {"pace": 1, "age": 2}, "'settings' argument must be some of batch, d_model.*; got age, pace"),
         (VisionSettings, {"heads": 5}, "'heads' argument must be a divisor of the width 768; got 5"),
-        (VisionSettings, {"optimiser": "adam"}, "'optimiser' argument must be sgd or adamw"),
-        (VisionSettings, {"precision": "bfloat16"}, "float32 on a processor"),
-        (VisionSettings, {"clip": float("nan")}, "'clip' argument must be a number of at least 0"),
-        (VisionSettings, {"seed": 2**70}, "'seed' argument must be a whole number of at most 9223372036854775807"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_used_are_refused(kind, values, sentence):
@@ -76,11 +57,6 @@ def test_what_is_no_json_object_is_no_settings(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="'settings' argument must be a JSON object, or a file that holds one"):
         parse_settings(text)
-
-
-def test_settings_may_be_in_a_file(tmp_path):
-    (tmp_path / "s.json").write_text('{"rate": 0.5}')
-    assert parse_settings(str(tmp_path / "s.json")) == parse_settings(' {"rate": 0.5}') == {"rate": 0.5}
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch):
@@ -161,8 +137,3 @@ def test_commands_lose_local_paths_and_nothing_else():
     )
     with pytest.raises(InputError, match="'command' argument must be text"):
         command_without_paths(None)
-
-
-def test_archived_json_has_one_line_for_each_name():
-    values = {"form": "f", "values": [1, 2.5, None], "name": "ü"}
-    assert json_by_line(values).decode() == '{\n"form": "f",\n"values": [1,2.5,null],\n"name": "ü"\n}\n'

@@ -11,7 +11,7 @@ import pytest
 from marginlens.errors import InputError
 from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint, checkpoint_path
-from marginlens.training.loop import Ending, Schedule, TrainingLoop, deferred_interrupts
+from marginlens.training.loop import Ending, Schedule, TrainingLoop
 from marginlens.training.settings import RunSettings, positive, whole
 
 EPOCHS, STEPS, EVERY = 5, 3, 2
@@ -140,19 +140,6 @@ def test_a_callback_that_fails_loses_no_epoch(path, problem):
     assert train(path) == WHOLE
 
 
-def test_an_interrupt_after_the_last_step_is_raised_at_the_end():
-    seen = []
-
-    def work():
-        with deferred_interrupts() as interrupted:
-            os.kill(os.getpid(), signal.SIGINT)
-            seen.append(interrupted())
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert seen == [True]
-
-
 def test_a_checkpoint_of_another_run_is_refused_and_stays(path):
     train(path, limit=1e-9)
     before = path.read_bytes()
@@ -170,7 +157,9 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"step_index": STEPS + 1}, {"epoch": 2.5}, {"history": [{"loss": 1.0}]}, {"history": 3}, {"arrays": {}}]
+    "change",
+    [{"step_index": STEPS + 1}, {"history": [{"loss": 1.0}]}, {"arrays": {}}],
+    ids=["step", "history", "arrays"],
 )
 def test_a_checkpoint_that_contradicts_itself_is_refused(path, change):
     train(path, limit=1e-9)
@@ -179,32 +168,18 @@ def test_a_checkpoint_that_contradicts_itself_is_refused(path, change):
         train(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no", b"\x93NUMPY"])
-def test_a_file_that_is_no_checkpoint_is_refused(path, content):
-    path.write_bytes(content)
+def test_a_file_that_is_no_checkpoint_is_refused(path):
+    path.write_bytes(b"PK\x03\x04 no")
     with pytest.raises(InputError, match="'checkpoint' argument must be a file that marginlens wrote"):
         train(path)
 
 
-def test_a_checkpoint_that_is_a_link_stays_one(tmp_path, path):
-    (tmp_path / "elsewhere").mkdir()
-    path.symlink_to(tmp_path / "elsewhere" / "run.npz")
-    assert train(path) == WHOLE
-    assert path.is_symlink()
-    assert (tmp_path / "elsewhere" / "run.npz").is_file()
-
-
 def test_what_a_run_cannot_use_is_refused_before_the_first_step(tmp_path):
-    for every, limit, argument in (
-        (0, None, "every"),
-        (1.5, None, "every"),
-        (1, 0.0, "time_limit"),
-        (1, "x", "time_limit"),
-    ):
+    for every, limit, argument in ((0, None, "every"), (1, 0.0, "time_limit")):
         with pytest.raises(InputError, match=f"'{argument}' argument must be"):
             Schedule(every, limit)
     with pytest.raises(InputError, match="'callback' argument must be a function of an epoch's record"):
         train(None, 5, in_step=raising(AssertionError))
-    for unusable in (tmp_path, 5, b"c.npz", "a\0b", "x" * 300):
+    for unusable in (tmp_path, 5):
         with pytest.raises(InputError, match="'checkpoint' argument must be a file that can be written"):
             checkpoint_path(unusable)
