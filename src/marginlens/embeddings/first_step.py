@@ -236,7 +236,7 @@ def initial_concentration(start: Parameters, delta: Any) -> tuple[ProvedBound, P
     Returns:
         The bound on inner products and the bound on norms.
     """
-    E, p, v = _arrays(start)
+    E, p, v = vars(as_parameters(start, "start")).values()
     size, d = E.shape
     products = max(float(np.abs(E @ v).max()), float(np.abs(E @ p).max()), abs(float(p @ v)))
     norms = max(float(np.sqrt(np.einsum("sd,sd->s", E, E).max())), float(np.linalg.norm(p)))
@@ -261,7 +261,7 @@ def initial_orthogonality(start: Parameters, delta: Any) -> tuple[ProvedBound, P
         The bound on inner products of two tokens (0 where there is one token) and the bound on reciprocal norms; `log10_width_needed`
         is the d from which the chances of all parts of B' Eq. (22) to fail, those of Eq. (14) included, add up to at most δ.
     """
-    E, _, _ = _arrays(start)
+    E = as_parameters(start, "start").E
     size, d = E.shape
     gram = E @ E.T
     lengths = np.sqrt(np.diag(gram))
@@ -306,12 +306,6 @@ def _chance(size: int, delta: float, earlier: int, d: int) -> float:
     return float(total)
 
 
-def _arrays(start: Parameters) -> tuple[FloatArray, FloatArray, FloatArray]:
-    E = real_array(as_parameters(start, "start").E, "start.E", ("n_vocabulary", "d_model"))
-    shape = (E.shape[1],)
-    return E, real_array(start.p, "start.p", shape), real_array(start.v, "start.v", shape)
-
-
 @implements("B", "Lemma 8")
 def directional_slope(model: Parameters, direction: Any, sequences: Any, y: Any = None) -> float:
     r"""How fast the loss of the one-layer model falls when p moves along a direction.
@@ -328,17 +322,13 @@ def directional_slope(model: Parameters, direction: Any, sequences: Any, y: Any 
         The slope; `-direction @ loss_and_gradients(E, p, v, sequences)[1].p` is the same number up to rounding.
     """
     data = as_labelled(sequences, y)
-    table = real_array(as_parameters(model, "model").E, "model.E", ("n_vocabulary", "d_model"))
-    if len(table) < data.n_vocabulary:
-        raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
-    shape = (table.shape[1],)
-    named = {"model.p": model.p, "model.v": model.v, "direction": direction}
-    a, b, moved = (table @ real_array(one, name, shape) for name, one in named.items())
+    E, p, v = vars(as_parameters(model, "model", data.n_vocabulary)).values()
+    a, b, moved = E @ p, E @ v, E @ real_array(direction, "direction", p.shape)
     pairs, total = distinct_tokens(data), 0.0
     for i in range(len(pairs)):
-        here = slice(pairs.offsets[i], pairs.offsets[i + 1])
-        token = pairs.token[here]
-        weight = pairs.count[here] * np.exp(a[token] - a[token].max())
+        of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
+        token = pairs.token[of_sequence]
+        weight = pairs.count[of_sequence] * np.exp(a[token] - a[token].max())
         q = weight / weight.sum()
         spread = (moved[token][:, None] - moved[token]) * (b[token][:, None] - b[token])
         label = float(pairs.y[i])
@@ -367,10 +357,7 @@ def embedding_flow(
         The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """
     data = as_labelled(sequences, y)
-    E = real_array(as_parameters(model, "model").E, "model.E", ("n_vocabulary", "d_model"))
-    p, v = (real_array(one, name, (E.shape[1],)) for name, one in (("model.p", model.p), ("model.v", model.v)))
-    if len(E) < data.n_vocabulary:
-        raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(E)} rows")
+    E, p, v = vars(as_parameters(model, "model", data.n_vocabulary)).values()
     used = np.unique(data.tokens)
     if 2 * (len(used) + 2) > E.shape[1]:
         return flow(embedding_tokens(E, data), v, start=p, until=until, record=record, rtol=tolerance)
@@ -380,7 +367,7 @@ def embedding_flow(
     start = coordinates[:, -2]
     tokens, head = embedding_tokens(narrow, data), coordinates[:, -1]
     run = flow(tokens, head, start=start, until=until, record=record, rtol=tolerance)
-    kept = dict(run.saved)
-    if "x" in kept:
-        kept["x"] = p + (kept["x"] - start) @ basis.T
-    return replace(run, final=p + basis @ (run.final - start), saved=Saved(run.saved.steps, kept))
+    saved = dict(run.saved)
+    if "x" in saved:
+        saved["x"] = p + (saved["x"] - start) @ basis.T
+    return replace(run, final=p + basis @ (run.final - start), saved=Saved(run.saved.steps, saved))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.random_tokens import as_generator
@@ -49,11 +50,15 @@ def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, sp
     return Parameters(E, p * scale, (v / np.linalg.norm(v)).astype(kind))
 
 
-def as_parameters(model: Any, argument: str) -> Parameters:
-    """`model` if it is parameters, else the sentence that says what is expected."""
+def as_parameters(model: Any, argument: str, n_vocabulary: int = 0) -> Parameters:
+    """`model` in float64, if it is parameters of fitting shapes with an embedding for each token; else it is refused in a sentence."""
     if not isinstance(model, Parameters):
         raise reject(argument, "Parameters with E, p and v", type(model).__name__)
-    return model
+    prefix = f"{argument}." if argument else ""
+    E = real_array(model.E, f"{prefix}E", ("n_vocabulary", "d_model"))
+    if len(E) < n_vocabulary:
+        raise reject(f"{prefix}E", f"at least {n_vocabulary} rows, one for each token", f"{len(E)} rows")
+    return Parameters(E, *(real_array(getattr(model, name), f"{prefix}{name}", (E.shape[1],)) for name in "pv"))
 
 
 def _kind(dtype: Any) -> Any:
@@ -191,15 +196,13 @@ def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) ->
         L and its gradients by E, p and v; in float64.
     """
     data = as_labelled(sequences, y)
-    table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    if len(table) < data.n_vocabulary:
-        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
-    query, head = real_array(p, "p", (table.shape[1],)), real_array(v, "v", (table.shape[1],))
-    slopes, f = np.zeros((2, len(table))), np.empty(len(data))
-    products = (table @ query, table @ head)
+    model = as_parameters(Parameters(E, p, v), "", data.n_vocabulary)
+    slopes, f = np.zeros((2, len(model.E))), np.empty(len(data))
+    products = (model.E @ model.p, model.E @ model.v)
     scalar_gradients(columns(distinct_tokens(data)), np.arange(len(data)), products, (slopes[0], slopes[1]), f)
     by_a, by_b = slopes / len(data)
-    gradients = Parameters(np.outer(by_a, query) + np.outer(by_b, head), table.T @ by_a, table.T @ by_b)
+    by_E = np.outer(by_a, model.p) + np.outer(by_b, model.v)
+    gradients = Parameters(by_E, model.E.T @ by_a, model.E.T @ by_b)
     return float(np.mean(np.logaddexp(0.0, -data.y * f))), gradients
 
 
@@ -230,10 +233,10 @@ def one_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
         (n_samples,) f; its sign is the predicted label. Labels close the circle: `loss_and_gradients` gives the mean of
         log(1 + e^(-y f)).
     """
-    table, query, head, pairs = _arguments(E, p, v, sequences)
-    outputs, slopes = np.empty(len(pairs)), np.zeros((2, len(table)))
-    columns = (pairs.token, pairs.count, pairs.offsets, pairs.y)
-    scalar_gradients(columns, np.arange(len(pairs)), (table @ query, table @ head), (slopes[0], slopes[1]), outputs)
+    model, pairs = _model_and_tokens(E, p, v, sequences)
+    outputs, slopes = np.empty(len(pairs)), np.zeros((2, len(model.E)))
+    products = (model.E @ model.p, model.E @ model.v)
+    scalar_gradients(columns(pairs), np.arange(len(pairs)), products, (slopes[0], slopes[1]), outputs)
     return outputs
 
 
@@ -252,15 +255,15 @@ def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
     Returns:
         (n_samples,) f; its sign is the predicted label.
     """
-    table, query, head, pairs = _arguments(E, p, v, sequences)
+    model, pairs = _model_and_tokens(E, p, v, sequences)
     outputs = np.empty(len(pairs))
     for i in range(len(pairs)):
         of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
-        X, log_count = table[pairs.token[of_sequence]], np.log(pairs.count[of_sequence])
-        mixed = _softmax(X @ X.T + log_count) @ X + X  # (n_distinct, d_model)
+        X, log_count = model.E[pairs.token[of_sequence]], np.log(pairs.count[of_sequence])
+        mixed = softmax(X @ X.T + log_count, axis=-1) @ X + X  # (n_distinct, d_model)
         centred = mixed - mixed.mean(axis=1, keepdims=True)
         normed = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + LAYER_NORM_EPSILON)
-        outputs[i] = _softmax(normed @ query + log_count) @ (normed @ head)
+        outputs[i] = softmax(normed @ model.p + log_count) @ (normed @ model.v)
     return outputs
 
 
@@ -278,18 +281,8 @@ def evaluate(outputs: Any, y: Any) -> Evaluation:
     return Evaluation(float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0)))
 
 
-def _arguments(E: Any, p: Any, v: Any, sequences: Any) -> tuple[FloatArray, FloatArray, FloatArray, DistinctTokens]:
-    table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    query, head = (real_array(one, name, (table.shape[1],)) for one, name in ((p, "p"), (v, "v")))
-    if isinstance(sequences, LabelledSequences):
-        data = as_labelled(sequences)
-    else:
-        data = LabelledSequences(sequences, np.ones(len(flat_sequences(sequences)[1]) - 1), len(table))
-    if len(table) < data.n_vocabulary:
-        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
-    return table, query, head, distinct_tokens(data)
-
-
-def _softmax(logits: FloatArray) -> FloatArray:
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+def _model_and_tokens(E: Any, p: Any, v: Any, sequences: Any) -> tuple[Parameters, DistinctTokens]:
+    if not isinstance(sequences, LabelledSequences):
+        n_vocabulary = len(real_array(E, "E", ("n_vocabulary", "d_model")))
+        sequences = LabelledSequences(sequences, np.ones(len(flat_sequences(sequences)[1]) - 1), n_vocabulary)
+    return as_parameters(Parameters(E, p, v), "", sequences.n_vocabulary), distinct_tokens(sequences)
