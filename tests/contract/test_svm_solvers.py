@@ -11,10 +11,9 @@ import quadprog
 from scipy.optimize import linprog, nnls
 
 import tolerances
-from marginlens.data import TokenDataset
 from marginlens.directions import unit
 from marginlens.kernels.linalg import exact_products
-from marginlens.svm import MarginSolution, Status, att_svm, least_distance
+from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.solvers.least_distance import solve_equalities_exactly
 
 Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
@@ -191,27 +190,6 @@ def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
         np.testing.assert_allclose(batch[j].x, one.x, rtol=tolerances.SVM_ORACLE)
         np.testing.assert_allclose(batch[j].equality_multipliers, one.equality_multipliers, rtol=tolerances.SVM_ORACLE)
         np.testing.assert_allclose(shared.x[j] @ C[0].T, 0.0, atol=tolerances.SVM_KKT)
-
-
-def test_ragged_inputs_give_their_own_pairs_and_batches_pad_them() -> None:
-    rng = np.random.default_rng(9)
-    problems = [[rng.normal(size=(t, 5)) for t in lengths] for lengths in ((3, 1, 4), (2, 4, 1), (1, 1, 1))]
-    batch = att_svm(TokenDataset(problems, np.ones((3, 3))), [[2, 0, 1], [0, 3, 0], [0, 0, 0]])
-    assert batch.pairs.shape == (3, 9, 3)
-    for j, (tokens, selected) in enumerate(zip(problems, ([2, 0, 1], [0, 3, 0], [0, 0, 0]), strict=True)):
-        one = att_svm(TokenDataset(tokens, np.ones(3)), selected)
-        expected = [
-            (i, a, t) for i, (X, a) in enumerate(zip(tokens, selected, strict=True)) for t in range(len(X)) if t != a
-        ]
-        assert [tuple(pair) for pair in one.pairs] == expected
-        for (i, a, t), row in zip(expected, one.rows, strict=True):
-            np.testing.assert_array_equal(row, tokens[i][a] - tokens[i][t])
-        real = batch.pairs[j, :, 0] >= 0
-        np.testing.assert_array_equal(batch.pairs[j][real], one.pairs)
-        np.testing.assert_array_equal(batch.rows[j][real], one.rows)
-        assert batch.status[j] is one.status
-        np.testing.assert_allclose(batch.x[j], one.x, rtol=tolerances.SVM_ORACLE, atol=tolerances.SVM_ORACLE)
-    assert batch.status[2] is Status.TRIVIAL
 
 
 def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> bool:
