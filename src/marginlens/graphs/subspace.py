@@ -23,7 +23,7 @@ _MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found 
 _QUICK_BASIS = 250  # up to so many, that is quicker than anything else
 _MAX_FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
 _ORTHOGONAL_RTOL = 16 * EPS  # of inner products of orthogonal rows: rounding
-_PIVOT_RTOL = 1e-10  # a squared pivot below it says that generators are nearly dependent
+_GENERATOR_PIVOT_RTOL = 1e-10  # a squared pivot below it says that generators are nearly dependent
 _MAX_EXPONENT = 200  # powers of two from length one at which products of four embeddings may leave the numbers
 
 
@@ -148,7 +148,7 @@ class CyclicSubspace:
         except np.linalg.LinAlgError:
             return None
         pivots = np.diag(factor) ** 2 / np.diag(gram)
-        return factor if pivots.min() > _PIVOT_RTOL else None
+        return factor if pivots.min() > _GENERATOR_PIVOT_RTOL else None
 
     @cached_property
     def free(self) -> IntArray:

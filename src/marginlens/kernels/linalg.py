@@ -1,4 +1,4 @@
-"""Compiled linear algebra for small dense problems: products, norms, Gram matrices, centred keys.
+"""Linear algebra for small dense problems: compiled products, norms, Gram matrices and Cholesky factors; sums without rounding.
 
 Sums may be added up in any order ("reassoc"), so that the compiler vectorises them; rows are taken four at a time so that each load of a
 shared vector serves four sums.

@@ -24,7 +24,7 @@ from marginlens.svm.solvers.least_distance import check_euclidean
 from marginlens.svm.solvers.rows import BilinearRows
 
 _MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
-_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
+_TIE_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
 _MAX_LP_ENTRIES = 4_000_000  # of a linear programme that is worth solving for fewer rows
 
 
@@ -292,7 +292,7 @@ def _row_space(rows: FloatArray) -> FloatArray:
     if not len(rows):
         return rows
     _, values, right = np.linalg.svd(rows, full_matrices=False)
-    basis: FloatArray = right[values > _SPAN_RTOL * values[0]]
+    basis: FloatArray = right[values > _TIE_SPAN_RTOL * values[0]]
     return basis
 
 

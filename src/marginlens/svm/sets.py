@@ -22,7 +22,7 @@ from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch
 from marginlens.svm.solvers.least_distance import least_distance
 
 MAX_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
-SAME_POINT_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one
+SAME_MINIMUM_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -207,7 +207,7 @@ def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Se
     """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
     if not len(search.points):
         return _no_choice(data)
-    near = cKDTree(search.points).query_pairs(SAME_POINT_RTOL * search.best, output_type="ndarray")
+    near = cKDTree(search.points).query_pairs(SAME_MINIMUM_RTOL * search.best, output_type="ndarray")
     ties = coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
     _, component = connected_components(ties, directed=False)
     _, first = np.unique(component, return_index=True)

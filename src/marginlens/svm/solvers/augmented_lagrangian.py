@@ -37,7 +37,7 @@ _SAME_DISTANCE_RTOL = 1e-12  # squared distances that differ by less differ by r
 _GRADIENT_ROUNDOFF = 2 * EPS  # of a sum of unit rows, relative to the sum of its weights
 
 
-class Outcome(NamedTuple):
+class LagrangianOutcome(NamedTuple):
     """Multipliers of the rows of norm one, or a Farkas vector where the problem is infeasible."""
 
     multipliers: FloatArray
@@ -54,7 +54,7 @@ class _State:
     sigma: float
 
 
-def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> Outcome:
+def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> LagrangianOutcome:
     """Multipliers of the shortest W with A W >= lower, and A W = lower for equalities, for rows A of norm one.
 
     Args:
@@ -88,11 +88,11 @@ def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: Boo
             trigger = 0.1 * remainder
             certificate = problem.farkas_vector(added)
             if certificate is not None:
-                return Outcome(certificate, True)
+                return LagrangianOutcome(certificate, True)
         if best <= RESIDUAL_GOAL or last:
             break
         state.sigma *= 1.0 if noisy else _SIGMA_GROWTH
-    return Outcome(scale * best_multipliers, False)
+    return LagrangianOutcome(scale * best_multipliers, False)
 
 
 class _Problem:

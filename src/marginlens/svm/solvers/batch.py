@@ -34,7 +34,7 @@ from marginlens.svm.solvers.gram_active_set import (
 FAST_PATH_RTOL = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
 _GUESS_SWEEPS = 60
 _VERIFIED_RTOL = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
-_ROUNDING = 16 * EPS  # times the amplification: what double precision leaves at best
+_AMPLIFIED_EPS = 16 * EPS  # times the amplification: what double precision leaves at best
 
 
 class Batch(NamedTuple):
@@ -176,10 +176,10 @@ def _verified_outcome(problem: Problem, candidate: Candidate) -> int:
         evaluate_slack(problem, candidate)
         residual, amplified = optimality_residual(problem.lower, candidate)
         residual = max(residual, np.sqrt(distance / dot(accurate, accurate)))
-    if residual > max(_VERIFIED_RTOL, _ROUNDING * amplified):
+    if residual > max(_VERIFIED_RTOL, _AMPLIFIED_EPS * amplified):
         return UNVERIFIED
     return (
-        OPTIMAL if _ROUNDING * amplified <= MAX_KKT_RTOL else NEEDS_RECHECK
+        OPTIMAL if _AMPLIFIED_EPS * amplified <= MAX_KKT_RTOL else NEEDS_RECHECK
     )  # where the order of additions may decide
 
 

@@ -32,7 +32,7 @@ class ActiveSet(NamedTuple):
     is_active: BoolArray  # (n_rows,)
 
 
-class Projection(NamedTuple):
+class RowProjection(NamedTuple):
     """A row as a = Qᵀ inner + residual with residual orthogonal to Q; coefficients = L⁻ᵀ inner are those on the active rows."""
 
     inner: FloatArray  # (capacity,)
@@ -57,7 +57,7 @@ def dual_active_set(A: FloatArray, b: FloatArray, x: FloatArray, all_multipliers
         np.zeros(capacity),
         np.zeros(m, dtype=np.bool_),
     )
-    projection = Projection(np.empty(capacity), np.empty(capacity), np.empty(d), np.empty(d))
+    projection = RowProjection(np.empty(capacity), np.empty(capacity), np.empty(d), np.empty(d))
     multipliers, coefficients, slack = active.multipliers, projection.coefficients, np.empty(m)
     all_multipliers[:] = 0.0
     x[:] = 0.0
@@ -129,7 +129,7 @@ def _most_violated(A: FloatArray, b: FloatArray, x: FloatArray, is_active: BoolA
 
 
 @njit(cache=True, nogil=True)
-def _project(a: FloatArray, Q: FloatArray, k: int, projection: Projection) -> float:
+def _project(a: FloatArray, Q: FloatArray, k: int, projection: RowProjection) -> float:
     """Fill in inner and residual for the row a, orthogonalising again while much cancels; returns ‖residual‖."""
     inner, inner_change, residual, scratch = projection
     for i in range(len(a)):
@@ -153,7 +153,7 @@ def _project(a: FloatArray, Q: FloatArray, k: int, projection: Projection) -> fl
 
 
 @njit(cache=True, nogil=True)
-def _append(active: ActiveSet, k: int, projection: Projection, distance: float) -> None:
+def _append(active: ActiveSet, k: int, projection: RowProjection, distance: float) -> None:
     """Let the projected row be the k-th of the basis and of the factor."""
     for i in range(len(projection.residual)):
         active.Q[k, i] = projection.residual[i] / distance
@@ -219,7 +219,7 @@ def _recompute(b: FloatArray, active: ActiveSet, k: int, inner: FloatArray, x: F
 
 
 @njit(cache=True, nogil=True)
-def _rebuild(A: FloatArray, active: ActiveSet, k: int, projection: Projection) -> int:
+def _rebuild(A: FloatArray, active: ActiveSet, k: int, projection: RowProjection) -> int:
     """Factor the active rows afresh, free of the rounding of past updates; returns how many stay."""
     n_kept: Any = np.int64(0)
     for j in range(k):
