@@ -315,47 +315,6 @@ def test_next_token_gradients_agree_with_differences(loss, general):
     assert agrees((W - run.final) / 1e-3, slope)
 
 
-def test_next_token_losses_that_are_none_are_refused():
-    ds = ml.SequenceDataset([[0, 1, 2], [2, 1, 0]], [1, 2], np.eye(3))
-
-    class Word(LabelLoss):
-        def scalar(self, u):
-            return "low"
-
-    class Short(LabelLoss):
-        def scalar(self, u):
-            return u[:1], u[:1], u[:1]
-
-    class Lacking(LabelLoss):
-        pass
-
-    class Nan(Waves):
-        def scalar(self, u):
-            return tuple(np.full_like(u, np.nan) for _ in range(3))
-
-    class Altered(ml.LogLoss):
-        def scalar(self, u):
-            return -u, -np.ones_like(u), np.zeros_like(u)
-
-    for loss, said in (
-        (Word(), r"tuple of ℓ\(u\), ℓ'\(u\) and ℓ''\(u\); got str from Word"),
-        (Short(), r"real numbers of shape \(2,\); got shape \(1,\) from Short"),
-        (Lacking(), r"a loss that defines scalar\(u\); got Lacking"),
-        (Nan(), "got nan from Nan"),
-        (
-            Altered(),
-            "LogLoss as it is, or a loss derived from LabelLoss.*got Altered, a LogLoss with a scalar of its own",
-        ),
-    ):
-        for question in (
-            lambda loss=loss: ml.NextTokenRisk(ds, loss=loss).value(np.eye(3)),
-            lambda loss=loss: ml.NextTokenRisk(ds, loss=loss).gradient(np.eye(3)),
-            lambda loss=loss: ml.descend(ds, loss=loss, n_steps=2),
-        ):
-            with pytest.raises(ml.InputError, match=said):
-                question()
-
-
 def test_a_next_token_path_needs_a_loss_that_decreases_everywhere():
     ds = ml.SequenceDataset([[0, 1]], [0], np.eye(2))
 

@@ -77,16 +77,6 @@ def test_the_flow_selects_the_decisive_tokens_with_maximum_margin(seed, rate):
     assert "B Thm 5 does not apply" in str(found)
 
 
-@pytest.mark.statement("B Thm 5")
-def test_the_limit_is_max_margin_whatever_is_selected():
-    data = balanced_sequences(12, 6, 2, 5, 0)
-    for seed in (0, 2, 3, 4, 5):  # so small a step at so small a width leaves random scores in charge
-        found = predict_embedding_limit(started(seed, data, 64), 1.0, data, until=UntilNorm(3000.0))
-        assert not found.details.only_important
-        assert found.details.solution.status is Status.OPTIMAL
-        assert found.details.correlation > tolerances.DIRECTION_ON_RANDOM_DATA
-
-
 @pytest.mark.statement("B Thm 5", "B Eq. (7)")
 @pytest.mark.parametrize("seed", [9, 16, 23])
 def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):

@@ -85,9 +85,3 @@ def test_fewer_rows_than_dimensions_must_be_independent():
     assert check.numbers["distance"] == np.inf
     same = np.repeat(data.K[:1], 2, axis=0)
     assert not check_general_position(TokenDataset(same, data.y)).holds
-
-
-def test_one_token_inputs_leave_nothing_to_check():
-    check = check_general_position(TokenDataset([[[1.0, 2.0]]], [1.0]))
-    assert check.holds
-    assert check.numbers["matrices"] == 0.0

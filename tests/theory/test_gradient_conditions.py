@@ -114,17 +114,6 @@ def test_with_one_input_the_ratio_is_bounded_everywhere_beyond_the_radius(loss, 
     assert max(below) > 1 + min(pi, 0.2)  # at small norms some direction is better than the bound allows
 
 
-@pytest.mark.statement("A Lemma 5")
-def test_the_radius_of_lemma_5_is_for_one_input():
-    line, head = scored_tokens([[[2.0], [0.0]]], [[1.0, 0.0]])  # Θ = M = 2, so that ν = π²/16
-    assert gradient_ratio_radius(line, head, 0.5) == pytest.approx(np.log(2 * 2 / 0.5) / (0.5**2 / 16 * 2))
-    data, v = problem(np.random.default_rng(0), 2, 3, 3)
-    with pytest.raises(InputError, match="must be a problem with one input; got 2 inputs"):
-        gradient_ratio_radius(data, v, 0.1)
-    with pytest.raises(InputError, match="'pi' argument must be a positive number"):
-        gradient_ratio_radius(*figure_1a(), 0.0)
-
-
 @pytest.mark.statement("A Lemma 7", "A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_local_bounds_hold_in_the_cone_and_not_far_below_its_radius(loss):

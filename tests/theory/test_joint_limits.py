@@ -11,7 +11,7 @@ from marginlens import Exponential, InputError, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
 from marginlens.risk import JointRisk, softmax
-from marginlens.svm import att_svm, label_svm
+from marginlens.svm import att_svm
 from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
 from random_problems import problem, ragged_problem
 from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING
@@ -153,21 +153,6 @@ def test_figure_3b_fails_for_all_inputs_and_holds_over_its_support_set():
     over = check_assumption_c(data, CHOSEN, inputs=label_margin(data, CHOSEN).support)
     assert over.proved
     assert over.name == "A Assumption C over S"
-
-
-@pytest.mark.statement("A Assumption C")
-def test_a_mixture_that_gains_margin_is_found():
-    data = TokenDataset([[(1.0, 0.0), (0.9, 1.5)], [(1.0, 0.0), (0.9, -1.5)]], [1.0, 1.0])
-    data = TokenDataset(data.X, data.y, K=data.X @ np.diag([1.0, -1.0]))
-    for alpha in ([0, 0], [1, 1], [1, 0]):
-        found = check_assumption_c(data, alpha)
-        if found:
-            continue
-        s = softmax(data, found.counterexample)
-        margin = label_svm(np.einsum("it,itd->id", s, data.X), data.y).margin
-        assert margin > label_margin(data, alpha).margin * (1 - CONDITIONED)
-    assert not check_assumption_c(data, [1, 0])
-    assert "gains margin" in check_assumption_c(data, [1, 1]).sentence
 
 
 # ---- predictions
@@ -312,11 +297,3 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
         assert path.selected[0].tolist() == prediction.details.selected.tolist()
         assert correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED
     assert seen >= 3
-
-
-@pytest.mark.statement("A Thm 6")
-def test_a_higher_score_outside_the_support_leaves_the_fixed_head_open():
-    data = two_inputs(6.0, [[1.0, 0.0], [0.0, 0.0]], [[0.1, 1.0], [0.0, 0.0]])
-    assert head_radius(data, [0, 0]).radius == np.inf
-    single = head_radius(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [0, 0])
-    assert single.rival is None

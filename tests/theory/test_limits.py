@@ -14,9 +14,8 @@ from marginlens import (
     correlation,
     descend,
 )
-from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
+from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.directions import unit
-from marginlens.losses import Loss
 from marginlens.risk import AttentionRisk, LogScaled
 from marginlens.svm import set_svm
 from marginlens.theory import (
@@ -36,16 +35,6 @@ from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
-
-
-class Squared(Loss):
-    """(1 - u)², which increases beyond 1."""
-
-    def value(self, u):
-        return (1.0 - np.asarray(u, dtype=float)) ** 2
-
-    def derivative(self, u):
-        return 2.0 * (np.asarray(u, dtype=float) - 1.0)
 
 
 # ---- Theorem 1: the regularisation path
@@ -116,28 +105,6 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
         data.repeat(4), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
     )
     assert correlation(run.final, limit).min() > ALIGNED
-
-
-@pytest.mark.statement("A Thm 8")
-def test_theorem_8_names_the_condition_that_fails():
-    between, v = scored_tokens(
-        [[[1.0], [-1.0], [2.0], [-2.0]]], [[1.0, 1.0, 0.0, 0.0]]
-    )  # no p prefers the inner tokens
-    prediction = predict_limit(between, v)
-    assert [check.holds for check in prediction.verdicts[3].conditions] == [True, True, False]
-    assert "no direction lets an optimal token" in prediction.verdicts[3].conditions[2].sentence
-    assert "ATT-SVM'" not in prediction.why
-    line, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[2.0, 2.0, 0.0]])
-    rising = predict_limit(line, v, loss=Squared())
-    assert [check.holds for check in rising.verdicts[3].conditions] == [False, False, True]
-    assert rising.path_direction is None
-    rng = np.random.default_rng(0)
-    many, w = scored_tokens(
-        rng.standard_normal((6, 6, 3)), np.where(np.arange(6) < 3, 1.0, 0.0)[None].repeat(6, axis=0)
-    )
-    short = predict_limit(many, w, max_problems=1)
-    assert not short.verdicts[3].applies
-    assert "not finished after max_problems = 1 problems" in short.verdicts[3].conditions[2].sentence
 
 
 # ---- inputs that do not depend on p
@@ -420,27 +387,6 @@ def test_the_account_names_theorems_assumptions_and_candidates():
     many = found.candidates._replace(labels=("LMM",) * 13, selections=np.zeros((13, 1), dtype=int), margins=np.ones(13))
     assert str(many).count("LMM selects [0]") == 10
     assert str(many).endswith("  and 3 more")
-
-
-@pytest.mark.statement("A Thm 3")
-def test_too_many_candidates_leave_the_optimum_and_the_starts_own():
-    data, v = sphere_tokens(1, 6, 5, 40, 0)
-    data, v = data[0], v[0]
-    plain = predict_limit(data, v)
-    assert not plain.candidates.complete
-    assert plain.candidates.labels == ("GMM",)
-    assert "P^mm is too large to list in full" in str(plain)
-    np.testing.assert_allclose(
-        plain.candidates.directions[0], globally_optimal_direction(data, v).direction, atol=ROUNDING
-    )
-    starts = np.random.default_rng(0).standard_normal((20, 40))
-    ends = descend(data.repeat(20), v, n_steps=500, start=20 * starts).selected
-    some = token_optimality(data.repeat(20), v, ends)
-    other = token_optimality(data, v, ends[np.flatnonzero(some.is_locally_optimal & ~some.is_globally_optimal)[0]])
-    cone = basin_cone(data, v, other.selected)
-    started = predict_limit(data, v, start=2 * cone.radius * other.direction)
-    assert started.candidates.labels == ("GMM", "LMM")
-    assert started.details.basin == 1
 
 
 # ---- other risks

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import marginlens as ml
 from marginlens import Exponential, InputError, Logistic, TokenDataset, att_svm, correlation, relaxed_svm
 from marginlens.data import figure_3a, figure_3b, scored_tokens
 from marginlens.dynamics import Record, descend
@@ -51,15 +50,6 @@ def test_tokens_with_more_than_half_of_the_attention_have_the_largest_logit():
     assert min(seen) >= 1
     many = selection_quadrant(figure_3b(), [[1.0, 0.0], [-1.0, 0.0]], CHOSEN)
     assert many.holds.tolist() == [True, False]
-
-
-@pytest.mark.statement("A Lemma 12")
-def test_a_path_that_selects_tokens_in_the_limit_is_in_their_quadrant_from_some_radius_on():
-    path = ml.path(ml.JointRisk(figure_3b()), ([1.0, 20.0, 200.0], [1.0, 10.0, 100.0]), restarts=8)
-    found = selection_quadrant(figure_3b(), path.split().p, CHOSEN)
-    assert np.all(np.diff(found.share) > -ROUNDING)
-    assert found.holds[-1]
-    assert np.all(found.holds[found.share > 0.5])
 
 
 @pytest.mark.statement("A Eq. (78)")

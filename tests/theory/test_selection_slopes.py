@@ -168,9 +168,3 @@ def test_far_out_the_own_max_margin_direction_pulls_harder(seed):
     at = own_max_margin(Parameters(E, 100.0 * hat, v), data)
     assert at.ratio == pytest.approx(1.0)
     assert at.least == pytest.approx(1.0)
-
-
-@pytest.mark.statement("B Lemma 18")
-def test_where_everything_is_selected_there_is_nothing_to_compare():
-    with pytest.raises(InputError, match="selects some tokens and leaves others"):
-        own_max_margin(Parameters(np.ones((2, 2)), np.ones(2), np.array([1.0, 0.0])), [[0, 1]], [1])
