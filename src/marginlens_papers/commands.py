@@ -52,7 +52,7 @@ def reproduce(
         whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
         if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
             typer.echo(f"An earlier run was interrupted before it finished {_listed(missing)}.", err=True)
-        with ClaimBars(console(stderr=True)) as bars:
+        with ClaimBars() as bars:
 
             def model_page(folder: Path, size: Effort) -> str:
                 return write_model_page(folder, size, bars.bar("A real model"))

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.cli import probe_work
 from one_command import command
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_llama, tiny_vit
 
@@ -213,14 +212,3 @@ def test_the_folder_one_stands_in_is_not_replaced(bert, text, monkeypatch):
     monkeypatch.chdir("empty")
     assert "the folder that the command runs in" in refused(bert, "--text", "../texts.txt", "--out", ".")
     assert list(Path().iterdir()) == []
-
-
-def test_an_interruption_leaves_nothing(bert, text, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(probe_work, "write", interrupted)
-    result = run(bert, "--text", text, "--no-max-margin")
-    assert result.exit_code == 130
-    assert result.stderr == "marginlens: interrupted. Nothing was written.\n"
-    assert [path.name for path in Path().iterdir()] == ["texts.txt"]

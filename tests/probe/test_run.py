@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from marginlens.cli.probe_work import show
+from marginlens.cli.probe import show
 from marginlens.errors import InputError
 from marginlens.probe import (
     CheckpointCurves,
@@ -384,17 +384,17 @@ def test_table_page_and_sentences_say_so(tied, capsys):
     assert "tied_share" in [one["name"] for one in page_data(tied)["measures"]]
     assert "In 1 of 4 heads some queries select nothing, being tied" in findings(tied)[3]
     assert "most often in L0H0, in 100% of its queries." in findings(tied)[3]
-    show(Console(width=200), tied, None)
+    show(Console(width=200), tied)
     assert "tied" in capsys.readouterr().out.split("The sparsest heads")[0]
     model = tiny_bert()
     usual = probe_model(model, encoded(model))
     assert usual.to_dict()["measures"]["tied_share"] == [[0.0, 0.0], [0.0, 0.0]]
     assert "tied_share" not in [one["name"] for one in page_data(usual)["measures"]]
-    show(Console(width=200), usual, None)
+    show(Console(width=200), usual)
     assert "tied" not in capsys.readouterr().out
     measures = {name: np.stack([values, values]) for name, values in tied.measures.items()}
     curves = CheckpointCurves("bert", ("a", "b"), np.arange(2.0), measures, 1)
-    show(Console(width=200), curves, None)
+    show(Console(width=200), curves)
     assert "tied" in capsys.readouterr().out.splitlines()[3]
     none = dataclasses.replace(curves, measures={**measures, "tied_share": np.zeros((2, 2, 2))})
     assert {one.name for one in curves.shown} - {one.name for one in none.shown} == {"tied_share"}

@@ -6,27 +6,43 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from marginlens.data import TokenDataset
-from marginlens.svm import MarginSolution, Status
-from marginlens.theory import Prediction, TokenOptimality, token_optimality
-from marginlens.theory.assumptions import Verdict
+import marginlens as ml
+from marginlens.result import jsonable
+from marginlens.status import Status
+
+if TYPE_CHECKING:
+    from marginlens.data.files import SequenceProblem
+    from marginlens.data.vocabulary import NamedSequences
+    from marginlens.graphs import PriorityGraph
+    from marginlens.svm import GraphSolution
+    from marginlens.theory import Prediction, TokenOptimality
+    from marginlens.theory.assumptions import Verdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _TOKENS = 7  # of a selection that the terminal shows
+MAX_MATRIX = 64  # d_model up to which JSON holds whole matrices
 
 
 def as_json(answer: Any) -> str:
     """`answer` as JSON in which every number is finite; what is not becomes null. Where it is printed in UTF-8, so are its signs."""
     escaped = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=escaped)
+    return json.dumps(jsonable(answer), indent=2, allow_nan=False, ensure_ascii=escaped)
 
 
-def size_of(data: TokenDataset) -> str:
+def size_of(data: ml.TokenDataset | ml.SequenceDataset) -> str:
     """The size of a dataset in words."""
+    if isinstance(data, ml.SequenceDataset):
+        upto = "" if np.ptp(data.lengths) == 0 else "up to "
+        counted = f"{len(data)} sequences of {upto}{int(data.lengths.max())}"
+        return f"{counted} over {data.n_vocabulary} tokens, d_model = {data.d_model}"
     problems = f"{len(data)} problems of " if data.is_batch else ""
     upto = "" if data.mask.all() else "up to "
     inputs = "1 input" if data.n_inputs == 1 else f"{data.n_inputs} inputs"
@@ -34,20 +50,26 @@ def size_of(data: TokenDataset) -> str:
     return f"{problems}{inputs} with {upto}{tokens}, d_model = {data.d_model}, d_key = {data.d_key}"
 
 
+# ---- token selection
+
+
 def solution_rows(found: TokenOptimality) -> list[dict[str, Any]]:
     """One row per ATT-SVM of a batch of selections: what it selects, its direction, and the proof that it is right."""
-    return [_solution_row(found, j) for j in range(len(found.selected))]
+    rows = []
+    for j, selected in enumerate(found.selected):
+        kind = "GMM" if found.is_globally_optimal[j] else "LMM" if found.is_locally_optimal[j] else "neither"
+        kind = kind if found.is_feasible[j] else "none"
+        rows.append(_solution_row(kind, selected, found.solution[j], found.score_gap[j]))
+    return rows
 
 
-def _solution_row(found: TokenOptimality, j: int) -> dict[str, Any]:
-    solution = found.solution[j]
-    kind = "GMM" if found.is_globally_optimal[j] else "LMM" if found.is_locally_optimal[j] else "neither"
+def _solution_row(kind: str, selected: Any, solution: ml.MarginSolution, score_gap: float) -> dict[str, Any]:
     return {
-        "kind": kind if found.is_feasible[j] else "none",
-        "selected": found.selected[j],
+        "kind": kind,
+        "selected": selected,
         "direction": solution.direction,
         "margin": solution.margin,
-        "score_gap": found.score_gap[j],
+        "score_gap": score_gap,
         "status": solution.status.name,
         "kkt_residual": solution.kkt_residual(),
         "certificate_residual": solution.certificate_residual(),
@@ -55,53 +77,41 @@ def _solution_row(found: TokenOptimality, j: int) -> dict[str, Any]:
     }
 
 
-def candidate_rows(data: TokenDataset, v: Any, prediction: Prediction) -> list[dict[str, Any]]:
+def _proof(solution: ml.MarginSolution) -> list[dict[str, Any]]:
+    """The rows k_α - k_t that carry weight: p is their weighted sum; in a proof of infeasibility that sum is zero."""
+    weights = np.asarray(solution.certificate if solution.status is Status.INFEASIBLE else solution.multipliers)
+    names = ("input", "selected", "other")
+    used = np.flatnonzero(np.nan_to_num(weights) > 0.0)
+    pairs = np.asarray(solution.pairs)[used].tolist()
+    return [
+        {**dict(zip(names, pair, strict=True)), "weight": float(weights[r])}
+        for r, pair in zip(used, pairs, strict=True)
+    ]
+
+
+def candidate_rows(data: ml.TokenDataset, v: Any, prediction: Prediction) -> list[dict[str, Any]]:
     """The candidates of a prediction as rows: the global minima of ATT-SVM' where optimal tokens tie, else the GMM, then the LMMs.
 
     They are solved on the inputs whose output depends on p; `input` in a proof counts all inputs.
     """
-    details = prediction.details
     candidates: Any = prediction.candidates
-    dependent = details.dependent if details.dependent.any() else np.ones_like(details.dependent)
-    part, inputs = data.take_inputs(dependent), np.flatnonzero(dependent)
-    best = data.optimal(v)
+    dependent, set_solution = prediction.details.dependent, prediction.details.set_solution
+    dependent = dependent if dependent.any() else np.ones_like(dependent)
+    inputs, best = np.flatnonzero(dependent), data.optimal(v)
     in_set = np.array([label == "G^mm" for label in candidates.labels], dtype=np.bool_)
-    rows = [] if details.set_solution is None else [_set_row(one) for one in details.set_solution.solutions]
-    rows = rows[: int(in_set.sum())]
-    listed = [one for one in candidates.selections[~in_set] if not np.array_equal(one, best)]
+    solutions = [] if set_solution is None else set_solution.solutions[: int(in_set.sum())]
+    rows = [_solution_row("G^mm", None, solution, np.nan) for solution in solutions]
+    listed = [selected for selected in candidates.selections[~in_set] if not np.array_equal(selected, best)]
     if not rows or len(listed) < np.sum(~in_set):
         listed = [best, *listed]
     if listed:
-        rows += solution_rows(token_optimality(part.repeat(len(listed)), v, np.array(listed)[:, dependent]))
-    named = [*candidates.selections[in_set], *listed]
-    for row, selected in zip(rows, named, strict=True):
+        part = data.take_inputs(dependent).repeat(len(listed))
+        rows += solution_rows(ml.token_optimality(part, v, np.array(listed)[:, dependent]))
+    for row, selected in zip(rows, [*candidates.selections[in_set], *listed], strict=True):
         row["selected"] = selected
         row["kind"] = "GMM" if row["kind"] != "G^mm" and np.array_equal(selected, best) else row["kind"]
-        row["proof"] = [{**one, "input": int(inputs[one["input"]])} for one in row["proof"]]
+        row["proof"] = [{**pair, "input": int(inputs[pair["input"]])} for pair in row["proof"]]
     return rows
-
-
-def _set_row(solution: MarginSolution) -> dict[str, Any]:
-    return {
-        "kind": "G^mm",
-        "selected": None,
-        "direction": solution.direction,
-        "margin": solution.margin,
-        "score_gap": np.nan,
-        "status": solution.status.name,
-        "kkt_residual": solution.kkt_residual(),
-        "certificate_residual": solution.certificate_residual(),
-        "proof": _proof(solution),
-    }
-
-
-def _proof(solution: MarginSolution) -> list[dict[str, Any]]:
-    """The rows k_α - k_t that carry weight: p is their weighted sum; in a proof of infeasibility that sum is zero."""
-    weights = solution.certificate if solution.status is Status.INFEASIBLE else solution.multipliers
-    pairs = np.asarray(solution.pairs)
-    used = np.flatnonzero(np.nan_to_num(np.asarray(weights)) > 0.0)
-    names = ("input", "selected", "other")
-    return [{**dict(zip(names, pairs[r].tolist(), strict=True)), "weight": float(np.asarray(weights)[r])} for r in used]
 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
@@ -117,33 +127,142 @@ def prediction_row(prediction: Prediction) -> dict[str, Any]:
 
 def theorem_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     """Which theorems apply, condition by condition."""
+    fields = ("name", "holds", "sentence", "numbers")
     return [
         {
             "label": verdict.citation,
             "applies": verdict.applies,
             "conclusion": verdict.conclusion,
-            "conditions": [
-                {"name": one.name, "holds": one.holds, "sentence": one.sentence, "numbers": one.numbers}
-                for one in verdict.conditions
-            ],
+            "conditions": [{name: getattr(condition, name) for name in fields} for condition in verdict.conditions],
         }
         for verdict in verdicts
     ]
 
 
+# ---- next tokens
+
+
+def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
+    """The sequences of a file and its head; samples without their label are dropped, left in where the file has a head, or refused."""
+    from marginlens.data.files import read_sequence_problem
+    from marginlens.data.sequences import reject_unrealizable
+
+    if drop:
+        return read_sequence_problem(file, unrealizable="drop")
+    problem = read_sequence_problem(file, unrealizable="keep")
+    data = problem.named.data
+    if problem.head is None and len(data.unrealizable):
+        remedy = 'Leave them out with --drop, or give a head "C" in the file.'
+        raise reject_unrealizable(data.unrealizable, data.labels, remedy)
+    return problem
+
+
+def sequence_row(file: Path, problem: SequenceProblem, prediction: Prediction) -> dict[str, Any]:
+    """What paper C says about the sequences of a file."""
+    data, details = problem.named.data, prediction.details
+    graphs, mix, targets = details.graphs, details.mix, details.targets
+    small, names = data.d_model <= MAX_MATRIX, problem.named.vocabulary.shown
+    return {
+        "file": str(file),
+        "size": size_of(data),
+        "head": "C Eᵀ = I" if problem.head is None else "given",
+        "samples": len(data),
+        "dropped": len(data.dropped),
+        "unrealizable": [
+            {"sample": int(i), "separated": None if targets[i] < 0 else names[int(targets[i])]}
+            for i in data.unrealizable
+        ],
+        "last_tokens": len(graphs),
+        "acyclic": ml.graphs.is_acyclic(graphs),
+        "separability": separability(problem.named, graphs, details.priority),
+        "cyclic_correction": {
+            "status": mix.status.name,
+            "meaning": mix.status.value,
+            "norm": float(np.linalg.norm(mix.x)),
+        },
+        "prediction": {
+            "why": prediction.why,
+            "theorems": theorem_rows(prediction.verdicts),
+            "direction": prediction.direction if small else None,
+            "path_direction": prediction.path_direction if small else None,
+            "correction": details.correction if small else None,
+        },
+    }
+
+
+def separability(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
+    """Whether one W ranks all tokens of all last tokens as the graphs say, and if not, which tokens are in conflict."""
+    infeasible = solution.status is Status.INFEASIBLE
+    residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
+    margin = f"Margin {solution.margin:.4g}, KKT residual {residual:.1g}."
+    gaps = solution.rows.apply(solution.x.reshape(-1))  # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k
+    row: dict[str, Any] = {
+        "separable": solution.status in (Status.OPTIMAL, Status.TRIVIAL),
+        "status": solution.status.name,
+        "meaning": solution.status.value,
+        "margin": float(solution.margin),
+        "residual": residual,
+        "smallest_gap": None if infeasible or not len(gaps) else float(gaps.min()),
+        "strict_pairs": sum(len(graph.strict) for graph in graphs.values()),
+        "proof": f"Farkas residual {residual:.1g}." if infeasible else margin,
+    }
+    if infeasible:
+        row["conflict"] = _conflict(found, graphs, solution)
+    return row
+
+
+def _conflict(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
+    """The tokens that contradict each other, with the sequences that rank them so."""
+    conflict = ml.svm.graph_conflict(solution)
+    row = conflict.to_dict(found.vocabulary.shown)
+    evidence = {k: ml.graphs.ranking_evidence(found.data, graphs[k]) for k in conflict.last_tokens}
+    for ranking, (k, i, j) in zip(row["rankings"], conflict.pairs.tolist(), strict=True):
+        place = np.flatnonzero((evidence[k].pairs == [i, j]).all(axis=1))
+        ranking["sequences"] = int(evidence[k].samples[place].sum())
+    return {**row, "sentence": conflict.describe(found.vocabulary.quoted)}
+
+
 # ---- words for the terminal
 
 
-def theorem_lines(theorems: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Which theorems apply, line by line, each with its indentation."""
-    lines = []
-    for theorem in theorems:
+def show_theorems(out: Console, prediction: Mapping[str, Any]) -> None:
+    """Print which theorems apply, condition by condition."""
+    for theorem in prediction["theorems"]:
         outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
-        lines.append((f"{theorem['label']} {outcome}.", 0))
-        lines += [
-            (f"{'✓' if one['holds'] else '✗'} {one['name']}: {one['sentence']}.", 2) for one in theorem["conditions"]
-        ]
-    return lines
+        out.print(Text(f"{theorem['label']} {outcome}."))
+        for condition in theorem["conditions"]:
+            mark = "✓" if condition["holds"] else "✗"
+            show_indented(out, f"{mark} {condition['name']}: {condition['sentence']}.")
+
+
+def show_indented(out: Console, text: str) -> None:
+    """Print a text whose lines all start two columns to the right."""
+    out.print(Padding(Text(text), (0, 0, 0, 2)))
+
+
+def show_sequence_problem(out: Console, row: Mapping[str, Any]) -> None:
+    """Print a next-token problem, its Graph-SVM and its cyclic correction."""
+    out.print(f"{row['file']}: {row['size']}, head: {row['head']}", markup=False)
+    dropped = (
+        f"{row['dropped']} sequences lack the token that follows them and are left out. " if row["dropped"] else ""
+    )
+    ties = "without ties" if row["acyclic"] else "with ties"
+    out.print(f"{dropped}{row['last_tokens']} different last tokens, {ties}.", markup=False)
+    if row["unrealizable"]:
+        first = row["unrealizable"][0]
+        token = "no token" if first["separated"] is None else f'"{first["separated"]}"'
+        count = len(row["unrealizable"])
+        out.print(
+            f"{count} sequences lack their label and are kept; the head separates {token} in sample {first['sample']}.",
+            markup=False,
+        )
+    separable = row["separability"]
+    out.print(f"Graph-SVM: {separable['meaning']} {separable['proof']}", markup=False)
+    if "conflict" in separable:
+        out.print(separable["conflict"]["sentence"], markup=False)
+    correction = row["cyclic_correction"]
+    size = f" Its norm is {number(correction['norm'])}." if correction["status"] == "FINITE" else ""
+    out.print(f"Cyclic correction: {correction['meaning']}{size}", markup=False)
 
 
 def number(value: Any) -> str:
@@ -159,30 +278,18 @@ def vector(values: Any) -> str:
     if np.isnan(array).any():
         return "–"
     if len(array) <= _COORDINATES:
-        return f"({', '.join(f'{one:.3f}' for one in array)})"
-    return f"({', '.join(f'{one:.3f}' for one in array[: _COORDINATES - 2])}, … {len(array)} in all)"
+        return f"({', '.join(f'{entry:.3f}' for entry in array)})"
+    return f"({', '.join(f'{entry:.3f}' for entry in array[: _COORDINATES - 2])}, … {len(array)} in all)"
 
 
 def selection(selected: Any) -> str:
     """The first token indices of a selection."""
-    tokens = [str(one) for one in np.asarray(selected)]
+    tokens = [str(token) for token in np.asarray(selected)]
     return ",".join(tokens if len(tokens) <= _TOKENS else [*tokens[: _TOKENS - 1], "…", tokens[-1]])
 
 
-def proof(row: Mapping[str, Any]) -> str:
+def residual(row: Mapping[str, Any]) -> str:
     """The residual that checks a solution row: of the optimality conditions, or of the Farkas vector."""
     if row["status"] == Status.INFEASIBLE.name:
         return f"Farkas {row['certificate_residual']:.1g}"
     return f"KKT {row['kkt_residual']:.1g}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value

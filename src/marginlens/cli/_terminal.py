@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Display
 from rich.table import Table
+from rich.text import Text
 
-from marginlens.cli.tables import Column, Rows
 from marginlens.runtime.progress import Progress
 
-_NARROWEST = 120
+_MIN_WIDTH = 120  # of a table, where the output is no terminal
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal; where there is none, wide enough for a table."""
     made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_NARROWEST, made.width))
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_MIN_WIDTH, made.width))
 
 
 class Bar(Progress):
@@ -30,7 +28,7 @@ class Bar(Progress):
     def __init__(self, display: Display, title: str) -> None:
         super().__init__(self)
         self._display = display
-        self._task: TaskID = display.add_task(escape(title), total=None)
+        self._task = display.add_task(title, total=None)
 
     def __call__(self, done: int, total: int) -> None:
         self._display.update(self._task, completed=done, total=total or None)
@@ -40,47 +38,37 @@ class Bar(Progress):
         self._display.remove_task(self._task)
 
 
-class Bars:
-    """Progress bars on a console, only where it is a terminal; use it in a `with` block."""
+class Bars(Display):
+    """Progress bars on stderr, only where it is a terminal; use it in a `with` block."""
 
-    def __init__(self, on: Console) -> None:
-        self._console = on
-        self._display = Display(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=on,
-            transient=True,
-            disable=not on.is_terminal,
-        )
+    def __init__(self) -> None:
+        on = console(stderr=True)
+        title = TextColumn("{task.description}", markup=False)
+        columns = (SpinnerColumn(), title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal)
 
-    def __enter__(self) -> Self:
-        if not self._display.disable:
-            self._display.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._display.disable:
-            self._display.stop()
+    def stop(self) -> None:
+        """Take all bars away."""
+        if not self.disable:
+            super().stop()
 
     def bar(self, title: str) -> Bar:
         """A bar for one computation."""
-        return Bar(self._display, title)
+        return Bar(self, title)
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = []
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits, long texts wrap."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
-        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        cells = [_alone(_cell(row.get(name))) for row in rows]
-        columns.append(Column(escape(name.replace("_", " ")), cells, numeric))
-    return Rows(title, columns)
+        if all(isinstance(row.get(name), int | float | None) for row in rows):
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+        else:
+            table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(name))) for name in names))
+    return table
 
 
 def facts_table(title: str, facts: Mapping[str, str]) -> Table:
@@ -89,7 +77,7 @@ def facts_table(title: str, facts: Mapping[str, str]) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in facts.items():
-        table.add_row(escape(name), _alone(text))
+        table.add_row(Text(name), Text(text))
     return table
 
 
@@ -103,11 +91,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _alone(text: str) -> str:
-    """`text` as markup that nothing follows: `escape` doubles a single last backslash in case a tag does."""
-    return escape(text)[:-1] if text.endswith("\\") and not text.endswith("\\\\") else escape(text)
 
 
 def _cell(value: Any) -> str:

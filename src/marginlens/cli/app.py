@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from marginlens import __version__
+from marginlens.cli import papers_module
 from marginlens.cli._exit import one_sentence
 from marginlens.cli.bench import app as bench
 from marginlens.cli.graph import graph
-from marginlens.cli.papers_package import papers_module
 from marginlens.cli.probe import probe
 from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement

@@ -4,72 +4,103 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import typer
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 import marginlens
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
+from marginlens.cli._terminal import Bars, console
 from marginlens.errors import InputError
 
-app = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
 CHECKOUT = Path(marginlens.__file__).resolve().parents[2]  # the folder of src/ in an editable installation
+BENCHMARKS = {  # name -> title of its table, what it does
+    "selection": ("Token selection", "Descend on thousands of problems, and select their tokens."),
+    "svm": ("Hard-margin problems", "Solve the hard-margin problems."),
+    "graph": ("Priority graphs and Graph-SVM", "Rank the tokens of a million windows, and solve Graph-SVM."),
+    "nexttoken": ("Next-token descent", "Descend on next-token weights."),
+    "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
+    "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
+}
+SUMMARY, NOTE = (
+    "summary",
+    "note",
+)  # the text that marks a row which sums up the others; the column of what is said below
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 0.0))
+
+app = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
 
 
-@app.command()
-def selection(as_json: AsJson = False) -> None:
-    """Descend on thousands of problems, and select their tokens."""
-    _measure("selection", "Token selection", as_json)
+def _command(name: str) -> Callable[[bool], None]:
+    """The command that runs `benchmarks.<name>.bench_<name>` and prints its rows."""
+    title, what = BENCHMARKS[name]
+
+    def measure(as_json: AsJson = False) -> None:
+        with one_sentence():
+            if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
+                raise InputError(
+                    "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."
+                )
+            if str(CHECKOUT) not in sys.path:
+                sys.path.insert(0, str(CHECKOUT))
+            run = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
+            with Bars() as bars:
+                rows = run(progress=bars.bar(title))
+            if as_json:
+                typer.echo(json.dumps(rows, indent=2))
+            else:
+                console().print(timings_table(title, rows))
+
+    measure.__doc__ = what
+    return measure
 
 
-@app.command()
-def svm(as_json: AsJson = False) -> None:
-    """Solve the hard-margin problems."""
-    _measure("svm", "Hard-margin problems", as_json)
+for _name in BENCHMARKS:
+    app.command(_name)(_command(_name))
 
 
-@app.command()
-def graph(as_json: AsJson = False) -> None:
-    """Rank the tokens of a million windows, and solve Graph-SVM."""
-    _measure("graph", "Priority graphs and Graph-SVM", as_json)
+def timings_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
+    """The rows of a benchmark with a line between sizes, which come before the first text of a row; notes and sums below."""
+    measured = [row for row in rows if SUMMARY not in row.values()]
+    names = [name for name in dict.fromkeys(name for row in measured for name in row) if name != NOTE]
+    first_text = next((k for k, name in enumerate(names) if any(isinstance(row.get(name), str) for row in rows)), 0)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for name in names:
+        numeric = all(isinstance(row.get(name), int | float | None) for row in measured)
+        heading = name.replace("seconds", "time").replace("_", " ")
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for k, row in enumerate(measured):
+        if k and any(row.get(name) != measured[k - 1].get(name) for name in names[:first_text]):
+            table.add_section()
+        table.add_row(*(Text(_cell(name, row.get(name))) for name in names))
+    below = [f"{_texts(row)}: {row[NOTE]}" for row in measured if row.get(NOTE)]
+    for row in rows:
+        if SUMMARY in row.values():
+            sizes = [f"{name} = {row[name]}" for name in names[:first_text] if row.get(name) is not None]
+            numbers = [f"{name.replace('_', ' ')} {_cell('', row[name])}" for name in row if name not in names]
+            texts = _texts(row)
+            below.append(", ".join([*sizes, *numbers]) + (f": {texts}" if texts else ""))
+    return Group(table, *map(Text, below))
 
 
-@app.command()
-def nexttoken(as_json: AsJson = False) -> None:
-    """Descend on next-token weights."""
-    _measure("nexttoken", "Next-token descent", as_json)
+def _texts(row: Mapping[str, Any]) -> str:
+    return ", ".join(
+        value for name, value in row.items() if isinstance(value, str) and name != NOTE and value != SUMMARY
+    )
 
 
-@app.command()
-def probe(as_json: AsJson = False) -> None:
-    """Probe every head of a real model."""
-    _measure("probe", "Probe of all-MiniLM-L6-v2", as_json)
-
-
-@app.command()
-def embeddings(as_json: AsJson = False) -> None:
-    """Take training steps on embeddings."""
-    _measure("embeddings", "Trained embeddings", as_json)
-
-
-def _measure(name: str, title: str, as_json: bool) -> None:
-    """Run `benchmarks.<name>.bench_<name>` and print its rows."""
-    with one_sentence():
-        if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
-            raise InputError(
-                "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."
-            )
-        if str(CHECKOUT) not in sys.path:
-            sys.path.insert(0, str(CHECKOUT))
-        from marginlens.cli._terminal import Bars, console
-        from marginlens.cli.timings import timings_table
-
-        measure = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
-        with Bars(console(stderr=True)) as bars:
-            rows = measure(progress=bars.bar(title))
-        if as_json:
-            typer.echo(json.dumps(rows, indent=2))
-        else:
-            console().print(timings_table(title, rows))
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return "–" if value is None else str(value)
+    if name == "seconds" or name.startswith("seconds_per"):
+        unit, least = next(pair for pair in _UNITS if value >= pair[1])
+        return f"{value / (least or 1e-6):.4g} {unit}"
+    return f"{value:.0e}" if name.endswith("residual") else f"{value:.4g}"

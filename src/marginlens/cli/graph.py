@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
+import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._exit import one_sentence
-from marginlens.cli._options import AsJson
-from marginlens.data.files import write_sequences
-from marginlens.data.vocabulary import quoted
-from marginlens.errors import reject, whole_number
-from marginlens.runtime.files import check_place
+from marginlens.cli._options import AsJson, refuse_options
+from marginlens.cli._terminal import Bar, Bars, console, rows_table
+from marginlens.errors import InputError, reject, whole_number
+from marginlens.runtime.files import check_place, write_whole
+
+if TYPE_CHECKING:
+    from marginlens.data.text_windows import SequenceSplit
+    from marginlens.data.tokens import IntArray
+    from marginlens.data.vocabulary import NamedSequences, Unit
+    from marginlens.graphs import PriorityGraph
+    from marginlens.svm import GraphSolution
 
 WINDOW = 16  # tokens of a window unless said otherwise
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
+_SHOWN = 3  # last tokens that are shown unless chosen
 _RANKING_LINES = 12  # components above others that the terminal lists for a last token, and
 _LOWER = 12  # components below each; JSON has all
 _MEMBERS = 40  # tokens of a component that the terminal lists
+_DISTRIBUTION = 10  # next tokens that are listed
+_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
 SequenceFile = Annotated[
     Path,
@@ -100,56 +113,63 @@ def graph(
     Windows of a text that do not hold the token which follows them are left out and counted: attention can only output what it reads.
     """
     with one_sentence():
-        from marginlens.cli import graph_answers as work
-        from marginlens.cli._terminal import console
-
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
             raise reject("tokens", "left out unless a prefix is to be continued", tokens)
-        source = _source(file, (window, words, vocabulary, d_model, drop, seed))
-        for place, argument, ends in (
+        source = _source(file, window, words, vocabulary, d_model, drop, seed)
+        for place, argument, suffixes in (
             (plot, "plot", (".png", ".svg")),
             (save, "save", (".json",)),
             (sequences, "sequences", (".npz", ".json")),
         ):
             if place is not None:
-                check_place(place, argument, ends)
+                check_place(place, argument, suffixes)
         out = None if as_json else console()
         with _stage("Ranking tokens"):
-            found = source.read() if held_out is None else source.split(held_out)
-            answer = work.Answer.of(file, source, found, last)
-            n_tokens = _CONTINUED if tokens is None else tokens
-            wanted = None if prefix is None else work.Prefix.of(answer.found, prefix, n_tokens, seed, source.window)
-            row = answer.rankings()
+            ranking = Ranking.of(source, held_out, last)
+            n_tokens = whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
+            ids = None if prefix is None else _prefix_ids(ranking.named, prefix)
+            row = ranking.to_dict()
         if out is not None:
             _show_rankings(out, row)
         if plot is not None:
-            work.draw(answer, plot)
+            _draw(ranking, plot)
         if save is not None:
-            work.save(answer, save, held_out)
+            _save(ranking, save, held_out)
         if sequences is not None:
-            write_sequences(sequences, answer.found.data, answer.found.vocabulary.names)
-        solution = _solved(answer.found.data.E, answer.graphs)
-        row["separability"] = work.separability(answer.found, answer.graphs, solution)
+            ml.data.write_sequences(sequences, ranking.named.data, ranking.named.vocabulary.names)
+        with _stage("Solving Graph-SVM") as bar:
+            solution = ml.graph_svm(ranking.named.data.E, ranking.graphs, progress=bar)
+        row["separability"] = _rows.separability(ranking.named, ranking.graphs, solution)
         if out is not None:
             _show_separability(out, row["separability"])
-        if prefix is not None or held_out is not None:
+        if ids is not None or held_out is not None:
             with _stage("Making the automaton"):
-                automaton = work.fitted(answer, solution)
-            if out is not None and isinstance(automaton, str):
-                out.print(automaton, markup=False)
-            if answer.split is not None:
-                row["prediction"] = {"reason": automaton if isinstance(automaton, str) else "", "scores": []}
-                if not isinstance(automaton, str):
-                    with _stage("Predicting"):
-                        row["prediction"]["scores"] = work.prediction_rows(answer.split, automaton)
+                automaton, reason = _fitted(ranking, solution)
+            if out is not None and reason:
+                out.print(reason, markup=False)
+            if ranking.split is not None:
+                with _stage("Predicting"):
+                    scores = [] if automaton is None else _scores(ranking.split, automaton)
+                row["prediction"] = {"reason": reason, "scores": scores}
+                if out is not None and scores:
+                    _show_prediction(out, scores)
+            if ids is not None:
+                row["continuation"] = {
+                    "prefix": prefix,
+                    "reason": reason,
+                    "next": [],
+                    "explanation": "",
+                    "text": "",
+                    "whole": "",
+                }
+                if automaton is not None:
+                    with _stage("Continuing"):
+                        row["continuation"] |= _continued(ranking, automaton, ids, n_tokens, seed)
                     if out is not None:
-                        _show_prediction(out, row["prediction"]["scores"])
-            if wanted is not None:
-                with _stage("Continuing"):
-                    row["continuation"] = wanted.continued(answer.found, automaton)
-                if out is not None:
-                    _show_continuation(out, row["continuation"])
+                        out.print(row["continuation"]["explanation"], markup=False)
+                        out.print("The automaton continues:", style="bold")
+                        out.print(row["continuation"]["whole"], markup=False)
         if out is None:
             typer.echo(_rows.as_json(row))
             return
@@ -164,73 +184,306 @@ def graph(
 
 
 @contextmanager
-def _stage(title: str) -> Iterator[Any]:
+def _stage(title: str) -> Iterator[Bar]:
     """A bar on stderr while one part of the work is done; it is gone before results are printed."""
-    from marginlens.cli._terminal import Bars, console
-
-    with Bars(console(stderr=True)) as bars:
+    with Bars() as bars:
         yield bars.bar(title)
 
 
-def _solved(E: Any, graphs: Any) -> Any:
-    """The Graph-SVM of all last tokens, with a bar that counts them."""
-    from marginlens.svm import graph_svm
-
-    with _stage("Solving Graph-SVM") as bar:
-        return graph_svm(E, graphs, progress=bar)
+# ---- what is read
 
 
-def _source(file: Path, options: tuple[int | None, bool, int | None, int | None, bool, int]) -> Any:
+@dataclass(frozen=True)
+class TextSource:
+    """Windows of a text."""
+
+    file: Path
+    window: int
+    unit: Unit
+    d_model: int | None
+    seed: int
+
+    def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
+        """The windows; where a share is held out, those of the beginning of the text and those of its end."""
+        from marginlens.data.text_windows import read_text, split_text_windows, text_windows
+
+        text, options = read_text(self.file), {"d_model": self.d_model, "rng": self.seed}
+        if held_out is None:
+            return text_windows(text, self.window, self.unit, **options)
+        return split_text_windows(text, self.window, self.unit, held_out=held_out, **options)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the file."""
+        most = getattr(self.unit, "max_vocabulary", None)
+        units = "characters" if most is None else f"words, the {most} most frequent"
+        embeddings = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
+        return {"tokens": units, "window": self.window, "embeddings": embeddings}
+
+    def options(self) -> list[str]:
+        """The options of the command line that read it so."""
+        most = getattr(self.unit, "max_vocabulary", None)
+        words = [] if most is None else ["--words", "--vocabulary", str(most)]
+        width = [] if self.d_model is None else ["--d-model", str(self.d_model), "--seed", str(self.seed)]
+        return ["--window", str(self.window), *words, *width]
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """Sequences that a JSON or .npz file lists."""
+
+    file: Path
+    drop: bool
+    seed: int = 0
+    window: int | None = None
+
+    def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
+        """The sequences; where a share is held out, some of them at random, and the others."""
+        from marginlens.data.files import read_sequences
+        from marginlens.data.sequences import reject_unrealizable
+        from marginlens.data.text_windows import split_sequences
+
+        named = read_sequences(self.file, unrealizable="drop" if self.drop else "keep")
+        if not self.drop and len(named.data.unrealizable):
+            raise reject_unrealizable(named.data.unrealizable, named.data.labels, "Leave them out with --drop.")
+        return named if held_out is None else split_sequences(named, held_out=held_out, rng=self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the file."""
+        return {"tokens": "listed", "unrealizable": "drop" if self.drop else "refuse"}
+
+    def options(self) -> list[str]:
+        """The options of the command line that read it so."""
+        return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
+
+
+def _source(
+    file: Path, window: int | None, words: bool, vocabulary: int | None, d_model: int | None, drop: bool, seed: int
+) -> TextSource | ListSource:
     """How to read the file, with the options that its kind takes."""
-    from marginlens.cli.graph_sources import ListSource, TextSource
     from marginlens.data.vocabulary import Characters, Words
 
-    window, words, vocabulary, d_model, drop, seed = options
     if file.suffix.lower() in (".json", ".npz"):
-        given = {"window": window, "words": words or None, "vocabulary": vocabulary, "d_model": d_model}
-        for name, value in given.items():
-            if value is not None:
-                raise reject(name, f"left out for a {file.suffix.lower()} file, which lists its sequences", value)
+        kind = f"for a {file.suffix.lower()} file, which lists its sequences"
+        refuse_options(kind, window=window, words=words, vocabulary=vocabulary, d_model=d_model)
         return ListSource(file, drop, seed)
-    if drop:
-        raise reject("drop", "left out for a text, whose windows are dropped and counted anyway", "it")
-    if vocabulary is not None and not words:
-        raise reject("vocabulary", "left out unless words are the tokens", vocabulary)
-    if vocabulary is not None:
-        whole_number(vocabulary, "vocabulary", at_least=1)
-    unit = Words(max_vocabulary=_WORDS if vocabulary is None else vocabulary) if words else Characters()
-    return TextSource(file, WINDOW if window is None else window, unit, d_model, seed)
+    refuse_options("for a text, whose windows are dropped and counted anyway", drop=drop)
+    if not words:
+        refuse_options("unless words are the tokens", vocabulary=vocabulary)
+        return TextSource(file, WINDOW if window is None else window, Characters(), d_model, seed)
+    most = whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
+    return TextSource(file, WINDOW if window is None else window, Words(max_vocabulary=most), d_model, seed)
+
+
+# ---- what is computed
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The priority graphs of a file, and the last tokens whose graphs are shown."""
+
+    source: TextSource | ListSource
+    named: NamedSequences
+    graphs: dict[int, PriorityGraph]
+    shown: list[int]
+    split: SequenceSplit | None
+
+    @classmethod
+    def of(cls, source: TextSource | ListSource, held_out: float | None, last: Sequence[str] | None) -> Ranking:
+        """Rank the tokens; `last` names the last tokens to show, the most frequent ones by default."""
+        read: Any = source.read(held_out)
+        named, split = (read, None) if held_out is None else (read.training, read)
+        graphs = ml.priority_graphs(named.data)
+        counts = np.bincount(named.data.last, minlength=named.data.n_vocabulary)
+        frequent = [int(k) for k in np.argsort(-counts, kind="stable") if counts[k]]
+        known = {name: k for k, name in enumerate(named.vocabulary.shown)}
+        known |= {name: k for k, name in enumerate(named.vocabulary.names)}
+        for name in last or ():
+            if name not in known:
+                raise reject("last", f"one of the {len(named.vocabulary)} tokens of the vocabulary", repr(name))
+            if known[name] not in graphs:
+                raise reject(
+                    "last", "the last token of some sequence that holds the token which follows it", repr(name)
+                )
+        shown = list(dict.fromkeys(known[name] for name in last)) if last else frequent[:_SHOWN]
+        return cls(source, named, graphs, shown, split)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the graphs say, as plain values."""
+        data = self.named.data
+        held_out = {} if self.split is None else {"held_out": len(self.split.held_out)}
+        return {
+            "file": str(self.source.file),
+            "size": _rows.size_of(data),
+            "settings": self.source.settings(),
+            "samples": len(data),
+            "dropped": len(data.dropped),
+            **held_out,
+            "last_tokens": len(self.graphs),
+            "acyclic": sum(graph.is_acyclic for graph in self.graphs.values()),
+            "graphs": [self._row(k) for k in self.shown],
+        }
+
+    def _row(self, last: int) -> dict[str, Any]:
+        graph, names = self.graphs[last], self.named.vocabulary.shown
+        sizes = [len(part) for part in graph.components]
+        return {
+            "last": names[last],
+            "samples": int(np.sum(self.named.data.last == last)),
+            "tokens": len(graph.nodes),
+            "components": graph.n_components,
+            "largest_component": max(sizes),
+            "strict_pairs": len(graph.strict),
+            "tied_pairs": sum(size * (size - 1) // 2 for size in sizes),
+            "acyclic": graph.is_acyclic,
+            "order": self._order(graph, names),
+        }
+
+    def _order(self, graph: PriorityGraph, names: Sequence[str]) -> dict[str, Any]:
+        """Which components the sequences rank above which, how many say so, and the pairs of tokens behind it."""
+        data = self.named.data
+        evidence, order = ml.graphs.ranking_evidence(data, graph), ml.graphs.component_order(graph)
+        original = data.original_samples() if self.split is None else self.split.samples
+        count = graph.n_components * (graph.n_components - 1) // 2
+        direct, reached = int(order.direct.sum()), int(order.reach.sum())
+        return {
+            "equal": [[names[token] for token in part] for part in graph.components],
+            "compared": {"directly": direct, "through_chains": reached - direct, "not": count - reached},
+            "above": [
+                {"component": int(upper), "over": int(lower), "sequences": int(times)}
+                for (upper, lower), times in zip(evidence.components.tolist(), evidence.component_samples, strict=True)
+            ],
+            "pairs": [
+                {"above": names[i], "below": names[j], "sequences": int(times), "first": int(original[first])}
+                for (i, j), times, first in zip(evidence.pairs.tolist(), evidence.samples, evidence.first, strict=True)
+            ],
+        }
+
+
+def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAutomaton | None, str]:
+    """The automaton of the data, given their Graph-SVM; or the sentence that says why there is none."""
+    if solution.status is ml.Status.INFEASIBLE:
+        return None, "There is no automaton, because the Graph-SVM of the data has no solution."
+    try:
+        return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.graphs, priority=solution), ""
+    except InputError as problem:
+        return None, str(problem)
+
+
+def _scores(split: SequenceSplit, automaton: ml.NextTokenAutomaton) -> list[dict[str, Any]]:
+    """How well the automaton predicts what is held out, beside bigrams that may choose among the same tokens."""
+    from marginlens.nexttoken.scores import WindowBigram
+
+    training = split.training.data
+    rules: dict[str, Any] = {"automaton": automaton, "bigram of the same windows": WindowBigram.fit(training)}
+    if split.text is not None:
+        rules["bigram of all of the text"] = WindowBigram.of_text(split.text, training.n_vocabulary)
+    return [{"rule": name, **rule.score(split.held_out).to_dict()} for name, rule in rules.items()]
+
+
+def _prefix_ids(named: NamedSequences, text: str) -> IntArray:
+    ids = named.vocabulary.encode(text, "prefix")
+    if len(ids) == 0:
+        raise reject("prefix", "at least one token", repr(text))
+    return ids
+
+
+def _continued(
+    ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntArray, n_tokens: int, seed: int
+) -> dict[str, Any]:
+    """What the automaton says follows a prefix, why, and how it goes on from there."""
+    vocabulary, window = ranking.named.vocabulary, ranking.source.window
+    sequence = prefix if window is None else prefix[-window:]
+    probability = automaton.predict_proba(sequence)
+    likely = [int(k) for k in np.argsort(-probability, kind="stable")[:_DISTRIBUTION] if probability[k] > 0.0]
+    ids = automaton.sample(prefix, n_tokens, seed, window=window)
+    return {
+        "next": [{"token": vocabulary.shown[k], "probability": float(probability[k])} for k in likely],
+        "explanation": str(automaton.explain(sequence, vocabulary.quoted)),
+        "text": vocabulary.decode(ids),
+        "whole": vocabulary.decode(np.concatenate([prefix, ids])),
+    }
+
+
+# ---- files
+
+
+def _draw(ranking: Ranking, place: Path) -> None:
+    """Write the picture of the shown graphs."""
+    from marginlens.plotting.files import write_figure
+
+    shown = [ranking.graphs[k] for k in ranking.shown]
+    write_figure(place, ml.draw_graphs(shown, ranking.named.vocabulary.shown))
+
+
+def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
+    """Write the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
+    from marginlens.graphs.export import to_table
+    from marginlens.runtime.versions import versions
+
+    data, vocabulary, file = ranking.named.data, ranking.named.vocabulary, ranking.source.file
+    shown = [word for k in ranking.shown for word in ("--last", vocabulary.shown[k])]
+    share = [] if held_out is None else ["--held-out", repr(held_out)]
+    command = ["marginlens", "graph", file.name, *ranking.source.options(), *share, *shown, "--save", place.name]
+    facts = {
+        "command": shlex.join(command),
+        "file": file.name,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "settings": ranking.source.settings(),
+        "versions": {name: version for name, version in versions().items() if name in _PACKAGES},
+        "samples": len(data),
+        "dropped": len(data.dropped),
+        "vocabulary": list(vocabulary.names),
+        "shown": list(vocabulary.shown),
+    }
+
+    def line(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    tables = [{**to_table(ranking.graphs[k]), "samples": int(np.sum(data.last == k))} for k in ranking.shown]
+    graphs = ",\n".join(
+        "{" + ",\n ".join(f'"{name}":{line(part)}' for name, part in table.items()) + "}" for table in tables
+    )
+    entries = [f'"{name}":{line(value)}' for name, value in facts.items()]
+    text = (
+        "{\n" + ",\n".join([*entries, f'"graphs":[\n{graphs}]']) + "\n}\n"
+    )  # one line for each entry and part of a graph
+    write_whole(place, text.encode(), "save")
 
 
 # ---- the terminal
 
 
 def _show_rankings(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.cli._terminal import rows_table
+    from marginlens.data.vocabulary import quoted
 
+    dropped = row["dropped"]
+    share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
+    left_out = f"{dropped} sequences{share} lack the token that follows them and are left out. " if dropped else ""
+    held_out = f"{row['held_out']} others are held out. " if "held_out" in row else ""
     out.print(f"{row['file']}: {row['size']}", markup=False)
-    out.print(_of_all(row), markup=False)
-    cells = [
-        {name: quoted(value) if name == "last" else _cell(value) for name, value in one.items() if name != "order"}
-        for one in row["graphs"]
-    ]
+    out.print(
+        f"{left_out}{held_out}{row['last_tokens']} different last tokens, {row['acyclic']} of them without ties.",
+        markup=False,
+    )
+    cells = []
+    for graph in row["graphs"]:
+        cells.append({**graph, "last": quoted(graph["last"]), "acyclic": "yes" if graph["acyclic"] else "no"})
+        del cells[-1]["order"]
     out.print(rows_table("Priorities by last token", cells))
-    for one in row["graphs"]:
-        _show_order(out, one)
+    for graph in row["graphs"]:
+        _show_order(out, graph)
 
 
 def _show_order(out: Console, row: dict[str, Any]) -> None:
     """The components that sequences rank above others, with how many say so, and nothing that they do not say."""
+    from marginlens.data.vocabulary import quoted
+
     order, last = row["order"], quoted(row["last"])
     compared = order["compared"]
     total = sum(compared.values())
     if not total:
-        out.print(
-            f"After {last} all {row['tokens']} tokens are equal."
-            if row["tokens"] > 1
-            else f"After {last} there is one token.",
-            markup=False,
-        )
+        equal = f"all {row['tokens']} tokens are equal" if row["tokens"] > 1 else "there is one token"
+        out.print(f"After {last} {equal}.", markup=False)
         return
     rest = f", {compared['not']} not at all" if compared["not"] else ""
     chains = f", {compared['through_chains']} through chains" if compared["through_chains"] else ""
@@ -239,13 +492,14 @@ def _show_order(out: Console, row: dict[str, Any]) -> None:
         "Above > below (sequences that say so):",
         markup=False,
     )
+    names = [quoted(members[0]) for members in order["equal"]]
     several = [part for part, members in enumerate(order["equal"]) if len(members) > 1]
-    names = {part: quoted(members[0]) for part, members in enumerate(order["equal"])}
     for number, part in enumerate(several, 1):
         members = order["equal"][part]
         names[part] = f"[{number}]"
         more = f" … {len(members)} in all" if len(members) > _MEMBERS else ""
-        _indented(out, f"[{number}] = {len(members)} equal tokens: {' '.join(map(quoted, members[:_MEMBERS]))}{more}")
+        equal = " ".join(map(quoted, members[:_MEMBERS]))
+        _rows.show_indented(out, f"[{number}] = {len(members)} equal tokens: {equal}{more}")
     below: dict[int, list[tuple[int, int]]] = {}
     for pair in order["above"]:
         below.setdefault(pair["component"], []).append((pair["sequences"], pair["over"]))
@@ -254,41 +508,37 @@ def _show_order(out: Console, row: dict[str, Any]) -> None:
         lower.sort(key=lambda pair: (-pair[0], pair[1]))
         listed = "  ".join(f"{names[part]} ({times})" for times, part in lower[:_LOWER])
         more = f"  and {len(lower) - _LOWER} more" if len(lower) > _LOWER else ""
-        _indented(out, f"{names[upper]} > {listed}{more}")
+        _rows.show_indented(out, f"{names[upper]} > {listed}{more}")
     if len(ranked) > _RANKING_LINES:
-        _indented(out, f"and {len(ranked) - _RANKING_LINES} more components above others; --json lists them all.")
-
-
-def _indented(out: Console, text: str) -> None:
-    out.print(Padding(Text(text), (0, 0, 0, 2)))
+        more = f"and {len(ranked) - _RANKING_LINES} more components above others; --json lists them all."
+        _rows.show_indented(out, more)
 
 
 def _show_separability(out: Console, row: dict[str, Any]) -> None:
     out.print(f"Graph-SVM of all last tokens: {row['meaning']} {row['proof']}", markup=False)
     if "conflict" in row:
         out.print(row["conflict"]["sentence"], markup=False)
-        counts = [one["sequences"] for one in row["conflict"]["rankings"]]
-        said = f"{counts[0]}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        counts = [ranking["sequences"] for ranking in row["conflict"]["rankings"]]
+        times = f"{counts[0]}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         out.print(
-            f"Sequences that say so: {said} for each ranking. Linearly independent embeddings, such as one-hot ones, separate "
+            f"Sequences that say so: {times} for each ranking. Linearly independent embeddings, such as one-hot ones, separate "
             "every order; --json lists the rows in conflict.",
             markup=False,
         )
 
 
-def _show_prediction(out: Console, rows: list[dict[str, Any]]) -> None:
-    from marginlens.cli._terminal import rows_table
-
+def _show_prediction(out: Console, scores: list[dict[str, Any]]) -> None:
+    some_unknown = any(score["unknown"] for score in scores)
     cells = [
         {
-            "rule": one["rule"],
-            "sequences": one["samples"],
-            "accuracy": f"{one['accuracy']:.3f}",
-            "log-loss": f"{one['finite_log_loss']:.3f}",
-            "impossible": f"{one['impossible']:.2%}",
-            **({"unknown": f"{one['unknown']:.2%}"} if any(other["unknown"] for other in rows) else {}),
+            "rule": score["rule"],
+            "sequences": score["samples"],
+            "accuracy": f"{score['accuracy']:.3f}",
+            "log-loss": f"{score['finite_log_loss']:.3f}",
+            "impossible": f"{score['impossible']:.2%}",
+            **({"unknown": f"{score['unknown']:.2%}"} if some_unknown else {}),
         }
-        for one in rows
+        for score in scores
     ]
     out.print(rows_table("Prediction of the sequences held out", cells))
     out.print(
@@ -296,23 +546,3 @@ def _show_prediction(out: Console, rows: list[dict[str, Any]]) -> None:
         "the tokens of the sequence.",
         markup=False,
     )
-
-
-def _of_all(row: dict[str, Any]) -> str:
-    dropped = row["dropped"]
-    share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
-    left_out = f"{dropped} sequences{share} lack the token that follows them and are left out. " if dropped else ""
-    held_out = f"{row['held_out']} others are held out. " if "held_out" in row else ""
-    return f"{left_out}{held_out}{row['last_tokens']} different last tokens, {row['acyclic']} of them without ties."
-
-
-def _cell(value: Any) -> Any:
-    return ("yes" if value else "no") if isinstance(value, bool) else value
-
-
-def _show_continuation(out: Console, row: dict[str, Any]) -> None:
-    if row["reason"]:
-        return
-    out.print(row["explanation"], markup=False)
-    out.print("The automaton continues:", style="bold")
-    out.print(row["whole"], markup=False)

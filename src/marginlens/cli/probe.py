@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich.console import Console
 
 from marginlens.cli import _rows
 from marginlens.cli._exit import one_sentence
-from marginlens.cli._options import AsJson
+from marginlens.cli._options import AsJson, refuse_options
+from marginlens.cli._terminal import Bars, console, rows_table
+from marginlens.errors import reject
+from marginlens.runtime.files import resolved, write_folder
+
+if TYPE_CHECKING:
+    from marginlens.probe.models.inputs import Inputs
+    from marginlens.probe.models.loading import LoadedModel
+    from marginlens.probe.result import CheckpointCurves, ProbeResult
+
+FOLDER = Path("probe-report")
+PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
+CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
+_HEADS = 6  # heads that each table of the terminal names
+_LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
+_CURVE_COLUMNS = (
+    "checkpoint",
+    "nnz/T",
+    "first: nnz/T",
+    "entropy",
+    "Frobenius norm",
+    "median margin",
+    "decisive",
+    "tied",
+)
 
 
 def probe(
@@ -73,20 +100,188 @@ def probe(
     The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.cli import probe_work as work
-        from marginlens.cli._terminal import Bars, console
+        from marginlens.probe.models.loading import load_model
         from marginlens.probe.result import ProbeSettings
+        from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
 
+        if text is not None:
+            refuse_options("when --text is given", images=images)
         asked = not checkpoints if max_margin is None else max_margin
         settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
-        request = work.Request(model, text, images, limit, (trust_pickle, download))
-        place = work.check_folder(out if out is not None or as_json else Path(work.FOLDER))
-        with Bars(console(stderr=True)) as bars:
+        folder = out if out is not None or as_json else FOLDER
+        if folder is not None:
+            _check_folder(folder)
+        result: ProbeResult | CheckpointCurves
+        with Bars() as bars:
             bar = bars.bar("Probing")
-            found = (work.curves if checkpoints else work.probed)(request, settings, bar)
-            if place is not None:
-                work.write(found, place)
+            if checkpoints:
+                folders = checkpoint_folders(model)
+                inputs = _inputs(load_model(folders[0], trust_pickle=trust_pickle), text, images, limit)
+                result = probe_checkpoints(folders, inputs, settings, trust_pickle=trust_pickle, progress=bar)
+            else:
+                loaded = load_model(model, trust_pickle=trust_pickle, download=download)
+                result = probe_model(loaded, _inputs(loaded, text, images, limit), settings, progress=bar)
+            if folder is not None:
+                write_folder(folder, _files(result, checkpoints), "out")
         if as_json:
-            typer.echo(_rows.as_json(found.to_dict()))
-        else:
-            work.show(console(), found, place)
+            typer.echo(_rows.as_json(result.to_dict()))
+            return
+        show(console(), result)
+        if folder is not None:
+            console().print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
+
+
+def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:
+    """The first `limit` inputs as this model reads them."""
+    from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
+
+    if loaded.images is not None:
+        if images is None:
+            given = "nothing" if text is None else f"--text {text}"
+            raise reject("images", "a file of images for this model, which reads images", repr(given))
+        found = read_images(images, loaded.images)
+        return found.subset(range(len(found))[:limit])
+    if images is not None:
+        raise reject("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
+    texts = example_sentences() if text is None else read_texts(text)
+    return encode_texts(list(texts)[:limit], loaded.tokenizer, loaded.model.config)
+
+
+# ---- the folder
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a place where the page cannot be written: it must be new, or an earlier probe, in a folder that exists."""
+    final = resolved(folder)
+    expected = "a new folder, or one that an earlier probe wrote"
+    if final.exists() and not final.is_dir():
+        raise reject("out", expected, f"the file {str(folder)!r}")
+    if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
+        names = {file.name for file in final.iterdir()}
+        others = sorted(names - {PAGE, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
+        if others or (names and not names & {NUMBERS, CURVES}):
+            first = (others or sorted(names))[0]
+            raise reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
+        if Path.cwd().is_relative_to(final):
+            raise reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
+    if not final.parent.is_dir():
+        raise reject("out", "a folder inside one that exists", repr(str(folder)))
+
+
+def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
+    numbers = json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1).encode()
+    if not checkpoints:
+        from marginlens.probe.page import probe_page
+
+        return {PAGE: probe_page(result).encode(), NUMBERS: numbers}
+    from marginlens.plotting.files import png, svg
+    from marginlens.probe.page.checkpoints import checkpoint_page, draw_curves
+
+    figure = draw_curves(result)
+    pictures = {CURVES_PNG: png(figure), CURVES_SVG: svg(figure)}
+    return {PAGE: checkpoint_page(result).encode(), **pictures, CURVES: numbers}
+
+
+# ---- the terminal
+
+
+def show(out: Console, result: ProbeResult | CheckpointCurves) -> None:
+    """Print the tables of a probe, or of the checkpoints of a training run."""
+    from marginlens.probe.result import ProbeResult
+
+    if isinstance(result, ProbeResult):
+        _show_heads(out, result)
+    else:
+        _show_curves(out, result)
+    for note in result.notes:
+        out.print(note, markup=False)
+
+
+def _show_heads(out: Console, result: ProbeResult) -> None:
+    from marginlens.probe.page.findings import head_name
+
+    size = (
+        f"{result.n_layers} layers of {result.n_heads} heads; {result.n_inputs:,} inputs, {result.n_queries:,} queries"
+    )
+    out.print(f"{result.model}: {size}", markup=False)
+    out.print(rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)]))
+    sparsest = _order(result["relative_nnz"], largest=False)
+    out.print(rows_table("The sparsest heads", [{"head": head_name(*at), **_head(result, at)} for at in sparsest]))
+    if result.has_max_margin and np.isfinite(result["correlation"]).any():
+        columns = _max_margin_columns()
+
+        def means(at: Any) -> dict[str, Any]:
+            return {title: _mean(result[name][at]) for title, name in columns.items()}
+
+        layers = [{"layer": k, **means(k)} for k in range(result.n_layers)]
+        out.print(rows_table("Correlation with the max-margin W, means over heads", layers))
+        best = [{"head": head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
+        out.print(rows_table("The most max-margin heads", best))
+
+
+def _show_curves(out: Console, result: CheckpointCurves) -> None:
+    out.print(f"{result.model}: {len(result.names)} checkpoints; {result.n_inputs:,} inputs", markup=False)
+    rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
+    out.print(rows_table("The last layer, means over heads", rows))
+    if "correlation" in result.measures:
+        columns = {title: result.by_layer(name)[:, -1] for title, name in _max_margin_columns().items()}
+        rows = [
+            {"checkpoint": checkpoint, **{title: _mean(values[k]) for title, values in columns.items()}}
+            for k, checkpoint in enumerate(result.names)
+        ]
+        out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
+    trends = {"nnz/T": result.trends("relative_nnz")[-1], "norm of W": result.trends("frobenius")[-1]}
+    known = [f"{title} {rank:.3f}".replace("-", "−") for title, (rank, _) in trends.items() if np.isfinite(rank)]
+    if known and result.can_have_trend:
+        out.print(f"Rank correlation with the order of training: {', '.join(known)}", markup=False)
+
+
+def _max_margin_columns() -> dict[str, str]:
+    """Heading and measure: the correlation beside its baselines, and the margin over the best one beside that of random heads."""
+    from marginlens.probe.result import BASELINES
+
+    correlations = {title: f"correlation{ending}" for ending, (title, _) in BASELINES.items()}
+    return {**correlations, "margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
+
+
+def _layer(result: ProbeResult, layer: int) -> dict[str, Any]:
+    shown = [measure for measure in result.shown if measure.name in _LAYER_COLUMNS]
+    means = {measure.title: _mean(result[measure.name][layer]) for measure in shown}
+    return {"layer": layer, **means, "decisive": _share(result["decisive_share"][layer]), **_tied(result, layer)}
+
+
+def _head(result: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "nnz/T": _mean(result["relative_nnz"][at]),
+        "top probability": _mean(result["top_probability"][at]),
+        "Frobenius norm": _mean(result["frobenius"][at]),
+        "median margin": _mean(result["margin_median"][at]),
+        "selects itself": _share(result["self_share"][at]),
+        "the first": _share(result["first_share"][at]),
+        "the last": _share(result["last_share"][at]),
+        **_tied(result, at),
+    }
+
+
+def _tied(result: ProbeResult, at: Any) -> dict[str, Any]:
+    """The share of queries whose selection is tied, where there are such in some head."""
+    share = result["tied_share"]
+    return {"tied": _share(share[at])} if np.nan_to_num(share).any() else {}
+
+
+def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
+    """Layer and head of the first few, those without a number left out."""
+    flat = np.argsort(-values.ravel() if largest else values.ravel(), kind="stable")
+    flat = flat[np.isfinite(values.ravel()[flat])][:_HEADS]
+    return [divmod(int(index), values.shape[1]) for index in flat]
+
+
+def _mean(values: Any) -> float | None:
+    """The mean of what is known; None where nothing is."""
+    known = np.asarray(values)[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _share(values: Any) -> str:
+    mean = _mean(values)
+    return "–" if mean is None else f"{mean:.0%}"

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from marginlens.cli import _rows
+from marginlens.cli import _rows, papers_module
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
-from marginlens.cli.papers_package import papers_module
+from marginlens.cli._terminal import console, rows_table
 from marginlens.errors import reject
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
 
@@ -41,10 +41,8 @@ def statement(
 ) -> None:
     """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
     with one_sentence():
-        from marginlens.cli._terminal import console, rows_table
-
         label = " ".join(words) if words else None
-        rows = [one.told() for one in found(label)]
+        rows = [one.to_dict() for one in found(label)]
         if as_json:
             typer.echo(_rows.as_json(rows))
         elif label is None or label.strip().upper() in SOURCES:
@@ -66,7 +64,7 @@ class Statement:
     functions: tuple[Implementation, ...]
     claims: tuple[str, ...]
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it in plain values."""
         functions = [
             {

@@ -16,10 +16,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from marginlens.cli import _rows
+from marginlens.cli import _rows, papers_module
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
-from marginlens.cli.papers_package import papers_module
 from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import check_place, write_whole
@@ -96,7 +95,7 @@ def train(
         if out is not None:
             check_model_folder(out, "out")
         request.source()
-        with Bars(console(stderr=True)) as bars:
+        with Bars() as bars:
             model, answer = _train(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
         if out is not None:
             kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
@@ -215,7 +214,7 @@ def encode(
         if count_in is None and hold_out is not None:
             count_in = TRAIN
         start = time.perf_counter()
-        with Bars(console(stderr=True)) as bars, _option_for_empty_texts():
+        with Bars() as bars, _option_for_empty_texts():
             encoded = encode_reviews(taken, pipeline, count_in=count_in, progress=bars.bar("Encoding"))
         seconds = time.perf_counter() - start
         write_labelled(out, encoded.data, encoded.names, encoded.split)

@@ -1,32 +1,37 @@
-"""`marginlens train`: descend on a problem in a file, and hold the trained direction against the theory."""
+"""`marginlens train`: descend on a problem in a file, and hold what was trained against the theory."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from rich.console import Console
 
+import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._exit import one_sentence
-from marginlens.cli._options import (
-    AsJson,
-    DropUnrealizable,
-    LossName,
-    PlotPlace,
-    ProblemFile,
-    StartPoint,
-    for_sequences_only,
-    for_tokens_only,
-)
-from marginlens.data import TokenDataset, read_problem
-from marginlens.data.files import holds_sequences
-from marginlens.svm import Status
-from marginlens.theory import globally_optimal_direction
+from marginlens.cli._options import AsJson, DropUnrealizable, PlotPlace, ProblemFile, numbers, refuse_options
+from marginlens.cli._terminal import Bars, console, facts_table, rows_table
+from marginlens.errors import positive_number, reject, whole_number
 
-N_STEPS = 1000  # unless said otherwise
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from marginlens.data.files import SequenceProblem
+    from marginlens.data.tokens import FloatArray
+    from marginlens.theory import Prediction
+
+N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p unless said otherwise
+SEQUENCE_STEPS, SEQUENCE_STEP_SIZE = 4000, 0.01  # and on W, as in paper C's experiments
+LOSSES = {"logistic": "Logistic", "exponential": "Exponential", "correlation": "CorrelationLoss"}
+SEQUENCE_LOSSES = {
+    "log": "LogLoss",
+    "squared": "SquaredLoss",
+    "cross-entropy": "CrossEntropy",
+    "squared-probability": "SquaredProbability",
+}
 
 
 def train(
@@ -45,8 +50,22 @@ def train(
     constant: Annotated[
         bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L unless given.")
     ] = False,
-    loss: LossName = None,
-    start: StartPoint = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOSS",
+            help=f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
+            show_default="logistic; log",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0.5,-1",
+            help="Where p starts, one number per coordinate; for sequences W row by row.",
+            show_default="zero",
+        ),
+    ] = None,
     drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
@@ -57,86 +76,331 @@ def train(
     trained and compared with its Graph-SVM, its cyclic correction and its automaton.
     """
     with one_sentence():
-        if holds_sequences(file):
-            from marginlens.cli import next_tokens
+        from marginlens.data.files import holds_sequences
 
-            for_tokens_only(plot=plot)
-            problem = next_tokens.read(file, drop=drop)
-            how = next_tokens.chosen(problem.named.data, (steps, step_size, constant, loss, start))
-            row = next_tokens.trained(file, how, problem)
+        if holds_sequences(file):
+            refuse_options("for a file of sequences", plot=plot)
+            problem = _rows.read_sequence_problem(file, drop=drop)
+            choices = _sequence_choices(problem.named.data, steps, step_size, constant, loss, start)
+            row = _train_sequences(file, choices, problem)
             if as_json:
                 typer.echo(_rows.as_json(row))
             else:
-                next_tokens.show_trained(row, how)
+                _show_sequences(row, choices)
             return
-        for_sequences_only(drop=drop or None)
-        from marginlens.cli import training
-
-        data, v = read_problem(file)
-        if plot is not None:
-            from marginlens.plotting.plane import check_plot
-
-            check_plot(data, plot)
-        choices = training.chosen(
-            data, v, (N_STEPS if steps is None else steps, step_size, constant, loss or "logistic", start)
-        )
-        run, paths = training.descended(data, v, choices, keep_path=plot is not None)
-        problems = training.compared(data, v, choices, run)
+        refuse_options("unless the file holds sequences", drop=drop)
+        data, v = ml.data.read_problem(file)
         if plot is not None:
             from marginlens.plotting.files import write_figure
-            from marginlens.plotting.plane import problem_figure
+            from marginlens.plotting.plane import check_plot, problem_figure
 
-            best = _rows.solution_rows(globally_optimal_direction(data.as_batch(), v))
-            drawn = [[gmm, one["solution"]] for gmm, one in zip(best, problems, strict=True)]
-            write_figure(plot, problem_figure(data, v, drawn, paths, choices.loss))
+            check_plot(data, plot)
+        choices = _token_choices(data, v, steps, step_size, constant, loss, start)
+        run = _descended(data, v, choices, record_path=plot is not None)
+        problems = _compared(data, v, choices, run)
+        if plot is not None:
+            best = _rows.solution_rows(ml.theory.globally_optimal_direction(data.as_batch(), v))
+            drawn = [[gmm, row["solution"]] for gmm, row in zip(best, problems, strict=True)]
+            write_figure(plot, problem_figure(data, v, drawn, run.saved["x"], choices.loss))
         if as_json:
-            told = {"file": str(file), "size": _rows.size_of(data), "training": choices.told(), "problems": problems}
-            typer.echo(_rows.as_json(told))
+            facts = {"file": str(file), "size": _rows.size_of(data), "training": choices.to_dict()}
+            typer.echo(_rows.as_json({**facts, "problems": problems}))
         else:
             _show(file, data, choices, problems, plot)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How to train, as objects."""
+
+    n_steps: int
+    optimizer: ml.GradientDescent | ml.NormalizedGD
+    loss_name: str
+    loss: Any
+    start: FloatArray
+
+    @property
+    def normalized(self) -> bool:
+        """Whether every step has the same length."""
+        return isinstance(self.optimizer, ml.NormalizedGD)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The choices as plain values."""
+        return {
+            "steps": self.n_steps,
+            "step": "normalised" if self.normalized else "constant",
+            "step_size": self.optimizer.size,
+            "loss": self.loss_name,
+            "start": "zero" if self.start.ndim == 2 and not self.start.any() else self.start,
+        }
+
+    def __str__(self) -> str:
+        given = "the given W" if self.start.ndim == 2 else _rows.vector(self.start)
+        begin = given if self.start.any() else "zero"
+        kind = "normalised steps of length" if self.normalized else "steps of plain gradient descent, η ="
+        return f"{self.n_steps:,} {kind} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
+
+
+def _loss(word: str | None, names: dict[str, str], kind: str = "") -> tuple[str, Any]:
+    """The name of a loss, the first unless given, and the loss."""
+    name = next(iter(names)) if word is None else word.lower()
+    if name not in names:
+        raise reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
+    return name, getattr(ml.nexttoken if names is SEQUENCE_LOSSES else ml, names[name])()
+
+
+def _token_choices(
+    data: ml.TokenDataset,
+    v: FloatArray,
+    steps: int | None,
+    size: float | None,
+    constant: bool,
+    loss_name: str | None,
+    start: str | None,
+) -> Choices:
+    """How to train p; a constant step is 1/L_p unless given."""
+    n_steps = whole_number(N_STEPS if steps is None else steps, "steps", at_least=1)
+    name, loss = _loss(loss_name, LOSSES)
+    begin = (
+        np.zeros(data.d_key) if start is None else np.array(data.as_batch().point(numbers(start, "start"), "start")[0])
+    )
+    if size is not None:
+        positive_number(size, "step_size")
+    elif constant:
+        largest = float(
+            np.min(ml.theory.smoothness(data, v, loss).largest_step)
+        )  # what the theorems allow for every problem
+        if largest == 0.0:
+            raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
+        size = largest if np.isfinite(largest) else STEP_SIZE
+    optimizer = (ml.GradientDescent if constant else ml.NormalizedGD)(STEP_SIZE if size is None else size)
+    return Choices(n_steps, optimizer, name, loss, begin)
+
+
+def _sequence_choices(
+    data: ml.SequenceDataset,
+    steps: int | None,
+    size: float | None,
+    constant: bool,
+    loss_name: str | None,
+    start: str | None,
+) -> Choices:
+    """How to train W; a constant step is 1/L unless given."""
+    n_steps = whole_number(SEQUENCE_STEPS if steps is None else steps, "steps", at_least=1)
+    name, loss = _loss(loss_name, SEQUENCE_LOSSES, " for sequences")
+    if size is not None:
+        positive_number(size, "step_size")
+    elif constant:
+        size = 1.0 / ml.NextTokenRisk(data).smoothness()
+    begin = np.zeros((data.d_model, data.d_model))
+    if start is not None:
+        entries = np.array(numbers(start, "start"))
+        if len(entries) != begin.size:
+            raise reject("start", f"the {begin.size} entries of W for sequences, row by row", f"{len(entries)} numbers")
+        begin = data.weights(entries.reshape(begin.shape), "start")
+    optimizer = (ml.GradientDescent if constant else ml.NormalizedGD)(SEQUENCE_STEP_SIZE if size is None else size)
+    return Choices(n_steps, optimizer, name, loss, begin)
+
+
+# ---- token selection
+
+
+def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record_path: bool) -> ml.Trajectory:
+    """The finished run of every problem, with the iterates where its path is to be drawn."""
+    from marginlens.plotting import recorded_steps
+
+    with Bars() as bars:
+        return ml.descend(
+            data.as_batch(),
+            v,
+            loss=choices.loss,
+            optimizer=choices.optimizer,
+            n_steps=choices.n_steps,
+            start=choices.start,
+            record=ml.Record(recorded_steps(choices.n_steps)) if record_path else None,
+            progress=bars.bar("Training"),
+        )
+
+
+def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Trajectory) -> list[dict[str, Any]]:
+    """One row per problem: where training went, the ATT-SVM of what it selected, and what was predicted."""
+    from marginlens.directions import unit
+
+    batch = data.as_batch()
+    solutions = _rows.solution_rows(ml.token_optimality(batch, v, run.selected))
+    predictions = _predicted(batch, batch.head(v), choices)
+    weight = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]  # (batch, n_inputs)
+    rows = []
+    for j, (solution, prediction) in enumerate(zip(solutions, predictions, strict=True)):
+        final = run.final[j]
+        cosines = Cosines(
+            ml.correlation(final, solution["direction"]),
+            None if prediction.direction is None else ml.correlation(final, prediction.direction),
+            None if prediction.observed is None else ml.correlation(final, prediction.observed),
+        )
+        advice = "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
+        rows.append(
+            {
+                "problem": j,
+                "direction": unit(final),
+                "norm": run.norm[j],
+                "selected": run.selected[j],
+                "probabilities": weight[j],
+                "smallest_probability": weight[j].min(),
+                "status": run.status[j].name,
+                "steps_taken": run.steps_taken[j],
+                "solution": solution,
+                "correlation": cosines.reached,
+                "angle": ml.angle(final, solution["direction"]),
+                "prediction": _rows.prediction_row(prediction),
+                "correlation_with_prediction": cosines.certain,
+                "correlation_with_observed": cosines.observed,
+                "agreement": _agreement(solution, cosines, run.status[j]),
+                "advice": advice if prediction.observed is not None and choices.normalized else "",
+            }
+        )
+    return rows
+
+
+def _predicted(batch: ml.TokenDataset, head: FloatArray, choices: Choices) -> list[Prediction]:
+    """The prediction for each problem; the trained tokens are the only candidate that matters, so none is enumerated."""
+    options: dict[str, Any] = {"loss": choices.loss, "start": choices.start, "optimizer": choices.optimizer}
+    predictions = []
+    with Bars() as bars:
+        bar = bars.bar("Predicting")
+        for j in range(len(batch)):
+            predictions.append(ml.predict_limit(batch[j], head[j], **options, max_problems=1))
+            bar(j + 1, len(batch))
+    return predictions
+
+
+class Cosines(NamedTuple):
+    """Of the trained direction with the ATT-SVM of what it selects, with a limit that is certain and with one that was observed."""
+
+    reached: float
+    certain: float | None
+    observed: float | None
+
+
+def _agreement(solution: dict[str, Any], cosines: Cosines, status: ml.Status) -> str:
+    """How training and theory compare, in one sentence."""
+    reached, certain, observed = cosines
+    if solution["status"] == "TRIVIAL":
+        return "No input has two tokens, so there is nothing to select."
+    if certain is not None and not np.isnan(certain):
+        return f"The limit is certain, and the trained direction has cosine {certain:.6f} with it."
+    if observed is not None and not np.isnan(observed):
+        return f"The trained direction has cosine {observed:.6f} with the limit that is observed, not proved, for such steps."
+    if solution["kind"] == "none":
+        return "The softmax prefers no single token of every input, so there is no direction to compare with."
+    if np.isnan(reached) and status is ml.Status.NON_FINITE:
+        return "The first step left what numbers can hold, so there is no direction to compare with; a smaller step size helps."
+    if np.isnan(reached):
+        return "The weights never left zero, so there is no direction to compare with."
+    if solution["kind"] in ("GMM", "LMM"):
+        which = "the GMM" if solution["kind"] == "GMM" else "an LMM"
+        return (
+            "No theorem makes the limit of this run certain; it selects the tokens of "
+            f"{which}, and has cosine {reached:.6f} with its direction."
+        )
+    return (
+        "The selected tokens do not outscore their neighbours, so no theorem has their direction as a limit: "
+        "the run ends at a finite minimum, or later changes tokens."
+    )
+
+
+# ---- next tokens
+
+
+def _train_sequences(file: Path, choices: Choices, problem: SequenceProblem) -> dict[str, Any]:
+    """Descend on the sequences of a file, and put the trained W beside what paper C predicts."""
+    data = problem.named.data
+    options: dict[str, Any] = {"head": problem.head, "loss": choices.loss, "optimizer": choices.optimizer}
+    with Bars() as bars:
+        run = ml.descend(data, n_steps=choices.n_steps, start=choices.start, progress=bars.bar("Training"), **options)
+        bars.bar("Predicting")
+        prediction = ml.predict_limit(data, **options)
+    row = _rows.sequence_row(file, problem, prediction)
+    return {**row, "training": choices.to_dict(), "trained": _compared_sequences(problem, choices, run, prediction)}
+
+
+def _compared_sequences(
+    problem: SequenceProblem, choices: Choices, run: ml.Trajectory, prediction: Prediction
+) -> dict[str, Any]:
+    """The trained W beside W^mm, W^cyc and the automaton, each where there is one."""
+    from marginlens.cli._rows import MAX_MATRIX
+
+    data, W, details = problem.named.data, run.final, prediction.details
+    targets, priority, mix = details.targets, details.priority, details.mix
+    is_target = data.tokens == np.repeat(targets, data.lengths)
+    on_target = np.add.reduceat(np.where(is_target, data.attention(W), 0.0), data.offsets[:-1])[targets >= 0]
+    row: dict[str, Any] = {
+        "status": run.status.name,
+        "steps_taken": int(run.steps_taken),
+        "norm": float(run.norm),
+        "W": W if data.d_model <= MAX_MATRIX else None,
+        "risk": ml.NextTokenRisk(data, head=problem.head, loss=choices.loss).value(W),
+        "limit_risk": None,
+        "selected_share": float(np.mean(on_target > 0.5)),
+        "smallest_attention": float(on_target.min()),
+        "correlation": None,
+        "cyclic_distance": None,
+        "cyclic_norm": None,
+        "total_variation": None,
+    }
+    if priority.status is ml.Status.OPTIMAL and run.norm > 0.0:
+        row["correlation"] = float(ml.correlation(W, priority.x, axes=2))
+    if mix.status is ml.Status.FINITE:
+        row["cyclic_distance"] = float(np.linalg.norm(mix.subspace.project(W) - mix.x))
+        row["cyclic_norm"] = float(np.linalg.norm(mix.x))
+    has_automaton = priority.status.ok and mix.status.ok
+    if has_automaton and problem.head is None and isinstance(choices.loss, ml.LogLoss):
+        row["limit_risk"] = ml.nexttoken.limit_risk(data)
+        distance = ml.NextTokenAutomaton(data.E, details.graphs, priority, mix, data).total_variation(data, W)
+        row["total_variation"] = {"mean": float(distance.mean()), "largest": float(distance.max())}
+    return row
 
 
 # ---- the terminal
 
 
-def _show(file: Path, data: TokenDataset, choices: object, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    from marginlens.cli._terminal import console, rows_table
-
+def _show(
+    file: Path, data: ml.TokenDataset, choices: Choices, problems: list[dict[str, Any]], plot: Path | None
+) -> None:
     out = console()
     out.print(f"{file}: {_rows.size_of(data)}", markup=False)
     out.print(str(choices), markup=False)
     if data.is_batch:
         out.print(rows_table("Training beside the ATT-SVM of what it selects", _cells(problems)))
-        found = np.array([row["correlation"] for row in problems])
-        if np.isfinite(found).any():
-            out.print(f"Cosine with the ATT-SVM: mean {np.nanmean(found):.6f}, smallest {np.nanmin(found):.6f}.")
+        cosines = np.array([row["correlation"] for row in problems])
+        if np.isfinite(cosines).any():
+            out.print(f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}.")
     else:
-        _show_one(out, problems[0])
+        _show_problem(out, problems[0])
     if plot is not None:
         out.print(f"The picture is at {plot}", markup=False)
 
 
-def _show_one(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.cli._terminal import facts_table
-
+def _show_problem(out: Console, row: dict[str, Any]) -> None:
     solution = row["solution"]
     trained = {
         "direction": _rows.vector(row["direction"]),
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
         "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
-        "ended": f"{Status[row['status']].value} ({row['steps_taken']:,} steps)",
+        "ended": f"{ml.Status[row['status']].value} ({row['steps_taken']:,} steps)",
     }
     out.print(facts_table("Trained", trained))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
     tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
+    cosine = f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
     margin = {
         "direction": _rows.vector(solution["direction"]),
         "margin": _rows.number(solution["margin"]),
         "these tokens are": kinds.get(solution["kind"], "selected by no direction") + tied,
         "score gap": _rows.number(solution["score_gap"]),
-        "status": f"{Status[solution['status']].value} ({_rows.proof(solution)})",
-        "cosine": "–" if np.isnan(row["correlation"]) else _closeness(row),
+        "status": f"{ml.Status[solution['status']].value} ({_rows.residual(solution)})",
+        "cosine": "–" if np.isnan(row["correlation"]) else cosine,
     }
     out.print(facts_table("The ATT-SVM of what it selects", margin))
     out.print(row["agreement"], style="bold")
@@ -145,22 +409,14 @@ def _show_one(out: Console, row: dict[str, Any]) -> None:
         out.print(row["advice"], markup=False)
 
 
-def _closeness(row: dict[str, Any]) -> str:
-    return f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
-
-
-def _certainty(row: dict[str, Any]) -> str:
-    """Whether the limit is certain, or only observed, with the cosine of the trained direction with it."""
-    certain, observed = row["correlation_with_prediction"], row["correlation_with_observed"]
-    if certain is not None:
-        return f"yes: {certain:.6f}"
-    return "no" if observed is None else f"observed: {observed:.6f}"
-
-
 def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for row in problems:
-        solution = row["solution"]
+        solution, certain, observed = (
+            row["solution"],
+            row["correlation_with_prediction"],
+            row["correlation_with_observed"],
+        )
         cells = {
             "problem": row["problem"],
             "selects": _rows.selection(row["selected"]),
@@ -169,10 +425,52 @@ def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "probability": _rows.number(row["smallest_probability"]),
             "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
             "score gap": _rows.number(solution["score_gap"]),
-            "residual": _rows.proof(solution),
-            "certain": _certainty(row),
+            "residual": _rows.residual(solution),
+            "certain": f"yes: {certain:.6f}"
+            if certain is not None
+            else ("no" if observed is None else f"observed: {observed:.6f}"),
         }
-        if any(one["status"] != "COMPLETED" for one in problems):
+        if any(other["status"] != "COMPLETED" for other in problems):
             cells["ended"] = row["status"].lower().replace("_", "-")
         rows.append(cells)
     return rows
+
+
+def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
+    out, trained = console(), row["trained"]
+    _rows.show_sequence_problem(out, row)
+    out.print(str(choices), markup=False)
+    limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
+    facts = {
+        "norm": _rows.number(trained["norm"]),
+        "risk": f"{_rows.number(trained['risk'])}{limit}",
+        "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
+        f"at least {_rows.number(trained['smallest_attention'])} on every label",
+        "ended": f"{ml.Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
+    }
+    out.print(facts_table("Trained", facts))
+    beside: dict[str, str] = {}
+    if trained["correlation"] is not None:
+        beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
+    if trained["cyclic_distance"] is not None:
+        beside["distance from W^cyc in S_cyc"] = (
+            f"{_rows.number(trained['cyclic_distance'])}, where W^cyc has norm {_rows.number(trained['cyclic_norm'])}"
+        )
+    if trained["total_variation"] is not None:
+        mean, largest = (_rows.number(trained["total_variation"][name]) for name in ("mean", "largest"))
+        beside["total variation to the automaton"] = f"{mean} on average, at most {largest}"
+    if beside:
+        out.print(facts_table("Beside the prediction", beside))
+    else:
+        out.print("There is no W^mm, W^cyc or automaton to compare with.", markup=False)
+    out.print(row["prediction"]["why"], markup=False, style="bold")
+    failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
+        [condition["name"] for condition in theorem["conditions"] if not condition["holds"]]
+        for theorem in row["prediction"]["theorems"]
+        if theorem["label"].startswith("C Thm 3")
+    ]
+    if choices.normalized and ["step size"] in failing:
+        out.print(
+            "With --constant the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly.",
+            markup=False,
+        )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from marginlens.cli._terminal import Bar, Bars, duration
-from marginlens.cli.tables import Column, Rows
 from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Claim, Verdict
 from marginlens_papers.report.ledger import MARKS, Entry
@@ -27,8 +27,8 @@ _MEASURED = 150  # letters of what was measured that the ledger shows on the ter
 class ClaimBars(Bars, Watcher):
     """A run of claims on a console; use it in a `with` block."""
 
-    def __init__(self, on: Console) -> None:
-        super().__init__(on)
+    def __init__(self) -> None:
+        super().__init__()
         self._running: dict[str, Bar] = {}
 
     def begin(self, claim: Claim) -> ProgressCallback:
@@ -41,29 +41,27 @@ class ClaimBars(Bars, Watcher):
         self._running.pop(entry.id).remove()
         if entry.result is not None:
             time = duration(entry.result.seconds)
-            self._console.print(
-                f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]"
-            )
+            self.console.print(f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]")
             if entry.result.verdict in (Verdict.NOT_REPRODUCED, Verdict.PARTLY_REPRODUCED) and entry.result.note:
-                self._console.print(f"   {escape(entry.result.note)}")
+                self.console.print(f"   {escape(entry.result.note)}")
 
 
-def ledger_table(entries: Iterable[Entry]) -> Rows:
+def ledger_table(entries: Iterable[Entry]) -> Table:
     """The ledger, one row per claim."""
-    rows = [
-        (
+    table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
+    for name in ("claim", "statement", "paper", "measured", "verdict"):
+        table.add_column(name, overflow="fold")
+    table.add_column("time", justify="right", no_wrap=True)
+    for entry in entries:
+        table.add_row(
             f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
-            escape(entry.title),
-            escape(entry.paper_value),
-            escape(_shortened(entry.result.measured)) if entry.result else "",
+            Text(entry.title),
+            Text(entry.paper_value),
+            Text(_shortened(entry.result.measured)) if entry.result else "",
             _verdict(entry),
             duration(entry.result.seconds) if entry.result else "",
         )
-        for entry in entries
-    ]
-    names = ("claim", "statement", "paper", "measured", "verdict", "time")
-    columns = [Column(name, [row[k] for row in rows], numeric=name == "time") for k, name in enumerate(names)]
-    return Rows("The ledger", columns, show_lines=True)
+    return table
 
 
 def _shortened(text: str) -> str:

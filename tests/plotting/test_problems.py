@@ -1,45 +1,15 @@
-"""What the commands say in the terminal in few words, and the picture of problems in the plane."""
+"""The picture of problems in the plane."""
 
 import numpy as np
 
 from marginlens import plotting
-from marginlens.cli import _rows, probe_work
-from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
+from marginlens.cli import _rows
+from marginlens.data import TokenDataset, figure_1b, scored_tokens
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import plane
 from marginlens.theory import globally_optimal_direction, token_optimality
-
-
-def test_sizes_in_words():
-    one = TokenDataset(np.ones((1, 1, 3)), [1.0], K=np.ones((1, 1, 2)))
-    ragged = TokenDataset([[[1.0], [2.0]], [[3.0]]], [1.0, 1.0])
-    assert _rows.size_of(one) == "1 input with 1 token, d_model = 3, d_key = 2"
-    assert _rows.size_of(ragged) == "2 inputs with up to 2 tokens, d_model = 1, d_key = 1"
-    many = "3 problems of 2 inputs with 5 tokens, d_model = 4, d_key = 4"
-    assert _rows.size_of(sphere_tokens(3, 2, 5, 4, 0)[0]) == many
-
-
-def test_numbers_vectors_and_selections_in_words():
-    told = [_rows.number(one) for one in (None, np.nan, np.inf, -np.inf, 0.123456)]
-    assert told == ["–", "–", "∞", "-∞", "0.1235"]
-    assert _rows.vector([1, 2, 3, -4]) == "(1.000, 2.000, 3.000, -4.000)"
-    assert _rows.vector(range(5)) == "(0.000, 1.000, … 5 in all)"
-    assert _rows.vector([1.0, np.nan]) == "–"
-    assert _rows.selection(range(7)) == "0,1,2,3,4,5,6"
-    assert _rows.selection(range(8)) == "0,1,2,3,4,5,…,7"
-
-
-def test_heads_are_told_from_the_sparsest_or_from_the_most_max_margin_on():
-    values = np.array([[0.3, np.nan, 0.7], [0.1, 0.2, 0.5]])
-    order = [(1, 0), (1, 1), (0, 0), (1, 2), (0, 2)]
-    assert probe_work._order(values, largest=False) == order
-    assert probe_work._order(values, largest=True) == order[::-1]
-    assert len(probe_work._order(np.zeros((3, 4)), largest=True)) == probe_work._HEADS
-
-
-# ---- the picture
 
 
 def rows_of(data, v, selected=None):
