@@ -19,12 +19,12 @@ from rich.markup import escape
 from marginlens.cli import _rows, papers_module
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
-from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import check_place, write_whole
 from marginlens.runtime.progress import Progress
 
 if TYPE_CHECKING:
+    from marginlens.data.tokens import BoolArray, IntArray
     from marginlens.plotting.tokens import TokenPoints
     from marginlens.text import Reviews, ReviewSource
     from marginlens.text.classifier import AttentionTextClassifier
