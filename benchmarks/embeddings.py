@@ -12,14 +12,14 @@ from marginlens.embeddings.cpu_model import CompiledOneLayer
 from marginlens.embeddings.models import ADAMW_BETAS, ADAMW_EPSILON, Parameters, distinct_tokens, initial_parameters
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import missing_extra
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 
 WIDTH, BATCH, TOKENS, VOCABULARY = 2048, 128, 155, 7336
 STEPS = 6  # of each method, which take turns; the fastest counts
 
 
-def bench_embeddings(progress: Progress | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
+def bench_embeddings(progress: ProgressCallback | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
     """Time one training step of the one-layer model at the paper's size: d = 2048, 128 sequences of 155 tokens, 7,336 types.
 
     Tokens are drawn with the frequencies of text, the s-th in proportion to 1/s. All sides take the same steps in this process, by turns,
@@ -32,8 +32,8 @@ def bench_embeddings(progress: Progress | None = None, *, seed: int = 0) -> list
         import torch
     except ImportError as problem:
         raise missing_extra("torch", "torch", "The autograd baseline") from problem
-    progress = progress or Silence()
-    progress.expect(STEPS + 1)
+    watch = Progress(progress)
+    watch.expect(STEPS + 1)
     rng = np.random.default_rng(seed)
     chances = 1.0 / np.arange(1, VOCABULARY + 1)
     tokens = rng.choice(VOCABULARY, size=(BATCH, TOKENS), p=chances / chances.sum())
@@ -60,7 +60,7 @@ def bench_embeddings(progress: Progress | None = None, *, seed: int = 0) -> list
             step()
             if k:
                 seconds[name] = min(seconds[name], time.perf_counter() - began)
-        progress.advance()
+        watch.advance()
     mine, theirs, pass_alone = seconds.values()
     sizes = {"d": WIDTH, "batch": BATCH, "tokens": TOKENS, "types": VOCABULARY}
     rows: list[dict[str, Any]] = [{**sizes, "method": name, "seconds": took} for name, took in seconds.items()]

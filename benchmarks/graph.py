@@ -17,7 +17,7 @@ from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import missing_extra
 from marginlens.graphs import priority_graphs
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.svm.graph import GraphSolution, graph_svm
 
 REPEATS, CVXPY_REPEATS = 20, 3
@@ -41,7 +41,7 @@ SMALL = (
 )
 
 
-def bench_graph(progress: Progress | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
+def bench_graph(progress: ProgressCallback | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
     """Time one large Graph-SVM, small ones beside cvxpy, and the graphs of a million windows.
 
     Embeddings are uniform on the sphere, tokens uniform; acyclic labels are the token of highest priority under one random order. cvxpy
@@ -55,14 +55,14 @@ def bench_graph(progress: Progress | None = None, *, seed: int = 0) -> list[dict
     """
     if find_spec("cvxpy") is None:
         raise missing_extra("cvxpy", "bench", "The benchmark of Graph-SVM")
-    progress = progress or Silence()
-    progress.expect(2 + len(SMALL) * PROBLEMS)
+    watch = Progress(progress)
+    watch.expect(2 + len(SMALL) * PROBLEMS)
     rows = [_large(seed)]
-    progress.advance()
+    watch.advance()
     for size in SMALL:
-        rows += _small(size, seed, progress)
+        rows += _small(size, seed, watch)
     rows.append(_windows(np.random.default_rng(seed)))
-    progress.advance()
+    watch.advance()
     return rows
 
 

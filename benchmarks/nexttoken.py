@@ -17,7 +17,7 @@ from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.optimizers import NormalizedGD
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.svm.graph import graph_svm
 
@@ -46,7 +46,7 @@ SIZES = (
 )
 
 
-def bench_nexttoken(progress: Progress | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
+def bench_nexttoken(progress: ProgressCallback | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
     """Time normalised descent on W for the data of C's Figures 3 and 4 and for a larger problem, and the autograd loop on a few of them.
 
     Both sides run in this process, one after the other; of the repeated runs of the exact loop the fastest counts, and its time includes
@@ -56,8 +56,8 @@ def bench_nexttoken(progress: Progress | None = None, *, seed: int = 0) -> list[
         One row per size and method, and a summary row with the ratio at Figure 3's size. `difference_of_W` is the largest after 300
         steps, relative to ‖W‖.
     """
-    progress = progress or Silence()
-    progress.expect(len(SIZES) * (REPEATS + 2))
+    watch = Progress(progress)
+    watch.expect(len(SIZES) * (REPEATS + 2))
     rows: list[dict[str, Any]] = []
     for number, size in enumerate(SIZES):
         data = [size.draw(*size.shape, np.random.default_rng([seed, number, j])) for j in range(size.trials)]
@@ -67,16 +67,16 @@ def bench_nexttoken(progress: Progress | None = None, *, seed: int = 0) -> list[
             began = time.perf_counter()
             final = descend(data, optimizer=NormalizedGD(STEP), n_steps=size.steps).final
             seconds = min(seconds, time.perf_counter() - began)
-            progress.advance()
+            watch.advance()
         few = data[: size.baseline_trials]
         early = descend(few, optimizer=NormalizedGD(STEP), n_steps=COMPARED).final
         theirs = np.stack([autograd_nexttoken(one, COMPARED, STEP) for one in few])  # and torch is warm
         difference = float(np.max(np.abs(early - theirs)) / np.linalg.norm(theirs, axis=(1, 2)).min())
-        progress.advance()
+        watch.advance()
         began = time.perf_counter()
         ends = np.stack([autograd_nexttoken(one, size.baseline_steps, STEP) for one in few])
         took = time.perf_counter() - began
-        progress.advance()
+        watch.advance()
         ours = _row(size, f"marginlens, {n_threads()} threads", (size.trials, size.steps), seconds, data, final)
         other = _row(size, "torch autograd float64, 1 thread", (len(few), size.baseline_steps), took, few, ends)
         other["times_slower"] = other["us_per_step"] / ours["us_per_step"]

@@ -8,13 +8,13 @@ from itertools import cycle, islice
 from typing import Any
 
 from marginlens.probe import ProbeSettings, TextInputs, encode_texts, example_sentences, load_model, probe_model
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 
 SENTENCES, SEPARATED = 1000, 200  # without and with the max-margin part
 MODEL = "minilm"
 
 
-def bench_probe(progress: Progress | None = None) -> list[dict[str, Any]]:
+def bench_probe(progress: ProgressCallback | None = None) -> list[dict[str, Any]]:
     """Probe all heads of the packaged all-MiniLM-L6-v2; without the package it cannot run.
 
     The sentences are the project's own, five times each for the thousand. The model alone runs on the same batches in the same process,
@@ -23,7 +23,7 @@ def bench_probe(progress: Progress | None = None) -> list[dict[str, Any]]:
     Returns:
         One row per run: its seconds and the largest memory that the process has held so far; a summary with the ratio.
     """
-    watch = progress or Silence()
+    watch = Progress(progress)
     watch.expect(3)
     loaded = load_model(MODEL)
     many = encode_texts(_sentences(SENTENCES), loaded.tokenizer, loaded.model.config)

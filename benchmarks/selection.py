@@ -12,7 +12,7 @@ from marginlens.data import TokenDataset, sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.svm import att_svm
 
@@ -22,7 +22,7 @@ REPEATS = 5
 BASELINE_PROBLEMS = 2
 
 
-def bench_selection(progress: Progress | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
+def bench_selection(progress: ProgressCallback | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
     """Time 1,000 problems × 1,000 normalised steps for several widths, and the autograd loop on a few of the same problems.
 
     Both sides run in this process, one after the other; of the repeated runs the fastest counts. The exact loop's time includes centring
@@ -31,8 +31,8 @@ def bench_selection(progress: Progress | None = None, *, seed: int = 0) -> list[
     Returns:
         One row per width and method, and a summary row with the two ratios that matter.
     """
-    progress = progress or Silence()
-    progress.expect(len(WIDTHS) * (REPEATS + 1))
+    watch = Progress(progress)
+    watch.expect(len(WIDTHS) * (REPEATS + 1))
     rows: list[dict[str, Any]] = []
     batches = {d: sphere_tokens(PROBLEMS, INPUTS, TOKENS, d, np.random.default_rng(seed)) for d in WIDTHS}
     seconds = dict.fromkeys(WIDTHS, float("inf"))
@@ -43,7 +43,7 @@ def bench_selection(progress: Progress | None = None, *, seed: int = 0) -> list[
             began = time.perf_counter()
             runs[d] = descend(*batches[d], optimizer=NormalizedGD(1.0), n_steps=STEPS)
             seconds[d] = min(seconds[d], time.perf_counter() - began)
-            progress.advance()
+            watch.advance()
     autograd_descent(*_first(*batches[WIDTHS[0]]), 20, 1.0)  # torch's own warm-up is not counted either
     for d in WIDTHS:
         data, v = batches[d]
@@ -57,7 +57,7 @@ def bench_selection(progress: Progress | None = None, *, seed: int = 0) -> list[
         selected = np.argmax(np.einsum("bitd,bd->bit", few.K, p), axis=-1)
         rows.append(_row(d, "torch autograd float64, 1 thread", BASELINE_PROBLEMS, took, p, few, selected))
         rows[-1]["times_slower"] = rows[-1]["ms_per_problem"] / rows[-2]["ms_per_problem"]
-        progress.advance()
+        watch.advance()
     rows.append(
         {
             "method": "summary",

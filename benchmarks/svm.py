@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.qp_solvers import Competitor, competitors, recovered_multipliers
 from marginlens.data import TokenDataset
 from marginlens.data.tokens import FloatArray
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.svm import MarginSolution, Status, least_distance, token_pairs
 
@@ -24,7 +24,7 @@ BUDGET = 0.1  # seconds per competitor and repeat
 HOPELESS = 5.0  # so many times slower than the fastest competitor, a solver is timed twice and no more
 
 
-def bench_svm(progress: Progress | None = None, *, repeats: int = 12, seed: int = 0) -> list[dict[str, Any]]:
+def bench_svm(progress: ProgressCallback | None = None, *, repeats: int = 12, seed: int = 0) -> list[dict[str, Any]]:
     """Time ATT-SVM problems: tokens uniform on the sphere, the best token of every input selected under a random head.
 
     Everybody gets the same rows and floors. We solve a whole batch in one call, threads, checks and certificates included; the
@@ -37,12 +37,12 @@ def bench_svm(progress: Progress | None = None, *, repeats: int = 12, seed: int 
         and the largest `kkt_residual`, solvers that are not installed or failed with a `note`, and one summary row with
         `times_faster` than the fastest competitor.
     """
-    progress = progress or Silence()
-    progress.expect(len(SIZES) * repeats)
+    watch = Progress(progress)
+    watch.expect(len(SIZES) * repeats)
     rows: list[dict[str, Any]] = []
     for n, T, d, batch in SIZES:
         A, b = _problems(n, T, d, batch, np.random.default_rng(seed))
-        rows += [{"n": n, "T": T, "d": d, "batch": batch, **row} for row in _one_size(A, b, repeats, progress)]
+        rows += [{"n": n, "T": T, "d": d, "batch": batch, **row} for row in _one_size(A, b, repeats, watch)]
     return rows
 
 

@@ -21,7 +21,7 @@ from marginlens.embeddings.statistics import token_statistics
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError
 from marginlens.plotting.style import GLOBAL, LOCAL
-from marginlens.runtime.progress import Silence
+from marginlens.runtime.progress import Progress
 from marginlens.text import TextPipeline
 from marginlens.text.classifier import (
     ARRAYS_FILE,
@@ -220,14 +220,14 @@ def test_a_pair_is_shared_by_the_two_words_it_joins():
 
 def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
     tokens, sequences, _ = WordsAndPairs.fit(data[0], np.where(np.array(data[1]) == "good", 1.0, -1.0), _words(), 3)
-    found = learn_products(sequences, TrainingSettings(d_model=8, epochs=1, milestones=(), spread=0.3), Silence())
+    found = learn_products(sequences, TrainingSettings(d_model=8, epochs=1, milestones=(), spread=0.3), Progress())
     assert found.held_out == 24
     assert 0 < found.kept_step <= found.steps <= 300
     order = np.random.default_rng(0).permutation(len(sequences))
     watched = sequences.take(np.sort(order[:24]))
     f = outputs(watched.tokens, watched.offsets, found.a, found.b)
     assert found.held_out_loss == pytest.approx(np.mean(np.logaddexp(0.0, -watched.y * f)), rel=100 * ROUNDING)
-    few = learn_products(sequences.take(np.arange(50)), TrainingSettings(d_model=8, milestones=()), Silence())
+    few = learn_products(sequences.take(np.arange(50)), TrainingSettings(d_model=8, milestones=()), Progress())
     assert (few.held_out, math.isnan(few.held_out_loss)) == (0, True)
     assert few.steps == few.kept_step
     assert len(tokens) == len(found.a)

@@ -11,8 +11,6 @@ from rich.progress import Progress as Display
 from rich.table import Table
 from rich.text import Text
 
-from marginlens.runtime.progress import Progress
-
 _MIN_WIDTH = 120  # of a table, where the output is no terminal
 
 
@@ -22,11 +20,10 @@ def console(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_MIN_WIDTH, made.width))
 
 
-class Bar(Progress):
+class Bar:
     """A progress bar: a callback `bar(done, total)`."""
 
     def __init__(self, display: Display, title: str) -> None:
-        super().__init__(self)
         self._display = display
         self._task = display.add_task(title, total=None)
 
@@ -59,13 +56,13 @@ class Bars(Display):
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits, long texts wrap."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(title, style="bold"), title_justify="left")
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
         if all(isinstance(row.get(name), int | float | None) for row in rows):
-            table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+            table.add_column(Text(name.replace("_", " ")), justify="right", no_wrap=True)
         else:
-            table.add_column(name.replace("_", " "), overflow="fold")
+            table.add_column(Text(name.replace("_", " ")), overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(row.get(name))) for name in names))
     return table
@@ -73,7 +70,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def facts_table(title: str, facts: Mapping[str, str]) -> Table:
     """Named facts about one thing, one per line."""
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in facts.items():

@@ -72,7 +72,7 @@ def timings_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
     measured = [row for row in rows if SUMMARY not in row.values()]
     names = [name for name in dict.fromkeys(name for row in measured for name in row) if name != NOTE]
     first_text = next((k for k, name in enumerate(names) if any(isinstance(row.get(name), str) for row in rows)), 0)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in measured)
         heading = name.replace("seconds", "time").replace("_", " ")
@@ -85,7 +85,11 @@ def timings_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
     for row in rows:
         if SUMMARY in row.values():
             sizes = [f"{name} = {row[name]}" for name in names[:first_text] if row.get(name) is not None]
-            numbers = [f"{name.replace('_', ' ')} {_cell('', row[name])}" for name in row if name not in names]
+            numbers = [
+                f"{name.replace('_', ' ')} {_cell('', value)}"
+                for name, value in row.items()
+                if name not in names and not isinstance(value, str)
+            ]
             texts = _texts(row)
             below.append(", ".join([*sizes, *numbers]) + (f": {texts}" if texts else ""))
     return Group(table, *map(Text, below))

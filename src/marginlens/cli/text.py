@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from marginlens.cli import _rows, papers_module
 from marginlens.cli._exit import one_sentence
 from marginlens.cli._options import AsJson
+from marginlens.cli._terminal import Bars, console, rows_table
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import check_place, write_whole
-from marginlens.runtime.progress import Progress
+from marginlens.runtime.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
     from marginlens.data.tokens import BoolArray, IntArray
@@ -87,7 +88,6 @@ def train(
     Nothing is written before training is done; the model's folder appears whole or not at all.
     """
     with one_sentence("Nothing was written."):
-        from marginlens.cli._terminal import Bars, console
         from marginlens.text.classifier import check_model_folder
 
         request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
@@ -117,7 +117,6 @@ def explain(
 ) -> None:
     """Classify texts, and show for each the tokens that decide."""
     with one_sentence():
-        from marginlens.cli._terminal import console, rows_table
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 
@@ -132,9 +131,10 @@ def explain(
             return
         out = console()
         for explanation in explanations:
-            verdict = escape(explanation.verdict)
             out.print(explanation.text, markup=False)
-            out.print(rows_table(verdict, explanation.table()) if explanation.rows else verdict)
+            out.print(
+                rows_table(explanation.verdict, explanation.table()) if explanation.rows else Text(explanation.verdict)
+            )
         if html is not None:
             out.print(f"Written to {html}", markup=False)
 
@@ -203,7 +203,6 @@ def encode(
 ) -> None:
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
     with one_sentence("Nothing was written."):
-        from marginlens.cli._terminal import Bars, console
         from marginlens.data.files import write_labelled
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
@@ -338,7 +337,7 @@ def _train_test_masks(
 
 
 def _train(
-    request: TrainingRequest, training: Progress, comparing: Progress | None
+    request: TrainingRequest, training: ProgressCallback, comparing: ProgressCallback | None
 ) -> tuple[AttentionTextClassifier, dict[str, Any]]:
     """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
     from marginlens.runtime.versions import versions
@@ -390,7 +389,7 @@ def _row(name: str, model: Any, parts: Parts, start: tuple[float, float], n_toke
     }
 
 
-def _baselines(parts: Parts, seed: int, progress: Progress) -> list[dict[str, Any]]:
+def _baselines(parts: Parts, seed: int, progress: ProgressCallback) -> list[dict[str, Any]]:
     """TF-IDF with logistic regression, on words and on words and pairs; its C is chosen on a tenth of the training texts."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -399,7 +398,7 @@ def _baselines(parts: Parts, seed: int, progress: Progress) -> list[dict[str, An
     from marginlens.text.classifier import MIN_COUNT
 
     rows = []
-    progress.expect(2 * (1 + len(_INVERSE_PENALTIES)))
+    watch = Progress(progress, 2 * (1 + len(_INVERSE_PENALTIES)))
     fitted, validation = _validation_split(parts.labels, seed)
     for words, name in ((1, "TF-IDF of words"), (2, "TF-IDF of words and pairs")):
         start = (time.perf_counter(), time.process_time())
@@ -410,18 +409,18 @@ def _baselines(parts: Parts, seed: int, progress: Progress) -> list[dict[str, An
         for C in _INVERSE_PENALTIES:
             trial = LogisticRegression(C=C, max_iter=1000).fit(X, parts.labels[fitted])
             accuracies.append(float(np.mean(trial.predict(X_validation) == parts.labels[validation])))
-            progress.advance()
+            watch.advance()
         C = _INVERSE_PENALTIES[int(np.argmax(accuracies))]  # of equally good ones the strongest penalty
         model = make_pipeline(vectorizer, LogisticRegression(C=C, max_iter=1000)).fit(parts.texts, parts.labels)
         row = _row(f"{name} + logistic regression, C = {C:g}", model, parts, start, len(vectorizer.vocabulary_))
         by_C = {f"{value:g}": accuracy for value, accuracy in zip(_INVERSE_PENALTIES, accuracies, strict=True)}
         rows.append({**row, "validation_accuracy_by_C": by_C})
-        progress.advance()
+        watch.advance()
     return rows
 
 
 def _validation_split(labels: Any, seed: int) -> tuple[IntArray, IntArray]:
-    """Indices of the training texts to fit trials on, and of the tenth of each class to judge them by."""
+    """Indices of the training texts to fit trials on, and of the tenth of each class, at least one, to judge them by."""
     rng = np.random.default_rng(seed)
     fitted, validation = [], []
     for label in np.unique(labels):
@@ -486,8 +485,6 @@ def _read_table(path: Path) -> TokenPoints:
 
 
 def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) -> None:
-    from marginlens.cli._terminal import rows_table
-
     first, second = answer["classes"]
     out.print(f"{answer['file']}: {answer['size']}; {first!r} against {second!r}", markup=False)
     if answer["left_out"]:

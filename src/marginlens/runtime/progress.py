@@ -43,7 +43,3 @@ class Progress:
         for item in items:
             yield item
             self.advance()
-
-
-class Silence(Progress):
-    """The progress of a computation that nobody watches."""

@@ -26,7 +26,7 @@ from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
 from marginlens.runtime.files import as_path, write_folder
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
 
@@ -101,30 +101,31 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         self.weight_decay = weight_decay
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, progress: Progress | None = None) -> AttentionTextClassifier:
+    def fit(self, X: Any, y: Any, *, progress: ProgressCallback | None = None) -> AttentionTextClassifier:
         """Learn from texts, or from token-id lists, and their labels.
 
         Args:
             X: n_samples strings, or token-id lists, or an array (n_samples, n_tokens) of ids, which are used as they are.
-            y: (n_samples,) two different labels of any kind. progress: hears of every text and every step.
+            y: (n_samples,) two different labels of any kind. progress: called as `progress(done, total)` in texts and steps.
         """
         pipeline, settings = self._settings()
-        watcher = progress or Silence()
         is_text = _are_texts(X)
         classes, signs = _two_labels(y, len(X))
         steps = n_steps(len(X), settings)
-        watcher.expect(steps + (len(X) if is_text else 0))
+        watch = Progress(progress, steps + (len(X) if is_text else 0))
         tokens: WordsAndPairs | PlainIds
         if is_text:
             pair_count = whole_number(self.pair_count, "pair_count", at_least=0)
-            tokens, data, kept = WordsAndPairs.fit(X, signs, pipeline, pair_count, _WithoutTotal(watcher))
+            tokens, data, kept = WordsAndPairs.fit(
+                X, signs, pipeline, pair_count, lambda done, total: watch.advance(done - watch.done)
+            )
         else:
             tokens, data, kept = PlainIds.fit(X, signs)
         if len(np.unique(data.y)) != 2:
             only = classes.tolist()[int(data.y[0] > 0)]
             raise reject("X", "texts of both classes that keep a token", f"only {only!r}")
-        watcher.advance(steps - n_steps(len(data), settings))  # those of texts that were left out
-        learned = learn_products(data, settings, watcher)
+        watch.advance(steps - n_steps(len(data), settings))  # those of texts that were left out
+        learned = learn_products(data, settings, watch)
         self.classes_, self.tokens_, self.statistics_ = classes, tokens, token_statistics(data)
         self.a_, self.b_, self.norm_p_ = learned.a, learned.b, learned.norm_p
         self.selected_ = _selection_counts(data, learned.a)
@@ -298,14 +299,6 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     return classes, np.where(places == 1, 1.0, -1.0)
 
 
-class _WithoutTotal(Progress):
-    """A progress whose total has been said for all parts together."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self.advance = progress.advance  # type: ignore[method-assign]
-
-
 # ---- learning
 
 
@@ -366,7 +359,7 @@ def learn_products(data: LabelledSequences, settings: TrainingSettings, progress
 
     Args:
         data: labelled sequences. settings: width, passes, rate and decay; fewer passes are made where the held-out loss rises.
-        progress: hears of every step.
+        progress: counts every step.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         learned = _learn(data, settings, progress)

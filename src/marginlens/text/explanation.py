@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from marginlens.data.tokens import FloatArray
+from marginlens.pages import render
 from marginlens.text.vectorize import Span
 
 _TABLE_ROWS = 15  # rows of the printed table
@@ -97,70 +98,45 @@ class TextExplanation:
 
     def __str__(self) -> str:
         cells = self.table()
-        if not cells:
-            return self.verdict
-        widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
-
-        def line(row: dict[str, str]) -> str:
-            cells = (f"{row[name]:{'<' if name == 'token' else '>'}{width}}" for name, width in widths.items())
-            return "  ".join(cells).rstrip()
-
+        widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]} if cells else {}
+        lines = [
+            "  ".join(
+                f"{row[name]:{'<' if name == 'token' else '>'}{width}}" for name, width in widths.items()
+            ).rstrip()
+            for row in ([{name: name for name in widths}, *cells] if cells else [])
+        ]
         more = len(self.rows) - len(cells)
-        rest = [f"and {more} tokens that contribute less"] if more > 0 else []
-        return "\n".join([self.verdict, line({name: name for name in widths}), *map(line, cells), *rest])
+        rest = [f"and {more} tokens that contribute less"] if more else []
+        return "\n".join([self.verdict, *lines, *rest])
 
     def __repr__(self) -> str:
         return f"TextExplanation({self.verdict})"
 
     def to_html(self) -> str:
         """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
-        negative, positive = (escape(str(label)) for label in self.classes)
-        key = f'<span style="{_background(-1.0)}">{negative}</span> <span style="{_background(1.0)}">{positive}</span>'
-        head = f'<p style="margin:0 0 .5em"><strong>{escape(self.verdict)}</strong> &nbsp; {key}</p>'
-        body = f'<p style="line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere">{self._highlighted()}</p>'
-        style = "font-family:system-ui,sans-serif;color:#23272B;max-width:60em;margin-bottom:2em"
-        return f'<div style="{style}">{head}{body}{self._html_table()}</div>'
+        return html_page([self], page=False)
 
     _repr_html_ = to_html
 
-    def _highlighted(self) -> str:
-        text = self.text if isinstance(self.text, str) else None
+    def stretches(self) -> Iterator[tuple[str, str, float, float]]:
+        """What stands before each word with tokens, the word, what it contributes, and how deep its colour is, from -1 to 1."""
         total = sum(abs(contribution) for _, contribution in self.words) or 1.0
-        parts: list[str] = []
         end = 0
         for span, contribution in self.words:
-            word = text[span.start : span.end] if text is not None else str(int(self.text[span.start]))
-            between = text[end : span.start] if text is not None else " " * bool(parts)
+            if isinstance(self.text, str):
+                before, word = self.text[end : span.start], self.text[span.start : span.end]
+            else:
+                before, word = " " * bool(end), str(int(self.text[span.start]))
             end = span.end
-            style = _background(contribution / total / _FULL_COLOUR)
-            parts.append(
-                f'{escape(between)}<span style="{style}" title="contributes {contribution:+.4f}">{escape(word)}</span>'
-            )
-        return "".join(parts) + (escape(text[end:]) if text is not None else "")
-
-    def _html_table(self) -> str:
-        cells = self.table()
-        if not cells:
-            return ""
-        cell = 'style="text-align:{};padding:.15em .8em;border-bottom:1px solid #D9DCDF"'
-        sides = ["left" if name == "token" else "right" for name in cells[0]]
-
-        def line(tag: str, values: Any) -> str:
-            return "".join(
-                f"<{tag} {cell.format(side)}>{escape(value)}</{tag}>" for side, value in zip(sides, values, strict=True)
-            )
-
-        rows = "".join(f"<tr>{line('td', row.values())}</tr>" for row in cells)
-        return f'<table style="border-collapse:collapse;font-size:.9em"><tr>{line("th", cells[0])}</tr>{rows}</table>'
+            yield before, word, contribution, contribution / total / _FULL_COLOUR
+        if isinstance(self.text, str):
+            yield self.text[end:], "", 0.0, 0.0
 
 
-def html_page(explanations: list[TextExplanation]) -> str:
-    """A whole page of explanations."""
-    body = "\n".join(explanation.to_html() for explanation in explanations)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Which tokens decide</title></head>\n'
-        f'<body style="margin:2em auto;max-width:62em;padding:0 1em">\n{body}\n</body></html>\n'
-    )
+def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
+    """A whole page of explanations, or only the element of the first."""
+    filters = {"background": _background}
+    return render("marginlens.text", "explanation.html", filters, explanations=explanations, page=page).lstrip()
 
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:

@@ -21,7 +21,7 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
 from marginlens.runtime.files import as_path
-from marginlens.runtime.progress import Progress, Silence
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.readers import ReviewSource
 
 MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way
@@ -323,12 +323,12 @@ class TextPipeline:
         if not isinstance(self.empty, str) or self.empty not in ("refuse", "drop"):
             raise reject("empty", '"refuse" or "drop"', repr(self.empty))
 
-    def fit(self, texts: Sequence[str], progress: Progress | None = None) -> TextVocabulary:
+    def fit(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> TextVocabulary:
         """The tokens that occur at least `min_count` times in the texts."""
         return self._vocabulary(self.tokenize(texts, progress), None)
 
     def encode(
-        self, texts: Sequence[str], y: Any, *, counted: Any = None, progress: Progress | None = None
+        self, texts: Sequence[str], y: Any, *, counted: Any = None, progress: ProgressCallback | None = None
     ) -> EncodedTexts:
         """Find the vocabulary of the texts and encode them by it, reading them once.
 
@@ -345,11 +345,10 @@ class TextPipeline:
         vocabulary = self._vocabulary(tokenized, mask)
         return vocabulary._encoded(*tokenized.renumbered(vocabulary._ids(tokenized.names)), labels)
 
-    def tokenize(self, texts: Sequence[str], progress: Progress | None = None) -> TokenizedTexts:
+    def tokenize(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> TokenizedTexts:
         """All tokens of the texts, rare ones included."""
         listed = as_texts(texts)
-        watcher = progress or Silence()
-        watcher.expect(len(listed))
+        watch = Progress(progress, len(listed))
         index: defaultdict[str, int] = defaultdict()
         index.default_factory = index.__len__  # a new word gets the next number
         parts: list[IntArray] = []
@@ -357,8 +356,8 @@ class TextPipeline:
             found = self.cleaning.words(text)
             parts.append(np.fromiter(map(index.__getitem__, found), dtype=np.int32, count=len(found)))
             if i % _PROGRESS_STRIDE == _PROGRESS_STRIDE - 1:
-                watcher.advance(_PROGRESS_STRIDE)
-        watcher.advance(len(listed) % _PROGRESS_STRIDE)
+                watch.advance(_PROGRESS_STRIDE)
+        watch.advance(len(listed) % _PROGRESS_STRIDE)
         word_offsets = _offsets([len(part) for part in parts])
         words = np.concatenate(parts)  # (n_words,) numbers of distinct words
         names, ids, starts = _flatten(self.tokens_of(list(index)))
@@ -444,13 +443,13 @@ class TextVocabulary:
     names: tuple[str, ...]
     counts: IntArray
 
-    def encode(self, texts: Sequence[str], y: Any, progress: Progress | None = None) -> EncodedTexts:
+    def encode(self, texts: Sequence[str], y: Any, progress: ProgressCallback | None = None) -> EncodedTexts:
         """Labelled sequences of these texts; tokens outside the vocabulary are left out."""
         listed = as_texts(texts)
         labels = _signs(y, len(listed))
         return self._encoded(*self.positions(listed, progress), labels)
 
-    def positions(self, texts: Sequence[str], progress: Progress | None = None) -> tuple[IntArray, IntArray]:
+    def positions(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> tuple[IntArray, IntArray]:
         """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
         tokenized = self.pipeline.tokenize(texts, progress)
         return tokenized.renumbered(self._ids(tokenized.names))
@@ -517,7 +516,11 @@ class EncodedTexts:
 
 
 def encode_reviews(
-    source: ReviewSource, pipeline: TextPipeline, *, count_in: str | None = None, progress: Progress | None = None
+    source: ReviewSource,
+    pipeline: TextPipeline,
+    *,
+    count_in: str | None = None,
+    progress: ProgressCallback | None = None,
 ) -> EncodedTexts:
     """Read and encode the reviews of a source.
 
@@ -525,7 +528,7 @@ def encode_reviews(
         source: where the reviews are, e.g. `review_source(path)`.
         pipeline: how they are encoded.
         count_in: the part in which tokens are counted, e.g. "train"; all reviews by default.
-        progress: hears of every review read.
+        progress: called as `progress(done, total)` in reviews read.
     """
     if not callable(getattr(source, "read", None)):
         raise reject("source", "where reviews are read from, e.g. review_source(path)", type(source).__name__)
@@ -570,7 +573,12 @@ class WordsAndPairs:
 
     @classmethod
     def fit(
-        cls, texts: Any, y: FloatArray, pipeline: TextPipeline, pair_count: int, progress: Progress | None = None
+        cls,
+        texts: Any,
+        y: FloatArray,
+        pipeline: TextPipeline,
+        pair_count: int,
+        progress: ProgressCallback | None = None,
     ) -> tuple[WordsAndPairs, LabelledSequences, IntArray]:
         """The tokens of texts, the texts as sequences of them, and the indices of the texts that kept a token.
 
