@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens import svm
 from marginlens.data.files import write_sequences
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.text_windows import split_text_windows, text_windows
 from marginlens.data.vocabulary import Words
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import from_tables
-from marginlens.nexttoken import automaton as automaton_module
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.scores import WindowBigram
 from marginlens.svm.graph import graph_svm
@@ -131,21 +129,6 @@ def test_windows_of_a_text_are_counted(text, options, unit):
     assert left_out in graph(text, "--window", "4", *options).stdout
 
 
-def test_the_three_most_frequent_last_tokens_are_shown(text):
-    told = numbers(text, "--window", "6")
-    counts = sorted(np.bincount(text_windows(TEXT, 6).data.last), reverse=True)
-    assert told["last_tokens"] > 3
-    assert [row["samples"] for row in told["graphs"]] == counts[:3]
-
-
-def test_a_long_order_is_cut_and_counted(here):
-    names = [f"t{i:02}" for i in range(40)]
-    star = {"sequences": [[*range(40)]], "labels": [0], "vocabulary": names}
-    Path("c.json").write_text(json.dumps(star))
-    assert len(numbers("c.json")["graphs"][0]["order"]["above"]) == 39
-    assert "and 27 more" in graph("c.json").stdout
-
-
 def test_last_tokens_are_chosen_by_name_or_by_sign(text):
     told = numbers(text, "--window", "6", "--last", "␣", "--last", "o", "--last", " ")
     assert [row["last"] for row in told["graphs"]] == ["␣", "o"]
@@ -184,19 +167,6 @@ def test_the_automaton_is_scored_on_what_is_held_out(text):
     assert "Prediction of the sequences held out" in graph(text, *options).stdout
     listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
     assert (listed["samples"], listed["held_out"]) == (3, 1)
-
-
-def test_graph_svm_is_solved_once(text, monkeypatch):
-    solved = []
-
-    def counted(*arguments, **options):
-        solved.append(1)
-        return graph_svm(*arguments, **options)
-
-    for module in (svm, automaton_module):
-        monkeypatch.setattr(module, "graph_svm", counted)
-    numbers(text, "--window", "6", "--prefix", "or not t")
-    assert len(solved) == 1
 
 
 def test_data_without_an_automaton_say_why(here):
@@ -251,54 +221,3 @@ def test_the_edges_it_keeps_are_those_of_the_graphs(text):
         assert np.array_equal(back.edges, graphs[last].edges)
         assert np.array_equal(back.counts, graphs[last].counts)
         assert table["samples"] == np.sum(data.last == last)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("no.txt",), "'path' argument must be a text file; got 'no.txt' (No such file or directory)"),
-        ((".",), "'path' argument must be a text file; got '.' (Is a directory)"),
-        (("empty.txt",), "which is empty"),
-        (("latin.txt",), "must be a text file in UTF-8; got 'latin.txt', whose byte 3 (0xe9) is not"),
-        (("t.txt", "--window", "40"), "'window' argument must be shorter than the text, which has 40 tokens; got 40"),
-        (("t.txt", "--window", "0"), "'window' argument must be a whole number of at least 1"),
-        (("t.txt", "--last", "Z"), "'last' argument must be one of the"),
-        (("t.txt", "--last", "\n"), "'last' argument must be the last token of some sequence"),
-        (("t.txt", "--prefix", "Z"), "'prefix' argument must be made of the"),
-        (("t.txt", "--prefix", ""), "'prefix' argument must be at least one token"),
-        (("t.txt", "--prefix", "t", "--tokens", "-1"), "'tokens' argument must be a whole number of at least 0"),
-        (("t.txt", "--vocabulary", "3"), "'vocabulary' argument must be left out unless words are the tokens"),
-        (("t.txt", "--words", "--vocabulary", "0"), "'vocabulary' argument must be a whole number of at least 1"),
-        (("t.txt", "--prefix", "to", "--seed", "-1"), "'seed' argument must be a whole number of at least 0"),
-        (("t.txt", "--tokens", "5"), "'tokens' argument must be left out unless a prefix is to be continued"),
-        (("t.txt", "--held-out", "1"), "'held_out' argument must be a share between 0 and 1, such as 0.1; got 1"),
-        (("t.txt", "--held-out", "0.1"), "'held_out' argument must be such that some window of the held-out part"),
-        (("t.txt", "--drop"), "'drop' argument must be left out for a text"),
-        (("t.txt", "--plot", "a.pdf"), "'plot' argument must be a name that ends in .png or .svg"),
-        (("t.txt", "--save", "a.txt"), "'save' argument must be a name that ends in .json"),
-        (("t.txt", "--plot", "no/a.png"), "'plot' argument must be a file in a folder that exists"),
-        (("f.json", "--window", "3"), "'window' argument must be left out for a .json file"),
-        (("f.json", "--words"), "'words' argument must be left out for a .json file"),
-        (("bad.json",), "which is no JSON"),
-        (("lacking.json",), "1 samples without their label (indices 0; label 1 of sample 0)"),
-        (("lacking.json",), "Leave them out with --drop."),
-        (("twins.json",), "the same row for tokens 0 and 1"),
-    ],
-)
-def test_what_is_unusable_ends_in_one_sentence(example, text, arguments, sentence):
-    Path("empty.txt").write_bytes(b"")
-    Path("latin.txt").write_bytes(b"caf\xe9 au lait")
-    Path("bad.json").write_text("{")
-    Path("lacking.json").write_text('{"sequences": [[0]], "labels": [1]}')
-    Path("twins.json").write_text('{"sequences": [[0, 1]], "labels": [1], "E": [[1], [1]]}')
-    result = graph(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("marginlens: ")
-    assert result.stderr.count("\n") == 1
-    assert sentence in result.stderr
-
-
-def test_sequences_that_lack_their_label_can_be_dropped(here):
-    Path("s.json").write_text('{"sequences": [[0, 1], [0, 1]], "labels": [2, 1]}')
-    assert numbers("s.json", "--drop")["dropped"] == 1

@@ -69,38 +69,6 @@ def test_json_alone_writes_nothing(bert, text):
     assert Path("here/index.html").is_file()
 
 
-def test_one_seed_draws_queries_and_baselines(bert, text):
-    def answer(*options):
-        to_dict = numbers(bert, "--text", text, *options)
-        to_dict.pop("seconds")
-        return to_dict
-
-    usual, first, again, other = answer(), answer("--seed", 0), answer("--seed", 5), answer("--seed", 6)
-    assert first == usual
-    assert answer("--seed", 5) == again
-    assert (again["settings"]["seed"], other["settings"]["seed"]) == (5, 6)
-    for name in set(other) - {"settings", "max_margin", "notes"}:
-        assert other[name] == again[name], name
-    changed = {name for name in other["max_margin"] if other["max_margin"][name] != again["max_margin"][name]}
-    assert {"correlation", "correlation_random_selections", "correlation_random_matrix"} <= changed
-    every = [answer("--queries", 50, "--seed", seed)["max_margin"] for seed in (5, 6)]  # none is left to chance
-    baselines = {name for name in every[0] if "_random_" in name}
-    changed = {name for name in every[0] if every[0][name] != every[1][name]}
-    assert changed - {"residual"} == baselines  # that of the solver is rounding, which the order of the queries changes
-
-
-def test_curves_take_the_seed_as_well(text):
-    for epoch, sharpness in enumerate((0.2, 1.0)):
-        save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
-    usual, same, other = (
-        numbers("run", "--checkpoints", "--max-margin", "--text", text, "--limit", 4, *seed)["measures"]
-        for seed in ((), ("--seed", 0), ("--seed", 1))
-    )
-    assert same == usual
-    assert other["correlation_random_head"] != usual["correlation_random_head"]
-    assert other["nnz"] == usual["nnz"]
-
-
 def test_without_a_text_it_reads_the_sentences_of_the_project(bert, here):
     assert numbers(bert, "--no-max-margin")["inputs"] == 200
 
@@ -159,22 +127,6 @@ def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
 # ---- refusals
 
 
-def test_unusable_inputs_are_refused_in_one_sentence(bert, vit, here):
-    Path("empty.txt").write_text("\n \n", encoding="utf-8")
-    np.save("wrong.npy", np.zeros((2, 5, 5), dtype=np.uint8))
-    assert "'empty.txt', which is empty" in refused(bert, "--text", "empty.txt")
-    assert "'nowhere.txt', which is not there" in refused(bert, "--text", "nowhere.txt")
-    assert "bytes of shape (n_images, 6, 6, 1)" in refused(vit, "--images", "wrong.npy")
-    assert "a file of images for this model" in refused(vit, "--text", "empty.txt")
-    assert "a file of images for this model" in refused(vit)
-    assert "left out for this model, which reads texts" in refused(bert, "--images", "wrong.npy")
-    assert "left out when --text is given" in refused(bert, "--images", "wrong.npy", "--text", "empty.txt")
-    assert "not a folder on this machine" in refused("someone/some-model")
-    assert "at least two checkpoints" in refused(here, "--checkpoints")
-    assert run(bert, "--text", "empty.txt", "--seed", -1).exit_code == 2
-    assert not list(Path().glob("*report*"))
-
-
 def test_unusable_models_are_refused_in_one_sentence(bert, text):
     import torch
 
@@ -192,23 +144,8 @@ def test_unusable_models_are_refused_in_one_sentence(bert, text):
     assert numbers("pickled", "--text", text, "--trust-pickle", "--no-max-margin")["layers"] == 2
 
 
-def test_folders_with_something_else_are_left_alone(bert, text):
-    Path("report").mkdir()
-    Path("report/ledger.json").write_text("[]")
-    assert "which holds something else" in refused(bert, "--text", text, "--out", "report")
-    assert "a folder inside one that exists" in refused(bert, "--text", text, "--out", "no/where")
-    assert "the file 'texts.txt'" in refused(bert, "--text", text, "--out", "texts.txt")
-
-
 def test_what_a_user_put_beside_an_earlier_probe_is_not_lost(bert, text):
     assert run(bert, "--text", text, "--no-max-margin").exit_code == 0
     Path("probe-report/notes.txt").write_text("mine")
     assert "which holds something else (notes.txt)" in refused(bert, "--text", text, "--no-max-margin")
     assert Path("probe-report/notes.txt").read_text() == "mine"
-
-
-def test_the_folder_one_stands_in_is_not_replaced(bert, text, monkeypatch):
-    Path("empty").mkdir()
-    monkeypatch.chdir("empty")
-    assert "the folder that the command runs in" in refused(bert, "--text", "../texts.txt", "--out", ".")
-    assert list(Path().iterdir()) == []

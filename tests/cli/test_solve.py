@@ -72,14 +72,6 @@ def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed)
         assert one["applies"] == all(condition["holds"] for condition in one["conditions"])
 
 
-def test_one_input_with_equal_scores_is_certain(here):
-    Path("a.json").write_text('{"X": [[[1, 0], [0, 0]]], "y": [1], "v": [1, 0]}')
-    (told,) = numbers("a.json")["problems"]
-    assert told["prediction"]["direction"] == [1.0, 0.0]
-    said = "Certain for constant steps up to 1/L_p: the GMM direction, from every start, by A Thm 2 with n = 1."
-    assert said in solve("a.json").stdout
-
-
 def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_with_sets(here):
     data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
     write_problem("t.npz", data, v)
@@ -145,12 +137,6 @@ def test_an_infeasible_selection_is_answered_with_its_certificate(here):
     assert "Farkas" in line(result, "infeasible")
 
 
-def test_a_gmm_that_does_not_exist_is_said(here):
-    Path("m.json").write_text('{"X": [[[1, 0], [0, 1], [-1, 0]]], "K": [[[1], [0], [-1]]], "y": [1], "v": [0, 1]}')
-    result = solve("m.json")
-    assert "The GMM does not exist: --selected 1 shows the proof." in result.stdout
-
-
 def test_a_batch_has_one_row_per_problem(here):
     data, v = gaussian_tokens(5, 3, 3, 4, 1)
     write_problem("b.npz", data, v)
@@ -168,16 +154,6 @@ def test_a_batch_has_one_row_per_problem(here):
     assert [row["selected"] for row in alone["solutions"]] == [row["selected"] for row in told[3]["solutions"]]
 
 
-def test_a_batch_tells_problem_by_problem_what_is_certain(here):
-    keys = [[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]]
-    write_problem("b.npz", *scored_tokens([keys, keys], [[[1.0, 0.9, 0.9]], [[1.0, 0.9, 0.0]]]))
-    result = solve("b.npz")
-    assert "The GMM of each problem" in result.stdout
-    ends = [[cell.strip() for cell in line(result, f"│       {j} │").split("│")][-4:-1] for j in range(2)]
-    assert ends == [["0", "A Thm 1, A Thm 2", "yes"], ["1", "A Thm 1", "no"]]
-    assert "The hard-margin problem of each" in solve("b.npz", "--selected", "0").stdout
-
-
 def test_long_lists_are_cut_and_the_rest_is_counted(here):
     turn = 2.0 * np.pi * np.arange(50) / 50
     ring, high = np.stack([np.cos(turn), np.sin(turn)], axis=-1), np.arange(50) % 2 == 0  # every second token is an LMM
@@ -188,16 +164,6 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
     assert len(numbers("ring.npz")["problems"][0]["solutions"]) == 25
     write_problem("deep.npz", TokenDataset(np.eye(30)[None], [1.0]), np.eye(30)[0])
     assert "and 9 more; --json lists them all." in solve("deep.npz", "--selected", "3").stdout
-
-
-def test_lines_fit_into_100_columns(here, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    write_problem("b.npz", *sphere_tokens(3, 5, 3, 2, 3))
-    write_problem("wide.npz", TokenDataset(np.random.default_rng(0).normal(size=(40, 9, 30)), np.ones(40)), np.ones(30))
-    for name in ("b.npz", "wide.npz"):
-        text = solve(name).stdout.replace("\x1b[1m", "").replace("\x1b[0m", "")
-        assert max(len(one) for one in text.splitlines()) <= 100
 
 
 def test_a_problem_with_too_many_selections_says_so(here):
@@ -216,40 +182,3 @@ def test_plot_draws_problems_in_the_plane(here, name, maker):
     magic = b"\x89PNG" if name.lower().endswith("png") else b"<?xml"
     assert Path(name).read_bytes().startswith(magic)
     assert sorted(path.name for path in here.iterdir()) == sorted(["f.npz", name])
-
-
-BAD = {
-    "no file": (["gone.npz"], r"The 'path' argument must be a .npz or JSON file"),
-    "no arrays": (["empty.npz"], r"without X and y and v (it holds nothing) instead."),
-    "words": (["f.npz", "--selected", "a,b"], "The 'selected' argument must be token indices separated by commas"),
-    "nothing": (["f.npz", "--selected", ""], "The 'selected' argument must be token indices separated by commas"),
-    "one token": (["f.npz", "--selected", "0"], "The 'selected' argument must be whole numbers of shape (2,)"),
-    "no such token": (["f.npz", "--selected", "0,2"], "must be token indices from 0 to 1 for input 1; got index 2"),
-    "negative": (["f.npz", "--selected", "-1,0"], "must be token indices from 0 to 1 for input 0; got index -1"),
-    "short start": (["f.npz", "--start", "1"], "The 'start' argument must be an array of finite numbers of shape (2,)"),
-    "idle start": (["f.npz", "--start", "1,2", "--selected", "0,0"], "The 'start' argument must be left out when sel"),
-    "not a plane": (
-        ["deep.npz", "--plot", "x.png"],
-        "The 'plot' argument must be left out unless keys have two coordinates; got keys with d_key = 4 instead.",
-    ),
-    "many": (["many.npz", "--plot", "x.png"], "must be left out for files with more than 4 problems; got 5 problems"),
-    "a jpeg": (["f.npz", "--plot", "x.jpeg"], "The 'plot' argument must be a name that ends in .png or .svg"),
-    "no folder": (["f.npz", "--plot", "no/x.png"], "The 'plot' argument must be a file in a folder that exists"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_bad_input_is_one_sentence_and_2(here, case, form):
-    write_problem("f.npz", *figure_8())
-    write_problem("deep.npz", *sphere_tokens(2, 2, 3, 4, 0))
-    write_problem("many.npz", *sphere_tokens(5, 2, 3, 2, 0))
-    np.savez("empty.npz")
-    arguments, sentence = BAD[case]
-    result = solve(*arguments, *form)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("marginlens: The '")
-    assert len(result.stderr.splitlines()) == 1
-    assert sentence in result.stderr
-    assert sorted(path.name for path in here.iterdir()) == ["deep.npz", "empty.npz", "f.npz", "many.npz"]

@@ -53,7 +53,7 @@ def test_labels_of_the_earlier_version_lead_to_the_later_one(earlier):
     (one,) = found(earlier)
     assert one.label == EARLIER_LABELS[earlier]
     assert one.functions
-    assert earlier in one.told()["earlier_labels"]
+    assert earlier in one.to_dict()["earlier_labels"]
 
 
 def test_a_statement_names_its_earlier_label():

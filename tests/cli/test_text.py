@@ -92,23 +92,6 @@ def test_its_json_holds_the_same_numbers(table):
     assert told["training"]["steps"] <= 300
 
 
-@pytest.mark.parametrize(
-    ("options", "trained_on", "tested_on"),
-    [
-        (("--train", "test"), 80, None),
-        (("--train", "test", "--test", "train"), 80, "train"),
-        (("--test", "0.25"), 60, "0.25 of them, drawn at random"),
-        (("--test", "other.csv"), 80, "other.csv"),
-    ],
-)
-def test_parts_to_train_and_to_test_on_can_be_chosen(table, options, trained_on, tested_on):
-    write_table("other.csv", 20, seed=1)
-    told = numbers("train", table, *options)
-    assert (told["trained_on"], told["tested_on"]) == (trained_on, tested_on)
-    assert told["command"] == " ".join(("marginlens text train r.csv", *options))
-    assert (told["models"][0]["test_accuracy"] is None) == (tested_on is None)
-
-
 PARTS = {
     "train and test": (("train", "test", "more"), {}, {"train"}, {"test"}),
     "only test": (("fit", "test", "more"), {}, {"fit", "more"}, {"test"}),
@@ -134,15 +117,6 @@ def test_no_text_is_trained_and_tested_on(here, case):
     assert (parts.tested_on is None) == (not tested)
     other = read_parts(TrainingRequest(Path("t.csv"), (None, None, "split"), **options, seed=1))
     assert (other.test_texts == parts.test_texts) == (case != "a share")
-
-
-def test_columns_can_be_named(here):
-    write_table("r.csv", columns=("said", "stars", "fold"))
-    told = numbers("train", "r.csv", "--text", "said", "--label", "stars", "--split", "fold")
-    assert told["trained_on"] == 80
-    write_table("r.csv", columns=("text", "label"))
-    assert numbers("train", "r.csv")["trained_on"] == 160
-    assert "--test 0.2 would hold out a fifth" in run("train", "r.csv").stdout
 
 
 def test_other_sources_are_read(here):
@@ -171,54 +145,6 @@ def test_texts_without_a_token_are_refused_or_dropped(here):
     assert "Use --drop to leave them out." in result.stderr
     assert not Path("m").exists()
     assert numbers("train", "r.csv", "--drop")["left_out"] == {"no token left": 1}
-
-
-def test_an_interruption_leaves_nothing(table, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("marginlens.text.classifier.learn_products", interrupted)
-    result = run("train", table, "--out", "m")
-    assert result.exit_code == 130
-    assert result.stderr == "marginlens: interrupted. Nothing was written.\n"
-    assert [one.name for one in Path().iterdir()] == [table]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("train", "nothing.csv"), "'nothing.csv', which is not there"),
-        (("train", "empty.csv"), "which is empty"),
-        (("train", "r.csv", "--text", "body"), "'text' argument must be a column of 'r.csv'"),
-        (("train", "r.csv", "--label", "text"), "labels of exactly two classes"),
-        (("train", "r.csv", "--train", "dev"), "a part that the reviews name ('test', 'train'); got 'dev'"),
-        (("train", "r.csv", "--test", "dev"), "a part ('test', 'train'), a file, or a share between 0 and 1"),
-        (("train", "r.csv", "--test", "1.5"), "a share between 0 and 1; got '1.5'"),
-        (("train", "r.csv", "--test", "0.999"), "a share that leaves some of 80 texts to train on; got '0.999'"),
-        (("train", "r.csv", "--train", "test", "--test", "test"), "another part than the one to train on"),
-        (("train", "r.csv", "--test", "stars.csv"), "a file with the classes 'neg' and 'pos'; got '1' and '5'"),
-        (("train", "r.csv", "--seed", "-1"), "'seed' argument must be a whole number of at least 0"),
-        (("train", "r.csv", "--out", "full"), "'full', which holds something else"),
-        (("train", "r.csv", "--out", "no/where"), "a place in a folder that exists"),
-        (("explain", "nothing", "text"), "'nothing' (No such file or directory)"),
-        (("figure", "nothing", "--plot", "f.png"), "'nothing', which is not there"),
-        (("figure", "r.csv", "--plot", "f.txt"), "a name that ends in .png or .svg"),
-        (("encode", "r.csv", "--out", "x.npz", "--pieces", "nothing.txt"), "nothing.txt"),
-        (("encode", "r.csv", "--out", "x.txt", "--pieces", "v.txt"), "a name that ends in .npz"),
-    ],
-)
-def test_bad_input_ends_in_one_sentence(table, arguments, sentence):
-    Path("empty.csv").touch()
-    Path("stars.csv").write_text("text,label\na,1\nb,5\n")
-    Path("full").mkdir()
-    Path("full/a.txt").write_text("dear")
-    before = sorted(str(one) for one in Path().rglob("*"))
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert sentence in result.stderr
-    assert result.stderr.startswith("marginlens: ")
-    assert result.stderr.count("\n") == 1
-    assert sorted(str(one) for one in Path().rglob("*")) == before
 
 
 # ---- explain
