@@ -44,7 +44,7 @@ CASES = [
     ("graph", "t.txt --drop", "drop"),
     ("graph", "t.txt --save a.txt", "save"),
     ("graph", "s.json --words", "words"),
-    ("probe", "someone/some-model", "name"),
+    ("probe", "someone/some-model", "path"),
     ("probe", "here --text t.txt --images x.npy", "images"),
     ("probe", "here --out t.txt", "out"),
     ("probe", "here --out .", "out"),

@@ -25,7 +25,7 @@ from marginlens.embeddings.models import batches_of, distinct_tokens, initial_pa
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
-from marginlens.runtime.files import as_path, write_folder
+from marginlens.runtime.files import as_path, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
@@ -248,18 +248,11 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
 def _are_texts(X: Any) -> bool:
     """Whether these samples are texts and not token ids, judged by the first."""
     expected = "a list of texts, or a list of token-id lists"
-    if isinstance(X, str | bytes):
-        raise reject("X", expected, "one string", "Put it into a list.")
-    if hasattr(X, "columns"):
-        raise reject("X", expected, type(X).__name__, "Give the column that has the texts.")
-    if isinstance(X, Mapping | Set):
-        raise reject("X", expected, f"{type(X).__name__}, which has no order", "Put its texts into a list.")
-    try:
-        n_samples, first = len(X), next(iter(X), None)
-    except TypeError as problem:
-        raise reject("X", expected, type(X).__name__) from problem
-    if n_samples == 0:
+    if isinstance(X, str | bytes | Mapping | Set) or hasattr(X, "columns") or not hasattr(X, "__len__"):
+        raise reject("X", expected, type(X).__name__, "Put the texts into a list.")
+    if len(X) == 0:
         raise reject("X", "at least one sample", "none")
+    first = next(iter(X))
     return isinstance(first, str) or first is None or not n_axes(first)
 
 
@@ -277,9 +270,7 @@ def _seed(random_state: Any) -> int:
 
 def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     """The two classes, and each label as -1 or +1."""
-    if y is None:
-        raise reject("y", f"{n_samples} labels of exactly two classes", "None")
-    expected = f"{n_samples} labels, one for each sample of X"
+    expected = f"{n_samples} labels of exactly two classes, one for each sample of X"
     labels = array_of_any(y, "y", expected)
     if labels.shape != (n_samples,):
         raise reject("y", expected, f"shape {labels.shape}")
@@ -287,15 +278,15 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     missing = [i for i, label in enumerate(listed) if label is None or label != label]
     if missing:
         raise reject("y", "a label for every sample", f"none at index {missing[0]}")
-    if len({isinstance(label, str) for label in listed}) > 1:
-        raise reject("y", "labels of one kind, such as words or numbers", "a mixture")
     try:
         classes, places = np.unique(labels, return_inverse=True)
-    except TypeError as problem:
-        raise reject("y", "labels of one kind, such as words or numbers", "a mixture") from problem
+    except TypeError:
+        classes = labels[:0]
+    if len({isinstance(label, str) for label in listed}) > 1 or (len(labels) and not len(classes)):
+        raise reject("y", "labels of one kind, such as words or numbers", "a mixture")
     if len(classes) != 2:
-        some = ", ".join(map(repr, classes.tolist()[:4])) + (", ..." if len(classes) > 4 else "")
-        raise reject("y", "labels of exactly two classes", f"{len(classes)} ({some})")
+        shown = ", ".join(map(repr, classes.tolist()[:4])) + (", ..." if len(classes) > 4 else "")
+        raise reject("y", expected, f"{len(classes)} ({shown})")
     return classes, np.where(places == 1, 1.0, -1.0)
 
 
@@ -317,9 +308,6 @@ class LearnedProducts:
     kept_step: int
     held_out: int
     held_out_loss: float
-
-    def __repr__(self) -> str:
-        return f"LearnedProducts({len(self.a)} tokens, step {self.kept_step} of {self.steps}, held-out loss {self.held_out_loss:.4g})"
 
 
 def outputs(tokens: IntArray, offsets: IntArray, a: FloatArray, b: FloatArray) -> FloatArray:
@@ -459,7 +447,7 @@ def _load(cls: Any, folder: str | os.PathLike[str]) -> Any:
         with np.load(BytesIO(content), allow_pickle=False) as archive:
             return _unpacked(cls, settings, dict(archive))
     except OSError as problem:
-        raise reject("folder", _SAVED, f"{str(path)!r} ({problem.strerror or problem})") from problem
+        raise reject("folder", _SAVED, unusable(path, problem)) from problem
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, BadZipFile) as problem:
         raise reject("folder", _SAVED, f"{str(path)!r}, which cannot be read ({problem})") from problem
 

@@ -136,7 +136,7 @@ class TextExplanation:
 def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
     """A whole page of explanations, or only the element of the first."""
     filters = {"background": _background}
-    return render("marginlens.text", "explanation.html", filters, explanations=explanations, page=page).lstrip()
+    return render("marginlens.text", "explanation.html", filters, explanations=explanations, page=page).strip() + "\n"
 
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:

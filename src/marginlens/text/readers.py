@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import missing_extra, real_number, reject, whole_number
-from marginlens.runtime.files import as_path
+from marginlens.runtime.files import as_path, unusable
 
 TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...)` makes
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
@@ -447,7 +447,7 @@ def _readable(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise reject("path", expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
+        raise reject("path", expected, unusable(path, problem)) from problem
 
 
 def _nonempty_file(path: str | os.PathLike[str], expected: str) -> Path:

@@ -20,7 +20,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
-from marginlens.runtime.files import as_path
+from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.readers import ReviewSource
 
@@ -224,7 +224,7 @@ class SubwordTokenizer:
         try:
             content = file.read_bytes().decode("utf-8-sig")
         except OSError as problem:
-            raise reject("path", expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
+            raise reject("path", expected, unusable(path, problem)) from problem
         except UnicodeDecodeError as problem:
             raise reject("path", expected, f"{str(path)!r}, which is not UTF-8 at byte {problem.start}") from problem
         if file.suffix.lower() == ".json":
@@ -313,9 +313,7 @@ class TextPipeline:
     def __post_init__(self) -> None:
         if not isinstance(self.cleaning, Cleaning):
             raise reject("cleaning", "a Cleaning", type(self.cleaning).__name__)
-        if not isinstance(self.stop_words, StopWords | None):
-            raise reject("stop_words", "StopWords, or None to keep all", type(self.stop_words).__name__)
-        for argument, method in (("stemming", "stems"), ("pieces", "cut")):
+        for argument, method in (("stop_words", "remaining"), ("stemming", "stems"), ("pieces", "cut")):
             value = getattr(self, argument)
             if value is not None and not callable(getattr(value, method, None)):
                 raise reject(argument, f"an object with the method {method}, or None", type(value).__name__)
@@ -723,15 +721,9 @@ def _flatten(several: list[tuple[str, ...]]) -> tuple[list[str], IntArray, IntAr
 def as_texts(texts: Any) -> list[str]:
     """`texts` as a list of strings."""
     expected = "a list of strings, one for each review"
-    if isinstance(texts, str | bytes):
-        raise reject("texts", expected, "one string", "Put it into a list.")
-    if isinstance(texts, Mapping | Set) or hasattr(texts, "columns"):
-        remedy = "Give the texts themselves, in the order of their labels."
-        raise reject("texts", expected, type(texts).__name__, remedy)
-    try:
-        listed = list(texts)
-    except TypeError as problem:
-        raise reject("texts", expected, type(texts).__name__) from problem
+    if isinstance(texts, str | bytes | Mapping | Set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+        raise reject("texts", expected, type(texts).__name__, "Give a list of texts, in the order of their labels.")
+    listed = list(texts)
     if not listed:
         raise reject("texts", "at least one review", "none")
     for i, text in enumerate(listed):
@@ -756,10 +748,8 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
     labels = array_of_any(y, "y", expected)
     if labels.shape != (n_texts,):
         raise reject("y", expected, f"shape {labels.shape}")
-    wrong = np.flatnonzero(~np.isin(labels, (-1, 1)))
-    if len(wrong):
-        got = f"{labels[wrong[0]]!r} at index {wrong[0]}"
-        raise reject("y", "labels, each -1 or +1", got, "two_classes maps other labels to them.")
+    if not np.isin(labels, (-1, 1)).all():
+        raise reject("y", expected, "other labels", "two_classes maps them to -1 and +1.")
     return labels.astype(np.float64)
 
 
