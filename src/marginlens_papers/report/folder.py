@@ -28,8 +28,8 @@ class Draft:
         for path in sorted(self.place.rglob("*")):
             name = path.relative_to(self.place)
             target = self.folder / name
-            kept = (path.is_file() or path.is_symlink()) and name.as_posix() not in superseded
-            if kept and not target.exists():
+            carried = (path.is_file() or path.is_symlink()) and name.as_posix() not in superseded
+            if carried and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target, follow_symlinks=False)
 

@@ -406,7 +406,7 @@ def _one(j: int) -> dict[str, Any]:
     moved = ties @ (found.run.final - found.step.after.p) / np.linalg.norm(ties, axis=1)
     _, short = decisive_margin(narrow, data)
     finite, place = np.isfinite(listed.margins), listed.index(found.selection)
-    own = float(listed.margins[listed.index(decisive)])
+    margin_of_decisive = float(listed.margins[listed.index(decisive)])
     return {
         "irrelevant": 1 + j % 4,
         "tilt": tilt,
@@ -422,20 +422,22 @@ def _one(j: int) -> dict[str, Any]:
         "place": place,
         "selections": int(finite.sum()),
         "corr": found.correlation,
-        "end": own / float(listed.margins[place]),
-        "ratios": own / listed.margins[finite],  # ‖p̂'‖/‖p̂‖
+        "end": margin_of_decisive / float(listed.margins[place]),
+        "ratios": margin_of_decisive / listed.margins[finite],  # ‖p̂'‖/‖p̂‖
     }
 
 
 def _lead(listed: FeasibleSelections, decisive: Any) -> float:
     """The same lead of the decisive tokens, from the margins of all selections that hold every one of them."""
-    own = listed.index(decisive)
+    decisive_index = listed.index(decisive)
     rivals = [
         float(margin)
         for k, (ids, margin) in enumerate(zip(listed.selections, listed.margins, strict=True))
-        if k != own and np.isfinite(margin) and all(np.isin(a, b).all() for a, b in zip(decisive, ids, strict=True))
+        if k != decisive_index
+        and np.isfinite(margin)
+        and all(np.isin(a, b).all() for a, b in zip(decisive, ids, strict=True))
     ]
-    return 1.0 - max(rivals, default=0.0) / float(listed.margins[own])
+    return 1.0 - max(rivals, default=0.0) / float(listed.margins[decisive_index])
 
 
 def _tightest(E: FloatArray, data: LabelledSequences, listed: FeasibleSelections) -> FloatArray:

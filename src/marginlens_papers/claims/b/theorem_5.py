@@ -201,8 +201,8 @@ def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     record = Record(steps=KEPT, keep=("norm",))
     flow = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
     steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=1000, record=record)
-    kept = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
-    return {"prediction": prediction, "rate": rate, "growth": _growth(prediction, data), **kept}
+    norms = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
+    return {"prediction": prediction, "rate": rate, "growth": _growth(prediction, data), **norms}
 
 
 def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float, bool]]:

@@ -190,8 +190,8 @@ def _retrieves(data: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
     for i in range(len(data)):
         ids, label = data[i]
         graph = automaton.graphs[int(ids[-1])]
-        kept = set(np.flatnonzero(automaton.predict_proba(ids)).tolist())
-        if kept != {int(x) for x in ids if graph.component(int(x)) == graph.component(label)}:
+        selected = set(np.flatnonzero(automaton.predict_proba(ids)).tolist())
+        if selected != {int(x) for x in ids if graph.component(int(x)) == graph.component(label)}:
             return False
     return True
 

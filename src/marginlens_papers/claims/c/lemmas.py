@@ -237,8 +237,8 @@ def _log_constant(risk: SplitRisk, limit: GraphSolution, head: Head) -> float:
     table = problem.table(limit.x)
     gap = table[labels, problem.column[problem.sample]] - table[problem.tokens, problem.column[problem.sample]]
     active = ~problem.is_label & (gap < 1.0 + 1e-7)
-    own = head.scores(problem.labels, problem.labels)
-    slope = -risk.loss.scalar(own)[1][problem.sample]
+    label_scores = head.scores(problem.labels, problem.labels)
+    slope = -risk.loss.scalar(label_scores)[1][problem.sample]
     fall = head.scores(labels, labels) - head.scores(labels, problem.tokens)
     counts = np.exp(problem.log_counts - problem.log_counts[problem.is_label][problem.sample])
     return float(np.log(np.sum((problem.share[problem.sample] * slope * fall * counts)[active])))
@@ -474,8 +474,10 @@ class C_L3(Claim):
             found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
             basis = cyclic_subspace(data.E, priority_graphs(data)).basis.reshape(-1, W.size)
             inside = (W.ravel() @ basis.T) @ basis  # the lemma speaks of points of S_cyc
-            there = _hessian(data, inside.reshape(W.shape))
-            found["cyclic"].append(np.linalg.eigvalsh(basis @ there @ basis.T)[0] / np.linalg.norm(there, 2))
+            on_subspace = _hessian(data, inside.reshape(W.shape))
+            found["cyclic"].append(
+                np.linalg.eigvalsh(basis @ on_subspace @ basis.T)[0] / np.linalg.norm(on_subspace, 2)
+            )
             found["rank"].append(len(basis))
             solution = graph_svm(data.E, priority_graphs(data)).x
             if np.linalg.norm(solution) > 0.0:

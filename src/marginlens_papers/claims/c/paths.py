@@ -76,13 +76,15 @@ class C_T1(Claim):
             missed += infeasible
             head, radii = setting.head(data, rng), ACYCLIC_SCALES / limit.margin
             path = ml.path(data, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
-            alone = path if setting is CONVEX else ml.path(data, radii, head=head, loss=setting.loss, restarts=0)
+            without_restarts = (
+                path if setting is CONVEX else ml.path(data, radii, head=head, loss=setting.loss, restarts=0)
+            )
             excess, floor = path.log_excess, log_risk_bound(data, as_head(data, head), setting.loss)
             share = (
                 np.maximum(excess + ACYCLIC_SCALES - floor, 0.0) / ACYCLIC_SCALES
             )  # κ over R · margin; from one on nothing is certain
             certified = np.where(share < 1.0, np.sqrt(2.0 * share), 2.0)
-            distance, lowered = path.distance(limit.x), float(np.max(alone.log_excess - excess))
+            distance, lowered = path.distance(limit.x), float(np.max(without_restarts.log_excess - excess))
             lines.append(
                 _Line(
                     setting, shape, distance, path.correlation(limit.x), path.kkt_residual(), excess, certified, lowered
@@ -133,20 +135,24 @@ class C_T1(Claim):
         fig, axes = plotting.figure(2, width=5.2, height=4.5)
         distance, convex = finding.arrays["distance"], finding.arrays["is_convex"]
         titles = ("Log-loss, C Eᵀ = I", "ℓ(u) = −u and e⁻ᵘ, C = E")
-        for ax, own, title in zip(axes, (convex, ~convex), titles, strict=True):
+        for ax, of_setting, title in zip(axes, (convex, ~convex), titles, strict=True):
             for colour, shape in zip(plotting.ACCENTS, ACYCLIC_SHAPES, strict=False):
-                chosen = np.array([shape_of == shape for shape_of in finding.arrays["shape"]]) & own
+                chosen = np.array([shape_of == shape for shape_of in finding.arrays["shape"]]) & of_setting
                 for line in distance[chosen]:
                     ax.loglog(ACYCLIC_SCALES, line, color=colour, lw=1.0, alpha=0.7)
                 if chosen.any():
                     ax.plot([], [], color=colour, label=f"K = {shape[0]}, d = {shape[1]}")
-            ax.loglog(ACYCLIC_SCALES, finding.arrays["certified"][own].max(axis=0), color=plotting.NEITHER, lw=1.8)
+            ax.loglog(
+                ACYCLIC_SCALES, finding.arrays["certified"][of_setting].max(axis=0), color=plotting.NEITHER, lw=1.8
+            )
             ax.plot([], [], color=plotting.NEITHER, label="no true minimiser lies above")
             guide = 10.0 / ACYCLIC_SCALES[2:]
             ax.loglog(ACYCLIC_SCALES[2:], guide, color=plotting.INK, ls="--", lw=1.3)
             ax.text(ACYCLIC_SCALES[3], 2.0 * guide[1], "slope −1", ha="left", va="bottom")
             ax.set(
-                xlabel="R · margin", ylabel="‖W$_R$/R − W$^{mm}$/‖W$^{mm}$‖‖", title=f"{title}: {int(own.sum())} paths"
+                xlabel="R · margin",
+                ylabel="‖W$_R$/R − W$^{mm}$/‖W$^{mm}$‖‖",
+                title=f"{title}: {int(of_setting.sum())} paths",
             )
             ax.legend(loc="lower left")
         return {"distance": fig}
@@ -226,7 +232,9 @@ class C_T2(Claim):
         """Follow the path of every dataset and take it apart."""
         per_shape = 12 if effort is Effort.PAPER else 1
         progress.expect(per_shape * len(CYCLIC_SHAPES) + 1)
-        kept: dict[str, list[FloatArray]] = {name: [] for name in ("distance", "corr", "gap", "residual", "deviation")}
+        recorded: dict[str, list[FloatArray]] = {
+            name: [] for name in ("distance", "corr", "gap", "residual", "deviation")
+        }
         shapes, norms, errors, offsets, missed = [], [], [], [], 0
         for shape in CYCLIC_SHAPES:
             for j in range(per_shape):
@@ -236,17 +244,17 @@ class C_T2(Claim):
                 missed += infeasible
                 path = ml.path(data, CYCLIC_SCALES / limit.margin)
                 law = path_law(path)
-                kept["distance"].append(path.distance(limit.x))
-                kept["corr"].append(path.correlation(limit.x))
-                kept["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(data).x, axis=(1, 2)))
-                kept["residual"].append(path.kkt_residual())
-                kept["deviation"].append(law.deviation() if law.holds else np.full(len(CYCLIC_SCALES), np.nan))
+                recorded["distance"].append(path.distance(limit.x))
+                recorded["corr"].append(path.correlation(limit.x))
+                recorded["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(data).x, axis=(1, 2)))
+                recorded["residual"].append(path.kkt_residual())
+                recorded["deviation"].append(law.deviation() if law.holds else np.full(len(CYCLIC_SCALES), np.nan))
                 norms.append(np.linalg.norm(law.remainder(), axis=(1, 2)))
                 errors.append(np.linalg.norm(law.remainder() - law.offset, axis=(1, 2)))
                 offsets.append(float(np.linalg.norm(law.offset)))
                 shapes.append(shape)
                 progress.advance()
-        arrays: dict[str, Any] = {name: np.stack(values) for name, values in kept.items()}
+        arrays: dict[str, Any] = {name: np.stack(values) for name, values in recorded.items()}
         arrays |= {
             "remainder": np.stack(norms),
             "offset_error": np.stack(errors),
@@ -262,8 +270,8 @@ class C_T2(Claim):
         fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.5)
         near = CYCLIC_SCALES <= 40.0
         for colour, shape in zip(plotting.ACCENTS, CYCLIC_SHAPES, strict=False):
-            own = [k for k, shape_of in enumerate(finding.arrays["shape"]) if shape_of == shape]
-            for k in own:
+            of_shape = [k for k, shape_of in enumerate(finding.arrays["shape"]) if shape_of == shape]
+            for k in of_shape:
                 left.loglog(CYCLIC_SCALES, finding.arrays["distance"][k], color=colour, lw=1.0, alpha=0.7)
                 middle.semilogy(CYCLIC_SCALES[near], finding.arrays["gap"][k][near], color=colour, lw=1.0, alpha=0.7)
                 if np.isfinite(finding.arrays["offset"][k]):

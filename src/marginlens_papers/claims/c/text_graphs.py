@@ -198,10 +198,10 @@ def _compare_subset(data: SequenceDataset, graphs: dict[int, PriorityGraph], sel
     subset = cyclic_subset(data, graphs)
     if not len(subset):
         return int(bool(selected))
-    told = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
+    listed = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
     labels = all(subset.labels[place] == data.labels[i] for place, i in enumerate(subset.samples))
     queries = np.array_equal(subset.last, data.last[subset.samples])
-    return int(told != selected or not labels or not queries)
+    return int(listed != selected or not labels or not queries)
 
 
 # ---- the paper's example, and a real text
@@ -235,11 +235,13 @@ def _text_differs(table: dict[str, Any]) -> int:
     """How many kept graphs have components other than those that closing the matrix of their edges gives."""
     differ = 0
     graphs = from_tables(table["graphs"])
-    for kept in table["graphs"]:
-        brute = Brute(len(table["vocabulary"]), set(kept["nodes"]), {(i, j): count for i, j, count in kept["edges"]})
-        found = graphs[kept["last"]]
+    for stored in table["graphs"]:
+        brute = Brute(
+            len(table["vocabulary"]), set(stored["nodes"]), {(i, j): count for i, j, count in stored["edges"]}
+        )
+        found = graphs[stored["last"]]
         differ += int(any(_compare_graph(found, brute, brute.reach()).values()))
-        differ += int([part.tolist() for part in found.components] != kept["components"])
+        differ += int([part.tolist() for part in found.components] != stored["components"])
     return differ
 
 

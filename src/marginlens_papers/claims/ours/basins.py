@@ -245,8 +245,8 @@ def _paths(plane: Basins) -> FloatArray:
     """A few starts of every basin, spread out: each next one as far as possible from those before."""
     picked: list[FloatArray] = []
     for k in np.unique(plane.ends):
-        own = plane.starts[plane.ends == k]
-        inside = own[np.max(np.abs(own), axis=-1) < 0.75 * np.max(np.abs(plane.starts))]
+        in_basin = plane.starts[plane.ends == k]
+        inside = in_basin[np.max(np.abs(in_basin), axis=-1) < 0.75 * np.max(np.abs(plane.starts))]
         for _ in range(4):
             distance = np.min(
                 [np.linalg.norm(inside - start, axis=-1) for start in picked] or [np.zeros(len(inside))], axis=0
@@ -284,9 +284,9 @@ def _picture(parts: dict[str, Any], title: str) -> Figure:
 def _key(optima: LocalOptima) -> tuple[list[str], list[str], list[str]]:
     """Name, colour and hatch of every direction and, last, of a finite minimum."""
     names, colours, hatches, k = [], [], [], 0
-    alone = np.sum(~optima.is_global) == 1
+    single_local = np.sum(~optima.is_global) == 1
     for is_global in optima.is_global:
-        local = "the LMM direction" if alone else f"LMM direction {k + 1}"
+        local = "the LMM direction" if single_local else f"LMM direction {k + 1}"
         names.append("the GMM direction" if is_global else local)
         colours.append(plotting.GLOBAL if is_global else _COLOURS[k % len(_COLOURS)])
         hatches.append("" if is_global else _HATCHES[k % len(_HATCHES)])

@@ -247,11 +247,11 @@ def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
     run = embedding_flow(step.after, data, until=UntilNorm(NEAR), record=record, tolerance=COARSE)
     points = run.saved["x"]
     logits = points @ step.after.E.T  # (n_kept, n_vocabulary)
-    kept = logits[:, data.tokens].reshape(len(points), len(data), cell.T)
-    q = np.exp(kept - kept.max(axis=-1, keepdims=True))
+    token_logits = logits[:, data.tokens].reshape(len(points), len(data), cell.T)
+    q = np.exp(token_logits - token_logits.max(axis=-1, keepdims=True))
     q /= q.sum(axis=-1, keepdims=True)
-    own = np.array([ids[0] for ids in decisive_tokens(data)])
-    weight = np.sum(q * (data.tokens.reshape(len(data), cell.T) == own[:, None]), axis=-1)
+    decisive = np.array([ids[0] for ids in decisive_tokens(data)])
+    weight = np.sum(q * (data.tokens.reshape(len(data), cell.T) == decisive[:, None]), axis=-1)
     attention = np.stack([weight[:, data.y == label].mean(axis=1) for label in (1.0, -1.0)])
     return {"along": points @ step.after.v, "norm": run.saved["norm"], "attention": attention}
 
