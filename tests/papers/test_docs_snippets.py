@@ -70,6 +70,6 @@ def test_functions_that_the_index_names_exist():
 
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`(?:ml\.)?([a-z]+(?:_[a-z0-9]+)+)(?:\([a-z, ]*\))?`", index))
-    assert {"predict_limit", "smoothness", "closed_form_candidate"} <= names
+    assert {"predict_limit", "closed_form_candidate"} <= names
     for name in names:
         assert any(hasattr(part, name) for part in (marginlens, data, dynamics, nexttoken, svm, theory)), name
