@@ -225,11 +225,6 @@ def test_unusable_arguments_are_named(change, message):
         descend(arguments.pop("ds"), **{"n_steps": 5, **arguments})
 
 
-def test_widths_must_agree():
-    with pytest.raises(InputError, match="datasets of one width d_model; got 7 at index 0 and 4 at index 1"):
-        descend([mixed()[0], mixed(d=4)[0]])
-
-
 def test_heads_may_be_one_for_all_or_one_each():
     twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
     C = np.random.default_rng(0).normal(size=(4, 5))
@@ -240,9 +235,3 @@ def test_heads_may_be_one_for_all_or_one_each():
     assert np.array_equal(mixture[1], finals[0][1])
     assert np.array_equal(mixture[0], descend(twins[0], **options).final)
     assert not np.allclose(mixture[0], finals[0][0], rtol=0, atol=1e-3)
-
-
-def test_reprs_are_one_line():
-    batch = SequenceBatch.of(tuple(mixed()))
-    assert repr(batch).startswith("SequenceBatch(4 datasets, ")
-    assert "\n" not in repr(descend(mixed(), n_steps=1))

@@ -245,28 +245,6 @@ def test_unusable_arguments_are_named(options, message):
         ml.flow(data, v, **options)
 
 
-@pytest.mark.parametrize("end", [UntilNorm, UntilLength])
-def test_an_end_must_be_positive(end):
-    with pytest.raises(InputError, match="must be a positive number"):
-        end(0.0)
-
-
-def test_embeddings_must_cover_the_tokens():
-    with pytest.raises(InputError, match="'E' argument must be at least 4 rows"):
-        embedding_tokens(np.eye(3), [[0, 3]], [1])
-
-
-def test_sequences_of_different_lengths_are_embedded_row_by_row():
-    E = np.random.default_rng(0).standard_normal((4, 5))
-    data = embedding_tokens(E, [[0, 3, 3], [1]], [1, -1])
-    np.testing.assert_array_equal(data.lengths, [3, 1])
-    np.testing.assert_array_equal(data.K[0], E[[0, 3, 3]])
-    p, v = np.random.default_rng(1).standard_normal((2, 5))
-    value, slopes = loss_and_gradients(E, p, v, [[0, 3, 3], [1]], [1, -1])
-    assert float(AttentionRisk(data, v).value(p)) == pytest.approx(value, rel=tolerances.ROUNDING)
-    np.testing.assert_allclose(AttentionRisk(data, v).gradient(p).value(), slopes.p, atol=tolerances.ROUNDING)
-
-
 @pytest.mark.statement("B Eq. (7)")
 def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     data, after = after_one_step(0, 8, 4, 128, 60.0)

@@ -29,7 +29,7 @@ from marginlens.losses.next_token import (
     second_of,
     value_of,
 )
-from marginlens.risk.reduced_sequences import reduce_sequences
+from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.runtime.compilation import njit
 
 MAX_DENSE_RANK = 800  # up to this rank, coordinates in a basis and dense Hessians are the quickest

@@ -19,7 +19,7 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
 from marginlens.papers import implements
-from marginlens.risk.reduced_sequences import reduce_sequences
+from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal

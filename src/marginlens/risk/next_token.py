@@ -22,16 +22,15 @@ from marginlens.losses.next_token import (
     SquaredLoss,
     SquaredProbability,
     as_nexttoken_loss,
+    derivative_of,
     value_of,
 )
 from marginlens.papers import implements
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
-from marginlens.risk.kernels.next_token_coefficients_numpy import own_weights
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import Head, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
-from marginlens.risk.reduced_sequences import reduce_sequences
-from marginlens.risk.sequence_batch import SequenceBatch, as_batch
+from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
@@ -54,7 +53,7 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
     """The gradient at W (1, d_model, d_model) of the only dataset of a batch."""
     a = batch.pair_logits(W)
     if loss.code < 0:
-        w, log_scale = own_weights(batch, a, head, loss)
+        w, log_scale = coefficients_numpy(batch, a, head, loss)
     else:
         w = np.empty(len(a))
         _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
@@ -67,6 +66,51 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
     turned = np.zeros((len(queries), batch.d_model))  # Σ_x w e_x of each query
     np.add.at(turned, batch.query, w[:, None] * batch.centred[batch.token])
     return LogScaled(turned.T @ E[queries], np.asarray(float(log_scale)), axes=2)
+
+
+def coefficients_numpy(
+    batch: SequenceBatch, a: FloatArray, head: Head, loss: NextTokenLoss
+) -> tuple[FloatArray, float]:
+    r"""Weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
+
+    The sums are those of the compiled weights: a token's score is what the loss's derivative makes of the head, and gaps are taken to the
+    score of the largest logit. What the derivative itself cannot resolve is lost. nan where the loss is not finite.
+
+    Args:
+        a: (n_pairs,) logits.
+    """
+    reduced = batch.reduced
+    sample, first = reduced.sample, reduced.offsets[:-1]
+    pair = np.searchsorted(batch.keys, reduced.column[sample] * len(batch.joined.E) + reduced.tokens)
+    logits = a[pair] + reduced.log_counts
+    top = np.maximum.reduceat(logits, first)
+    weights = np.exp(logits - top[sample])
+    total = np.add.reduceat(weights, first)
+    table = head.matrix().T  # (n_vocabulary, n_classes)
+    outputs = np.add.reduceat((weights / total[sample])[:, None] * table[reduced.tokens], first, axis=0)
+    if not np.isfinite(value_of(loss, outputs, reduced.labels)).all():
+        return np.full_like(a, np.nan), 0.0
+    slope = derivative_of(loss, outputs, reduced.labels)
+    score = -np.einsum("ec,ec->e", slope[sample], table[reduced.tokens])
+    is_top = np.flatnonzero(logits == top[sample])
+    best = is_top[np.unique(sample[is_top], return_index=True)[1]]  # the first where several tie
+    gap = score[best][sample] - score
+    near = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first)
+    if not np.any(np.isfinite(near)):
+        return np.zeros_like(a) if np.isfinite(score).all() else np.full_like(a, np.nan), 0.0
+    safe = np.where(np.isfinite(near), near, top)
+    with np.errstate(over="ignore"):
+        ratio = np.where(gap != 0.0, np.exp(logits - safe[sample]), 0.0)
+    shortfall = np.add.reduceat(ratio * gap, first) / total
+    small = shortfall * np.exp(safe - top)
+    omega = np.where(gap != 0.0, ratio * (gap - small[sample]), -weights * shortfall[sample])
+    omega[best] = 0.0
+    omega[best] = -np.add.reduceat(omega, first)
+    scale = np.where(np.isfinite(near), safe - top - np.log(total) + np.log(reduced.share), -np.inf)
+    largest = float(scale.max())
+    w = np.zeros_like(a)
+    np.add.at(w, pair, omega * np.exp(scale - largest)[sample])
+    return w, largest
 
 
 def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:

@@ -13,7 +13,7 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss
-from marginlens.risk.reduced_sequences import ReducedProblem, reduce_sequences
+from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 
 _SPAN = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 _DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted

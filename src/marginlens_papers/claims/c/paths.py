@@ -17,7 +17,7 @@ from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import Head, as_head
-from marginlens.risk.reduced_sequences import reduce_sequences
+from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
 
