@@ -2,11 +2,10 @@
 
 import base64
 import re
-from dataclasses import replace
 
 import pytest
 
-from fake_claims import fake_claim, finding
+from fake_claims import changed, fake_claim, finding
 from made_up_probe import EVIL, made_up_curves, made_up_result
 from marginlens.probe.page import probe_page
 from marginlens.probe.page.checkpoints import checkpoint_page
@@ -15,7 +14,7 @@ from outline import Outline
 
 
 def report_page(tmp_path):
-    odd = replace(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL, paper_value=EVIL)
+    odd = changed(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL, paper_value=EVIL)
     noted = fake_claim("A-2", finding(0.9996, note=EVIL))
     return reproduce((odd, noted), tmp_path / "report").page.read_text(encoding="utf-8")
 
