@@ -200,5 +200,5 @@ def test_the_prediction_says_condition_by_condition_what_is_missing():
 )
 def test_what_needs_every_label_says_how_to_leave_the_others_out(call):
     ds = SequenceDataset([[0, 1], [1, 2]], [0, 0], np.eye(3), unrealizable="keep")
-    with pytest.raises(InputError, match=r"1 samples without theirs \(indices 1\) instead\. Give ds\.realizable\(\)"):
+    with pytest.raises(InputError, match=r"1 samples without theirs \(indices 1\) instead\. Give data\.realizable\(\)"):
         call(ds)
