@@ -66,13 +66,13 @@ def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ..
         return tuple(as_head(ds, head) for ds in datasets)
     if len(head) != len(datasets):
         raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
-    return tuple(as_head(ds, one) for ds, one in zip(datasets, head, strict=True))
+    return tuple(as_head(ds, C) for ds, C in zip(datasets, head, strict=True))
 
 
 def is_listed(head: Any) -> bool:
     """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
     if isinstance(head, list | tuple):
-        return any(one is None or n_axes(one) == 2 for one in head)
+        return any(C is None or n_axes(C) == 2 for C in head)
     return n_axes(head) == 3
 
 

@@ -145,11 +145,11 @@ class Path(Result):
         else:
             parts, radii = list(self.split()), list(self.radii.T)
             directions = [None, None] if direction is None else list(direction)
-        found = []
+        measured = []
         for x, R, q in zip(parts, radii, directions, strict=True):
             q = None if q is None else real_array(q, "direction", x.shape[1:]).reshape(-1)
-            found.append(measure(x.reshape(len(x), -1), R, q))
-        return found[0] if self.radii.ndim == 1 else np.stack(found, axis=-1)
+            measured.append(measure(x.reshape(len(x), -1), R, q))
+        return measured[0] if self.radii.ndim == 1 else np.stack(measured, axis=-1)
 
     def split(self) -> Any:
         """The parts of the points as a NamedTuple: (v, p) for a joint risk, (cyclic, strict) for next tokens.

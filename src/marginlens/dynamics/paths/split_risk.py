@@ -15,8 +15,8 @@ from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 
-_SPAN = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
-_DIRECT = -7.0  # log of a change above which two values of the loss may be subtracted
+STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
+LOG_SUBTRACTED_CHANGE = -7.0  # log of a change above which two values of the loss may be subtracted
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
 
@@ -59,19 +59,23 @@ class SplitRisk:
         self, data: SequenceDataset, graphs: Mapping[int, PriorityGraph], scores: FloatArray | None, loss: LabelLoss
     ) -> None:
         """`scores` (n_vocabulary, n_vocabulary) is C Eᵀ; None stands for C Eᵀ = I."""
-        one = self.problem = reduce_sequences(data)
-        self.loss, self._sample = loss, one.sample
-        sample, labels = self._sample, one.labels[self._sample]
+        problem = self.problem = reduce_sequences(data)
+        self.loss, self._sample = loss, problem.sample
+        sample, labels = self._sample, problem.labels[self._sample]
         self.likelihood = scores is None and isinstance(loss, LogLoss)
-        self._score = (one.tokens == labels).astype(float) if scores is None else scores[labels, one.tokens]
-        self._top = np.ones(len(one.labels)) if scores is None else scores[one.labels, one.labels]  # γ of the label
-        self._tied, self._is_label = tied_entries(one, graphs), one.is_label
-        k = one.queries[one.column[sample]]
-        rows = ((one.E[one.tokens] - one.E[labels])[:, :, None] * one.E[k][:, None, :]).reshape(len(k), -1)
+        self._score = (problem.tokens == labels).astype(float) if scores is None else scores[labels, problem.tokens]
+        self._top = (
+            np.ones(len(problem.labels)) if scores is None else scores[problem.labels, problem.labels]
+        )  # γ of the label
+        self._tied, self._is_label = tied_entries(problem, graphs), problem.is_label
+        k = problem.queries[problem.column[sample]]
+        rows = ((problem.E[problem.tokens] - problem.E[labels])[:, :, None] * problem.E[k][:, None, :]).reshape(
+            len(k), -1
+        )
         inside = cyclic_subspace(data.E, graphs).basis.reshape(-1, rows.shape[1])
         rest = np.where(self._tied[:, None], 0.0, rows - rows @ inside.T @ inside)
         scale = float(np.max(np.linalg.norm(rows, axis=1)))
-        self._crosses = np.linalg.norm(rest, axis=1) > _SPAN * scale  # lower entries whose logit z moves
+        self._crosses = np.linalg.norm(rest, axis=1) > STRICT_SPAN_RTOL * scale  # lower entries whose logit z moves
         rest = np.where(self._crosses[:, None], rest - rest @ inside.T @ inside, 0.0)
         if self.likelihood:
             self._tied = ~self._crosses  # on infeasible data S_cyc may hold rows of lower priority: L̄ has these too
@@ -136,7 +140,7 @@ class SplitRisk:
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = log_delta + np.log(np.sum(-_WEIGHTS * self.loss.scalar(nodes)[1], axis=-1))
             direct = np.log(self.loss.scalar(best - delta)[0] - self.loss.scalar(best)[0])
-            small = log_delta + np.log(-self.loss.scalar(best)[1]) < _DIRECT
+            small = log_delta + np.log(-self.loss.scalar(best)[1]) < LOG_SUBTRACTED_CHANGE
         return np.where(small, mean, np.where(np.isnan(direct), np.inf, direct))
 
     def log_pull(self, c: FloatArray) -> FloatArray:
@@ -165,15 +169,15 @@ class SplitRisk:
 
         For the log-loss with C Eᵀ = I the last three terms are :math:`-g_i g_i^\top`.
         """
-        one, sample = self.problem, self._sample
+        problem, sample = self.problem, self._sample
         logits = self._logits(c[None])
         log_ratio, log_rho = self._ratios(logits)
         log_total = np.logaddexp(0.0, log_rho)[0]
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
         log_s = np.where(self._tied, (logits - inside[:, sample])[0], log_ratio[0]) - log_total[sample]
-        sign, log_w, bend = self._weights(log_s, self._best(logits)[0])
+        sign, log_w, curvature = self._weights(log_s, self._best(logits)[0])
         log_w = np.where(self._is_label, -np.inf, log_w)  # the label's own row is zero
-        share = one.share[sample]
+        share = problem.share[sample]
         lower = np.where(self._crosses, log_w, -np.inf)
         unit = float(np.max(lower + np.log(share), initial=-np.inf))
         unit = unit if np.isfinite(unit) else 0.0
@@ -182,11 +186,11 @@ class SplitRisk:
         x, z = self.inner, self.outer
         pairs = ((w, x), (w_low, z), (s, x), (s_low, z))
         gx, gz, ax, az = (self._total(v[:, None] * a) for v, a in pairs)  # gz and az are scaled
-        p, low, k = one.share[:, None], (w_low * share)[:, None], bend[:, None]
+        p, low, k = problem.share[:, None], (w_low * share)[:, None], curvature[:, None]
         return Slopes(
             log_unit=unit,
-            inner=one.share @ gx,
-            outer=one.share @ gz,
+            inner=problem.share @ gx,
+            outer=problem.share @ gz,
             inner_terms=float(np.sum(np.abs(w) * share * np.linalg.norm(x, axis=1))),
             outer_terms=float(np.sum(np.abs(w_low) * share * np.linalg.norm(z, axis=1))),
             inner_hessian=x.T @ ((w * share)[:, None] * x) + (p * gx).T @ (k * gx - ax) - (p * ax).T @ gx,
@@ -250,4 +254,4 @@ def tied_entries(problem: ReducedProblem, graphs: Mapping[int, PriorityGraph]) -
 def _orthonormal(rows: FloatArray, scale: float) -> FloatArray:
     """(rank, d) orthonormal rows that span the given ones (m, d), but for what is rounding at this scale."""
     _, singular, directions = np.linalg.svd(rows, full_matrices=False)
-    return directions[singular > _SPAN * scale]
+    return directions[singular > STRICT_SPAN_RTOL * scale]
