@@ -171,7 +171,7 @@ FAULTS = {
         "_ends",
         lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
     ),
-    "steps of a constant length": ("A-T2", a_t2, "GD", lambda old: NormalizedGD),
+    "steps of a constant length": ("A-T2", a_t2, "GradientDescent", lambda old: NormalizedGD),
     "descent that climbs": ("A-T3", a_t3, "descend", _climbs),
     "one comparison that is nan": ("A-K3", a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": ("A-L4", a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
