@@ -181,8 +181,9 @@ class GradientField:
         return False
 
     def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
-        """Nothing is known of minima."""
-        return None
+        """c where the field turns back within `radius` ahead of it, because a minimum is that near; else None."""
+        direction = self(0.0, c)
+        return None if direction @ self(0.0, c + radius * direction) > 0.0 else c
 
     def __call__(self, s: float, c: FloatArray) -> FloatArray:
         """-∇L/‖∇L‖; nan where the gradient is exactly zero, which no step of an integrator accepts."""
