@@ -14,8 +14,8 @@ from marginlens.embeddings import train
 from marginlens.embeddings.torch_models import DeviceOneLayer
 from marginlens.embeddings.train import Ending, RankCorrelations, TrainingSettings, train_embeddings
 from marginlens.errors import InputError
-from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint
+from marginlens.training.loop import Callbacks
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]

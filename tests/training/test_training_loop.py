@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.training.callbacks import Callbacks
 from marginlens.training.checkpoint import Checkpoint, checkpoint_path
-from marginlens.training.loop import Ending, Schedule, TrainingLoop
+from marginlens.training.loop import Callbacks, Ending, Schedule, TrainingLoop
 from marginlens.training.settings import RunSettings, positive, whole
 
 EPOCHS, STEPS, EVERY = 5, 3, 2

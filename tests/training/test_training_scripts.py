@@ -7,7 +7,7 @@ import pytest
 
 from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
-from marginlens.training.callbacks import epoch_display
+from marginlens.training.loop import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left
 from marginlens.training.settings import settings_or_default, torch_device
 from marginlens_papers.archive import command_without_paths

@@ -76,7 +76,7 @@ def figure_3b() -> TokenDataset:
 
 def _joint_tokens(last: tuple[float, float]) -> TokenDataset:
     chosen = [(1.0, 1.0), (1.0, -1.0), last]
-    return TokenDataset([[(0.0, 0.0), one] for one in chosen], [1.0, -1.0, 1.0])
+    return TokenDataset([[(0.0, 0.0), token] for token in chosen], [1.0, -1.0, 1.0])
 
 
 @implements("A", "Fig 5")

@@ -91,7 +91,7 @@ def random_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
     generator = as_generator(rng)
     E = _unit_rows(K, d, generator)
     sequences = generator.integers(K, size=(n, T))
-    return SequenceDataset(sequences, [generator.choice(np.unique(one)) for one in sequences], E)
+    return SequenceDataset(sequences, [generator.choice(np.unique(ids)) for ids in sequences], E)
 
 
 @implements("C", "App. D")
@@ -135,7 +135,7 @@ def random_start(data: SequenceDataset | Sequence[SequenceDataset], rng: Any) ->
     return W if isinstance(data, list | tuple) else W[0]
 
 
-def _as_coded(sizes: tuple[int, int, int, int], rng: Any, *, cyclic: bool) -> SequenceDataset:
+def _as_coded(sizes: tuple[int, ...], rng: Any, *, cyclic: bool) -> SequenceDataset:
     K, d, n, T = sizes
     if T > K:
         raise reject("n_tokens", f"at most n_vocabulary = {K}, as no token occurs twice in a sequence", T)
@@ -169,13 +169,9 @@ def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
     return bool(n_components < size)
 
 
-def _sizes(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int) -> tuple[int, int, int, int]:
-    return (
-        whole_number(n_vocabulary, "n_vocabulary", at_least=1),
-        whole_number(d_model, "d_model", at_least=1),
-        whole_number(n_samples, "n_samples", at_least=1),
-        whole_number(n_tokens, "n_tokens", at_least=1),
-    )
+def _sizes(*sizes: int) -> tuple[int, ...]:
+    names = ("n_vocabulary", "d_model", "n_samples", "n_tokens")
+    return tuple(whole_number(size, name, at_least=1) for size, name in zip(sizes, names, strict=True))
 
 
 def _check_can_be_cyclic(n_vocabulary: int, n_samples: int, n_tokens: int) -> None:
@@ -223,7 +219,7 @@ class Levels:
 
     def __post_init__(self) -> None:
         deltas = tuple(np.atleast_1d(float_array(self.deltas, "deltas", "numbers from 0 to 1")).reshape(-1).tolist())
-        if not deltas or not all(0.0 <= one <= 1.0 for one in deltas):
+        if not deltas or not all(0.0 <= delta <= 1.0 for delta in deltas):
             raise reject("deltas", "at least one number, each from 0 to 1", self.deltas)
         if not isinstance(self.sizes, Sequence | np.ndarray) or getattr(self.sizes, "ndim", 1) != 1:
             raise reject("sizes", "whole numbers, one for each level", repr(self.sizes))
@@ -231,7 +227,7 @@ class Levels:
         if len(sizes) != len(deltas):
             raise reject("sizes", f"one size for each of the {len(deltas)} levels", f"{len(sizes)} sizes")
         object.__setattr__(self, "deltas", deltas)
-        object.__setattr__(self, "sizes", tuple(whole_number(one, "sizes", at_least=1) for one in sizes))
+        object.__setattr__(self, "sizes", tuple(whole_number(size, "sizes", at_least=1) for size in sizes))
         whole_number(self.n_irrelevant, "n_irrelevant", at_least=0)
         expected = "between 0 and 1, and 1 exactly when there are no irrelevant tokens"
         share = real_number(self.share, "share", expected)

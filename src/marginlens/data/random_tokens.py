@@ -180,5 +180,5 @@ def _keys_and_sets(
     keys = generator.standard_normal((n_inputs, n_tokens, d_key))
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
     sets = tuple(np.sort(generator.permutation(n_tokens)[:n_optimal]) for _ in range(n_inputs))
-    is_optimal = np.array([np.isin(np.arange(n_tokens), one) for one in sets])
+    is_optimal = np.array([np.isin(np.arange(n_tokens), optimal) for optimal in sets])
     return keys, sets, is_optimal

@@ -29,9 +29,9 @@ def _as_names(names: Any, argument: str = "names") -> list[str]:
     if not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
         raise reject(argument, "a list of strings", type(names).__name__)
     listed = list(names)
-    for one in listed:
-        if not isinstance(one, str):
-            raise reject(argument, "a list of strings", repr(one))
+    for name in listed:
+        if not isinstance(name, str):
+            raise reject(argument, "a list of strings", repr(name))
     return listed
 
 
@@ -80,13 +80,13 @@ class Vocabulary:
     def ids(self, names: Sequence[str], argument: str = "names") -> IntArray:
         """(n_tokens,) the ids of tokens given by name."""
         names = _as_names(names, argument)
-        found = [self._places.get(name, self.unknown) for name in names]
-        if None in found:
-            missing = names[found.index(None)]
+        ids = [self._places.get(name, self.unknown) for name in names]
+        if None in ids:
+            missing = names[ids.index(None)]
             raise reject(
                 argument, f"made of the {len(self)} tokens of the vocabulary", f"{missing!r}, which is none of them"
             )
-        return np.array(found, dtype=np.int64)
+        return np.array(ids, dtype=np.int64)
 
     def decode(self, ids: IntArray) -> str:
         """The text of token ids."""
@@ -190,9 +190,11 @@ class Words:
         words = self.split(text)
         counts = sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0]))
         frequent = [word for word, count in counts if count >= self.min_count and word != UNKNOWN]
-        kept = frequent[: self.max_vocabulary]
-        unknown = len(kept) if len(kept) < len(counts) else None
-        vocabulary = Vocabulary(tuple([*kept, UNKNOWN] if unknown is not None else kept), self, unknown)
+        words_with_id = frequent[: self.max_vocabulary]
+        unknown = len(words_with_id) if len(words_with_id) < len(counts) else None
+        vocabulary = Vocabulary(
+            tuple([*words_with_id, UNKNOWN] if unknown is not None else words_with_id), self, unknown
+        )
         return vocabulary, vocabulary.ids(words)
 
 

@@ -44,18 +44,18 @@ def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[A
         ADAMW_EPSILON,
         rate / (1.0 - first**step),
     )
-    return tuple(np.dtype(dtype).type(one) for one in numbers)
+    return tuple(np.dtype(dtype).type(number) for number in numbers)
 
 
 @njit(**SUMMING)
 def adamw_vector(theta: Any, m: Any, s: Any, gradient: Any, constants: Any) -> None:
     """One AdamW step on a vector, in place."""
-    kept, new, old_square, new_square, unbias, eps, rate = constants
+    shrink, new, old_square, new_square, unbias, eps, rate = constants
     for j in range(theta.shape[0]):
         g = gradient[j]
         m[j] += (g - m[j]) * new
         s[j] = s[j] * old_square + g * g * new_square
-        theta[j] = theta[j] * kept - rate * m[j] / (math.sqrt(s[j]) * unbias + eps)
+        theta[j] = theta[j] * shrink - rate * m[j] / (math.sqrt(s[j]) * unbias + eps)
 
 
 @njit(**SUMMING)
@@ -71,12 +71,12 @@ def adamw_rank_two(
         weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
         products: receives E p and E v at the new values, (n_vocabulary,).
     """
-    kept, new, old_square, new_square, unbias, eps, rate = constants
+    shrink, new, old_square, new_square, unbias, eps, rate = constants
     E, M, S = table
     x, y = weights
     p, v, p_next, v_next = directions
     a, b = products
-    zero = kept - kept
+    zero = shrink - shrink
     for k in range(first, last):
         e, m, s, xk, yk = E[k], M[k], S[k], x[k], y[k]
         ak, bk = zero, zero
@@ -84,7 +84,7 @@ def adamw_rank_two(
             g = xk * p[j] + yk * v[j]
             mj = m[j] + (g - m[j]) * new
             sj = s[j] * old_square + g * g * new_square
-            ej = e[j] * kept - rate * mj / (math.sqrt(sj) * unbias + eps)
+            ej = e[j] * shrink - rate * mj / (math.sqrt(sj) * unbias + eps)
             m[j], s[j], e[j] = mj, sj, ej
             ak += ej * p_next[j]
             bk += ej * v_next[j]
@@ -144,7 +144,7 @@ class CompiledOneLayer:
         self.pairs, self.settings = pairs, settings
         self.E, self.p, self.v = start.E, start.p, start.v
         shapes = {"E": self.E, "p": self.p, "v": self.v}
-        self.moments = {name: (np.zeros_like(one), np.zeros_like(one)) for name, one in shapes.items()}
+        self.moments = {name: (np.zeros_like(array), np.zeros_like(array)) for name, array in shapes.items()}
         self.a, self.b = np.empty((2, len(self.E)), dtype=self.E.dtype)
         over_rows(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
         self.taken, self.loss = 0, 0.0
@@ -191,7 +191,9 @@ class CompiledOneLayer:
     def state(self) -> dict[str, Any]:
         """All arrays that the next step depends on, by name."""
         moments = {
-            f"{kind}_{name}": one for name, both in self.moments.items() for kind, one in zip("ms", both, strict=True)
+            f"{kind}_{name}": array
+            for name, both in self.moments.items()
+            for kind, array in zip("ms", both, strict=True)
         }
         return {"E": self.E, "p": self.p, "v": self.v, **moments, "a": self.a, "b": self.b}
 

@@ -16,8 +16,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, TrainingSettings, train_embeddings
 from marginlens.errors import reject
-from marginlens.training.callbacks import Callbacks, epoch_display
-from marginlens.training.loop import Ending
+from marginlens.training.loop import Callbacks, Ending, epoch_display
 from marginlens.training.script import (
     add_run_options,
     check_folder,

@@ -64,10 +64,10 @@ class TokenStatistics:
 
     def __repr__(self) -> str:
         kinds, counts = np.unique(self.kind, return_counts=True)
-        told = ", ".join(
+        listed = ", ".join(
             f"{n} {TokenKind(k).name.lower().replace('_', ' ')}" for k, n in zip(kinds, counts, strict=True)
         )
-        return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {told})"
+        return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {listed})"
 
 
 def token_statistics(sequences: Any, y: Any = None) -> TokenStatistics:
@@ -120,14 +120,12 @@ class SingleDecisiveToken:
         """One sentence, with the first sequences that break it."""
         if self.holds:
             return f"Assumption 4 holds for all {len(self.decisive)} sequences."
-        told = [
+        listed = [
             f"sequence {i} has {self.decisive[i]} decisive and {self.misleading[i]} other relevant positions"
             for i in self.offending[:_NAMED]
         ]
         more = ", …" if len(self.offending) > _NAMED else ""
-        return (
-            f"Assumption 4 fails for {len(self.offending)} of {len(self.decisive)} sequences: {'; '.join(told)}{more}."
-        )
+        return f"Assumption 4 fails for {len(self.offending)} of {len(self.decisive)} sequences: {'; '.join(listed)}{more}."
 
     def __repr__(self) -> str:
         return f"SingleDecisiveToken({self.why})"

@@ -92,8 +92,8 @@ class DeviceEpochs:
 
         shifts = on_device(np.stack([self.pairs.offsets[order] - pair[:-1], row[:-1] - pair[:-1], batch_of]))
         each = torch.repeat_interleave(shifts, on_device(length), dim=1, output_size=int(pair[-1]))  # (3, n_pairs)
-        here = torch.arange(int(pair[-1]), device=device)
-        source, target = each[0] + here, each[1] + here
+        pair_index = torch.arange(int(pair[-1]), device=device)
+        source, target = each[0] + pair_index, each[1] + pair_index
         token = self.token[source]
         self._token = torch.zeros(int(row[-1]), dtype=torch.int64, device=device)
         self._token[target] = token
@@ -119,14 +119,14 @@ class DeviceEpochs:
         groups = []
         for k in range(int(np.searchsorted(opens, first)), int(np.searchsorted(opens, last))):
             begin, end, width = int(opens[k]), int(closes[k]), int(widths[k])
-            here = slice(int(row[begin]), int(row[end]))
+            rows_of_group = slice(int(row[begin]), int(row[end]))
             groups.append(
                 Group(
-                    self._token[here].view(end - begin, width),
-                    self._log_count[here].view(end - begin, width),
+                    self._token[rows_of_group].view(end - begin, width),
+                    self._log_count[rows_of_group].view(end - begin, width),
                     self._y[begin:end],
-                    here.start - base,
-                    here.stop - base,
+                    rows_of_group.start - base,
+                    rows_of_group.stop - base,
                 )
             )
         rows = self._rows[int(self._pair[first]) : int(self._pair[last])]
@@ -148,9 +148,9 @@ class DeviceModel(ABC):
         import torch
 
         self.pairs, self.settings = pairs, settings
-        self.E, self.p, self.v = (torch.from_numpy(one).to(device) for one in (start.E, start.p, start.v))
+        self.E, self.p, self.v = (torch.from_numpy(parameter).to(device) for parameter in (start.E, start.p, start.v))
         trained = {"E": self.E, "p": self.p, **({"v": self.v} if settings.train_v else {})}
-        self.trained = {name: torch.nn.Parameter(one, requires_grad=False) for name, one in trained.items()}
+        self.trained = {name: torch.nn.Parameter(parameter, requires_grad=False) for name, parameter in trained.items()}
         self.optimiser = torch.optim.AdamW(
             list(self.trained.values()),
             settings.learning_rate,
@@ -159,12 +159,12 @@ class DeviceModel(ABC):
             settings.weight_decay,
             fused=True,
         )
-        for one in self.trained.values():
-            one.grad = torch.zeros_like(one)
-            self.optimiser.state[one] = {
+        for parameter in self.trained.values():
+            parameter.grad = torch.zeros_like(parameter)
+            self.optimiser.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=device),
-                "exp_avg": torch.zeros_like(one),
-                "exp_avg_sq": torch.zeros_like(one),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
             }
         self.epochs = DeviceEpochs(pairs, device, self.E.dtype, settings.batch, self.shares(device.type))
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -232,15 +232,15 @@ class DeviceModel(ABC):
 
     def parameters(self) -> Parameters:
         """The present parameters as NumPy arrays; on the CPU, later steps change them."""
-        return Parameters(*(one.cpu().numpy() for one in (self.E, self.p, self.v)))
+        return Parameters(*(tensor.cpu().numpy() for tensor in (self.E, self.p, self.v)))
 
     def state(self) -> dict[str, Any]:
         """All arrays that the next step depends on, by name."""
         arrays = {"E": self.E, "p": self.p, "v": self.v}
-        for name, one in self.trained.items():
-            arrays[f"m_{name}"] = self.optimiser.state[one]["exp_avg"]
-            arrays[f"s_{name}"] = self.optimiser.state[one]["exp_avg_sq"]
-        return {name: one.cpu().numpy() for name, one in arrays.items()}
+        for name, tensor in self.trained.items():
+            arrays[f"m_{name}"] = self.optimiser.state[tensor]["exp_avg"]
+            arrays[f"s_{name}"] = self.optimiser.state[tensor]["exp_avg_sq"]
+        return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
     def restore(self, arrays: dict[str, Any], taken: int) -> None:
         """Go back to a state, after `taken` steps."""
@@ -249,12 +249,12 @@ class DeviceModel(ABC):
         def put(target: Any, name: str) -> None:
             target.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
 
-        for name, one in (("E", self.E), ("p", self.p), ("v", self.v)):
-            put(one, name)
-        for name, one in self.trained.items():
-            put(self.optimiser.state[one]["exp_avg"], f"m_{name}")
-            put(self.optimiser.state[one]["exp_avg_sq"], f"s_{name}")
-            self.optimiser.state[one]["step"].fill_(taken)
+        for name, tensor in (("E", self.E), ("p", self.p), ("v", self.v)):
+            put(tensor, name)
+        for name, tensor in self.trained.items():
+            put(self.optimiser.state[tensor]["exp_avg"], f"m_{name}")
+            put(self.optimiser.state[tensor]["exp_avg_sq"], f"s_{name}")
+            self.optimiser.state[tensor]["step"].fill_(taken)
 
     def write_gradients(self, by_p: Any, by_v: Any) -> None:
         """Hand the gradients by p and v to AdamW."""
@@ -379,9 +379,9 @@ class DeviceTwoLayer(DeviceModel):
             by_N = torch.baddbmm(2.0 * by_variance[..., None] * NG, by_Z, local[..., :2].mT)
             by_G = torch.bmm((N * by_variance[..., None]).mT, N)
             by_logits = A * (by_N - (A * by_N).sum(-1, keepdim=True))
-            here = slice(group.first, group.last)
-            torch.bmm(by_logits + by_logits.mT + 2.0 * by_G, X, out=by_X[here].view(X.shape))
-            out = by_table[here].view(*group.token.shape, 3)
+            rows_of_group = slice(group.first, group.last)
+            torch.bmm(by_logits + by_logits.mT + 2.0 * by_G, X, out=by_X[rows_of_group].view(X.shape))
+            out = by_table[rows_of_group].view(*group.token.shape, 3)
             out[..., :2] = torch.bmm(N.mT, by_Z)
             out[..., 2] = -2.0 * torch.bmm(by_G, local[..., 2:])[..., 0]  # the mean's part of the centred Gram matrix
             outputs.append(f)

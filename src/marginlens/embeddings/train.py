@@ -31,9 +31,8 @@ from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
 from marginlens.runtime.files import write_whole
-from marginlens.training.callbacks import Callback
 from marginlens.training.checkpoint import checkpoint_path
-from marginlens.training.loop import Ending, Schedule, TrainingLoop
+from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop
 from marginlens.training.settings import (
     RunSettings,
     choice,

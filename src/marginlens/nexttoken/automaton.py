@@ -109,10 +109,10 @@ class NextTokenAutomaton:
             return self._whole[0]
         chosen = {k: graph for k, graph in self.graphs.items() if k == token} if apart else self.graphs
         entries = strict_entries(self.data, chosen, self.mix.x)
-        found = expand_path(self.E, chosen, self.priority, entries, orthonormal=apart)
+        expansion = expand_path(self.E, chosen, self.priority, entries, orthonormal=apart)
         if not apart:
-            self._whole.append(found)
-        return found
+            self._whole.append(expansion)
+        return expansion
 
     def predict_proba(self, sequence: Any) -> FloatArray:
         """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks.
@@ -190,15 +190,17 @@ class NextTokenAutomaton:
     def _later_terms(self, last: int) -> tuple[list[FloatArray], FloatArray]:
         """Logits of every token for a last token, each (n_vocabulary,): along the slow directions of the path, and of its offset."""
         if last not in self._later:
-            found = self.expansion(last)
-            self._later[last] = [self._logits(slower, last) for slower in found.slow], self._logits(found.offset, last)
+            expansion = self.expansion(last)
+            self._later[last] = (
+                [self._logits(slower, last) for slower in expansion.slow],
+                self._logits(expansion.offset, last),
+            )
         return self._later[last]
 
     def _logits(self, W: FloatArray, last: int) -> FloatArray:
         """(n_vocabulary,) e_xᵀ W e_last of every token x; coordinates in which e_last is zero are not read."""
         used = np.flatnonzero(self.E[last])
-        found: FloatArray = self._thin @ (W[:, used] @ self.E[last, used])
-        return found
+        return np.asarray(self._thin @ (W[:, used] @ self.E[last, used]))
 
     @cached_property
     def _thin(self) -> Any:
@@ -406,29 +408,29 @@ class Explanation:
     @property
     def winners(self) -> tuple[Rival, ...]:
         """The tokens that keep probability, or that may where shares are unknown."""
-        return tuple(one for one in self.rivals if one.probability != 0.0)
+        return tuple(rival for rival in self.rivals if rival.probability != 0.0)
 
     @property
     def is_ranked(self) -> bool:
         """Whether the winners are one component, so that the data themselves make them equal rather than a coincidence of heights."""
-        parts = {one.component for one in self.winners}
+        parts = {rival.component for rival in self.winners}
         return len(self.winners) == 1 or (len(parts) == 1 and -1 not in parts)
 
     @property
     def chain(self) -> tuple[tuple[int, ...], ...]:
         """The tokens present, in groups of equal height, highest first."""
         groups: list[list[Rival]] = []
-        for one in self.rivals:
-            if groups and one.height >= groups[-1][0].height - TIE:
-                groups[-1].append(one)
+        for rival in self.rivals:
+            if groups and rival.height >= groups[-1][0].height - TIE:
+                groups[-1].append(rival)
             else:
-                groups.append([one])
-        return tuple(tuple(one.token for one in group) for group in groups)
+                groups.append([rival])
+        return tuple(tuple(rival.token for rival in group) for group in groups)
 
     @property
     def reasons(self) -> tuple[tuple[int, int, float], ...]:
         """Pairs (winner, loser, multiplier) that the data themselves rank strictly, the heaviest first."""
-        won = {one.token for one in self.winners}
+        won = {rival.token for rival in self.winners}
         pairs = [(i, j, weight) for (i, j), weight in self.strict.items() if i in won and j not in won]
         return tuple(sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1])))
 
@@ -467,7 +469,7 @@ class Explanation:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        mix = ", ".join(f"{self.names[one.token]}: {one.probability:.3g}" for one in self.winners)
+        mix = ", ".join(f"{self.names[rival.token]}: {rival.probability:.3g}" for rival in self.winners)
         return (
             f"Explanation(last={self.names[self.last]}, {{{mix}}}, over {len(self.rivals) - len(self.winners)} others)"
         )

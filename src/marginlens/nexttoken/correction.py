@@ -157,17 +157,17 @@ def _shortest(
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[objective.problem.merged])))])
         problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
         raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
-    kept = (subset, space, objective)
-    found = _found(objective, origin, "zero" if at is None else "the start's part in S_cyc", kept)
+    parts = (subset, space, objective)
+    correction = _found(objective, origin, "zero" if at is None else "the start's part in S_cyc", parts)
     if objective.is_likelihood:
-        unique = found.status is Status.FINITE and not found.flat
-        return replace(found, is_unique=unique, uniqueness=_CONVEX if unique else "")
+        unique = correction.status is Status.FINITE and not correction.flat
+        return replace(correction, is_unique=unique, uniqueness=_CONVEX if unique else "")
     if not restarts:
-        return found
+        return correction
     others = [
-        _found(objective, _anywhere(objective, generator, far), "a random start", kept) for far in _spreads(restarts)
+        _found(objective, _anywhere(objective, generator, far), "a random start", parts) for far in _spreads(restarts)
     ]
-    return _lowest([found, *others])
+    return _lowest([correction, *others])
 
 
 def _spreads(restarts: int) -> FloatArray:
@@ -183,21 +183,21 @@ def _anywhere(objective: CyclicRisk, rng: np.random.Generator, spread: float) ->
     return direction * (spread / size) if size > 0.0 else direction
 
 
-def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
+def _lowest(corrections: list[CyclicCorrection]) -> CyclicCorrection:
     """The lowest of several minima, the shortest of equal ones, with what the others say about its being the only one."""
-    lowest = min(one.risk for one in found)
+    lowest = min(correction.risk for correction in corrections)
     blur = SAME_RISK_RTOL * max(1.0, abs(lowest))
-    best = [one for one in found if one.risk <= lowest + blur]
-    finite = [one for one in best if one.status is Status.FINITE]
-    running = [one for one in best if one.status is Status.INFINITE]
-    looked = f"{len(found)} starts were followed"
+    best = [correction for correction in corrections if correction.risk <= lowest + blur]
+    finite = [correction for correction in best if correction.status is Status.FINITE]
+    running = [correction for correction in best if correction.status is Status.INFINITE]
+    looked = f"{len(corrections)} starts were followed"
     if not finite:
         return replace(best[0], is_unique=False, uniqueness=f"No finite minimum was found as low; {looked}.")
-    norms = np.array([length(one.x.ravel()) for one in finite])
+    norms = np.array([length(correction.x.ravel()) for correction in finite])
     chosen = finite[int(np.argmax(norms <= norms.min() * (1.0 + SAME_LOGITS_RTOL)))]
     space = chosen.subspace
     unit = float(np.abs(space.centre(space.cells(chosen.x))).max())
-    spread = max(float(np.abs(space.centre(space.cells(one.x - chosen.x))).max()) for one in finite)
+    spread = max(float(np.abs(space.centre(space.cells(correction.x - chosen.x))).max()) for correction in finite)
     if running:
         said = "the risk comes as low along a direction, for ever"
     elif spread > SAME_LOGITS_RTOL * (1.0 + unit):
@@ -211,7 +211,7 @@ def _lowest(found: list[CyclicCorrection]) -> CyclicCorrection:
 
 
 def _found(
-    objective: CyclicRisk, origin: FloatArray, named: str, kept: tuple[CyclicSubset, CyclicSubspace, CyclicRisk]
+    objective: CyclicRisk, origin: FloatArray, named: str, parts: tuple[CyclicSubset, CyclicSubspace, CyclicRisk]
 ) -> CyclicCorrection:
     """Minimise, and say how that ended."""
     end, space, power = minimise(objective, origin), objective.space, 2 * objective.power
@@ -221,8 +221,8 @@ def _found(
     risk = objective.at(space.cells(end.W)).value
     flight = None if end.converged and not end.flat else runaway(objective, end.W)
     if flight is not None:
-        found = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
-        return CyclicCorrection(np.full_like(x, np.nan), Status.INFINITE, *found, *kept)
+        limit = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
+        return CyclicCorrection(np.full_like(x, np.nan), Status.INFINITE, *limit, *parts)
     spread = float(np.ptp(space.centre(space.cells(end.W))))
     if (
         end.converged
@@ -236,11 +236,11 @@ def _found(
             reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
         if end.flat:
             reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
-        return CyclicCorrection(x, Status.FINITE, reason, risk, gradient, None, *kept, flat=end.flat)
+        return CyclicCorrection(x, Status.FINITE, reason, risk, gradient, None, *parts, flat=end.flat)
     reason = (
         f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {length(x.ravel()):.3g}."
     )
-    return CyclicCorrection(x, Status.INACCURATE, reason, risk, gradient, None, *kept)
+    return CyclicCorrection(x, Status.INACCURATE, reason, risk, gradient, None, *parts)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

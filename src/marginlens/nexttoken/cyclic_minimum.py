@@ -82,10 +82,10 @@ def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
     size = len(right)
     lifted = hessian + np.trace(hessian) / size**2
     try:
-        found = np.asarray(cho_solve(cho_factor(lifted), right))
+        solution = np.asarray(cho_solve(cho_factor(lifted), right))
     except np.linalg.LinAlgError:
-        found = np.asarray(np.linalg.lstsq(hessian, right, rcond=None)[0])
-    return found - float(found.mean())
+        solution = np.asarray(np.linalg.lstsq(hessian, right, rcond=None)[0])
+    return solution - float(solution.mean())
 
 
 def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
@@ -121,7 +121,7 @@ def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
         step = vectors @ _minimum_in_ball(values, along, radius)
         trial = risk.at(T @ (z + step))
         promised = float(g @ step + 0.5 * np.sum(values * (vectors.T @ step) ** 2))
-        steepness = (float(np.linalg.norm(T.T @ one.gradient)) for one in (point, trial))
+        steepness = (float(np.linalg.norm(T.T @ at.gradient)) for at in (point, trial))
         ratio = _decrease_ratio((point.value, trial.value, promised), *steepness)
         z, radius, moved = _next_radius(ratio, z, step, radius, widest)
         point = trial if moved else point
@@ -138,10 +138,10 @@ def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
 
 def _lower_along(risk: CyclicRisk, z: FloatArray, idle: FloatArray) -> FloatArray | None:
     """A point of lower risk along a direction of `idle` (rank, n_idle) in which neither slope nor curvature tells, if there is one."""
-    here = risk.at(risk.table @ z).value
+    value = risk.at(risk.table @ z).value
     for vector in idle.T:
         for length in (1.0, -1.0, 0.1, -0.1):
-            if risk.at(risk.table @ (z + length * vector)).value < here - 1e-12 * max(1.0, abs(here)):
+            if risk.at(risk.table @ (z + length * vector)).value < value - 1e-12 * max(1.0, abs(value)):
                 return np.asarray(z + length * vector)
     return None
 
@@ -276,8 +276,8 @@ def runaway(risk: CyclicRisk, W: FloatArray) -> Runaway | None:
     or else what W itself has outside the ties of that selection. It counts when the risk falls along it at every height looked at, down
     to no more than the lowest risk found.
     """
-    found = [one for one in (_certified(risk, W, faded) for faded in ATTENTION_THRESHOLDS) if one is not None]
-    return min(found, key=lambda one: one.limit, default=None)
+    proofs = [proof for proof in (_certified(risk, W, faded) for faded in ATTENTION_THRESHOLDS) if proof is not None]
+    return min(proofs, key=lambda proof: proof.limit, default=None)
 
 
 def _certified(risk: CyclicRisk, W: FloatArray, faded: float) -> Runaway | None:
@@ -318,15 +318,15 @@ def _limit(risk: CyclicRisk, base: FloatArray, direction: FloatArray, lowest: fl
 
 def _sentence(risk: CyclicRisk, graphs: dict[int, PriorityGraph], limit: float) -> str:
     """Which component comes apart, and how."""
-    space, found = risk.space, []
+    space, separated = risk.space, []
     for block in risk.blocks:
         last, members = int(space.queries[space.columns[block.start]]), space.tokens[block]
         ranks = graphs[last].components_of(members)
         if np.ptp(ranks) > 0:
-            found.append((last, [members[ranks == rank] for rank in np.unique(ranks)]))
-    last, levels = found[0]
+            separated.append((last, [members[ranks == rank] for rank in np.unique(ranks)]))
+    last, levels = separated[0]
     whole, order = _listed(np.sort(np.concatenate(levels))), " above ".join(_listed(level) for level in levels[:4])
-    more = f", and {len(found) - 1} more components come apart" if len(found) > 1 else ""
+    more = f", and {len(separated) - 1} more components come apart" if len(separated) > 1 else ""
     falls = f"the risk falls towards {limit:.6g} and reaches it nowhere"
     return f"With last token {last} the component {whole} is separated, {order}{more}: {falls}."
 

@@ -212,7 +212,7 @@ class CyclicRisk:
                 missing = space.differences(cells - space.cells(W))
                 W = W + space.lift(space.differences_transposed(cho_solve((space.factor, True), missing)))
             return W
-        found = np.zeros_like(cells)
+        solution = np.zeros_like(cells)
         gram = LinearOperator(
             (len(cells), len(cells)), matvec=lambda a: space.centre(space.cells(space.lift(space.centre(np.ravel(a)))))
         )
@@ -220,12 +220,12 @@ class CyclicRisk:
         for _ in range(3):
             if np.linalg.norm(missing) <= noise:
                 break
-            more = found + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
+            more = solution + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
             after = cells - gram.matvec(more)
             if not np.linalg.norm(after) < np.linalg.norm(missing):
                 break
-            found, missing = more, after
-        return space.lift(space.centre(found))
+            solution, missing = more, after
+        return space.lift(space.centre(solution))
 
     def smallest_eigenvalue(self, W: FloatArray) -> float:
         """The smallest eigenvalue of the Hessian by W inside S_cyc, in orthonormal coordinates."""

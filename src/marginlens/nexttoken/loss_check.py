@@ -55,16 +55,16 @@ class LossCheck:
         """What was found."""
         if not self.of_the_label:
             return f"{self.name} depends on the outputs of other tokens, not on the label's alone"
-        found = f"{self.name}, looked at {self.points:,} outputs from {self.low:.4g} to {self.high:.4g}"
+        outputs = f"{self.name}, looked at {self.points:,} outputs from {self.low:.4g} to {self.high:.4g}"
         if not self.is_decreasing:
-            return f"{found}: it does not fall strictly everywhere"
+            return f"{outputs}: it does not fall strictly everywhere"
         if not self.smallest_slope > 0.0:
-            return f"{found}: its slope vanishes, by which the proofs divide"
+            return f"{outputs}: its slope vanishes, by which the proofs divide"
         if not np.isfinite(self.largest_slope):
-            return f"{found}: its slope is not bounded"
+            return f"{outputs}: its slope is not bounded"
         if not self.finite_at_low:
-            return f"{found}: it falls strictly, with slopes of at least {self.smallest_slope:.4g} that are bounded wherever the risk is"
-        return f"{found}: it falls strictly, with slopes from {self.smallest_slope:.4g} to {self.largest_slope:.4g}"
+            return f"{outputs}: it falls strictly, with slopes of at least {self.smallest_slope:.4g} that are bounded wherever the risk is"
+        return f"{outputs}: it falls strictly, with slopes from {self.smallest_slope:.4g} to {self.largest_slope:.4g}"
 
     def __bool__(self) -> bool:
         return self.holds

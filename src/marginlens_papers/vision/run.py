@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import reject
-from marginlens.training.callbacks import Callbacks, epoch_display
-from marginlens.training.loop import Ending
+from marginlens.training.loop import Callbacks, Ending, epoch_display
 from marginlens.training.script import (
     add_run_options,
     check_folder,
