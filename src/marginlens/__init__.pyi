@@ -21,7 +21,6 @@ from marginlens.data import (
     SequenceDataset as SequenceDataset,
     TokenDataset as TokenDataset,
 )
-from marginlens.data.labelled import embedding_tokens as embedding_tokens
 from marginlens.directions import angle as angle, correlation as correlation
 from marginlens.dynamics import (
     Cone as Cone,
@@ -58,7 +57,7 @@ from marginlens.optimizers import (
     NormalizedGD as NormalizedGD,
     Optimizer as Optimizer,
 )
-from marginlens.plotting.graphs import draw_graphs as draw_graphs
+from marginlens.papers import ledger as ledger
 from marginlens.risk import (
     AttentionRisk as AttentionRisk,
     JointRisk as JointRisk,
@@ -78,6 +77,7 @@ from marginlens.svm import (
 )
 from marginlens.text.classifier import AttentionTextClassifier as AttentionTextClassifier
 from marginlens.theory import (
+    Prediction as Prediction,
     basin_cone as basin_cone,
     locally_optimal_directions as locally_optimal_directions,
     predict as predict,

@@ -142,6 +142,18 @@ def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool
     assert least_distance(rows, np.ones(n_rows)).active.tolist() == [True] + [tight] * (n_rows - 1)
 
 
+def test_what_is_called_optimal_is_verified_where_rows_nearly_cancel() -> None:
+    optimal = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        A = rng.normal(size=(5, 6))
+        A[1] = -A[0] + 3e-12 * rng.normal(size=6)
+        solution = least_distance(A, np.ones(5))
+        optimal += solution.status is Status.OPTIMAL
+        assert solution.status is Status.INACCURATE or solution.is_verified()
+    assert optimal >= 100
+
+
 def test_equalities_confine_x_to_their_null_space() -> None:
     rng = np.random.default_rng(6)
     for _ in range(60):

@@ -412,7 +412,7 @@ def _draw(ranking: Ranking, place: Path) -> None:
     from marginlens.plotting.files import write_figure
 
     shown = [ranking.graphs[k] for k in ranking.shown]
-    write_figure(place, ml.draw_graphs(shown, ranking.named.vocabulary.shown))
+    write_figure(place, ml.plotting.draw_graphs(shown, ranking.named.vocabulary.shown))
 
 
 def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:

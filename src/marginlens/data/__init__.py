@@ -10,7 +10,7 @@ from marginlens.data.files import (
     write_problem,
     write_sequences,
 )
-from marginlens.data.labelled import LabelledSequences
+from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.paper_examples import (
     figure_1a,
     figure_1b,
@@ -62,6 +62,7 @@ __all__ = [
     "balanced_sequences",
     "cyclic_sequences",
     "cyclic_sequences_as_coded",
+    "embedding_tokens",
     "figure_1a",
     "figure_1b",
     "figure_1c",

@@ -1,0 +1,69 @@
+"""The public surface: a name that comes or goes is a decision, and this list is where it is taken."""
+
+import inspect
+from pathlib import Path
+
+import marginlens as ml
+
+PACKAGES = (
+    "data dynamics embeddings errors graphs losses nexttoken norms optimizers plotting probe risk svm text theory"
+)
+NAMES = """
+AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L2
+LogLoss Logistic MarginSolution NextTokenAutomaton NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk SequenceDataset
+SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
+descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm
+set_svm token_optimality token_statistics vocabulary_svm
+"""
+ONE_WORD_EACH = {
+    "ds": "data",
+    "v": "head",
+    "limit": "max_problems",
+    "seed": "rng",
+    "step": "optimizer",
+    "selection": "selected",
+}
+
+
+def test_the_top_level_has_these_names():
+    assert sorted(ml.__all__) == sorted(NAMES.split())
+    for name in (*NAMES.split(), *PACKAGES.split()):
+        assert getattr(ml, name) is not None
+    assert set(NAMES.split()) | set(PACKAGES.split()) <= set(dir(ml))
+
+
+def test_one_thing_has_one_name_in_all_functions():
+    packages = [getattr(ml, name) for name in PACKAGES.split() if name not in ("errors", "plotting")]
+    functions = {
+        f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__
+    }
+    functions |= {f"ml.{name}": getattr(ml, name) for name in NAMES.split()}
+    wrong = [
+        f"{place}({argument}) says {argument} for {ONE_WORD_EACH[argument]}"
+        for place, function in functions.items()
+        if inspect.isfunction(function)
+        for argument in inspect.signature(function).parameters
+        if argument in ONE_WORD_EACH
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_ledger_lists_the_claims_of_the_papers():
+    ledger = ml.ledger()
+    assert len(ledger) >= 42
+    assert ledger["A-F9"].id == "A-F9"
+    assert all(claim.label and claim.statement for claim in ledger)
+
+
+def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
+    root = Path(ml.__file__).parent
+    names = [path.stem for path in root.glob("*.py")] + [path.name for path in root.iterdir() if path.is_dir()]
+    assert len(names) == len(set(names))
+    packages = [getattr(ml, name) for name in PACKAGES.split() if name not in ("errors", "plotting")]
+    homes = {}
+    for package in packages:
+        for name in package.__all__:
+            value = getattr(package, name)
+            if inspect.isclass(value):
+                homes.setdefault(name, set()).add(f"{value.__module__}.{value.__qualname__}")
+    assert not {name: places for name, places in homes.items() if len(places) > 1}
