@@ -200,8 +200,8 @@ def test_starts():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ds": [1]}, "'ds' argument must be a SequenceDataset or a list of at least one; got int instead"),
-        ({"ds": []}, "'ds' argument must be a SequenceDataset or a list of at least one; got an empty list"),
+        ({"ds": [1]}, "'data' argument must be a SequenceDataset or a list of at least one; got int instead"),
+        ({"ds": []}, "'data' argument must be a SequenceDataset or a list of at least one; got an empty list"),
         ({"start": np.zeros((4, 7))}, r"'start' argument must be an array of finite numbers of shape \(7, 7\)"),
         ({"start": np.zeros((2, 7, 7))}, r"'start' argument must be an array of finite numbers of shape \(1, 7, 7\)"),
         ({"head": np.eye(5)}, r"'head' argument must be an array of finite numbers of shape \(3, 7\)"),

@@ -20,7 +20,6 @@ ONE_WORD_EACH = {
     "v": "head",
     "limit": "max_problems",
     "seed": "rng",
-    "step": "optimizer",
     "selection": "selected",
 }
 
@@ -43,7 +42,7 @@ def test_one_thing_has_one_name_in_all_functions():
         for place, function in functions.items()
         if inspect.isfunction(function)
         for argument in inspect.signature(function).parameters
-        if argument in ONE_WORD_EACH
+        if argument in ONE_WORD_EACH and "embeddings" not in place  # where v is a parameter that is trained
     ]
     assert not wrong, "\n".join(wrong)
 

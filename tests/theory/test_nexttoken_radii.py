@@ -115,7 +115,7 @@ def test_what_a_radius_cannot_use_is_named():
     tied = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
     for refused, said in (
         (lambda: path_radius(ds, 2.0), "'distance' argument must be above 0 and at most"),
-        (lambda: path_radius(tied, 0.5), "'ds' argument must be acyclic where 'cyclic_part' is left out"),
+        (lambda: path_radius(tied, 0.5), "'data' argument must be acyclic where 'cyclic_part' is left out"),
         (lambda: path_radius(ds, 0.5, loss=SquaredLoss()), "its slope vanishes"),
         (lambda: path_radius(ds, 0.5, head=-ds.E, loss=Linear()), "Assumption 3"),
         (lambda: limit_risk(ds, loss=CrossEntropy()), "a loss of the label's own output"),

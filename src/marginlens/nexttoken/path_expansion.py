@@ -57,24 +57,26 @@ class StrictEntries(NamedTuple):
     log_pull: FloatArray
 
 
-def strict_entries(ds: SequenceDataset, graphs: Mapping[int, PriorityGraph], W_cyc: FloatArray) -> StrictEntries:
+def strict_entries(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], W_cyc: FloatArray) -> StrictEntries:
     r"""The entries of the log-loss with C Eᵀ = I, of the sequences whose last token has a graph in `graphs`.
 
     .. math:: c_{it} = \frac1n \frac{e^{x_{it}^\top W^{cyc} \bar x_i}}{\sum_{s \in \mathcal R_i} e^{x_{is}^\top W^{cyc} \bar x_i}},
         \quad t \notin \mathcal R_i
 
     Args:
-        ds: the sequences. graphs: the priority graphs of some or all of their last tokens. W_cyc: (d_model, d_model).
+        data: the sequences. graphs: the priority graphs of some or all of their last tokens. W_cyc: (d_model, d_model).
     """
-    chosen = np.isin(ds.last, list(graphs))
+    chosen = np.isin(data.last, list(graphs))
     if not chosen.any():
         nothing = np.empty(0, dtype=np.int64)
         return StrictEntries(nothing, nothing, nothing, np.empty(0))
-    offsets = np.concatenate([[0], np.cumsum(ds.lengths[chosen])])
-    some = SequenceDataset.of_positions(ds.tokens[np.repeat(chosen, ds.lengths)], offsets, ds.labels[chosen], ds.E)
+    offsets = np.concatenate([[0], np.cumsum(data.lengths[chosen])])
+    some = SequenceDataset.of_positions(
+        data.tokens[np.repeat(chosen, data.lengths)], offsets, data.labels[chosen], data.E
+    )
     reduced = reduce_sequences(some)
     sample, starts = reduced.sample, reduced.offsets[:-1]
-    table, column = component_table(graphs, len(ds.E))
+    table, column = component_table(graphs, len(data.E))
     last, label = reduced.queries[reduced.column][sample], reduced.labels[sample]
     tied = table[reduced.tokens, column[last]] == table[label, column[last]]
     logits = reduced.logits(reduced.table(W_cyc))
@@ -108,7 +110,7 @@ class PathExpansion:
 def expand_path(
     E: FloatArray,
     graphs: Mapping[int, PriorityGraph],
-    limit: MarginSolution,
+    priority: MarginSolution,
     entries: StrictEntries,
     *,
     orthonormal: bool | None = None,
@@ -128,7 +130,7 @@ def expand_path(
     and so on until no row is left.
 
     Args:
-        E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`. limit: their Graph-SVM solution.
+        E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`. priority: their Graph-SVM solution.
         entries: the tokens below their labels, of every last token in `graphs`.
         orthonormal: whether the rows of E are orthonormal, where that is known already. Then last tokens do not meet, and `graphs` and
             `entries` may be those of some of them.
@@ -138,9 +140,13 @@ def expand_path(
     near, power = (E, 0) if columns else scale_to_unit(E)
     offset, level = np.zeros((d, d)), graphs
     slow: list[FloatArray] = []
-    if limit.status is Status.TRIVIAL or not len(entries.last):
+    if priority.status is Status.TRIVIAL or not len(entries.last):
         return PathExpansion((), offset, ExpansionKind.CONSTANT)
-    x, pairs, multipliers = np.ldexp(limit.x, 2 * power), np.asarray(limit.pairs), np.asarray(limit.multipliers)
+    x, pairs, multipliers = (
+        np.ldexp(priority.x, 2 * power),
+        np.asarray(priority.pairs),
+        np.asarray(priority.multipliers),
+    )
     known = np.isin(pairs[:, 0], list(graphs))
     pairs, multipliers = pairs[known], multipliers[known]
 

@@ -31,7 +31,7 @@ _GRID = 2049  # outputs at which slopes are looked at
         "Eq. (15)": "The risk over the cyclic subset, which the samples of I contribute.",
     },
 )
-def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
+def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
     r"""The risk that R W^mm + W^∥ tends to, under C Eᵀ = I: for W^∥ = W^cyc the limit of the regularisation path's risk.
 
     .. math:: \lim_{R \to \infty} \mathcal L(R\,W^{mm} + W^\parallel) = \frac1n \sum_i
@@ -39,21 +39,21 @@ def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_p
         = \frac{|\bar{\mathcal I}|}{n} \ell(1) + \frac{|\mathcal I|}{n} \bar{\mathcal L}(W^\parallel), \quad b_i = X_i W^\parallel \bar x_i
 
     Args:
-        ds: data whose Graph-SVM is feasible. loss: one of the label's own output.
+        data: data whose Graph-SVM is feasible. loss: one of the label's own output.
         cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
     Returns:
-        The limit. Check it with `path(ds, radii)`, whose risk falls to it.
+        The limit. Check it with `path(data, radii)`, whose risk falls to it.
     """
-    check_realizable(as_sequences(ds))
+    check_realizable(as_sequences(data))
     rule = _label_loss(loss)
     if cyclic_part is None:
-        found = cyclic_correction(ds, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
+        found = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
         if found.status not in (Status.FINITE, Status.TRIVIAL):
             raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
         W = found.x
     else:
-        W = ds.weights(cyclic_part, "cyclic_part")
-    inside, total, _ = _component_sums(ds, W)
+        W = data.weights(cyclic_part, "cyclic_part")
+    inside, total, _ = _component_sums(data, W)
     return float(np.mean(scalar_of(rule, inside / total)[0]))
 
 
@@ -67,7 +67,7 @@ def limit_risk(ds: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_p
     },
 )
 def path_radius(
-    ds: SequenceDataset,
+    data: SequenceDataset,
     distance: float,
     *,
     head: Any = None,
@@ -86,47 +86,47 @@ def path_radius(
     in (13), i and j are the worst samples.
 
     Args:
-        ds: data whose Graph-SVM has a solution other than zero; acyclic where `cyclic_part` is left out.
+        data: data whose Graph-SVM has a solution other than zero; acyclic where `cyclic_part` is left out.
         distance: :math:`\|\bar W_R / R - W^{mm}/\|W^{mm}\|\|`, above 0 and at most √2.
         head: C (n_vocabulary, d_model) with Assumption 3, or None for C Eᵀ = I. loss: with Assumption 1.
         cyclic_part: W^∥ of Lemma 4, for Eq. (13); the norm is then that of the part across S_cyc, and C Eᵀ = I.
     Returns:
-        The norm. Check it with `path(ds, [norm]).distance(W_mm)`.
+        The norm. Check it with `path(data, [norm]).distance(W_mm)`.
     """
-    graphs = priority_graphs(check_realizable(as_sequences(ds)))
-    rule, scorer, priority = _label_loss(loss), as_head(ds, head), graph_svm(ds.E, graphs)
+    graphs = priority_graphs(check_realizable(as_sequences(data)))
+    rule, scorer, priority = _label_loss(loss), as_head(data, head), graph_svm(data.E, graphs)
     if priority.status is not Status.OPTIMAL:
-        raise reject("ds", "data whose Graph-SVM has a solution other than zero", priority.status.name)
+        raise reject("data", "data whose Graph-SVM has a solution other than zero", priority.status.name)
     if not 0.0 < float(distance) <= np.sqrt(2.0):
         raise reject("distance", "above 0 and at most √2", repr(distance))
-    seen, shortfall = check_loss(ds, head, rule), 0.5 * float(distance) ** 2
+    seen, shortfall = check_loss(data, head, rule), 0.5 * float(distance) ** 2
     if not seen.holds:
         raise reject("loss", "one of C Assumption 1 on these data", seen.sentence)
-    n, T, table = len(ds), int(ds.lengths.max()), scorer.matrix()
+    n, T, table = len(data), int(data.lengths.max()), scorer.matrix()
     norm = float(np.linalg.norm(priority.x))
     if cyclic_part is None:
         gaps = (np.diag(table)[:, None] - table)[~np.eye(len(table), dtype=bool)]
         if not is_acyclic(graphs):
-            raise reject("ds", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
+            raise reject("data", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
         if gaps.min() <= 0.0:
             raise reject("head", "one with C Assumption 3", f"a label that leads by {gaps.min():.3g}")
-        lowest = float(np.min(np.diag(table)[ds.labels])) - T / (1.0 + T) * float(gaps.max())
+        lowest = float(np.min(np.diag(table)[data.labels])) - T / (1.0 + T) * float(gaps.max())
         ratio = _largest_slope(rule, lowest, seen.high) * float(gaps.max()) / (seen.smallest_slope * float(gaps.min()))
         return norm * max(0.0, float(np.log(2.0 * n * T**2 * ratio))) / shortfall
     if scorer.table is not None:
         raise reject("head", "left out for Eq. (13), which is about C Eᵀ = I", "a matrix")
-    c, d, largest = _component_sums(ds, ds.weights(cyclic_part, "cyclic_part"))
+    c, d, largest = _component_sums(data, data.weights(cyclic_part, "cyclic_part"))
     up = _largest_slope(rule, float(np.min(c / (d + T * np.exp(largest)))), seen.high)
     ratio = up / seen.smallest_slope * float(np.max(c / d**2)) * float(np.max(d**2 / c))
     return norm * max(0.0, float(np.log(2.0 * n * T * ratio)) + 2.0 * largest) / shortfall
 
 
-def _component_sums(ds: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+def _component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """c_i and d_i (n_samples,): sums of e^b over O_i and over R_i; and the largest |b|, with b_i = X_i W x̄_i."""
-    b = np.sum((ds.E[ds.tokens] @ W) * ds.E[np.repeat(ds.last, ds.lengths)], axis=1)
-    weights, first = np.exp(b), ds.offsets[:-1]
-    inside = np.add.reduceat(np.where(ds.is_label, weights, 0.0), first)
-    return inside, np.add.reduceat(np.where(tied_positions(ds), weights, 0.0), first), float(np.abs(b).max())
+    b = np.sum((data.E[data.tokens] @ W) * data.E[np.repeat(data.last, data.lengths)], axis=1)
+    weights, first = np.exp(b), data.offsets[:-1]
+    inside = np.add.reduceat(np.where(data.is_label, weights, 0.0), first)
+    return inside, np.add.reduceat(np.where(tied_positions(data), weights, 0.0), first), float(np.abs(b).max())
 
 
 def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:

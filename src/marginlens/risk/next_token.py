@@ -113,12 +113,14 @@ def coefficients_numpy(
     return w, largest
 
 
-def risk_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:
+def risk_of(data: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:
     """The risk at checked weights (…, d_model, d_model), (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
-        return np.mean(np.logaddexp(0.0, _log_odds_against(ds, W)), axis=-1)
+        return np.mean(np.logaddexp(0.0, _log_odds_against(data, W)), axis=-1)
     flat = W.reshape(-1, *W.shape[-2:])
-    return np.array([np.mean(value_of(loss, _outputs(ds, one, head), ds.labels)) for one in flat]).reshape(W.shape[:-2])
+    return np.array([np.mean(value_of(loss, _outputs(data, one, head), data.labels)) for one in flat]).reshape(
+        W.shape[:-2]
+    )
 
 
 def check_excess(loss: NextTokenLoss) -> LabelLoss:
@@ -129,16 +131,16 @@ def check_excess(loss: NextTokenLoss) -> LabelLoss:
     return loss
 
 
-def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> ExcessRisk:
+def excess_of(data: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> ExcessRisk:
     """L(W) - L* at checked weights (…, d_model, d_model): sign and logarithm, each (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
-        odds = _log_odds_against(ds, W)
+        odds = _log_odds_against(data, W)
         with np.errstate(divide="ignore"):
             logs = np.where(odds < -36.0, odds, np.log(np.logaddexp(0.0, np.maximum(odds, -36.0))))
         sign = np.where(logs == -np.inf, 0.0, 1.0)
     else:
-        own = head.scores(ds.labels, ds.labels)
-        sign, log_delta = _shortfall(ds, W, head)
+        own = head.scores(data.labels, data.labels)
+        sign, log_delta = _shortfall(data, W, head)
         delta = sign * np.exp(log_delta)
         if isinstance(loss, LogLoss):
             own = np.where(own > 0.0, own, np.nan)  # no L* where a label's own output is not positive
@@ -156,7 +158,7 @@ def excess_of(ds: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLos
             sign, logs = sign * np.where(own == 1.0, sign, np.sign(outer)), log_delta + log_outer
     logs = np.where(sign == 0.0, -np.inf, logs)
     with np.errstate(divide="ignore"):
-        total, total_sign = logsumexp(logs, axis=-1, b=sign / len(ds), return_sign=True)
+        total, total_sign = logsumexp(logs, axis=-1, b=sign / len(data), return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))
 
 
@@ -173,45 +175,45 @@ def _fall(loss: LabelLoss, own: FloatArray, sign: FloatArray, log_delta: FloatAr
         )
 
 
-def _outputs(ds: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:
-    likelihood = np.zeros((len(ds), ds.n_vocabulary))
-    np.add.at(likelihood, (ds.sample, ds.tokens), ds.attention(W))
+def _outputs(data: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:
+    likelihood = np.zeros((len(data), data.n_vocabulary))
+    np.add.at(likelihood, (data.sample, data.tokens), data.attention(W))
     return likelihood if head.table is None else likelihood @ head.table.T
 
 
-def _log_odds_against(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+def _log_odds_against(data: SequenceDataset, W: FloatArray) -> FloatArray:
     """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
-    logits = _logits(ds, W)
-    against, own = np.where(ds.is_label, -np.inf, logits), np.where(ds.is_label, logits, -np.inf)
-    return _logsumexp(against, ds) - _logsumexp(own, ds)
+    logits = _logits(data, W)
+    against, own = np.where(data.is_label, -np.inf, logits), np.where(data.is_label, logits, -np.inf)
+    return _logsumexp(against, data) - _logsumexp(own, data)
 
 
-def _shortfall(ds: SequenceDataset, W: FloatArray, head: Head) -> tuple[FloatArray, FloatArray]:
+def _shortfall(data: SequenceDataset, W: FloatArray, head: Head) -> tuple[FloatArray, FloatArray]:
     """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (…, n_samples)."""
-    logits, first, labels = _logits(ds, W), ds.offsets[:-1], np.repeat(ds.labels, ds.lengths)
-    gap = head.scores(labels, labels) - head.scores(labels, ds.tokens)
+    logits, first, labels = _logits(data, W), data.offsets[:-1], np.repeat(data.labels, data.lengths)
+    gap = head.scores(labels, labels) - head.scores(labels, data.tokens)
     top = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(over="ignore"):
-        terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, ds.lengths, axis=-1)), 0.0) * gap
+        terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, data.lengths, axis=-1)), 0.0) * gap
     total = np.add.reduceat(terms, first, axis=-1)
     with np.errstate(divide="ignore"):
-        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, ds)
+        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, data)
 
 
-def _logits(ds: SequenceDataset, W: FloatArray) -> FloatArray:
+def _logits(data: SequenceDataset, W: FloatArray) -> FloatArray:
     """(…, n_positions) logits from embeddings less their mean, which no softmax notices."""
-    queries, column = np.unique(ds.last, return_inverse=True)
-    table = (ds.E - ds.E.mean(axis=0)) @ (W @ ds.E[queries].T)
-    return table[..., ds.tokens, np.repeat(column.reshape(-1), ds.lengths)]
+    queries, column = np.unique(data.last, return_inverse=True)
+    table = (data.E - data.E.mean(axis=0)) @ (W @ data.E[queries].T)
+    return table[..., data.tokens, np.repeat(column.reshape(-1), data.lengths)]
 
 
-def _logsumexp(values: FloatArray, ds: SequenceDataset) -> FloatArray:
+def _logsumexp(values: FloatArray, data: SequenceDataset) -> FloatArray:
     """Logarithm of the sums of e^values (…, n_positions) within each sequence; -inf where all are."""
-    first = ds.offsets[:-1]
+    first = data.offsets[:-1]
     top = np.maximum.reduceat(values, first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
-    sums = np.add.reduceat(np.exp(values - np.repeat(safe, ds.lengths, axis=-1)), first, axis=-1)
+    sums = np.add.reduceat(np.exp(values - np.repeat(safe, data.lengths, axis=-1)), first, axis=-1)
     with np.errstate(divide="ignore"):
         return np.log(sums) + safe
 
@@ -258,7 +260,7 @@ class NextTokenRisk:
 
     @cached_property
     def _single(self) -> tuple[SequenceBatch, ...]:
-        return tuple(SequenceBatch.of((ds,)) for ds in self.datasets)
+        return tuple(SequenceBatch.of((data,)) for data in self.datasets)
 
     @property
     def is_batch(self) -> bool:
@@ -368,15 +370,15 @@ class NextTokenRisk:
 
         Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
         """
-        ds = self._dataset
+        data = self._dataset
         if selected is not None:
             raise reject("selected", "left out: the labels of the data decide", repr(selected))
         rows: list[FloatArray] = []
         lower: list[float] = []
-        for last, graph in priority_graphs(ds, head=self.head).items():
+        for last, graph in priority_graphs(data, head=self.head).items():
             for pairs, bounds in ((graph.strict, (1.0,)), (graph.tied, (0.0, 0.0))):
                 for i, j in pairs:
-                    row = np.outer(ds.E[i] - ds.E[j], ds.E[last])
+                    row = np.outer(data.E[i] - data.E[j], data.E[last])
                     rows += [row, -row][: len(bounds)]
                     lower += bounds
         return MarginRows(np.array(rows).reshape(-1, *self.shape), np.array(lower))
@@ -412,7 +414,7 @@ class NextTokenRisk:
         because it is never below `sharp_smoothness`, which counts a repeated token once.
         """
         with np.errstate(over="ignore"):
-            bounds = [2.0 * np.sqrt(ds.lengths.max()) * np.linalg.norm(ds.E, 2) ** 4 for ds in self.datasets]
+            bounds = [2.0 * np.sqrt(data.lengths.max()) * np.linalg.norm(data.E, 2) ** 4 for data in self.datasets]
         return np.array(bounds) if self.is_batch else float(bounds[0])
 
     def sharp_smoothness(self) -> float:
@@ -442,10 +444,10 @@ class NextTokenRisk:
         if question is None:
             return None
         found = []
-        for ds, head, run in zip(self.datasets, self.heads, points, strict=True):
-            size = max(1, _LOGITS_AT_ONCE // len(ds.tokens))
+        for data, head, run in zip(self.datasets, self.heads, points, strict=True):
+            size = max(1, _LOGITS_AT_ONCE // len(data.tokens))
             chunks = [run[k : k + size] for k in range(0, max(len(run), 1), size)]
-            found.append([question(ds, chunk, head, self.loss) for chunk in chunks])
+            found.append([question(data, chunk, head, self.loss) for chunk in chunks])
         if method == "value":
             return np.stack([np.concatenate(parts) for parts in found])
         signs, logs = ([np.concatenate([getattr(e, part) for e in row]) for row in found] for part in ("sign", "log"))
@@ -460,5 +462,5 @@ class NextTokenRisk:
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
         points = zip(self.datasets, self._points(x), self.heads, strict=True)
-        found = [question(ds, W, head, self.loss) for ds, W, head in points]
+        found = [question(data, W, head, self.loss) for data, W, head in points]
         return found if isinstance(found[0], ExcessRisk) else np.stack(found)

@@ -39,34 +39,37 @@ class Head:
         return np.eye(self.n_vocabulary) if self.table is None else self.table
 
 
-def as_head(ds: SequenceDataset, head: Any) -> Head:
+def as_head(data: SequenceDataset, head: Any) -> Head:
     """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
     Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
     when it does so up to the rounding of having been computed as the inverse of Eᵀ.
     """
     if head is None:
-        return Head(ds.n_vocabulary)
+        return Head(data.n_vocabulary)
     C = real_array(
-        head, "head", (ds.n_vocabulary, ds.d_model), remedy="Leave it out, or give None, for the head with C Eᵀ = I."
+        head,
+        "head",
+        (data.n_vocabulary, data.d_model),
+        remedy="Leave it out, or give None, for the head with C Eᵀ = I.",
     )
-    table, eps = C @ ds.E.T, np.finfo(float).eps
-    amplified = np.linalg.norm(C, 2) * np.linalg.norm(ds.E, 2)  # the condition number of E where C is its inverse
+    table, eps = C @ data.E.T, np.finfo(float).eps
+    amplified = np.linalg.norm(C, 2) * np.linalg.norm(data.E, 2)  # the condition number of E where C is its inverse
     if np.abs(table - np.eye(len(table))).max() <= min(_INVERSION * eps * amplified, _CLEARLY):
-        return Head(ds.n_vocabulary)
-    noise = _ROUNDINGS * eps * (np.abs(C) @ np.abs(ds.E).T)
+        return Head(data.n_vocabulary)
+    noise = _ROUNDINGS * eps * (np.abs(C) @ np.abs(data.E).T)
     return Head(
-        ds.n_vocabulary, np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
+        data.n_vocabulary, np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
     )
 
 
 def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:
     """One head per dataset: None or one C for all of them, or a list with one for each."""
     if not is_listed(head):
-        return tuple(as_head(ds, head) for ds in datasets)
+        return tuple(as_head(data, head) for data in datasets)
     if len(head) != len(datasets):
         raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
-    return tuple(as_head(ds, C) for ds, C in zip(datasets, head, strict=True))
+    return tuple(as_head(data, C) for data, C in zip(datasets, head, strict=True))
 
 
 def is_listed(head: Any) -> bool:
@@ -119,7 +122,7 @@ class HeadCheck:
 
 
 @implements("C", "Assumption 3", "Assumption 4")
-def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
+def check_head(data: SequenceDataset, head: Any = None) -> HeadCheck:
     r"""Whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
 
     .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K
@@ -128,7 +131,7 @@ def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
         head: C of shape (n_vocabulary, d_model); None is the head of Assumption 4. Its scores, Eq. (17), can be computed with without
             any C; whether there is one, `exists` says.
     """
-    table = as_head(as_sequences(ds), head).matrix()
+    table = as_head(as_sequences(data), head).matrix()
     own = np.diag(table)
     others = np.where(np.eye(len(table), dtype=bool), -np.inf, table)
     rival = np.argmax(others, axis=1)
@@ -137,7 +140,7 @@ def check_head(ds: SequenceDataset, head: Any = None) -> HeadCheck:
         gap=own - others[np.arange(len(table)), rival],
         rival=np.full(1, -1) if alone else rival,
         deviation=float(np.abs(table - np.eye(len(table))).max()),
-        exists=head is not None or _independent(ds.E),
+        exists=head is not None or _independent(data.E),
     )
 
 

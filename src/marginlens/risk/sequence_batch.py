@@ -66,25 +66,25 @@ class ReducedProblem:
         return table[self.tokens, self.column[self.sample]] + self.log_counts
 
 
-def reduce_sequences(ds: SequenceDataset) -> ReducedProblem:
+def reduce_sequences(data: SequenceDataset) -> ReducedProblem:
     """The reduced problem of a dataset, in time linear in its positions up to sorting."""
-    K, sample = ds.n_vocabulary, ds.sample
-    keys, counts = np.unique(sample * K + ds.tokens, return_counts=True)
+    K, sample = data.n_vocabulary, data.sample
+    keys, counts = np.unique(sample * K + data.tokens, return_counts=True)
     owner, tokens = keys // K, keys % K
-    offsets = np.searchsorted(owner, np.arange(len(ds) + 1))
-    queries, column = np.unique(ds.last, return_inverse=True)
-    merged = _merged(column.reshape(-1), ds.labels, tokens * (int(counts.max()) + 1) + counts, offsets)
+    offsets = np.searchsorted(owner, np.arange(len(data) + 1))
+    queries, column = np.unique(data.last, return_inverse=True)
+    merged = _merged(column.reshape(-1), data.labels, tokens * (int(counts.max()) + 1) + counts, offsets)
     first = np.unique(merged, return_index=True)[1]
     kept = np.isin(owner, first)
     renumbered = np.argsort(np.argsort(first))[merged]  # by first appearance
     first = np.sort(first)
     lengths = np.diff(offsets)[first]
     return ReducedProblem(
-        E=ds.E,
+        E=data.E,
         queries=queries,
         column=column.reshape(-1)[first],
-        labels=ds.labels[first],
-        share=np.bincount(renumbered, minlength=len(first)) / len(ds),
+        labels=data.labels[first],
+        share=np.bincount(renumbered, minlength=len(first)) / len(data),
         tokens=tokens[kept],
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         log_counts=np.log(counts[kept]),
@@ -123,14 +123,14 @@ class SequenceBatch:
     @classmethod
     def of(cls, datasets: tuple[SequenceDataset, ...]) -> SequenceBatch:
         """The batch of these datasets, which must share d_model."""
-        shift = _starts([ds.n_vocabulary for ds in datasets])
+        shift = _starts([data.n_vocabulary for data in datasets])
         joined = CyclicSubset.of_positions(
-            np.concatenate([ds.tokens + k for ds, k in zip(datasets, shift, strict=False)]),
-            np.concatenate([[0], np.cumsum(np.concatenate([ds.lengths for ds in datasets]))]),
-            np.concatenate([ds.labels + k for ds, k in zip(datasets, shift, strict=False)]),
-            np.concatenate([ds.E for ds in datasets]),
+            np.concatenate([data.tokens + k for data, k in zip(datasets, shift, strict=False)]),
+            np.concatenate([[0], np.cumsum(np.concatenate([data.lengths for data in datasets]))]),
+            np.concatenate([data.labels + k for data, k in zip(datasets, shift, strict=False)]),
+            np.concatenate([data.E for data in datasets]),
         )
-        joined.queries = np.concatenate([ds.last + k for ds, k in zip(datasets, shift, strict=False)])
+        joined.queries = np.concatenate([data.last + k for data, k in zip(datasets, shift, strict=False)])
         joined.samples = np.arange(len(joined))
         reduced = reduce_sequences(joined)
         return cls(
@@ -156,7 +156,7 @@ class SequenceBatch:
     @cached_property
     def rows(self) -> IntArray:
         """(batch + 1,) where each dataset's tokens start among all."""
-        return _starts([ds.n_vocabulary for ds in self.datasets])
+        return _starts([data.n_vocabulary for data in self.datasets])
 
     @cached_property
     def token(self) -> IntArray:
@@ -196,7 +196,7 @@ class SequenceBatch:
         tokens, log_count = reduced.tokens[entry], reduced.log_counts[entry]
         pair = np.searchsorted(self.keys, reduced.column[sample] * len(self.joined.E) + tokens) - parts[problem, 0]
         owner = np.repeat(np.arange(len(self)), np.diff(parts[:, 2]))  # of each sample
-        sizes = np.array([len(ds) for ds in self.datasets])
+        sizes = np.array([len(data) for data in self.datasets])
         share = reduced.share * (len(self.joined) / sizes)[owner]
         token, label = tokens - self.rows[problem], reduced.labels - self.rows[owner]
         if all(head.table is None for head in heads):
@@ -242,7 +242,7 @@ class SequenceBatch:
         logits, first = pair_logits[self._place], joined.offsets[:-1]
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), joined.lengths))
         weights /= np.repeat(np.add.reduceat(weights, first), joined.lengths)
-        sizes = np.array([len(ds) for ds in self.datasets])
+        sizes = np.array([len(data) for data in self.datasets])
         padded = np.zeros((len(self), int(sizes.max()), int(joined.lengths.max())))
         start = _starts(sizes)
         problem = np.repeat(np.arange(len(self)), sizes)
@@ -253,28 +253,32 @@ class SequenceBatch:
 
     def selected(self, attention: FloatArray) -> IntArray:
         """(batch, n_samples) the position with the most attention, -1 where there is no sample."""
-        exists = np.arange(attention.shape[1]) < np.array([len(ds) for ds in self.datasets])[:, None]
+        exists = np.arange(attention.shape[1]) < np.array([len(data) for data in self.datasets])[:, None]
         return np.where(exists, np.argmax(attention, axis=-1), -1)
 
 
-def as_batch(ds: Any) -> tuple[SequenceDataset, ...]:
-    """`ds` as a tuple of datasets of one width: a dataset, or a list of them."""
-    if isinstance(ds, SequenceDataset):
-        return (ds,)
-    if not isinstance(ds, list | tuple) or len(ds) == 0 or not all(isinstance(one, SequenceDataset) for one in ds):
+def as_batch(data: Any) -> tuple[SequenceDataset, ...]:
+    """`data` as a tuple of datasets of one width: a dataset, or a list of them."""
+    if isinstance(data, SequenceDataset):
+        return (data,)
+    if (
+        not isinstance(data, list | tuple)
+        or len(data) == 0
+        or not all(isinstance(one, SequenceDataset) for one in data)
+    ):
         wrong = (
-            next((one for one in ds if not isinstance(one, SequenceDataset)), ds)
-            if isinstance(ds, list | tuple)
-            else ds
+            next((one for one in data if not isinstance(one, SequenceDataset)), data)
+            if isinstance(data, list | tuple)
+            else data
         )
-        raise reject("ds", "a SequenceDataset or a list of at least one", _named(wrong))
-    widths = [one.d_model for one in ds]
+        raise reject("data", "a SequenceDataset or a list of at least one", _named(wrong))
+    widths = [one.d_model for one in data]
     if len(set(widths)) > 1:
         other = next(k for k, width in enumerate(widths) if width != widths[0])
         raise reject(
-            "ds", "datasets of one width d_model", f"{widths[0]} at index 0 and {widths[other]} at index {other}"
+            "data", "datasets of one width d_model", f"{widths[0]} at index 0 and {widths[other]} at index {other}"
         )
-    return tuple(map(as_sequences, ds))
+    return tuple(map(as_sequences, data))
 
 
 def _named(wrong: Any) -> str:

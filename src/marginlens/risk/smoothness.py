@@ -46,30 +46,30 @@ class Smoothness:
 
 
 @implements("A", "Eq. (6)", "Lemma 6")
-def smoothness(data: TokenDataset, v: Any, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
+def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
     r"""Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
 
     .. math:: \frac1n \sum_i \big(M_0 \|\gamma_i\|^2 \|K_i\|^2 + 3 M_1 \|\gamma_i\| \|K_i\|^2\big)
         \;\le\; L_p = \frac1n \sum_i \big(M_0 \|v\|^2 \|W\|^2 \|X_i\|^4 + 3 M_1 \|v\| \|W\|^2 \|X_i\|^3\big)
 
     Args:
-        data: one problem or a batch; norms of matrices are spectral. v: head (d_model,) or (batch, d_model).
+        data: one problem or a batch; norms of matrices are spectral. head: v (d_model,) or (batch, d_model).
         loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
     Returns:
         A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.
     """
-    constants = loss_on_scores(as_dataset(data), v, loss)
+    constants = loss_on_scores(as_dataset(data), head, loss)
     shape = data.batch_shape
     slopes = np.array([(c.log_lipschitz, c.log_bound) for c in constants]).T.reshape(2, *shape)  # logs of M0 and M1
     with np.errstate(divide="ignore"):  # a norm of zero
-        scores = np.log(length(np.where(data.mask, data.scores(v), 0.0)))  # (…, n_inputs)
+        scores = np.log(length(np.where(data.mask, data.scores(head), 0.0)))  # (…, n_inputs)
         keys = np.log(np.linalg.norm(data.K, ord=2, axis=(-2, -1)))
         log_from_keys = log_L_p = _log_bound(slopes, scores, keys)
         log_from_weights = np.full(shape, np.nan)
         if data.W is not None:
             tokens = np.log(np.linalg.norm(data.X, ord=2, axis=(-2, -1)))
-            head, width = np.log(length(data.head(v)))[..., None], np.log(np.linalg.norm(data.W, ord=2))
-            log_from_weights = log_L_p = _log_bound(slopes, head + tokens, width + tokens)
+            size, width = np.log(length(data.head(head)))[..., None], np.log(np.linalg.norm(data.W, ord=2))
+            log_from_weights = log_L_p = _log_bound(slopes, size + tokens, width + tokens)
     with np.errstate(over="ignore"):
         L_p, from_keys, from_weights, M0, M1 = (
             as_scalar(np.exp(one)) for one in (log_L_p, log_from_keys, log_from_weights, *slopes)
