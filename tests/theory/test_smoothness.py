@@ -145,20 +145,24 @@ def test_constants_of_large_keys_and_tokens_are_those_of_small_ones_scaled(scale
 
 
 @pytest.mark.statement("A Def 1")
-@pytest.mark.parametrize("scale", [1e155, 1e200, 1e290])
-def test_large_tokens_raise_no_warning_anywhere_in_what_solve_and_train_ask(scale):
+@pytest.mark.parametrize("scale", [1e90, 1e155, 1e290])
+def test_large_tokens_train_without_a_warning_and_margin_problems_say_up_to_where_they_are_solved(scale):
     rng = np.random.default_rng(1)
     X, v = rng.normal(size=(2, 3, 3)), np.ones(3)
     near, data = TokenDataset(X, [1, -1]), TokenDataset(scale * X, [1, -1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_allclose(data.scores(v), near.scores(v) * scale, rtol=ROUNDING)
-        assert predict_limit(data, v).why
         assert descend(data, v, n_steps=5).status is Status.COMPLETED
         assert np.isfinite(AttentionRisk(data, v).gradient(np.ones(3)).log_norm)
-        margins = [token_optimality(one, v, data.optimal(v)).solution.margin for one in (near, data)]
-        assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
-        assert descend(data, v, optimizer=GradientDescent(1e-3), n_steps=5).status is Status.NON_FINITE
+        if scale < 1e100:
+            assert predict_limit(data, v).why
+            margins = [token_optimality(problem, v, data.optimal(v)).solution.margin for problem in (near, data)]
+            assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
+        else:
+            for ask in (predict_limit, lambda data, v: token_optimality(data, v, data.optimal(v))):
+                with pytest.raises(InputError, match=r"'data' argument must be .* norms between 1e-100 and 1e.100"):
+                    ask(data, v)
 
 
 def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_refused():
@@ -168,8 +172,6 @@ def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_r
         warnings.simplefilter("error")
         np.testing.assert_allclose(data.scores(v), [[2.0**1001, 2.0**41]], rtol=ROUNDING)
         assert data.optimal(v).tolist() == [0]
-        for ask in (smoothness, predict_limit, descend, lambda data, v: token_optimality(data, v, [0])):
-            with pytest.raises(
-                InputError, match=r"'head' argument must be small enough for scores .*tokens up to 1.07e\+301"
-            ):
+        for ask in (smoothness, predict_limit, descend):
+            with pytest.raises(InputError, match=r"'head' argument must be small enough for scores .*1.07e\+301"):
                 ask(data, np.full(3, 2.0**40))

@@ -61,7 +61,7 @@ def least_distance(
         shape = (*rows.shape[:-1], 3)
         pairs = index_array(pairs, "pairs", f"whole numbers of shape {shape}", shape)
     if equalities is None:
-        return replace(_solve(rows, b), pairs=pairs)
+        return replace(_solve(rows, b, "A" if pairs is None else "data"), pairs=pairs)
     axes: tuple[str | int, ...] = ("n_equalities", rows.shape[-1])
     if rows.ndim == 3 and n_axes(equalities) == 3:
         axes = (len(rows), *axes)
@@ -89,11 +89,11 @@ def check_euclidean(norm: Any) -> None:
 # ---- inequalities
 
 
-def _solve(A: FloatArray, b: FloatArray) -> MarginSolution:
-    """One problem or a batch without equalities."""
+def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
+    """One problem or a batch without equalities; rows beyond the range are refused as this argument."""
     is_single = A.ndim == 2
     batch = Batch(np.ascontiguousarray(A[None] if is_single else A), np.ascontiguousarray(b[None] if is_single else b))
-    solved = _solve_batch(batch)
+    solved = _solve_batch(batch, argument)
     infeasible = solved.outcome == INFEASIBLE
     certificate = np.full_like(solved.multipliers, np.nan)
     if infeasible.any():
@@ -105,7 +105,7 @@ def _solve(A: FloatArray, b: FloatArray) -> MarginSolution:
     return MarginSolution(A, b, None, x, status, multipliers, None, active, farkas)
 
 
-def _solve_batch(batch: Batch) -> Solved:
+def _solve_batch(batch: Batch, argument: str) -> Solved:
     """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
     n_problems, n_rows, d = batch.rows.shape
     solved = Solved.empty(n_problems, n_rows, d)
@@ -118,10 +118,10 @@ def _solve_batch(batch: Batch) -> Solved:
         return solved
     if (solved.outcome == OUT_OF_RANGE).any():
         rows = batch.rows[int(np.argmax(solved.outcome == OUT_OF_RANGE))]
-        real_array(rows, "A", rows.shape)
+        real_array(rows, argument, rows.shape)
         raise reject(
-            "A",
-            "rows that are zero or have norms between 1e-100 and 1e+100, with lower bounds below 1e+100",
+            argument,
+            f"{'rows' if argument == 'A' else 'keys with differences'} that are zero or have norms between 1e-100 and 1e+100",
             f"norms from {length(rows).min():g} to {length(rows).max():g}",
             "Rescale the problem.",
         )
