@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data import SequenceDataset, TokenDataset
 from marginlens.errors import missing_extra
-
-FloatArray = npt.NDArray[np.float64]
+from marginlens.typing import FloatArray
 
 
 def autograd_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: float) -> FloatArray:

@@ -12,7 +12,6 @@ import numpy as np
 from benchmarks.baselines import autograd_nexttoken
 from marginlens.data import SequenceDataset
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
@@ -20,6 +19,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.svm.graph import graph_svm
+from marginlens.typing import FloatArray
 
 STEP = 0.01
 REPEATS = 5

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
 
-from marginlens.data.tokens import FloatArray
+from marginlens.typing import FloatArray
 
 Solve = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 INTERIOR_POINT_TOL = 1e-10  # what the interior-point solvers are asked for

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.errors import float_array, reject, whole_number
+from marginlens.typing import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 _SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to underflow or overflow
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data.random_tokens import as_generator, sphere_tokens
 from marginlens.dynamics.descend import descend
@@ -16,8 +15,8 @@ from marginlens.norms.protocol import Norm
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import Risk
+from marginlens.typing import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 ROUNDING_RTOL = 1e-10
 DIFFERENCE_RTOL = 1e-5  # of central differences
 SCALES = (1e-200, 1.0, 1e200)

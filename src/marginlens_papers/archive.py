@@ -25,13 +25,13 @@ import numpy as np
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import CURVES, FACTS, TABLE, TrainingSettings, close_look, digest
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.training.loop import Ending
 from marginlens.training.script import in_one_sentence
+from marginlens.typing import FloatArray
 from marginlens_papers.vision.results import VISION_FORM, VisionCurves, VisionSettings, curves_from, curves_to_dict
 
 LEVELS = "levels"  # what the source of K-level sequences is called

@@ -16,10 +16,11 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequences, check_ids
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset, sign_labels
+from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, array_of_any, real_array, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
+from marginlens.typing import FloatArray, IntArray
 
 FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
 _PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"

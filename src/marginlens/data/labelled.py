@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import FlatSequences, check_ids, flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, sign_labels
+from marginlens.data.tokens import TokenDataset, sign_labels
 from marginlens.errors import real_array, reject, whole_number
 from marginlens.papers import implements
+from marginlens.typing import FloatArray, IntArray
 
 
 class LabelledSequences(FlatSequences):

@@ -6,8 +6,9 @@ import numpy as np
 
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.papers import implements
+from marginlens.typing import FloatArray
 
 Example = tuple[TokenDataset, FloatArray]
 

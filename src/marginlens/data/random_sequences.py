@@ -14,9 +14,9 @@ from scipy.sparse.csgraph import connected_components
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, float_array, real_number, reject, whole_number
 from marginlens.papers import implements
+from marginlens.typing import FloatArray, IntArray
 
 _MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
 

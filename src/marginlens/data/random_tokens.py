@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, reject, whole_number
 from marginlens.papers import implements
+from marginlens.typing import FloatArray, IntArray
 
 
 @implements("A", "App. E")

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 

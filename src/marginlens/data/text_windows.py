@@ -10,10 +10,10 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
 from marginlens.runtime.files import as_path
+from marginlens.typing import FloatArray, IntArray
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.errors import (
     InputError,
@@ -20,12 +19,10 @@ from marginlens.errors import (
     whole_number,
 )
 from marginlens.papers import implements
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
 _SMALL, _LARGE = 2.0**-_POWER, 1e300
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _ARRAYS = ("X", "K", "y", "lengths", "mask")
 
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import IntArray
 from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.typing import IntArray
 
 UNKNOWN = "<unknown>"
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}

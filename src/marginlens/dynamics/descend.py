@@ -7,7 +7,6 @@ from functools import singledispatch
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
@@ -28,9 +27,7 @@ from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from marginlens.typing import FloatArray, IntArray
 
 
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.dynamics.descend import starting_points, trajectory_of
 from marginlens.dynamics.kernels import RAN_ALL, STATIONARY, TIED
@@ -21,6 +20,7 @@ from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.typing import FloatArray, IntArray
 
 END_NORM_RTOL = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
 ARC_LENGTH_RTOL = 1e-12  # relative distance at which an arc length counts as reached

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.risk.log_scaled import ExcessRisk
 from marginlens.risk.protocol import Risk
+from marginlens.typing import FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 QUANTITIES = ("x", "norm", "attention", "selected", "margin", "risk", "excess_risk")
 _METHODS = {
     "attention": "attention",

@@ -10,7 +10,6 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
@@ -19,10 +18,7 @@ from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
+from marginlens.typing import FloatArray, IntArray
 
 FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
 _PER_RUN = ("final", "attention", "selected", "norm", "steps_taken")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.data.tokens import IntArray
 from marginlens.embeddings.models import (
     ADAMW_BETAS,
     ADAMW_EPSILON,
@@ -19,6 +18,7 @@ from marginlens.embeddings.models import (
 from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import in_equal_parts
+from marginlens.typing import IntArray
 
 if TYPE_CHECKING:
     from marginlens.embeddings.train import TrainingSettings

@@ -12,13 +12,13 @@ from scipy.special import expit
 from scipy.stats import chi2, norm
 
 from marginlens.data.labelled import LabelledSequences, as_labelled, embedding_tokens
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens, loss_and_gradients
 from marginlens.errors import positive_number, real_array, reject
 from marginlens.papers import implements, uses
+from marginlens.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

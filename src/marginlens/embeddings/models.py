@@ -12,11 +12,11 @@ from scipy.special import softmax
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.kernels.linalg import COMPILED
 from marginlens.papers import implements, uses
 from marginlens.runtime.compilation import njit
+from marginlens.typing import FloatArray, IntArray
 
 ADAMW_BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
 ADAMW_EPSILON = 1e-8

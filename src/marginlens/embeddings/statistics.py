@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.papers import implements
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _NAMED = 5  # offending sequences that a sentence names
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.data.tokens import IntArray
 from marginlens.embeddings.models import (
     ADAMW_BETAS,
     ADAMW_EPSILON,
@@ -21,6 +20,7 @@ from marginlens.embeddings.models import (
 )
 from marginlens.papers import implements
 from marginlens.training.settings import torch_device
+from marginlens.typing import IntArray
 
 if TYPE_CHECKING:
     from marginlens.embeddings.train import TrainingSettings

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.models import (
     DistinctTokens,
     Evaluation,
@@ -45,6 +44,7 @@ from marginlens.training.settings import (
     whole,
     whole_numbers,
 )
+from marginlens.typing import FloatArray, IntArray
 
 DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
 

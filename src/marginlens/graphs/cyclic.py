@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import real_number, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges, priority_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
+from marginlens.typing import BoolArray, IntArray
 
 
 @implements("C", "Eq. (4)")

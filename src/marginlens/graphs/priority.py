@@ -12,10 +12,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, axes_for
+from marginlens.typing import BoolArray, IntArray
 
 _MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones

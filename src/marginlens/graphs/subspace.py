@@ -12,12 +12,12 @@ import numpy as np
 from scipy.linalg import cho_solve
 from scipy.sparse.linalg import LinearOperator, lsqr
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.kernels.linalg import EPS
 from marginlens.papers import implements
+from marginlens.typing import FloatArray, IntArray
 
 _MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
 _QUICK_BASIS = 250  # up to so many, that is quicker than anything else

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
 from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number, reject
 from marginlens.papers import implements
+from marginlens.typing import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.losses.margin import lacking, numbers_from
 from marginlens.papers import implements
+from marginlens.typing import FloatArray, IntArray
 
 _RULES = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
 

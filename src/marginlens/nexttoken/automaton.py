@@ -13,7 +13,6 @@ from scipy.sparse import csr_array
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.graphs import PriorityGraph, component_order, priority_graphs
 from marginlens.graphs.priority import as_graphs
@@ -24,6 +23,7 @@ from marginlens.papers import implements
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
+from marginlens.typing import FloatArray, IntArray
 
 _THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import length
 from marginlens.errors import reject, whole_number
 from marginlens.graphs.cyclic import (
@@ -30,6 +29,7 @@ from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
+from marginlens.typing import FloatArray
 
 GRADIENT_ATOL = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 START_LOGIT_STDS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn

@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken.cyclic_risk import CyclicRisk, RiskPoint
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
+from marginlens.typing import FloatArray, IntArray
 
 NEWTON_MAX_STEPS = 400
 LAST_STEP_RTOL = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square

@@ -15,7 +15,6 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import LinearOperator, cg, eigsh
 from scipy.special import softmax
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import CyclicSubspace, scale_to_unit
@@ -31,6 +30,7 @@ from marginlens.losses.next_token import (
 )
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.runtime.compilation import njit
+from marginlens.typing import FloatArray, IntArray
 
 MAX_DENSE_RANK = 800  # up to this rank, coordinates in a basis and dense Hessians are the quickest
 SECOND_DERIVATIVES_AT_ONCE = 4_000_000  # numbers held for the second derivatives of a loss of all outputs

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
+from marginlens.typing import FloatArray
 
 _NODES = 2049  # points inside the range at which the loss is looked at, denser towards its ends
 _HALVINGS = 50  # and points at so many halvings of the range from either end

@@ -14,7 +14,6 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
@@ -23,6 +22,7 @@ from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 ACTIVE_GAP = 1e-7  # logit gap beyond one at which a strict pair no longer counts as active
 WEAK_MULTIPLIER = 1e-9  # a multiplier below this share of their sum counts as zero

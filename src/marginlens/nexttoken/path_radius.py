@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import tied_positions
 from marginlens.graphs.priority import is_acyclic, priority_graphs
@@ -18,6 +17,7 @@ from marginlens.papers import implements, uses
 from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
+from marginlens.typing import FloatArray
 
 _GRID = 2049  # outputs at which slopes are looked at
 

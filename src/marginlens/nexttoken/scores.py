@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
+from marginlens.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import float_array
-from marginlens.norms.protocol import FloatArray
+from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-FloatArray = npt.NDArray[np.float64]
+from marginlens.typing import FloatArray
 
 
 @runtime_checkable

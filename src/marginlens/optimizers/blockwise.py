@@ -9,7 +9,8 @@ import numpy as np
 
 from marginlens.errors import reject
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
-from marginlens.risk.log_scaled import FloatArray, LogScaled
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from marginlens.errors import positive_number
 from marginlens.papers import implements
-from marginlens.risk.log_scaled import FloatArray, LogScaled
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
 
 
 @implements("A", "Eq. (3)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from marginlens.errors import reject
-from marginlens.risk.log_scaled import FloatArray, LogScaled
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
 
 
 @runtime_checkable

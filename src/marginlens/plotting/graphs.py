@@ -22,10 +22,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.path import Path
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
 from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, STYLE, TINTS
+from marginlens.typing import FloatArray
 
 MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
 MIN_CHAIN = 3  # so many single tokens one below the other share a box

@@ -14,7 +14,6 @@ from matplotlib.patches import Patch
 from scipy.ndimage import gaussian_filter
 
 from marginlens.data import TokenDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.errors import InputError, reject
@@ -23,6 +22,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, STYLE, TINTS, in_style, note_at, shades
 from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
+from marginlens.typing import FloatArray, IntArray
 
 _MAX_PANELS = 4  # problems that one figure holds side by side
 _MAX_RAYS = 12  # directions that one panel shows

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import real_array, reject
 from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, STYLE
+from marginlens.typing import FloatArray, IntArray
 
 FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or
 LEAN_DEVIATIONS = 4.0  # standard deviations by which it leans to one class, in however few occurrences

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
 from marginlens.probe.heads.selection import Selection
 from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
 from marginlens.probe.models.inputs import InputBatch, Inputs
 from marginlens.probe.result import Example, ProbeSettings
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _LOW, _HIGH, _BINS_PER_DECADE = -12, 8, 400  # decades of margins; a bin is 0.6% wide
 _N_BINS = (_HIGH - _LOW) * _BINS_PER_DECADE

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Result, axes_for, draw_matrix
+from marginlens.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

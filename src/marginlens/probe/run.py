@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.accumulators import ExampleMaps, MeasureSums, SelectionRecorder
 from marginlens.probe.heads.max_margin import (
@@ -35,6 +34,7 @@ from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import BASELINES, QUANTITIES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _NORMS = ("frobenius", "spectral", "nuclear")
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
@@ -30,12 +29,11 @@ from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import Attended, centred_keys, probabilities
+from marginlens.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.risk.matrix import FactorRisk, MatrixRisk
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
 )

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import missing_extra, reject
 from marginlens.papers import uses
 from marginlens.risk.softmax import Attended, attend, probabilities
+from marginlens.typing import FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 Shortfall = tuple[FloatArray, FloatArray, FloatArray]
 SUBTRACTED_CHANGE = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
 _GAUSS = np.polynomial.legendre.leggauss(5)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import n_axes, reject
@@ -16,9 +15,7 @@ from marginlens.risk.attention import AttentionRisk, pairwise_gradient
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits, softmax
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from marginlens.typing import FloatArray, IntArray
 
 
 def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:

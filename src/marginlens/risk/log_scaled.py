@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.errors import reject
-
-FloatArray = npt.NDArray[np.float64]
+from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
+from marginlens.typing import FloatArray, IntArray
 
 
 class _RiskThroughP(ABC):

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import logsumexp
 
 from marginlens.data.sequences import SequenceDataset, check_realizable
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.graphs.priority import priority_graphs
@@ -31,6 +30,7 @@ from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import Head, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
+from marginlens.typing import FloatArray, IntArray
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
 _INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.errors import float_array, reject
 from marginlens.risk.log_scaled import LogScaled
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from marginlens.typing import FloatArray, IntArray
 
 
 def as_points(x: Any, shape: tuple[int, ...], argument: str = "x") -> FloatArray:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.risk.next_token_heads import Head
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from marginlens.typing import FloatArray, IntArray
 
 
 def logits(data: TokenDataset, p: Any) -> FloatArray:

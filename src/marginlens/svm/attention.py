@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import array_of_any, index_array, n_axes, real_array, real_number, reject
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 
 @implements("A", "ATT-SVM")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import IntArray
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.norms import Frobenius, Norm
@@ -16,6 +15,7 @@ from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.least_distance import check_euclidean, least_distance
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
+from marginlens.typing import IntArray
 
 MAX_OPEN_ENTRIES = 4_000_000  # up to so many, rows that could not be satisfied together are formed for the exact solver
 

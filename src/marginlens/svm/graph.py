@@ -10,7 +10,6 @@ import numpy as np
 from scipy.optimize import linprog
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
@@ -22,6 +21,7 @@ from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
 from marginlens.svm.solvers.least_distance import check_euclidean
 from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.typing import FloatArray, IntArray
 
 _MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
 _TIE_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero

@@ -13,13 +13,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, axes_for, draw_matrix
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.typing import FloatArray, IntArray
 
 MAX_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
 SAME_MINIMUM_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, lsmr
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
 from marginlens.result import Result, axes_for
 from marginlens.status import Status
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.svm.solvers.rows import BilinearRows

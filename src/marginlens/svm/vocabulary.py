@@ -11,13 +11,13 @@ from scipy.optimize import nnls
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.typing import FloatArray, IntArray
 
 CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
 _SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero

@@ -19,7 +19,6 @@ from sklearn.utils import check_random_state
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.cpu_model import CompiledOneLayer
 from marginlens.embeddings.models import batches_of, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
@@ -29,6 +28,7 @@ from marginlens.runtime.files import as_path, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
+from marginlens.typing import FloatArray, IntArray
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline
 INITIAL_NORM = 0.3  # of an embedding: small, so that what is learned outweighs the initial values

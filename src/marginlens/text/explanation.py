@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.pages import render
 from marginlens.text.vectorize import Span
+from marginlens.typing import FloatArray
 
 _TABLE_ROWS = 15  # rows of the printed table
 _FULL_COLOUR = 0.25  # share of all contributions at which a word has the full colour

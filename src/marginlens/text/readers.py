@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import missing_extra, real_number, reject, whole_number
 from marginlens.runtime.files import as_path, unusable
+from marginlens.typing import FloatArray, IntArray
 
 TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...)` makes
 TEXT_COLUMNS = ("text", "review", "sentence", "content")

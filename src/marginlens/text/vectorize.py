@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.errors import InputError, array_of_any, missing_extra, reject, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.readers import ReviewSource
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way
 _PROGRESS_STRIDE = 500  # texts

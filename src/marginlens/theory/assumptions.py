@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
@@ -27,6 +27,7 @@ from marginlens.theory.optimality import (
     score_blur,
     score_differences,
 )
+from marginlens.typing import FloatArray
 
 GENERAL_POSITION_RTOL = 1e-9  # singular value or distance up to which rounding may hide a degenerate position
 _HEAD_RANGE_RTOL = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
@@ -25,6 +25,7 @@ from marginlens.theory.optimality import (
     score_differences,
     token_optimality,
 )
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _BOUNDARY_RTOL = (
     1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, correlation, length, unit
 from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject
@@ -25,6 +25,7 @@ from marginlens.theory.assumptions import (
     check_general_position,
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 DIRECTION_RTOL = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make

@@ -11,7 +11,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import Trajectory
@@ -38,6 +37,7 @@ from marginlens.theory.vocabulary_selections import (
     feasible_selections,
     selected_tokens,
 )
+from marginlens.typing import FloatArray, IntArray
 
 _SHARE_ATOL = 1e-12  # shares of a token in sequences are sums of a few ±1/T; below this they cancel
 _WINDOW_MIN_GAIN, _WINDOW_TOKENS = 2.0, 6.0  # fitted to the runs of claim X-T5: see `check_class_window`

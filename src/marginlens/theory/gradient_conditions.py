@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from marginlens.data.tokens import FloatArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, correlation, unit
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
@@ -23,6 +23,7 @@ from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import depends_on_p, globally_optimal_direction, one_problem
+from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
 from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import positive_number, reject, whole_number
@@ -31,6 +31,7 @@ from marginlens.theory.label_margin import (
 )
 from marginlens.theory.optimality import largest_distance, logits_at, one_problem
 from marginlens.theory.prediction import Prediction, predictions
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result
@@ -19,6 +19,7 @@ from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
 NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
@@ -28,6 +28,7 @@ from marginlens.theory.optimality import (
     score_blur,
     score_differences,
 )
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
 _N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
@@ -21,6 +20,7 @@ from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, Verdict
 from marginlens.theory.prediction import UNDER_17, Prediction, predictions
+from marginlens.typing import FloatArray, IntArray
 
 _N_STARTS = 8  # random starts in the search for another minimum along S_cyc
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
@@ -18,6 +18,7 @@ from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits

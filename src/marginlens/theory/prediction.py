@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length, unit
 from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
@@ -38,6 +38,7 @@ from marginlens.theory.optimality import (
     power_text,
     token_optimality,
 )
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 UNDER_17 = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray, TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
@@ -19,6 +19,7 @@ from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.theory.optimality import decreasing_loss, token_optimality
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero

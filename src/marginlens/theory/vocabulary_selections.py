@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
@@ -19,6 +18,7 @@ from marginlens.result import Result
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 

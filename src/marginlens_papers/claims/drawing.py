@@ -14,12 +14,12 @@ from scipy.stats import beta
 
 from marginlens import plotting
 from marginlens.data import TokenDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import angle
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import scatter_input_tokens, separating_line
 from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, STYLE, TINTS
+from marginlens.typing import FloatArray, IntArray
 
 Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis
 

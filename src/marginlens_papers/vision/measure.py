@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax, logsumexp, softmax
 
-from marginlens.data.tokens import FloatArray
 from marginlens.papers import implements
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.probe.models.adapters.families import ViTAdapter
 from marginlens.probe.models.reading import read_attention
+from marginlens.typing import FloatArray
 
 _IMAGES_AT_ONCE = 64  # (64, 12, 257, 257) numbers of one layer of ViT-base are 200 MB
 

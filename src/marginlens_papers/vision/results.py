@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.training.loop import Ending
 from marginlens.training.settings import RunSettings, choice, flag, non_negative, positive, text, whole
+from marginlens.typing import FloatArray
 
 MOMENTUM = 0.9  # of stochastic gradient descent
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, dot, dot_and_size, matvec, max_abs, norm
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import Work, in_slices
+from marginlens.typing import FloatArray, IntArray
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 _EXTREME = 1e60  # keys beyond, or whose inverses are, are rescaled, so that no product of two keys and a weight leaves the range

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, centred, matvec, norm
 from marginlens.risk.kernels.gradient_coefficients import largest_of, log_slope, pair_weights
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import Work, in_slices
+from marginlens.typing import FloatArray, IntArray
 
 
 @njit(**COMPILED)

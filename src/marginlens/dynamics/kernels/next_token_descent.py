@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
@@ -21,6 +20,7 @@ from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_hea
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import Work, in_slices
+from marginlens.typing import FloatArray, IntArray
 
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 

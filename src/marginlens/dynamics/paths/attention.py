@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import unit
 from marginlens.dynamics.paths.cone import Cone
 from marginlens.dynamics.paths.path import Binding, PathPoints, SearchState, increasing, path_search
@@ -25,6 +24,7 @@ from marginlens.errors import reject
 from marginlens.risk.attention import AttentionRisk, KeySpan
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import att_svm
+from marginlens.typing import FloatArray
 
 MAX_RADIUS_RATIO = 3.2  # by which the ball grows at a time while local minima are followed
 SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere

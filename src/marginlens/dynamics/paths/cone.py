@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.directions import unit
 from marginlens.errors import positive_number, real_array, reject
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing
 from marginlens.errors import reject
 from marginlens.runtime.progress import ProgressCallback
+from marginlens.typing import FloatArray
 
 GENERAL_BOUNDARY_RTOL = 1e-6  # distance to the ball, relative to its radius, that counts as on it
 GENERAL_FTOL = 1e-14  # change of the log risk at which a search ends

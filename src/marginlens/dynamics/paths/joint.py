@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length, unit
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, no_region, path_search
@@ -38,6 +38,7 @@ from marginlens.risk.joint import HeadAndAttention, JointRisk, attention_output
 from marginlens.risk.softmax import attend, centred_keys, logits, probabilities
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import Status, att_svm, label_svm
+from marginlens.typing import FloatArray
 
 Pair = HeadAndAttention
 JOINT_RESTARTS = 64

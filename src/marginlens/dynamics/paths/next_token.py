@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, check_realizable
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import unit
 from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing, path_search
 from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
@@ -30,6 +29,7 @@ from marginlens.risk.next_token_heads import Head
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
+from marginlens.typing import FloatArray
 
 NEXT_TOKEN_RESTARTS = 4
 SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.dynamics.paths.next_token import NextTokenSearch
 from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
 from marginlens.svm.solution import Status
+from marginlens.typing import FloatArray, IntArray
 
 _SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
 

@@ -20,9 +20,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, axes_for
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from marginlens.typing import FloatArray, IntArray
 
 
 class Binding(Enum):

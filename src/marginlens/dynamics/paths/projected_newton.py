@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from marginlens.risk.attention import SecondOrder
 from marginlens.risk.log_scaled import ExcessRisk
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 BOUNDARY_RTOL = (
     1e-12  # distance to a boundary, relative to the radius (or in the sine of the angle), that counts as on it
 )

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
+from marginlens.typing import BoolArray, FloatArray
 
 STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 LOG_SUBTRACTED_CHANGE = -7.0  # log of a change above which two values of the loss may be subtracted

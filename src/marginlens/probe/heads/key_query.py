@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import positive_number, real_array
+from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

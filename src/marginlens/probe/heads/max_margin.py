@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.runtime.threads import n_threads
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SAME_TOKEN_RTOL = (
     1e-6  # tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7

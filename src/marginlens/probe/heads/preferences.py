@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, IntArray
 from marginlens.errors import reject, whole_number
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.typing import BoolArray, IntArray
 
 POOLED = -1  # the `last` of a graph that pools all queries
 GRAPH_ROWS = 40  # of the strongest preferences, from which the tokens of a graph come

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.errors import reject
+from marginlens.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.papers import implements
+from marginlens.typing import FloatArray
 
 
 @implements("A", "Fig 6", "Fig 7")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.tokens import IntArray
 from marginlens.errors import InputError, reject, whole_number
+from marginlens.typing import IntArray
 
 BATCH_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
 _MAX_STRETCH, _MAX_SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating, hidden_by
+from marginlens.typing import BoolArray
 
 _IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 _AXES = {  # of what a model reads

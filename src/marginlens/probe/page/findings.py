@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.probe.result import BASELINES, MIN_TREND_CHECKPOINTS, CheckpointCurves, ProbeResult, rank_test
+from marginlens.typing import BoolArray, FloatArray
 
 _CLEAR_RATIO = 1.25  # of two medians, from which on one is said to be larger
 _ALIKE = 0.02  # smallest and largest nnz/T of heads that are said to be alike lie this close

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS
 from marginlens.svm.solution import MAX_DIRECT_OPERATIONS
 from marginlens.svm.solvers.dual_active_set import FARKAS_RTOL
 from marginlens.svm.solvers.rows import BilinearRows, BlockInverse
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 RESIDUAL_GOAL = 1e-13  # optimality residual at which there is nothing left to gain
 _FIRST_SIGMA, _SIGMA_GROWTH = 10.0, 5.0

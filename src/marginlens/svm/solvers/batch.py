@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS, dot, gram, squared_row_norms
 from marginlens.runtime.compilation import njit
 from marginlens.svm.solution import ACTIVE_SLACK_RTOL, MAX_KKT_RTOL, ROUNDOFF_RTOL
@@ -30,6 +29,7 @@ from marginlens.svm.solvers.gram_active_set import (
     gram_active_set,
     optimality_residual,
 )
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 FAST_PATH_RTOL = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
 _GUESS_SWEEPS = 60

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import dot, gram, solve_lower, solve_upper
 from marginlens.runtime.compilation import njit
 from marginlens.svm.solvers.gram_active_set import VIOLATION_RTOL, Candidate, Problem, drop_negative, evaluate
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_ROUNDS = 12
 

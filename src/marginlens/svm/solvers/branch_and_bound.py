@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.svm.solution import Status
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SAME_NORM_RTOL = 1e-9  # relative difference of two norms up to which both count as shortest
 INSIDE_RTOL = 1e-9  # how far a point may miss a halfspace, relative to its norm, and still count as inside

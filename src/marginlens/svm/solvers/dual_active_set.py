@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS, dot, matvec, solve_lower, solve_upper, vecmat
 from marginlens.runtime.compilation import njit
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers
 FARKAS_RTOL = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other

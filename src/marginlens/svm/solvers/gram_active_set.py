@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS, cholesky, dot, matvec, solve_lower, solve_upper, vecmat, vecmat_rows
 from marginlens.runtime.compilation import njit
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 MIN_SQUARED_PIVOT = 1e-7  # below it a unit row counts as dependent on others
 VIOLATION_RTOL = (

@@ -10,7 +10,6 @@ from scipy.sparse import csr_array, issparse
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.kernels.linalg import EPS
@@ -19,6 +18,7 @@ from marginlens.svm.solution import Status
 from marginlens.svm.solvers.augmented_lagrangian import augmented_lagrangian
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows, sparse_if_thin
+from marginlens.typing import FloatArray, IntArray
 
 MAX_FORMED_ENTRIES = 1_000_000  # up to so many, rows are formed and given to the exact solver
 MAX_NULL_SPACE_OPERATIONS = 100_000_000  # up to so many, equalities are removed by a singular value decomposition

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.directions import length
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
 from marginlens.kernels.linalg import EPS, exact_products
@@ -23,6 +22,7 @@ from marginlens.svm.solvers.batch import (
     gram_active_set_slice,
 )
 from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
+from marginlens.typing import BoolArray, FloatArray
 
 MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
+from marginlens.typing import FloatArray, IntArray
 
 MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50  # of x_i - x_j and q_k; beyond, multipliers may leave double precision
 _SPARSE_WIDTH, _SPARSE_SHARE = 128, 0.1  # matrices this wide with so few nonzero entries are multiplied as sparse ones

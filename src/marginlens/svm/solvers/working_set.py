@@ -13,10 +13,10 @@ import numpy as np
 from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpstrf
 
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.kernels.linalg import EPS
 from marginlens.svm.solvers.augmented_lagrangian import RESIDUAL_GOAL
 from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 MAX_FACTORS = 1000  # how often a set is factored before giving up
 _ROWS_PER_QUERY = 3  # that enter at a time

@@ -12,12 +12,12 @@ from scipy.special import logsumexp
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import angle, correlation, unit
 from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level

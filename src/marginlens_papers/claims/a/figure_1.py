@@ -10,11 +10,11 @@ from scipy.optimize import minimize_scalar
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_1c
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates

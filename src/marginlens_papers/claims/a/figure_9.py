@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, sphere_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import softmax
 from marginlens.svm import Status, set_svm
 from marginlens.theory import token_optimality
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates

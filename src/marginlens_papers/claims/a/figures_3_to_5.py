@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c, figure_3a, figure_3b, figure_5
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Logistic, Loss
@@ -22,6 +21,7 @@ from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data import TokenDataset
-from marginlens.data.tokens import FloatArray
+from marginlens.typing import FloatArray
 
 
 def textbook_iterates(

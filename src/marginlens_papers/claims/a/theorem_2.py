@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
@@ -24,6 +23,7 @@ from marginlens.theory import (
     smoothness,
     token_optimality,
 )
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 

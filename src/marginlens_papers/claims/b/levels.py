@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.embeddings.train import TrainingRun, TrainingSettings, train_embeddings
+from marginlens.typing import FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman

@@ -12,7 +12,6 @@ from scipy.optimize import nnls
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
@@ -25,6 +24,7 @@ from marginlens.theory.embedding_limits import (
     predict_embedding_limit,
 )
 from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
+from marginlens.typing import BoolArray, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 

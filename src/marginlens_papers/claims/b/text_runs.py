@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from scipy.stats import norm, rankdata
 
 from marginlens import plotting
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.embeddings.train import FREQUENT, TrainingSettings
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
+from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 

@@ -11,12 +11,12 @@ from scipy.special import softmax
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import descend
 from marginlens.errors import InputError
 from marginlens.nexttoken import NextTokenAutomaton
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 3

@@ -13,13 +13,13 @@ from marginlens.data.random_sequences import (
     cyclic_sequences_as_coded,
 )
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import BoolArray, FloatArray
 from marginlens.directions import correlation
 from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss, SquaredProbability
 from marginlens.status import Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.typing import BoolArray, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,

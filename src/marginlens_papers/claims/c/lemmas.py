@@ -13,7 +13,6 @@ from scipy.optimize import minimize
 from marginlens import plotting
 from marginlens.data import SequenceDataset
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
-from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.paths.split_risk import SplitRisk
@@ -29,6 +28,7 @@ from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 

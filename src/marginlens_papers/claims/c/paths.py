@@ -12,12 +12,12 @@ import marginlens as ml
 from marginlens import plotting
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import Head, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
 

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import BoolArray
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
 from marginlens.plotting.graphs import draw_graphs
+from marginlens.typing import BoolArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 17

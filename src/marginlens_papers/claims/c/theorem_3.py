@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data.random_sequences import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
@@ -21,6 +20,7 @@ from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 23

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from marginlens import plotting
 from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded, random_sequences, random_start
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.tokens import BoolArray, FloatArray, IntArray
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
@@ -23,6 +22,7 @@ from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
 

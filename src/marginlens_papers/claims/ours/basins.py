@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,7 +17,6 @@ from scipy.ndimage import gaussian_filter
 from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.data.random_tokens import scored_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.losses.margin import Logistic
@@ -26,6 +24,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
+from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 
@@ -34,7 +33,6 @@ STEP = 0.1
 NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
 REACHED = 0.99
 FENCE_POINTS = 720
-IntArray = npt.NDArray[np.int64]
 _COLOURS = ("#0F6FB4", "#0B8A64", "#8A4F9E", "#C58A00")  # locally optimal directions, by margin
 _HATCHES = ("////", "....", "\\\\\\\\", "++")
 

@@ -15,12 +15,13 @@ import marginlens as ml
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import balanced_sequences
-from marginlens.data.tokens import FloatArray, TokenDataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 

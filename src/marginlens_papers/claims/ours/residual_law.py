@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data import sphere_tokens
-from marginlens.data.tokens import FloatArray
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
 from marginlens.theory.residual_law import ResidualLaw, residual_law
+from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level

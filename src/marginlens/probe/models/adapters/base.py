@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.typing import FloatArray
 
 AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
 _TRIAL_SIZES, _N_TRIALS = (

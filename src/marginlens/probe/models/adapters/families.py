@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.data.tokens import FloatArray
 from marginlens.errors import reject
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.models.adapters.base import Adapter, Factors, LinearAdapter, Projection
+from marginlens.typing import FloatArray
 
 _CHANGING_FREQUENCIES = ("dynamic", "longrope")  # rotary types whose frequencies depend on how long the text is
 
