@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import float_array, reject, whole_number
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 _SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to underflow or overflow
 
 
-def length(x: Any) -> FloatArray:
+def length(x: ArrayLike) -> FloatArray:
     """Norm over the last axis, without overflow or underflow on the way."""
     array = _weights(x, "x")
     squares = np.einsum("...d,...d->...", array, array)  # which raises no floating-point flags
@@ -31,14 +31,14 @@ def _scaled_length(array: FloatArray) -> FloatArray:
     return np.linalg.norm(array / safe, axis=-1) * safe[..., 0]
 
 
-def unit(x: Any) -> FloatArray:
+def unit(x: ArrayLike) -> FloatArray:
     """`x` divided by its norm over the last axis; nan where the norm is zero or not finite."""
     array = _weights(x, "x")
     with np.errstate(invalid="ignore", divide="ignore"):
         return array / length(array)[..., None]
 
 
-def correlation(a: Any, b: Any, *, axes: int = 1) -> Any:
+def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
     r"""Cosine between weights, batch by batch.
 
     .. math:: \frac{\langle a, b\rangle}{\|a\|\,\|b\|}
@@ -70,7 +70,7 @@ def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
     return first.reshape(*first.shape[:-axes], -1), second.reshape(*second.shape[:-axes], -1)
 
 
-def angle(a: Any, b: Any, *, axes: int = 1) -> Any:
+def angle(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
     r"""Angle in radians between weights, accurate for tiny angles too (Kahan's formula).
 
     As in `correlation`, the last `axes` axes make up one weight: with `axes=2` the angle is that between matrices (d, d), one number;

@@ -17,6 +17,7 @@ from rich.text import Text
 import marginlens as ml
 from marginlens.result import jsonable
 from marginlens.status import Status
+from marginlens.typing import ArrayLike
 
 if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
@@ -89,7 +90,7 @@ def _proof(solution: ml.MarginSolution) -> list[dict[str, Any]]:
     ]
 
 
-def candidate_rows(data: ml.TokenDataset, v: Any, prediction: Prediction) -> list[dict[str, Any]]:
+def candidate_rows(data: ml.TokenDataset, v: ArrayLike, prediction: Prediction) -> list[dict[str, Any]]:
     """The candidates of a prediction as rows: the global minima of ATT-SVM' where optimal tokens tie, else the GMM, then the LMMs.
 
     They are solved on the inputs whose output depends on p; `input` in a proof counts all inputs.
@@ -282,7 +283,7 @@ def vector(values: Any) -> str:
     return f"({', '.join(f'{entry:.3f}' for entry in array[: _COORDINATES - 2])}, … {len(array)} in all)"
 
 
-def selection(selected: Any) -> str:
+def selection(selected: ArrayLike) -> str:
     """The first token indices of a selection."""
     tokens = [str(token) for token in np.asarray(selected)]
     return ",".join(tokens if len(tokens) <= _TOKENS else [*tokens[: _TOKENS - 1], "…", tokens[-1]])

@@ -11,7 +11,7 @@ from marginlens.data.sequences import FlatSequences, check_ids, flat_sequences
 from marginlens.data.tokens import TokenDataset, sign_labels
 from marginlens.errors import real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 class LabelledSequences(FlatSequences):
@@ -59,7 +59,7 @@ class LabelledSequences(FlatSequences):
         return f"LabelledSequences({size}, {self.n_vocabulary} tokens)"
 
 
-def as_labelled(sequences: Any, y: Any = None) -> LabelledSequences:
+def as_labelled(sequences: Any, y: ArrayLike | None = None) -> LabelledSequences:
     """Labelled sequences from themselves, or from token-id lists and labels."""
     if isinstance(sequences, LabelledSequences):
         if y is not None:
@@ -69,7 +69,7 @@ def as_labelled(sequences: Any, y: Any = None) -> LabelledSequences:
 
 
 @implements("B", "Eq. (1)")
-def embedding_tokens(E: Any, sequences: Any, y: Any = None) -> TokenDataset:
+def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> TokenDataset:
     r"""The token dataset whose inputs are the embedded sequences; a token that occurs twice is two rows.
 
     .. math:: X_i = K_i = E_{X_i} = [E_{x_{i1}}, \dots, E_{x_{iT_i}}]^\top

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, reject, whole_number
 from marginlens.papers import implements
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("A", "App. E")
@@ -44,7 +44,7 @@ def gaussian_tokens(
     return TokenDataset(X, y, W=W), generator.standard_normal((n_problems, d_model))
 
 
-def scored_tokens(keys: Any, scores: Any, y: Any = None) -> tuple[TokenDataset, FloatArray]:
+def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[TokenDataset, FloatArray]:
     """Tokens whose keys and scores are given outright, by a last coordinate that the head reads and the keys leave out.
 
     Args:

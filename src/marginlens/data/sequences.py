@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 
@@ -195,21 +195,21 @@ class SequenceDataset(FlatSequences):
         part.dropped = self.unrealizable
         return part
 
-    def logits(self, W: Any) -> FloatArray:
+    def logits(self, W: ArrayLike) -> FloatArray:
         r"""(n_positions,) the attention logits :math:`x_{it}^\top W \bar x_i` of a weight matrix (d_model, d_model)."""
         weights = self.weights(W)
         queries = np.unique(self.last)
         table = self.E @ (weights @ self.E[queries].T)  # (n_vocabulary, n_queries)
         return table[self.tokens, np.repeat(np.searchsorted(queries, self.last), self.lengths)]
 
-    def attention(self, W: Any) -> FloatArray:
+    def attention(self, W: ArrayLike) -> FloatArray:
         """(n_positions,) the softmax of the logits within each sequence."""
         logits = self.logits(W)
         first = self.offsets[:-1]
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), self.lengths))
         return weights / np.repeat(np.add.reduceat(weights, first), self.lengths)
 
-    def weights(self, W: Any, argument: str = "W") -> FloatArray:
+    def weights(self, W: ArrayLike, argument: str = "W") -> FloatArray:
         """`W` checked: finite, of shape (d_model, d_model)."""
         return real_array(W, argument, (self.d_model, self.d_model))
 

@@ -19,7 +19,7 @@ from marginlens.errors import (
     whole_number,
 )
 from marginlens.papers import implements
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
 _SMALL, _LARGE = 2.0**-_POWER, 1e300
@@ -193,7 +193,7 @@ class TokenDataset:
         """A head v checked and broadcast to (…, d_model)."""
         return self._vector(head, argument, self.d_model)
 
-    def point(self, p: Any, argument: str = "p") -> FloatArray:
+    def point(self, p: ArrayLike, argument: str = "p") -> FloatArray:
         """A weight vector p checked and broadcast to (…, d_key)."""
         return self._vector(p, argument, self.d_key)
 
@@ -201,7 +201,7 @@ class TokenDataset:
         shape = (len(self), width) if self.is_batch and n_axes(value) == 2 else (width,)
         return np.broadcast_to(real_array(value, argument, shape), (*self.batch_shape, width))
 
-    def selection(self, selected: Any, argument: str = "selected") -> IntArray:
+    def selection(self, selected: ArrayLike, argument: str = "selected") -> IntArray:
         """Token indices checked against each input's length and broadcast to (…, n_inputs)."""
         expected = f"whole numbers of shape ({self.n_inputs},): one token index per input"
         array = array_of_any(selected, argument, expected)
@@ -280,7 +280,7 @@ def _require_finite(array: FloatArray, argument: str) -> None:
         raise reject(argument, "finite numbers", f"{array[where]} at index {where}")
 
 
-def sign_labels(y: Any, shape: tuple[int, ...]) -> FloatArray:
+def sign_labels(y: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Labels of this shape, each -1 or +1."""
     expected = f"labels, each -1 or +1, of shape {shape}"
     labels = float_array(y, "y", expected)

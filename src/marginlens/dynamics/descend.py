@@ -27,7 +27,7 @@ from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
@@ -266,7 +266,7 @@ def _(risk: NextTokenRisk, optimizer: Optimizer) -> Loop | None:
 
 
 @implements("A", "Lemma 1")
-def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: Any) -> GradientDescent | NormalizedGD:
+def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: ArrayLike) -> GradientDescent | NormalizedGD:
     """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
     if type(optimizer) not in (GradientDescent, NormalizedGD):
         raise reject("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))

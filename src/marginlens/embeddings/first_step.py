@@ -18,7 +18,7 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens, loss_and_gradients
 from marginlens.errors import positive_number, real_array, reject
 from marginlens.papers import implements, uses
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -57,7 +57,7 @@ class FirstStep:
 
 
 @implements("B", "Eq. (4)", "Eq. (5)", "Lemma 2")
-def first_step(start: Parameters, rate: float, sequences: Any, y: Any = None) -> FirstStep:
+def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | None = None) -> FirstStep:
     r"""One step of gradient descent on E and p, and its parts.
 
     .. math:: E^1_s = E^0_s - \eta_0 \nabla_{E_s} L(E^0, p^0) = E^0_s + \frac{\eta_0}{2} \alpha_s v + err_s,\quad
@@ -87,7 +87,7 @@ def as_first_step(step: Any) -> FirstStep:
     return step
 
 
-def mean_signed_share(sequences: Any, y: Any = None) -> FloatArray:
+def mean_signed_share(sequences: Any, y: ArrayLike | None = None) -> FloatArray:
     r"""(n_vocabulary,) how the first step weighs a token: the mean over sequences of its share in them, signed by the label.
 
     .. math:: \frac1n \sum_i \frac{y_i}{T_i} \sum_{t=1}^{T_i} 1_{x_{it} = s}
@@ -307,7 +307,7 @@ def _chance(size: int, delta: float, earlier: int, d: int) -> float:
 
 
 @implements("B", "Lemma 8")
-def directional_slope(model: Parameters, direction: Any, sequences: Any, y: Any = None) -> float:
+def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> float:
     r"""How fast the loss of the one-layer model falls when p moves along a direction.
 
     .. math:: -\hat p^\top \nabla_p L(E, p) = \hat{\mathbb E}\Big[ g(X, y) \sum_{i<j} (\hat a_i - \hat a_j)\, q_i q_j\,
@@ -340,7 +340,7 @@ def directional_slope(model: Parameters, direction: Any, sequences: Any, y: Any 
 def embedding_flow(
     model: Parameters,
     sequences: Any,
-    y: Any = None,
+    y: ArrayLike | None = None,
     *,
     until: UntilNorm | UntilLength = UntilNorm(500.0),  # noqa: B008
     record: Record | None = None,

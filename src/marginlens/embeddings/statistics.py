@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _NAMED = 5  # offending sequences that a sentence names
 
@@ -70,7 +70,7 @@ class TokenStatistics:
         return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {listed})"
 
 
-def token_statistics(sequences: Any, y: Any = None) -> TokenStatistics:
+def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatistics:
     r"""How often each token occurs under each label, in one pass over the positions.
 
     .. math:: \alpha_s = \frac{1}{\sum_i T_i} \sum_i y_i \sum_{t=1}^{T_i} 1_{x_{it} = s}
@@ -132,7 +132,7 @@ class SingleDecisiveToken:
 
 
 @implements("B", "Assumption 4")
-def check_assumption_4(sequences: Any, y: Any = None) -> SingleDecisiveToken:
+def check_assumption_4(sequences: Any, y: ArrayLike | None = None) -> SingleDecisiveToken:
     """Whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
 
     Args:

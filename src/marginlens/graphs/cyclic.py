@@ -13,7 +13,7 @@ from marginlens.errors import real_number, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges, priority_graphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
-from marginlens.typing import BoolArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, IntArray
 
 
 @implements("C", "Eq. (4)")
@@ -107,7 +107,7 @@ class CyclicSubset(SequenceDataset):
         return self.queries
 
 
-def selected_positions(data: SequenceDataset, W: Any, threshold: float) -> BoolArray:
+def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) -> BoolArray:
     r"""(n_positions,) whether attention selects a position: :math:`s_{it} > ` `threshold` at the weights W.
 
     A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
@@ -133,7 +133,7 @@ def selected_positions(data: SequenceDataset, W: Any, threshold: float) -> BoolA
 
 
 @implements("C", "§6")
-def pseudo_graphs(data: SequenceDataset, W: Any, threshold: float) -> dict[int, PriorityGraph]:
+def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict[int, PriorityGraph]:
     r"""The graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
 
     .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k

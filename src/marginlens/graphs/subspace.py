@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve
@@ -17,7 +16,7 @@ from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.kernels.linalg import EPS
 from marginlens.papers import implements
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
 _QUICK_BASIS = 250  # up to so many, that is quicker than anything else
@@ -28,7 +27,7 @@ _MAX_EXPONENT = 200  # powers of two from length one at which products of four e
 
 
 @implements("C", "Def 3")
-def cyclic_subspace(E: Any, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspace:
+def cyclic_subspace(E: ArrayLike, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspace:
     r"""The span of what separates tokens of the same component from their mean, for every last token.
 
     .. math:: \mathcal S_{\rm cyc} = {\rm span}\{(e_j - \bar e_i^{(k)})\, e_k^\top :\ j \in \mathcal C_i^{(k)},\ |\mathcal C_i^{(k)}| > 1\}
@@ -195,7 +194,7 @@ class CyclicSubspace:
     # ---- projection
 
     @implements("C", "Lemma 2")
-    def project(self, W: Any) -> FloatArray:
+    def project(self, W: ArrayLike) -> FloatArray:
         """The part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
         d = self.E.shape[1]
         weights = real_array(W, "W", ("…",) * (n_axes(W) - 2) + (d, d))
@@ -214,7 +213,7 @@ class CyclicSubspace:
         many = weights.reshape(-1, d, d)
         return np.stack([self._project_one(matrix) for matrix in many]).reshape(weights.shape)
 
-    def complement(self, W: Any) -> FloatArray:
+    def complement(self, W: ArrayLike) -> FloatArray:
         """The part of W (…, d_model, d_model) orthogonal to S_cyc."""
         inside = self.project(W)
         return np.asarray(W, dtype=np.float64) - inside

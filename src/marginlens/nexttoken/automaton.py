@@ -23,7 +23,7 @@ from marginlens.papers import implements
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 
@@ -301,7 +301,7 @@ class NextTokenAutomaton:
                 shares[entries[chosen]] = self._shares(last, tokens[chosen], counts)[0]
         return shares
 
-    def total_variation(self, data: SequenceDataset, W: Any) -> FloatArray:
+    def total_variation(self, data: SequenceDataset, W: ArrayLike) -> FloatArray:
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
         weights = as_sequences(data).weights(W)
         problem = reduce_sequences(data)

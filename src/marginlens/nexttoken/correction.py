@@ -29,7 +29,7 @@ from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 GRADIENT_ATOL = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 START_LOGIT_STDS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
@@ -86,7 +86,7 @@ def cyclic_correction(
 @implements("C", "§6")
 def local_correction(
     data: SequenceDataset,
-    W: Any,
+    W: ArrayLike,
     rule: LocalRule,
     *,
     threshold: float = 0.01,

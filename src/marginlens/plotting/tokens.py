@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 
 from marginlens.errors import real_array, reject
 from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, STYLE
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or
 LEAN_DEVIATIONS = 4.0  # standard deviations by which it leans to one class, in however few occurrences
@@ -47,7 +47,7 @@ class TokenPoints:
 
     @classmethod
     def of(
-        cls, posterior_difference: Any, a: Any, b: Any, count: Any, names: Sequence[str] | None = None
+        cls, posterior_difference: Any, a: ArrayLike, b: ArrayLike, count: Any, names: Sequence[str] | None = None
     ) -> TokenPoints:
         """Checked points; tokens that never occur, whose posterior difference is NaN, are left out."""
         occur = np.asarray(count)

@@ -15,7 +15,7 @@ from marginlens.risk.attention import AttentionRisk, pairwise_gradient
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits, softmax
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
@@ -77,7 +77,7 @@ class JointRisk:
         """Where v and p are in a point."""
         return {"v": slice(0, self.data.d_model), "p": slice(self.data.d_model, None)}
 
-    def split(self, x: Any) -> HeadAndAttention:
+    def split(self, x: ArrayLike) -> HeadAndAttention:
         """v and p of a point, or of several along leading axes."""
         array = as_points(x, self.shape)
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
@@ -94,22 +94,22 @@ class JointRisk:
             raise reject("start", f"a pair (v, p), or a point of shape {self.shape}", got)
         return self.start(tuple(self.split(np.asarray(start))))
 
-    def value(self, x: Any) -> FloatArray:
+    def value(self, x: ArrayLike) -> FloatArray:
         """L(v, p), (…)."""
         v, p = self.split(x)
         return AttentionRisk(self.data, v, self.loss).value(p)
 
-    def log_value(self, x: Any) -> FloatArray:
+    def log_value(self, x: ArrayLike) -> FloatArray:
         """log L(v, p), (…); nan where a loss is not positive."""
         v, p = self.split(x)
         return AttentionRisk(self.data, v, self.loss).log_value(p)
 
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         """L(v, p) less the risk of selecting one token per input outright under the head v."""
         v, p = self.split(x)
         return AttentionRisk(self.data, v, self.loss).excess(p, selected)
 
-    def gradient(self, x: Any) -> LogScaled:
+    def gradient(self, x: ArrayLike) -> LogScaled:
         r"""Exact gradients in the head and in the attention weights, at any norm of either: the blocks "v" and "p", each with its scale.
 
         .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
@@ -130,20 +130,20 @@ class JointRisk:
         array = np.concatenate([by_v, by_p.array], axis=-1)
         return LogScaled(array, np.concatenate(scales, axis=-1), blocks=self.blocks)
 
-    def margins(self, x: Any) -> FloatArray:
+    def margins(self, x: ArrayLike) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
         v, p = self.split(x)
         return attend(logits(self.data, p), self.data.scores(v), self.data.mask).margin
 
-    def attention(self, x: Any) -> FloatArray:
+    def attention(self, x: ArrayLike) -> FloatArray:
         """Softmax probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
         return softmax(self.data, self.split(x).p)
 
-    def select(self, x: Any) -> IntArray:
+    def select(self, x: ArrayLike) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
         return np.argmax(self.attention(x), axis=-1)
 
-    def margin_rows(self, selected: Any) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: head and attention have a margin problem each; `label_svm` and `relaxed_svm` solve them."""
         raise reject(
             "risk", "one with a single margin problem", "a joint one", "Use label_svm for v and relaxed_svm for p."

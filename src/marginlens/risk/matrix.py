@@ -14,7 +14,7 @@ from marginlens.papers import implements, uses
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 class _RiskThroughP(ABC):
@@ -34,7 +34,7 @@ class _RiskThroughP(ABC):
             raise reject("data", expected, "one with keys of its own")
 
     @abstractmethod
-    def vector(self, x: Any) -> FloatArray:
+    def vector(self, x: ArrayLike) -> FloatArray:
         """p, (…, d_model)."""
 
     @property
@@ -57,27 +57,27 @@ class _RiskThroughP(ABC):
         axes = shape if n_axes(start) == 3 else shape[1:]
         return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
-    def value(self, x: Any) -> FloatArray:
+    def value(self, x: ArrayLike) -> FloatArray:
         """The risk, (…)."""
         return self.of_p.value(self.vector(x))
 
-    def log_value(self, x: Any) -> FloatArray:
+    def log_value(self, x: ArrayLike) -> FloatArray:
         """Its logarithm, (…)."""
         return self.of_p.log_value(self.vector(x))
 
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         """The risk less that of selecting one token per input outright."""
         return self.of_p.excess(self.vector(x), selected)
 
-    def margins(self, x: Any) -> FloatArray:
+    def margins(self, x: ArrayLike) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
         return self.of_p.margins(self.vector(x))
 
-    def attention(self, x: Any) -> FloatArray:
+    def attention(self, x: ArrayLike) -> FloatArray:
         """Softmax probabilities, (…, n_inputs, n_tokens)."""
         return self.of_p.attention(self.vector(x))
 
-    def select(self, x: Any) -> IntArray:
+    def select(self, x: ArrayLike) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
         return self.of_p.select(self.vector(x))
 
@@ -120,16 +120,16 @@ class MatrixRisk(_RiskThroughP):
         """(d_query, d_model)."""
         return (len(self.query), self.of_p.data.d_model)
 
-    def vector(self, x: Any) -> FloatArray:
+    def vector(self, x: ArrayLike) -> FloatArray:
         """p = Wᵀ u, (…, d_model)."""
         return np.einsum("...qd,q->...d", self._point(x), self.query)
 
-    def gradient(self, x: Any) -> LogScaled:
+    def gradient(self, x: ArrayLike) -> LogScaled:
         """∇L(W) = u ∇L(p)ᵀ."""
         by_p = self.of_p.gradient(self.vector(x))
         return LogScaled(self.query[:, None] * by_p.array[..., None, :], by_p.log_scale, axes=2)
 
-    def margin_rows(self, selected: Any) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """u (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
         of_p = self.of_p.margin_rows(selected)
         return MarginRows(self.query[:, None] * of_p.rows[:, None, :], of_p.lower)
@@ -190,22 +190,22 @@ class FactorRisk(_RiskThroughP):
             start = np.concatenate([np.broadcast_to(part, (len(self), *part.shape[-2:])) for part in parts], axis=-2)
         return super().start(start)
 
-    def split(self, x: Any) -> Factors:
+    def split(self, x: ArrayLike) -> Factors:
         """Q and K of a point, or of several along leading axes."""
         array = as_points(x, self.shape)
         return Factors(array[..., : len(self.query), :], array[..., len(self.query) :, :])
 
-    def matrix(self, x: Any) -> FloatArray:
+    def matrix(self, x: ArrayLike) -> FloatArray:
         """W = Q Kᵀ, (…, d_query, d_model)."""
         Q, K = self.split(x)
         return np.einsum("...qw,...dw->...qd", Q, K)
 
-    def vector(self, x: Any) -> FloatArray:
+    def vector(self, x: ArrayLike) -> FloatArray:
         """p = K Qᵀ u, (…, d_model)."""
         Q, K = self.split(self._point(x))
         return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
 
-    def gradient(self, x: Any) -> LogScaled:
+    def gradient(self, x: ArrayLike) -> LogScaled:
         """u (Kᵀ∇L(p))ᵀ stacked on ∇L(p) (Qᵀu)ᵀ."""
         Q, K = self.split(x)
         by_p = self.of_p.gradient(self.vector(x))
@@ -213,7 +213,7 @@ class FactorRisk(_RiskThroughP):
         by_K = np.einsum("...d,...qw,q->...dw", by_p.array, Q, self.query)
         return LogScaled(np.concatenate([by_Q, by_K], axis=-2), by_p.log_scale, axes=2, blocks=self.blocks)
 
-    def margin_rows(self, selected: Any) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: a margin is not linear in the factors; the rows of `as_matrix` are those of W = Q Kᵀ."""
         raise reject(
             "risk",
@@ -228,7 +228,7 @@ class FactorRisk(_RiskThroughP):
 
 
 @implements("A", "Lemma 1")
-def matrix_from_vector(p: Any, query: Any) -> FloatArray:
+def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
     r"""The matrix that attends to X with query u exactly as p does.
 
     .. math:: W = \frac{u\, p^\top}{\|u\|^2}, \qquad W^\top u = p
@@ -246,7 +246,7 @@ def matrix_from_vector(p: Any, query: Any) -> FloatArray:
     return (u / size)[:, None] * (vectors / size)[..., None, :]
 
 
-def as_query(query: Any) -> FloatArray:
+def as_query(query: ArrayLike) -> FloatArray:
     """A query (d_query,) that is not zero."""
     u = real_array(query, "query", ("d_query",))
     if not u.any():

@@ -30,7 +30,7 @@ from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import Head, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _GAUSS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
@@ -295,7 +295,7 @@ class NextTokenRisk:
         return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
     @implements("C", "Eq. (1)")
-    def outputs(self, x: Any) -> FloatArray:
+    def outputs(self, x: ArrayLike) -> FloatArray:
         r"""What the model puts out for every sample of one dataset, (n_samples, n_vocabulary).
 
         .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
@@ -305,14 +305,14 @@ class NextTokenRisk:
         return _outputs(self._dataset, self._dataset.weights(x), self.heads[0])
 
     @implements("C", "Eq. (18)", "Lemma 3")
-    def value(self, x: Any) -> Any:
+    def value(self, x: ArrayLike) -> Any:
         r"""L(W), (…). For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
 
         .. math:: L(W) = \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it} \quad \text{for the log-loss under } CE^\top = I
         """
         return self._each(x, risk_of)
 
-    def log_value(self, x: Any) -> Any:
+    def log_value(self, x: ArrayLike) -> Any:
         """log L(W), (…): of the excess where L* is zero, so that it is right where the risk underflows."""
         with np.errstate(divide="ignore", invalid="ignore"):
             if isinstance(self.loss, LogLoss) and all(head.table is None for head in self.heads):
@@ -320,7 +320,7 @@ class NextTokenRisk:
             return np.log(self.value(x))
 
     @implements("C", "Lemma 1")
-    def excess(self, x: Any) -> ExcessRisk:
+    def excess(self, x: ArrayLike) -> ExcessRisk:
         r"""Risk of W above that of putting out each label's own embedding, exact when far below the smallest float64.
 
         .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
@@ -336,7 +336,7 @@ class NextTokenRisk:
         return ExcessRisk(np.stack([e.sign for e in found]), np.stack([e.log for e in found]))
 
     @implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
-    def gradient(self, x: Any) -> LogScaled:
+    def gradient(self, x: ArrayLike) -> LogScaled:
         r"""Gradient at W, accurate to rounding relative to its own size at any norm of W; nan where the loss is not finite.
 
         .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
@@ -355,17 +355,17 @@ class NextTokenRisk:
         scales = np.array([float(each.log_scale) for each in found])
         return LogScaled(np.stack([each.array for each in found]), scales, axes=2)
 
-    def attention(self, x: Any) -> FloatArray:
+    def attention(self, x: ArrayLike) -> FloatArray:
         """(…, n_samples, n_tokens) softmax of every sequence, zero where there is no token."""
         found = self.batch.attention(self.batch.pair_logits(self._points(x)))
         return found if self.is_batch else found[0]
 
-    def select(self, x: Any) -> IntArray:
+    def select(self, x: ArrayLike) -> IntArray:
         """(…, n_samples) the position with the most attention, -1 where a smaller dataset of a batch has no sample."""
         found = self.batch.selected(self.batch.attention(self.batch.pair_logits(self._points(x))))
         return found if self.is_batch else found[0]
 
-    def margin_rows(self, selected: Any = None) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike | None = None) -> MarginRows:
         """(e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
 
         Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
@@ -384,7 +384,7 @@ class NextTokenRisk:
         return MarginRows(np.array(rows).reshape(-1, *self.shape), np.array(lower))
 
     @implements("C", "Eq. (24)")
-    def hessian(self, x: Any) -> FloatArray:
+    def hessian(self, x: ArrayLike) -> FloatArray:
         r"""Second derivative by W for one dataset, the log-loss and C Eᵀ = I: Eq. (24) carried over to W.
 
         .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top

@@ -8,10 +8,10 @@ import numpy as np
 
 from marginlens.errors import float_array, reject
 from marginlens.risk.log_scaled import LogScaled
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
-def as_points(x: Any, shape: tuple[int, ...], argument: str = "x") -> FloatArray:
+def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> FloatArray:
     """`x` as points of this shape, with any leading axes."""
     expected = f"points of shape {shape}, with or without leading axes"
     array = float_array(x, argument, expected)
@@ -58,7 +58,7 @@ class Risk(Protocol):
     def select(self, x: FloatArray) -> IntArray:
         """The index of the token with the largest attention in each input at x, (…, n_inputs)."""
 
-    def margin_rows(self, selected: Any) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """The constraints under which a point selects these tokens (n_inputs,), for one problem."""
 
     def smoothness(self) -> Any:

@@ -11,6 +11,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements
+from marginlens.typing import ArrayLike
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +78,7 @@ def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smooth
     return Smoothness(L_p, from_keys, from_weights, M0, M1, as_scalar(log_L_p))
 
 
-def loss_on_scores(data: TokenDataset, v: Any, loss: Loss) -> list[LossConstants]:
+def loss_on_scores(data: TokenDataset, v: ArrayLike, loss: Loss) -> list[LossConstants]:
     """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
     scores, mask, loss = data.as_batch().finite_scores(v), data.as_batch().mask, as_loss(loss)
     low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
-def logits(data: TokenDataset, p: Any) -> FloatArray:
+def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
     """Attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
     return np.einsum("...itd,...d->...it", centred_keys(as_dataset(data)), data.point(p))
 
@@ -22,7 +22,7 @@ def centred_keys(data: TokenDataset) -> FloatArray:
     return np.where(data.mask[..., None], data.K - mean, 0.0)
 
 
-def softmax(data: TokenDataset, p: Any) -> FloatArray:
+def softmax(data: TokenDataset, p: ArrayLike) -> FloatArray:
     """Attention probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
     return probabilities(logits(data, p), data.mask)
 

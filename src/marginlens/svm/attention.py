@@ -12,11 +12,11 @@ from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 @implements("A", "ATT-SVM")
-def att_svm(data: TokenDataset, selected: Any, *, norm: Norm = L2()) -> MarginSolution:
+def att_svm(data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2()) -> MarginSolution:
     r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
@@ -34,7 +34,7 @@ def att_svm(data: TokenDataset, selected: Any, *, norm: Norm = L2()) -> MarginSo
     return least_distance(rows, (pairs[..., 0] >= 0).astype(np.float64), norm=norm, pairs=pairs)
 
 
-def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray]:
+def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, IntArray]:
     r"""Key differences :math:`k_{i\alpha_i} - k_{it}` for every other token t of every input, and their names.
 
     Args:
@@ -65,7 +65,7 @@ def token_pairs(data: TokenDataset, selected: Any) -> tuple[FloatArray, IntArray
 
 @implements("A", "Eq. (10)", "Eq. (78)")
 def relaxed_svm(
-    data: TokenDataset, selected: Any, support: Any, *, outside: float = 0.0, norm: Norm = L2()
+    data: TokenDataset, selected: ArrayLike, support: ArrayLike, *, outside: float = 0.0, norm: Norm = L2()
 ) -> MarginSolution:
     r"""Shortest p that separates the selected token where the head has a support vector and merely selects it elsewhere.
 
@@ -112,7 +112,7 @@ def _support(data: TokenDataset, support: Any) -> BoolArray:
 
 
 @implements("A", "(SVM)")
-def label_svm(R: Any, y: Any, *, norm: Norm = L2()) -> MarginSolution:
+def label_svm(R: ArrayLike, y: ArrayLike, *, norm: Norm = L2()) -> MarginSolution:
     r"""Shortest head v that classifies every representation with margin at least one, without a bias.
 
     .. math:: \min_v \|v\| \ \text{s.t.}\ y_i\, v^\top r_i \ge 1, \quad i \in [n]

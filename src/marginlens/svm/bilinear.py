@@ -15,7 +15,7 @@ from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.least_distance import check_euclidean, least_distance
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
-from marginlens.typing import IntArray
+from marginlens.typing import ArrayLike, IntArray
 
 MAX_OPEN_ENTRIES = 4_000_000  # up to so many, rows that could not be satisfied together are formed for the exact solver
 
@@ -44,7 +44,7 @@ class BilinearSolution(MarginSolution):
         return lower, float(length(self.rows.combine(multipliers).reshape(-1))) / total if total > 0.0 else np.inf
 
 
-def bilinear_svm(X: Any, Q: Any, triples: Any, *, norm: Norm = Frobenius()) -> BilinearSolution:
+def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobenius()) -> BilinearSolution:
     r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_i - x_j)^\top W q_k \ge 1

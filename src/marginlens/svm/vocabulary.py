@@ -17,14 +17,14 @@ from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
 _SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero
 
 
 @implements("B", "Eq. (9)", "Lemma 3")
-def vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
+def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
     r"""Shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
 
     .. math:: \min_{p \in \mathcal P} \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
@@ -47,7 +47,7 @@ def vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
 
 
 @implements("B", "Eq. (18)")
-def untied_vocabulary_svm(E: Any, sequences: Any, selected: Any) -> MarginSolution:
+def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
     r"""Shortest p under which each selected token of a sequence beats its other tokens by at least one, tied with each other or not.
 
     .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
@@ -110,7 +110,7 @@ class ClosedForm(Result):
 
 
 @implements("B", "Lemma 3")
-def closed_form_candidate(E: Any, sequences: Any, selected: Any) -> ClosedForm:
+def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> ClosedForm:
     r"""The closed form that the paper gives for the max-margin solution, with its certificate or its refusal.
 
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad

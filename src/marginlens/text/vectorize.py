@@ -22,7 +22,7 @@ from marginlens.errors import InputError, array_of_any, missing_extra, reject, w
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.readers import ReviewSource
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way
 _PROGRESS_STRIDE = 500  # texts
@@ -326,7 +326,7 @@ class TextPipeline:
         return self._vocabulary(self.tokenize(texts, progress), None)
 
     def encode(
-        self, texts: Sequence[str], y: Any, *, counted: Any = None, progress: ProgressCallback | None = None
+        self, texts: Sequence[str], y: ArrayLike, *, counted: Any = None, progress: ProgressCallback | None = None
     ) -> EncodedTexts:
         """Find the vocabulary of the texts and encode them by it, reading them once.
 
@@ -441,7 +441,7 @@ class TextVocabulary:
     names: tuple[str, ...]
     counts: IntArray
 
-    def encode(self, texts: Sequence[str], y: Any, progress: ProgressCallback | None = None) -> EncodedTexts:
+    def encode(self, texts: Sequence[str], y: ArrayLike, progress: ProgressCallback | None = None) -> EncodedTexts:
         """Labelled sequences of these texts; tokens outside the vocabulary are left out."""
         listed = as_texts(texts)
         labels = _signs(y, len(listed))

@@ -25,7 +25,7 @@ from marginlens.theory.optimality import (
     score_differences,
     token_optimality,
 )
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _BOUNDARY_RTOL = (
     1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
@@ -35,7 +35,7 @@ _RADIUS_RTOL = 1e-14  # samples are longer than the radius by this share of it, 
 
 
 @implements("A", "Eq. (7)", "Eq. (8)")
-def in_cone(p: Any, q: Any, mu: Any, radius: Any = 0.0) -> Any:
+def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     r"""Whether p correlates with q by at least 1 - mu and is at least as long as the radius.
 
     .. math:: C_{\mu,R}(q) = \Big\{ p : \Big\langle \frac{p}{\|p\|}, \frac{q}{\|q\|} \Big\rangle \ge 1 - \mu,\ \|p\| \ge R \Big\}
@@ -261,7 +261,7 @@ class BasinCone(Result):
         "Eq. (50)": "The second condition on that radius, in the display after it: `BasinCone.explicit_radius`.",
     },
 )
-def basin_cone(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
+def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
     r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
 
     .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad

@@ -25,7 +25,7 @@ from marginlens.theory.assumptions import (
     check_general_position,
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 DIRECTION_RTOL = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
@@ -127,7 +127,7 @@ class Dominance(Result):
 
 
 @implements("A", "Lemma 8")
-def dominance(data: TokenDataset, head: Any, p: Any, q: Any, loss: Loss = Logistic()) -> Dominance:  # noqa: B008
+def dominance(data: TokenDataset, head: Any, p: ArrayLike, q: Any, loss: Loss = Logistic()) -> Dominance:  # noqa: B008
     r"""Which of two directions that select the same tokens has the lower risk at large norm, and from which norm on.
 
     Let q have the smaller margin, :math:`\Gamma_q < \Gamma_p`. Case 1: if q is neighbour-optimal, p wins. Case 2: if q has one
@@ -183,7 +183,7 @@ def dominance(data: TokenDataset, head: Any, p: Any, q: Any, loss: Loss = Logist
 
 
 @implements("A", "Lemma 9", "Eq. (69)", "Eq. (70)")
-def undercut_radius(data: TokenDataset, head: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def undercut_radius(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""The norm from which on a direction has a lower risk than selecting its tokens outright, because its neighbours score higher.
 
     .. math:: L(R\, p) < L_\star = \frac1n \sum_i \ell(\gamma_{i\alpha_i}) \quad \text{once} \quad

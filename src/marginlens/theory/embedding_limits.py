@@ -37,14 +37,14 @@ from marginlens.theory.vocabulary_selections import (
     feasible_selections,
     selected_tokens,
 )
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _SHARE_ATOL = 1e-12  # shares of a token in sequences are sums of a few ±1/T; below this they cancel
 _WINDOW_MIN_GAIN, _WINDOW_TOKENS = 2.0, 6.0  # fitted to the runs of claim X-T5: see `check_class_window`
 
 
 @implements("B", "Assumption 4")
-def decisive_tokens(sequences: Any, y: Any = None) -> Selection:
+def decisive_tokens(sequences: Any, y: ArrayLike | None = None) -> Selection:
     """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4."""
     data = as_labelled(sequences, y)
     obeyed = check_assumption_4(data)
@@ -63,7 +63,9 @@ def _decisive_of_each(data: LabelledSequences) -> Selection:
 
 
 @implements("B", "Thm 5", "Eq. (10)", "Lemma 14", "Lemma 18")
-def check_theorem_5(sequences: Any, y: Any = None, *, rate: float, d_model: int, delta: float = 0.05) -> Verdict:
+def check_theorem_5(
+    sequences: Any, y: ArrayLike | None = None, *, rate: float, d_model: int, delta: float = 0.05
+) -> Verdict:
     r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
 
     .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
@@ -216,7 +218,7 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
 
 
 @implements("X", "T5")
-def check_class_window(sequences: Any, y: Any = None, *, rate: float) -> Check:
+def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: float) -> Check:
     r"""Whether the first step is outside the window in which the flow tends to lose a whole class; measured, not proved.
 
     .. math:: g\, \log\frac{T}{6} \ge 2 \quad\text{and}\quad \min_s m_s \le 2 \log(T |\mathcal S_c|), \qquad
@@ -309,7 +311,7 @@ def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, i
 
 
 @implements("B", "Lemma 21")
-def decisive_margin(E: Any, sequences: Any, y: Any = None) -> tuple[MarginSolution, Check]:
+def decisive_margin(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> tuple[MarginSolution, Check]:
     r"""The max-margin solution that selects the decisive token of every sequence and nothing else, and whether its norm is below 4n.
 
     .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_{s_*^X} - E_s) \ge 1,\ s \in X \setminus \{s_*^X\},\ X \in \mathcal X_n; \qquad
@@ -336,7 +338,7 @@ def tightest_slack(solution: MarginSolution) -> float:
 
 
 @implements("B", "Lemma 6")
-def all_selecting_directions(E: Any, sequences: Any, y: Any = None) -> FloatArray:
+def all_selecting_directions(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> FloatArray:
     r"""The directions in the span of the embeddings under which all tokens of every sequence tie, so that everything is selected.
 
     .. math:: q_c^\top E_s = 1_{s \in c} \quad \text{for each set } c \text{ of tokens that sequences connect}
@@ -362,7 +364,9 @@ def all_selecting_directions(E: Any, sequences: Any, y: Any = None) -> FloatArra
 
 
 @implements("B", "§3, one irrelevant token")
-def remaining_selections(E: Any, sequences: Any, y: Any = None, *, max_problems: int = 20_000) -> FeasibleSelections:
+def remaining_selections(
+    E: ArrayLike, sequences: Any, y: ArrayLike | None = None, *, max_problems: int = 20_000
+) -> FeasibleSelections:
     r"""The selections that Theorem 5 and Lemma 6 leave: those that hold every decisive token, but for that of everything.
 
     .. math:: \{ (\mathcal S_X(p))_X : s_*^X \in \mathcal S_X(p)\ \forall X \} \setminus \{ (X)_X \}
@@ -421,7 +425,7 @@ def predict_embedding_limit(
     start: Parameters,
     rate: float,
     sequences: Any,
-    y: Any = None,
+    y: ArrayLike | None = None,
     *,
     delta: float = 0.05,
     until: UntilNorm | UntilLength = UntilNorm(500.0),  # noqa: B008

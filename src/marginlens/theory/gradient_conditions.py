@@ -23,7 +23,7 @@ from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import depends_on_p, globally_optimal_direction, one_problem
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -35,7 +35,7 @@ class KeyInequality(Result):
 
 
 @implements("A", "Lemma 3")
-def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
+def key_inequality(log_s: Any, gamma: Any, a: ArrayLike) -> KeyInequality:
     r"""How far the softmax covariance of logits and scores is from its first order around the first token.
 
     .. math:: \Big| a^\top \mathrm{diag}(s)\gamma - a^\top s s^\top \gamma - \sum_{t \ge 2} (a_1 - a_t) s_t (\gamma_1 - \gamma_t) \Big|
@@ -75,7 +75,7 @@ def key_inequality(log_s: Any, gamma: Any, a: Any) -> KeyInequality:
 
 
 @implements("A", "Lemma 4")
-def descent_correlation(data: TokenDataset, head: Any, p: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def descent_correlation(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""Cosine between the direction of descent and the GMM direction: positive at every p under Assumption B.
 
     .. math:: \frac{\langle -\nabla L(p), p^{mm\star} \rangle}{\|\nabla L(p)\|\, \|p^{mm\star}\|}
@@ -90,7 +90,7 @@ def descent_correlation(data: TokenDataset, head: Any, p: Any, loss: Loss = Logi
 
 
 @implements("A", "Lemma 5", "Lemma 7")
-def gradient_ratio(data: TokenDataset, head: Any, p: Any, selected: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def gradient_ratio(data: TokenDataset, head: Any, p: ArrayLike, selected: ArrayLike, loss: Loss = Logistic()) -> Any:  # noqa: B008
     r"""How much better p is than p^mm(α) as a direction of descent at p; at most 1 + π at large norm.
 
     .. math:: \frac{\langle \nabla L(p), p/\|p\| \rangle}{\langle \nabla L(p), p^{mm}/\|p^{mm}\| \rangle} \le 1 + \pi
@@ -115,7 +115,7 @@ def correlation_floor(
     data: TokenDataset,
     head: Any,
     points: Any,
-    selected: Any,
+    selected: ArrayLike,
     *,
     step: float,
     epsilon: float,
@@ -211,7 +211,7 @@ def local_gradient_bounds(
     data: TokenDataset,
     head: Any,
     cone: BasinCone,
-    p: Any,
+    p: ArrayLike,
     q: Any = None,
     loss: Loss = Logistic(),  # noqa: B008
 ) -> LocalGradientBounds:

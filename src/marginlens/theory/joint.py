@@ -31,7 +31,7 @@ from marginlens.theory.label_margin import (
 )
 from marginlens.theory.optimality import largest_distance, logits_at, one_problem
 from marginlens.theory.prediction import Prediction, predictions
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
@@ -58,7 +58,7 @@ class Quadrant(Result):
 
 
 @implements("A", "Lemma 12", "Eq. (77)")
-def selection_quadrant(data: TokenDataset, p: Any, selected: Any) -> Quadrant:
+def selection_quadrant(data: TokenDataset, p: ArrayLike, selected: ArrayLike) -> Quadrant:
     r"""Whether points lie in the quadrant of p that select given tokens.
 
     .. math:: \min_{t \ne \alpha_i} (k_{i\alpha_i} - k_{it})^\top p \ge 0 \quad \text{for all } i
@@ -133,7 +133,14 @@ class JointRiskBounds(Result):
     },
 )
 def joint_risk_bounds(
-    data: TokenDataset, selected: Any, r: float, R: float, *, gamma: float, epsilon: float = 1.0, support: Any = None
+    data: TokenDataset,
+    selected: ArrayLike,
+    r: float,
+    R: float,
+    *,
+    gamma: float,
+    epsilon: float = 1.0,
+    support: ArrayLike | None = None,
 ) -> JointRiskBounds:
     r"""Risks from above and from below whose contradiction proves Theorem 5 and Lemma 13.
 
@@ -382,7 +389,7 @@ class HeadRadius(Result):
 
 
 @implements("A", "Thm 5", "Thm 6")
-def head_radius(data: TokenDataset, selected: Any, *, max_problems: int = 4096) -> HeadRadius:
+def head_radius(data: TokenDataset, selected: ArrayLike, *, max_problems: int = 4096) -> HeadRadius:
     r"""The finite r from which the selection that Theorems 5 and 6 promise holds, and the r up to which another one wins.
 
     As R → ∞ with r fixed, the risk of a selection β tends to that of a plain logistic regression on its tokens,

@@ -19,7 +19,7 @@ from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
 NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost
@@ -53,7 +53,7 @@ class LabelMargin(Result):
 
 
 @implements("A", "(SVM)")
-def label_margin(data: TokenDataset, selected: Any) -> LabelMargin:
+def label_margin(data: TokenDataset, selected: ArrayLike) -> LabelMargin:
     r"""Label margin of a selection, and which inputs are support vectors of the head.
 
     .. math:: \Gamma = 1/\|v^{mm}\|, \quad v^{mm} = \arg\min \|v\|\ \text{s.t.}\ Y_i v^\top x_{i\alpha_i} \ge 1, \qquad
@@ -153,7 +153,7 @@ class MixingCheck(Check):
 @implements("A", "Assumption C")
 def check_assumption_c(
     data: TokenDataset,
-    selected: Any,
+    selected: ArrayLike,
     *,
     inputs: Any = None,
     n_samples: int = 2000,

@@ -28,7 +28,7 @@ from marginlens.theory.optimality import (
     score_blur,
     score_differences,
 )
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
 _N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
@@ -57,7 +57,7 @@ def optimal_sets(data: TokenDataset, head: Any) -> tuple[IntArray, ...]:
 
 
 @implements("A", "Assumption D")
-def log_nonoptimality(data: TokenDataset, p: Any, optimal_sets: Any) -> Any:
+def log_nonoptimality(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> Any:
     r"""Logarithm of the largest probability that an input gives to tokens outside its optimal set, exact at any norm.
 
     .. math:: \log q^p_{\max} = \max_i \log \sum_{t \notin O_i} s^p_{it}, \qquad
@@ -79,7 +79,7 @@ def log_nonoptimality(data: TokenDataset, p: Any, optimal_sets: Any) -> Any:
 
 
 @implements("A", "Eq. (84)")
-def nonoptimality_bounds(data: TokenDataset, p: Any, optimal_sets: Any) -> tuple[Any, Any]:
+def nonoptimality_bounds(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> tuple[Any, Any]:
     r"""Bounds on the logarithm of the largest probability outside the optimal sets, from the logit margin alone.
 
     .. math:: -\max(m, 0) - \log T \le \log q^p_{\max} \le -m + \log T, \qquad
@@ -267,7 +267,7 @@ def _scaled_up(
 
 
 @implements("A", "Thm 8")
-def distance_to_set(p: Any, solutions: SetSolution | FloatArray, radius: Any = None) -> Any:
+def distance_to_set(p: ArrayLike, solutions: SetSolution | FloatArray, radius: Any = None) -> Any:
     r"""How far a point of the regularisation path, scaled to the length of the solutions, is from the nearest of them.
 
     .. math:: \mathrm{dist}\Big(\frac{p}{\Xi R},\ \mathcal G^{mm}\Big), \quad \Xi = 1/\|p^{mm}\|

@@ -18,7 +18,7 @@ from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
@@ -39,7 +39,7 @@ def one_problem(data: Any) -> TokenDataset:
     return data
 
 
-def logits_at(data: TokenDataset, p: Any) -> FloatArray:
+def logits_at(data: TokenDataset, p: ArrayLike) -> FloatArray:
     """Logits of one problem at p (d_key,) or at points (n_points, d_key): (…, n_inputs, n_tokens)."""
     points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
     return logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
@@ -60,7 +60,7 @@ def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArra
     return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))
 
 
-def score_differences(data: TokenDataset, head: Any, selected: Any) -> tuple[FloatArray, BoolArray]:
+def score_differences(data: TokenDataset, head: Any, selected: ArrayLike) -> tuple[FloatArray, BoolArray]:
     r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
 
     Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
@@ -159,7 +159,7 @@ class TokenOptimality(Result):
 
 
 @implements("A", "Def 2")
-def token_optimality(data: TokenDataset, head: Any, selected: Any) -> TokenOptimality:
+def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> TokenOptimality:
     r"""Whether the selected tokens are locally or globally optimal, with the neighbours and the score gap that decide it.
 
     .. math:: \mathcal T_i = \{t : (k_{i\alpha_i} - k_{it})^\top p^{mm}(\alpha) = 1\}, \qquad

@@ -19,7 +19,7 @@ from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.theory.optimality import decreasing_loss, token_optimality
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
@@ -79,7 +79,7 @@ class ResidualLaw(Result):
             )
         return f"ResidualLaw({len(self.data)} problems, {int(np.sum(self.holds))} hold)"
 
-    def position(self, R: Any) -> FloatArray:
+    def position(self, R: ArrayLike) -> FloatArray:
         r"""Where the law puts p at norm about R: :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`.
 
         Args:
@@ -96,7 +96,7 @@ class ResidualLaw(Result):
         extra = norms.ndim - len(self.data.batch_shape) if norms.ndim else 0
         return norms[..., None] * self._spread(self.solution.direction, extra) + self._spread(self.offset, extra)
 
-    def within(self, p: Any) -> FloatArray:
+    def within(self, p: ArrayLike) -> FloatArray:
         """The part of p, (…, d_key), in the span of the carrying rows: the part that the law fixes."""
         points, extra = self._points(p)
         rows = np.where(self.carrying[..., None], self.solution.rows, 0.0)
@@ -104,7 +104,7 @@ class ResidualLaw(Result):
         basis = self._spread(np.matmul(inverse, rows), extra, axes=2)  # (…, d_key, d_key) the orthogonal projection
         return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], _times(basis, points), np.nan)
 
-    def multipliers_from(self, p: Any) -> FloatArray:
+    def multipliers_from(self, p: ArrayLike) -> FloatArray:
         r"""Multipliers read off a model: :math:`|\ell'_i| s_{it} (\gamma_{i\alpha_i} - \gamma_{it})` on the active constraints.
 
         Args:
@@ -117,7 +117,7 @@ class ResidualLaw(Result):
         values = np.where(active, np.exp(np.where(active, logs + total, -np.inf)), 0.0)
         return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], values, np.nan)
 
-    def deviation(self, p: Any) -> Any:
+    def deviation(self, p: ArrayLike) -> Any:
         r"""How far p is from the law: the largest :math:`|\log(\hat\lambda_r / \lambda_r)|` over the carrying constraints.
 
         :math:`\hat\lambda` is `multipliers_from(p)`, never exponentiated, so nothing underflows at any norm.
@@ -184,7 +184,7 @@ class ResidualLaw(Result):
 
 
 @implements("X", "O")
-def residual_law(data: TokenDataset, head: Any, selected: Any, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
+def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
     r"""What the small probabilities of a saturated model must be, and the finite-norm position that follows.
 
     .. math:: |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it}) \ \propto\ \lambda_{it}, \qquad

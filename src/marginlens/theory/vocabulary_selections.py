@@ -18,7 +18,7 @@ from marginlens.result import Result
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
@@ -43,7 +43,7 @@ class TokenRanks(Result):
         "Eq. (21)": "The tokens below both, its attribute below.",
     },
 )
-def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> TokenRanks:
+def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> TokenRanks:
     r"""The selected tokens of every sequence, its secondary selection, and the rest.
 
     .. math:: \mathcal S_X(p) = \arg\max_{s \in X} p^\top E_s,\quad \mathcal S^2_X(p) = \arg\max_{s \in X \setminus \mathcal S_X(p)}
@@ -69,7 +69,7 @@ def token_ranks(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> 
 
 
 @implements("B", "Eq. (8)")
-def selected_tokens(E: Any, p: Any, sequences: Any, *, tie: float | None = None) -> Selection:
+def selected_tokens(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> Selection:
     r"""The tokens that p selects in each sequence, those of the largest logit.
 
     .. math:: \mathcal S_X(p) = \{\hat s : \hat s = \arg\max_{s \in X} p^\top E_s\}
@@ -83,7 +83,7 @@ def selected_tokens(E: Any, p: Any, sequences: Any, *, tie: float | None = None)
 
 
 @implements("B", "Eq. (8)")
-def equivalent_directions(E: Any, p: Any, q: Any, sequences: Any, *, tie: float | None = None) -> bool:
+def equivalent_directions(E: ArrayLike, p: ArrayLike, q: Any, sequences: Any, *, tie: float | None = None) -> bool:
     r"""Whether two directions select the same tokens in every sequence, :math:`p \approx q`."""
     both = [selected_tokens(E, direction, sequences, tie=tie) for direction in (p, q)]
     return all(np.array_equal(mine, other) for mine, other in zip(*both, strict=True))
@@ -111,7 +111,7 @@ class LocalOptimality(Result):
 
 @implements("B", "Definition 16")
 def local_optimality(
-    E: Any, p: Any, head: Any, sequences: Any, y: Any = None, *, tie: float | None = None
+    E: ArrayLike, p: ArrayLike, head: Any, sequences: Any, y: ArrayLike | None = None, *, tie: float | None = None
 ) -> LocalOptimality:
     r"""Whether the selected positions of every sequence together score more than the secondary ones.
 
@@ -189,7 +189,7 @@ class FeasibleSelections(Result):
 
 @implements("B", "Lemma 19")
 def feasible_selections(
-    E: Any, sequences: Any, *, required: Any = None, max_problems: int = 20_000
+    E: ArrayLike, sequences: Any, *, required: Any = None, max_problems: int = 20_000
 ) -> FeasibleSelections:
     r"""Every selection of tokens that some p makes, with its max-margin direction; for small vocabularies.
 
@@ -333,7 +333,7 @@ class WeightBounds(Result):
 
 
 @implements("B", "Lemma 10")
-def softmax_weight_bounds(E: Any, p: Any, sequences: Any, y: Any = None) -> WeightBounds:
+def softmax_weight_bounds(E: ArrayLike, p: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> WeightBounds:
     r"""The softmax weight of each position beside what the gap τ of its logit to the selected ones says.
 
     .. math:: \frac1T \le q_{i_*} \le 1, \qquad \frac{1}{T e^{\tau}} \le q_j \le \frac{1}{1 + e^{\tau}}, \quad
@@ -402,7 +402,9 @@ class DominantSlope(Result):
         "Eq. (25)": "The constant C₄ = 2T max‖E_s‖/μ, its attribute C_4.",
     },
 )
-def dominant_slope(model: Parameters, direction: Any, sequences: Any, y: Any = None) -> DominantSlope:
+def dominant_slope(
+    model: Parameters, direction: ArrayLike, sequences: Any, y: ArrayLike | None = None
+) -> DominantSlope:
     r"""How the slope along a direction compares with the part that the selected tokens and the second ones make up.
 
     .. math:: -\hat p^\top \nabla_p L(E, p) = (1 + \epsilon)\, \hat{\mathbb E}\Big[
@@ -439,7 +441,7 @@ def dominant_slope(model: Parameters, direction: Any, sequences: Any, y: Any = N
 
 @implements("B", "Lemma 9")
 @uses("B", {"Eq. (15)": "The comparison of two slopes; what comes back is the smallest ε for which it holds."})
-def slope_deficit(model: Parameters, direction: Any, sequences: Any, y: Any = None) -> float:
+def slope_deficit(model: Parameters, direction: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> float:
     r"""By which share the loss falls more slowly along a direction than along p itself, the smallest ε of Eq. (15).
 
     .. math:: -\frac{\hat p^\top}{\|\hat p\|} \nabla_p L(E, p) \ge -(1 - \epsilon) \frac{p^\top}{\|p\|} \nabla_p L(E, p)
@@ -459,7 +461,7 @@ def slope_deficit(model: Parameters, direction: Any, sequences: Any, y: Any = No
 
 
 @implements("B", "Lemma 9")
-def convergence_bound(points: Any, direction: Any, deficits: Any) -> FloatArray:
+def convergence_bound(points: Any, direction: ArrayLike, deficits: Any) -> FloatArray:
     r"""The cosine with a direction that a gradient flow must have reached, from how the slopes compared on its way.
 
     .. math:: \frac{\hat p^\top p_t}{\|\hat p\| \|p_t\|} \ge (1 - \epsilon) \Big(1 - \frac{\|p_{\bar t}\|}{\|p_t\|}\Big)
@@ -505,7 +507,7 @@ class OwnMaxMargin(Result):
         "Eq. (27)": "The bound C₅ on how differently two sequences weigh, its attribute C_5, with the outputs at hand for η₀.",
     },
 )
-def own_max_margin(model: Parameters, sequences: Any, y: Any = None) -> OwnMaxMargin:
+def own_max_margin(model: Parameters, sequences: Any, y: ArrayLike | None = None) -> OwnMaxMargin:
     r"""How much faster the loss falls along the max-margin direction of what p selects than along p, far out.
 
     .. math:: \frac{-\hat p^\top \nabla_p L(E, p)}{-\bar p^\top \nabla_p L(E, p)} \ \gtrsim\ \frac{1}{\min \bar p^\top (E_s - E_{s'})} > 1,

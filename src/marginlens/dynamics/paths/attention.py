@@ -24,7 +24,7 @@ from marginlens.errors import reject
 from marginlens.risk.attention import AttentionRisk, KeySpan
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import att_svm
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 MAX_RADIUS_RATIO = 3.2  # by which the ball grows at a time while local minima are followed
 SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
@@ -58,7 +58,7 @@ class AttentionSearch:
         """The risk by coordinates of the span."""
         return self.span.risk
 
-    def check_radii(self, radii: Any) -> FloatArray:
+    def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Increasing radii, none below the cone's own."""
         limits = increasing(radii)
         if self.cone is not None and limits[0] < self.cone.radius:

@@ -16,7 +16,7 @@ from marginlens.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing
 from marginlens.errors import reject
 from marginlens.runtime.progress import ProgressCallback
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 GENERAL_BOUNDARY_RTOL = 1e-6  # distance to the ball, relative to its radius, that counts as on it
 GENERAL_FTOL = 1e-14  # change of the log risk at which a search ends
@@ -30,7 +30,7 @@ class GeneralSearch:
     risk: Any
     restarts: int
 
-    def check_radii(self, radii: Any) -> FloatArray:
+    def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Increasing radii."""
         return increasing(radii)
 

@@ -38,7 +38,7 @@ from marginlens.risk.joint import HeadAndAttention, JointRisk, attention_output
 from marginlens.risk.softmax import attend, centred_keys, logits, probabilities
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import Status, att_svm, label_svm
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 Pair = HeadAndAttention
 JOINT_RESTARTS = 64
@@ -175,7 +175,7 @@ class JointSearch:
 
     # ---- the search as a path calls it
 
-    def check_radii(self, radii: Any) -> FloatArray:
+    def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Limits (n_radii, 2) from such an array or from a pair (r, R), positive and never falling."""
         if not (isinstance(radii, tuple) and len(radii) == 2):
             array = real_array(radii, "radii", ("n_radii", 2), remedy="Or give a pair (r, R).")

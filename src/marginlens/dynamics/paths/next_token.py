@@ -29,7 +29,7 @@ from marginlens.risk.next_token_heads import Head
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 NEXT_TOKEN_RESTARTS = 4
 SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
@@ -100,7 +100,7 @@ class NextTokenSearch:
     fixed: FloatArray | None
     restarts: int
 
-    def check_radii(self, radii: Any) -> FloatArray:
+    def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Increasing radii whose squares are numbers."""
         limits = increasing(radii)
         if not 1.0 / MAX_RADIUS <= limits[0] <= limits[-1] <= MAX_RADIUS:

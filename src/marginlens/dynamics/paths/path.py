@@ -20,7 +20,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, axes_for
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 class Binding(Enum):
@@ -59,7 +59,7 @@ class PathPoints(NamedTuple):
 class PathSearch(Protocol):
     """What finds the points of a path: one implementation for each kind of risk."""
 
-    def check_radii(self, radii: Any) -> FloatArray:
+    def check_radii(self, radii: ArrayLike) -> FloatArray:
         """`radii` as (n_radii,) or (n_radii, 2), or the error that says what is expected."""
 
     def begin(self, generator: np.random.Generator) -> SearchState:
@@ -125,14 +125,14 @@ class Path(Result):
         """The risk at each point, (n_radii,); recomputed."""
         return np.array([float(self.risk.value(x)) for x in self.points])
 
-    def distance(self, direction: Any) -> FloatArray:
+    def distance(self, direction: ArrayLike) -> FloatArray:
         """‖x(R)/R - q‖ for a direction of the risk's shape, which is normalised to q first; (n_radii,).
 
         For a joint path a pair of directions (v, p), and (n_radii, 2).
         """
         return self._by_part(lambda x, R, q: np.linalg.norm(x / R[:, None] - unit(q), axis=-1), direction)
 
-    def correlation(self, direction: Any) -> FloatArray:
+    def correlation(self, direction: ArrayLike) -> FloatArray:
         """Cosine of x(R) with a direction of the risk's shape, (n_radii,); for a joint path a pair (v, p), and (n_radii, 2)."""
         return self._by_part(lambda x, R, q: np.asarray(correlation(x, q)), direction)
 
@@ -168,7 +168,7 @@ class Path(Result):
         """
         return self._search.kkt_residual(self._state)
 
-    def resume(self, radii: Any, *, progress: ProgressCallback | None = None) -> Path:
+    def resume(self, radii: ArrayLike, *, progress: ProgressCallback | None = None) -> Path:
         """The path to further radii, all larger than its own: exactly what one path over all the radii gives.
 
         Args:
@@ -199,7 +199,7 @@ class Path(Result):
 @implements("C", "Algo-RP", "Eq. (11)", "Lemma 4", "Thm 1", "Thm 2")
 def path(
     problem: Any,
-    radii: Any,
+    radii: ArrayLike,
     *,
     head: Any = None,
     loss: Any = None,
@@ -263,7 +263,7 @@ def ball_bindings(binds: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
     return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
 
 
-def increasing(radii: Any) -> FloatArray:
+def increasing(radii: ArrayLike) -> FloatArray:
     """`radii` as (n_radii,) positive and increasing numbers; a single number stands for one of them."""
     limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
     if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):

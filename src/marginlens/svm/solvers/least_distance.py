@@ -22,7 +22,7 @@ from marginlens.svm.solvers.batch import (
     gram_active_set_slice,
 )
 from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
-from marginlens.typing import BoolArray, FloatArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero
@@ -32,7 +32,7 @@ _STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.IN
 
 
 def least_distance(
-    A: Any, lower: Any, *, equalities: Any = None, norm: Norm = L2(), pairs: Any = None
+    A: ArrayLike, lower: ArrayLike, *, equalities: ArrayLike | None = None, norm: Norm = L2(), pairs: Any = None
 ) -> MarginSolution:
     r"""Shortest vector above given lower bounds, with a proof that it is the shortest or that there is none.
 
