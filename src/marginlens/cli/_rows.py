@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from marginlens.graphs import PriorityGraph
     from marginlens.svm import GraphSolution
     from marginlens.theory import Prediction, TokenOptimality
-    from marginlens.theory.assumptions import Verdict
+    from marginlens.theory.assumptions import TheoremVerdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _TOKENS = 7  # of a selection that the terminal shows
@@ -126,7 +126,7 @@ def prediction_row(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def theorem_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+def theorem_rows(verdicts: Iterable[TheoremVerdict]) -> list[dict[str, Any]]:
     """Which theorems apply, condition by condition."""
     fields = ("name", "holds", "sentence", "numbers")
     return [

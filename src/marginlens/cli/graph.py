@@ -38,7 +38,7 @@ _RANKING_LINES = 12  # components above others that the terminal lists for a las
 _LOWER = 12  # components below each; JSON has all
 _MEMBERS = 40  # tokens of a component that the terminal lists
 _DISTRIBUTION = 10  # next tokens that are listed
-_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
+_GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
 SequenceFile = Annotated[
     Path,
@@ -429,7 +429,7 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
         "file": file.name,
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "settings": ranking.source.settings(),
-        "versions": {name: version for name, version in versions().items() if name in _PACKAGES},
+        "versions": {name: version for name, version in versions().items() if name in _GRAPH_PACKAGES},
         "samples": len(data),
         "dropped": len(data.dropped),
         "vocabulary": list(vocabulary.names),

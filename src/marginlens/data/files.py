@@ -22,7 +22,7 @@ from marginlens.errors import InputError, array_of_any, real_array, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.typing import FloatArray, IntArray
 
-FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
+DATA_FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
 _PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
@@ -387,8 +387,8 @@ def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
     wrong = next((name for name, array in arrays.items() if name in _KNOWN and not isinstance(array, np.ndarray)), None)
     if wrong is not None:
         raise reject(wrong, "an array of numbers", "an entry that is no array")
-    if str(arrays.pop("format", FORMAT)) != FORMAT:
-        raise reject("path", f"{expected}, in the format {FORMAT}", f"{str(path)!r}, of another format")
+    if str(arrays.pop("format", DATA_FORMAT)) != DATA_FORMAT:
+        raise reject("path", f"{expected}, in the format {DATA_FORMAT}", f"{str(path)!r}, of another format")
     return arrays
 
 
@@ -405,5 +405,5 @@ def _listed_names(entries: Mapping[str, Any]) -> str:
 
 def _write_npz(path: PathLike, arrays: Mapping[str, Any]) -> None:
     stream = BytesIO()
-    np.savez_compressed(stream, format=np.array(FORMAT), **arrays)
+    np.savez_compressed(stream, format=np.array(DATA_FORMAT), **arrays)
     write_whole(as_path(path, "path", "the path of a file"), stream.getvalue(), "path")

@@ -20,7 +20,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 from marginlens.typing import FloatArray, IntArray
 
-FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
+RUN_FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
 _PER_RUN = ("final", "attention", "selected", "norm", "steps_taken")
 ENDINGS = (Status.COMPLETED, Status.STATIONARY, Status.NON_FINITE, Status.TIED)
 
@@ -111,7 +111,7 @@ class Trajectory(Result):
             parts = {".sign": value.sign, ".log": value.log} if isinstance(value, ExcessRisk) else {"": value}
             arrays.update({f"saved.{name}{part}": array for part, array in parts.items()})
         stream = BytesIO()
-        np.savez_compressed(stream, format=FORMAT, **arrays)
+        np.savez_compressed(stream, format=RUN_FORMAT, **arrays)
         write_whole(place, stream.getvalue(), "path")
 
     @classmethod
@@ -129,7 +129,7 @@ class Trajectory(Result):
             reason = unusable(path, problem) if isinstance(problem, OSError) else repr(str(path))
             raise reject("path", expected, reason) from problem
         missing = {"final", "selected", "norm", "status", "steps_taken", "saved.steps"} - set(arrays)
-        if str(arrays.get("format")) != FORMAT or missing:
+        if str(arrays.get("format")) != RUN_FORMAT or missing:
             raise reject("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")
         names = arrays["status"]
         status = np.array([Status[name] for name in names], dtype=object) if names.ndim else Status[str(names)]

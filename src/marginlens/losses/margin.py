@@ -21,8 +21,8 @@ VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
 _DIFFERENCE_STEPS = (1e-5, 1e-3, 0.1, 1.0, 4.0)  # relative to 1 + |u|, in the order they are tried
-_RULES = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
-_GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
+_MARGIN_LOSS_METHODS = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
+_MARGIN_GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
 _VALUE_ROUNDING = 32.0 * np.finfo(float).eps  # relative differences of two values that rounding alone may make
 
 
@@ -270,7 +270,7 @@ def compiled_code(loss: Loss) -> int:
     """`loss.code`, or -1 for a subclass that overrides what the code stands for, which only NumPy can evaluate."""
     classes = type(loss).__mro__
     coded = next(k for k, family in enumerate(classes) if "code" in vars(family))
-    overridden = any(name in vars(family) for family in classes[:coded] for name in _RULES)
+    overridden = any(name in vars(family) for family in classes[:coded] for name in _MARGIN_LOSS_METHODS)
     return -1 if overridden else loss.code
 
 
@@ -297,7 +297,7 @@ def rising_margin(loss: Loss, low: float, high: float) -> float | None:
     """A margin of [low, high] at which ℓ increases, None where a fine grid finds none."""
     if compiled_code(loss) >= 0:
         return None
-    u = np.linspace(*_interval(low, high), _GRID)
+    u = np.linspace(*_interval(low, high), _MARGIN_GRID)
     rising = slope_of(loss, u).sign > 0.0
     return float(u[np.argmax(rising)]) if rising.any() else None
 

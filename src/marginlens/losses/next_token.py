@@ -12,7 +12,7 @@ from marginlens.losses.margin import lacking, numbers_from
 from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
 
-_RULES = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
+_LABEL_LOSS_METHODS = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
 
 
 class NextTokenLoss:
@@ -137,7 +137,9 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
     family = type(loss)
     for base in family.__mro__:
         if base.__module__ == __name__ and getattr(base, "code", -1) >= 0:
-            changed = [name for name in _RULES if getattr(family, name, None) is not getattr(base, name, None)]
+            changed = [
+                name for name in _LABEL_LOSS_METHODS if getattr(family, name, None) is not getattr(base, name, None)
+            ]
             if changed:
                 what = f"{family.__name__}, a {base.__name__} with a {changed[0]} of its own"
                 raise reject(

@@ -19,7 +19,7 @@ from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens.typing import FloatArray
 
-_GRID = 2049  # outputs at which slopes are looked at
+_RADIUS_GRID = 2049  # outputs at which slopes are looked at
 
 
 @implements("C", "Eq. (16)")
@@ -132,7 +132,7 @@ def _component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, F
 def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:
     """The largest |ℓ'| at outputs from low to high."""
     with np.errstate(all="ignore"):
-        found = float(np.max(np.abs(scalar_of(loss, np.linspace(low, high, _GRID))[1])))
+        found = float(np.max(np.abs(scalar_of(loss, np.linspace(low, high, _RADIUS_GRID))[1])))
     if not np.isfinite(found):
         raise reject("loss", f"one with bounded slopes on outputs from {low:.4g} to {high:.4g}", type(loss).__name__)
     return found

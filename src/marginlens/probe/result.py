@@ -90,7 +90,7 @@ _BY_GROUP = {
          "in no cycle of its priority graph."),
     ),
 }
-QUANTITIES = {  # of the max-margin part: name → group, and what it says of the head at its own selections
+MEASURE_TITLES = {  # of the max-margin part: name → group, and what it says of the head at its own selections
     "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),
     "margin_ratio": ("Margin over best", "the smallest margin, at unit norm, over the largest one that any W reaches"),
     "low_ratio": ("5% margin over best", "the margin, at unit norm, that 95% of the constraints exceed, over the best one"),
@@ -107,7 +107,7 @@ HEAD_MEASURES = tuple(
 )
 MEASURES = HEAD_MEASURES + tuple(
     Measure(f"{name}{ending}", f"{group.lower()}: {title}", group, f"{whose}: {what}.")
-    for name, (group, what) in QUANTITIES.items()
+    for name, (group, what) in MEASURE_TITLES.items()
     for ending, (title, whose) in BASELINES.items()
 )
 
@@ -384,7 +384,7 @@ class CheckpointCurves(_Measured):
         axes = axes_for(ax)
         for layer, (curve, colour) in enumerate(zip(self.by_layer(measure).T, shades(self.n_layers), strict=True)):
             axes.plot(self.steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
-        if measure in QUANTITIES:
+        if measure in MEASURE_TITLES:
             looks = zip(
                 list(BASELINES)[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
             )

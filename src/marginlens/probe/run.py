@@ -31,7 +31,7 @@ from marginlens.probe.models.adapters.base import LayerReading, logit_rounding
 from marginlens.probe.models.inputs import Inputs, check_memory
 from marginlens.probe.models.loading import as_inputs, as_loaded, load_model
 from marginlens.probe.models.reading import finite_heads, read_attention
-from marginlens.probe.result import BASELINES, QUANTITIES, CheckpointCurves, ProbeResult, ProbeSettings
+from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -227,7 +227,7 @@ def _max_margin(
     options = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
     count = min(settings.max_margin_inputs, len(inputs))
     used = inputs.subset([k * len(inputs) // count for k in range(count)])  # evenly spread over all
-    names = [name + ending for name in QUANTITIES for ending in BASELINES]
+    names = [name + ending for name in MEASURE_TITLES for ending in BASELINES]
     arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
     unsolved: Counter[Status] = Counter()
     n_queries, agreement = 0, np.full(is_finite.shape, np.nan)
@@ -312,7 +312,7 @@ def _numbers(margin: HeadMargin) -> dict[str, float]:
     }
     for ending in BASELINES:
         matches = getattr(margin, ending[1:]) if ending else (margin.own,)
-        for name in QUANTITIES:
+        for name in MEASURE_TITLES:
             values = np.array([getattr(match, name) for match in matches], dtype=float)
             values = values[np.isfinite(values)]
             numbers[name + ending] = float(np.mean(values)) if values.size else float("nan")

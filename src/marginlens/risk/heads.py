@@ -16,8 +16,8 @@ from marginlens.typing import FloatArray, IntArray
 
 Shortfall = tuple[FloatArray, FloatArray, FloatArray]
 SUBTRACTED_CHANGE = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
-_GAUSS = np.polynomial.legendre.leggauss(5)
-_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+_GAUSS_5 = np.polynomial.legendre.leggauss(5)
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_5[0]), 0.5 * _GAUSS_5[1]  # on [0, 1]
 
 
 class Head(Protocol):

@@ -27,18 +27,18 @@ from marginlens.losses.next_token import (
 from marginlens.papers import implements
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
-from marginlens.risk.next_token_heads import Head, as_heads, is_listed
+from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
-_GAUSS = np.polynomial.legendre.leggauss(8)
-_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+_GAUSS_8 = np.polynomial.legendre.leggauss(8)
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
 _LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a run are measured
 _SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
 
 
-def loss_code(loss: NextTokenLoss, heads: tuple[Head, ...], batch: SequenceBatch) -> int:
+def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: SequenceBatch) -> int:
     """The branch of the compiled weights that serves a loss with these heads; that of the likelihood needs every label in its sequence."""
     identity = all(head.table is None for head in heads)
     return LIKELIHOOD if loss.code == LOG and identity and batch.is_realizable else loss.code
@@ -49,7 +49,7 @@ def needs_whole_heads(loss: NextTokenLoss) -> bool:
     return isinstance(loss, CrossEntropy | SquaredProbability)
 
 
-def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextTokenLoss) -> LogScaled:
+def gradient_of(batch: SequenceBatch, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> LogScaled:
     """The gradient at W (1, d_model, d_model) of the only dataset of a batch."""
     a = batch.pair_logits(W)
     if loss.code < 0:
@@ -69,7 +69,7 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: Head, loss: NextToken
 
 
 def coefficients_numpy(
-    batch: SequenceBatch, a: FloatArray, head: Head, loss: NextTokenLoss
+    batch: SequenceBatch, a: FloatArray, head: NextTokenHead, loss: NextTokenLoss
 ) -> tuple[FloatArray, float]:
     r"""Weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
 
@@ -113,7 +113,7 @@ def coefficients_numpy(
     return w, largest
 
 
-def risk_of(data: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> FloatArray:
+def risk_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> FloatArray:
     """The risk at checked weights (…, d_model, d_model), (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
         return np.mean(np.logaddexp(0.0, _log_odds_against(data, W)), axis=-1)
@@ -131,7 +131,7 @@ def check_excess(loss: NextTokenLoss) -> LabelLoss:
     return loss
 
 
-def excess_of(data: SequenceDataset, W: FloatArray, head: Head, loss: NextTokenLoss) -> ExcessRisk:
+def excess_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> ExcessRisk:
     """L(W) - L* at checked weights (…, d_model, d_model): sign and logarithm, each (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
         odds = _log_odds_against(data, W)
@@ -175,7 +175,7 @@ def _fall(loss: LabelLoss, own: FloatArray, sign: FloatArray, log_delta: FloatAr
         )
 
 
-def _outputs(data: SequenceDataset, W: FloatArray, head: Head) -> FloatArray:
+def _outputs(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> FloatArray:
     likelihood = np.zeros((len(data), data.n_vocabulary))
     np.add.at(likelihood, (data.sample, data.tokens), data.attention(W))
     return likelihood if head.table is None else likelihood @ head.table.T
@@ -188,7 +188,7 @@ def _log_odds_against(data: SequenceDataset, W: FloatArray) -> FloatArray:
     return _logsumexp(against, data) - _logsumexp(own, data)
 
 
-def _shortfall(data: SequenceDataset, W: FloatArray, head: Head) -> tuple[FloatArray, FloatArray]:
+def _shortfall(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> tuple[FloatArray, FloatArray]:
     """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (…, n_samples)."""
     logits, first, labels = _logits(data, W), data.offsets[:-1], np.repeat(data.labels, data.lengths)
     gap = head.scores(labels, labels) - head.scores(labels, data.tokens)
@@ -249,7 +249,7 @@ class NextTokenRisk:
         return as_batch(self.data)
 
     @cached_property
-    def heads(self) -> tuple[Head, ...]:
+    def heads(self) -> tuple[NextTokenHead, ...]:
         """The head of each dataset."""
         return as_heads(self.datasets, self.head)
 

@@ -18,7 +18,7 @@ _CLEARLY = 1e-10  # but not when it is visibly not
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Head:
+class NextTokenHead:
     r"""The scores :math:`H_{yk} = c_y^\top e_k` of every token k for every label y; `table` is None where H is the identity."""
 
     n_vocabulary: int
@@ -39,14 +39,14 @@ class Head:
         return np.eye(self.n_vocabulary) if self.table is None else self.table
 
 
-def as_head(data: SequenceDataset, head: Any) -> Head:
+def as_head(data: SequenceDataset, head: Any) -> NextTokenHead:
     """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
     Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
     when it does so up to the rounding of having been computed as the inverse of Eᵀ.
     """
     if head is None:
-        return Head(data.n_vocabulary)
+        return NextTokenHead(data.n_vocabulary)
     C = real_array(
         head,
         "head",
@@ -56,14 +56,14 @@ def as_head(data: SequenceDataset, head: Any) -> Head:
     table, eps = C @ data.E.T, np.finfo(float).eps
     amplified = np.linalg.norm(C, 2) * np.linalg.norm(data.E, 2)  # the condition number of E where C is its inverse
     if np.abs(table - np.eye(len(table))).max() <= min(_INVERSION * eps * amplified, _CLEARLY):
-        return Head(data.n_vocabulary)
+        return NextTokenHead(data.n_vocabulary)
     noise = _ROUNDINGS * eps * (np.abs(C) @ np.abs(data.E).T)
-    return Head(
+    return NextTokenHead(
         data.n_vocabulary, np.where(np.abs(table) <= noise, 0.0, np.where(np.abs(table - 1.0) <= noise, 1.0, table))
     )
 
 
-def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[Head, ...]:
+def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[NextTokenHead, ...]:
     """One head per dataset: None or one C for all of them, or a list with one for each."""
     if not is_listed(head):
         return tuple(as_head(data, head) for data in datasets)

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
-from marginlens.risk.next_token_heads import Head
+from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 
@@ -184,7 +184,7 @@ class SequenceBatch:
         pairs = np.searchsorted(_problem(self.rows, self.token), np.arange(len(self) + 1))
         return np.stack([pairs, queries, samples, reduced.offsets[samples]], axis=1)
 
-    def packed(self, heads: tuple[Head, ...], whole_heads: bool) -> tuple[Any, ...]:
+    def packed(self, heads: tuple[NextTokenHead, ...], whole_heads: bool) -> tuple[Any, ...]:
         """The arrays that the compiled loop takes; `whole_heads` when the loss reads all outputs and not only the label's.
 
         Indices are relative to their own dataset, and the label comes first among the entries of each sample.

@@ -3,7 +3,7 @@
 from marginlens.risk.smoothness import Smoothness, smoothness
 from marginlens.theory.assumptions import (
     Check,
-    Verdict,
+    TheoremVerdict,
     check_assumption_a,
     check_assumption_b,
     check_distinct_scores,
@@ -90,8 +90,8 @@ __all__ = [
     "NextTokenDetails",
     "Prediction",
     "Smoothness",
+    "TheoremVerdict",
     "TokenOptimality",
-    "Verdict",
     "all_selecting_directions",
     "basin_cone",
     "best_selections",

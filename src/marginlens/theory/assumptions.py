@@ -1,4 +1,4 @@
-"""Conditions of paper A's theorems, each checked on data with its numbers and a sentence; `Check` and `Verdict`."""
+"""Conditions of paper A's theorems, each checked on data with its numbers and a sentence; `Check` and `TheoremVerdict`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Check(Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict(Result):
+class TheoremVerdict(Result):
     """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold."""
 
     citation: str

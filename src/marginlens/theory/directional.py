@@ -19,7 +19,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import (
     Check,
-    Verdict,
+    TheoremVerdict,
     check_assumption_a,
     check_distinct_scores,
     check_general_position,
@@ -304,7 +304,7 @@ class DirectionVerdict(Result):
 
     cone: Cone
     case: DirectionCase
-    verdict: Verdict
+    verdict: TheoremVerdict
     selected: IntArray
     competitor: FloatArray | None
     weight: float
@@ -394,7 +394,7 @@ def judge_direction(
             f"the direction belongs to case {case.name}: {case.value[0].lower()}{case.value[1:-1]}",
         ),
     )
-    verdict = Verdict("A Thm 7", conditions, "the local path does not converge to this direction")
+    verdict = TheoremVerdict("A Thm 7", conditions, "the local path does not converge to this direction")
     return DirectionVerdict(cone, case, verdict, *beaten)
 
 

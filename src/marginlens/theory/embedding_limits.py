@@ -29,7 +29,7 @@ from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.assumptions import Check, Verdict
+from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.prediction import Prediction
 from marginlens.theory.vocabulary_selections import (
     FeasibleSelections,
@@ -65,7 +65,7 @@ def _decisive_of_each(data: LabelledSequences) -> Selection:
 @implements("B", "Thm 5", "Eq. (10)", "Lemma 14", "Lemma 18")
 def check_theorem_5(
     sequences: Any, y: ArrayLike | None = None, *, rate: float, d_model: int, delta: float = 0.05
-) -> Verdict:
+) -> TheoremVerdict:
     r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
 
     .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
@@ -89,11 +89,11 @@ def check_theorem_5(
     conclusion = (
         f"with probability {1.0 - delta:g} the flow diverges, selects every decisive token, and a limit is max-margin"
     )
-    return Verdict("B Thm 5", conditions, conclusion)
+    return TheoremVerdict("B Thm 5", conditions, conclusion)
 
 
 @implements("B", "Lemma 13")
-def check_lemma_13(step: FirstStep, delta: float = 0.05) -> Verdict:
+def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
     r"""Whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two that its proof uses.
 
     .. math:: d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\ |\mathcal S| + 3\Big\}; \qquad
@@ -120,7 +120,7 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> Verdict:
         Check("E has full rank (by the proof)", rank == len(used), f"rank {rank} of |S| = {len(used)}", {"rank": rank}),
         Check("γ_s > γ_j for some s (by the proof)", lead > 0.0, ahead if token >= 0 else "no token", {"lead": lead}),
     )
-    return Verdict("B Lemma 13", conditions, f"with probability {1.0 - delta:g} ‖p‖ grows without end")
+    return TheoremVerdict("B Lemma 13", conditions, f"with probability {1.0 - delta:g} ‖p‖ grows without end")
 
 
 @implements("B", "Lemma 14")
@@ -176,7 +176,7 @@ def check_missed_tokens(step: FirstStep) -> Check:
         "Eq. (32)": "The comparison of slopes for which its proof asks for the width with μ.",
     },
 )
-def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 20_000) -> Verdict:
+def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 20_000) -> TheoremVerdict:
     r"""Whether Lemma 19 says that the flow goes to the decisive tokens alone: Eq. (10), the lead of their margin, and two more widths.
 
     .. math:: \|\hat p\| < (1 - \mu) \|\hat p'\| \ \text{for every rival}\ \hat p', \qquad
@@ -211,7 +211,7 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
         _check_width("d ≥ (2η₀ (n √(2 log(|S|²/δ)) + 44n))⁴", d, by_rate),
     )
     conclusion = f"with probability {1.0 - chance:g} a limit selects the decisive tokens alone, with maximum margin"
-    return Verdict("B Lemma 19", conditions, conclusion)
+    return TheoremVerdict("B Lemma 19", conditions, conclusion)
 
 
 # ---- where a class is lost
@@ -403,8 +403,8 @@ class EmbeddingDetails(NamedTuple):
         warning: a sentence where a class is lost or the step is inside the window; else empty.
     """
 
-    verdict: Verdict
-    divergence: Verdict
+    verdict: TheoremVerdict
+    divergence: TheoremVerdict
     window: Check | None
     important: IntArray
     step: FirstStep
@@ -488,7 +488,7 @@ def predict_embedding_limit(
     )
 
 
-def _why(verdict: Verdict, run: Trajectory, solution: MarginSolution, near: float) -> str:
+def _why(verdict: TheoremVerdict, run: Trajectory, solution: MarginSolution, near: float) -> str:
     at = f"at ‖p‖ = {float(run.norm):.4g}"
     if run.status not in (Status.COMPLETED, Status.TIED):
         return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."

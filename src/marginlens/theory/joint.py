@@ -19,7 +19,7 @@ from marginlens.risk import JointRisk
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
-from marginlens.theory.assumptions import Check, Verdict
+from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
@@ -280,11 +280,11 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
         ),
         Check("separable tokens", p_mm.status is Status.OPTIMAL, said, {"margin": float(p_mm.margin)}),
     )
-    strict = Verdict(
+    strict = TheoremVerdict(
         "A Thm 5", (*shared, check_assumption_c(data, selected)), "p converges in direction to p^mm and v to v^mm"
     )
     mixing = check_assumption_c(data, selected, inputs=head.support_or_all)
-    relaxed = Verdict(
+    relaxed = TheoremVerdict(
         "A Thm 6",
         (*shared, _selected_in_the_limit(head, p_relax), mixing),
         "p converges in direction to p^relax and v to v^mm",
@@ -343,7 +343,7 @@ def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
     return float(np.max(missing[wanting] / head.slack[inputs[wanting]], initial=0.0))
 
 
-def _why(strict: Verdict, relaxed: Verdict, growth: float, radius: float) -> str:
+def _why(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radius: float) -> str:
     """One sentence on what is known, and how surely."""
     applies = strict if strict.applies else relaxed
     if not applies.applies:

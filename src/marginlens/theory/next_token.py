@@ -18,7 +18,7 @@ from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
-from marginlens.theory.assumptions import Check, Verdict
+from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.prediction import UNDER_17, Prediction, predictions
 from marginlens.typing import FloatArray, IntArray
 
@@ -77,19 +77,19 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
         "log-loss", isinstance(loss, LogLoss), f"the theorem is about the log-loss; this is {type(loss).__name__}"
     )
 
-    def verdicts(argmax: Check, identical: Check, remark: str) -> tuple[Verdict, Verdict, Verdict]:
+    def verdicts(argmax: Check, identical: Check, remark: str) -> tuple[TheoremVerdict, TheoremVerdict, TheoremVerdict]:
         return (
-            Verdict(
+            TheoremVerdict(
                 f"C Thm 1{remark}",
                 (acyclic, slope, labels, argmax, separable),
                 "the regularisation path converges to the direction of W^mm",
             ),
-            Verdict(
+            TheoremVerdict(
                 f"C Thm 2{remark}",
                 (slope, labels, identical, separable, finite, unique),
                 "the regularisation path converges to the direction of W^mm, and its part in S_cyc to W^cyc",
             ),
-            Verdict(
+            TheoremVerdict(
                 f"C Thm 3{remark}",
                 (log, labels, identical, separable, *_check_step(used, optimizer)),
                 "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
@@ -98,7 +98,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
 
     identical = _check_identity(used, scores)
     first, second, third = stated = verdicts(_check_argmax(scores), identical, "")
-    every: tuple[Verdict, ...] = stated
+    every: tuple[TheoremVerdict, ...] = stated
     strict, tied = (sum(len(getattr(graph, kind)) for graph in graphs.values()) for kind in ("strict", "tied"))
     notes: tuple[str, ...] = (f"{len(graphs)} last tokens, {strict} strict pairs, {tied} tied pairs.",)
     if not scores.exists:
@@ -211,7 +211,7 @@ def _realizable(data: SequenceDataset, targets: IntArray, identity: bool, loss: 
     )
 
 
-def _why(first: Verdict, second: Verdict, third: Verdict, priority: MarginSolution) -> str:
+def _why(first: TheoremVerdict, second: TheoremVerdict, third: TheoremVerdict, priority: MarginSolution) -> str:
     if third.applies:
         return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
     if priority.status is Status.TRIVIAL:

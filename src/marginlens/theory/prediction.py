@@ -20,7 +20,7 @@ from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
 from marginlens.theory.assumptions import (
     Check,
-    Verdict,
+    TheoremVerdict,
     check_assumption_a,
     check_assumption_b,
     check_separable,
@@ -94,7 +94,7 @@ class Prediction(Result):
     """
 
     problem: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TheoremVerdict, ...]
     why: str
     notes: tuple[str, ...] = ()
     direction: FloatArray | None = None
@@ -260,16 +260,20 @@ def _of_p(
         check_separable(part, v),
         check_strict_optimum(part, v),
     )
-    path = Verdict("A Thm 1", (slopes, strict, separable), "the regularisation path converges to the GMM direction")
+    path = TheoremVerdict(
+        "A Thm 1", (slopes, strict, separable), "the regularisation path converges to the GMM direction"
+    )
     n = part.n_inputs
     ending = "and its direction converges to the GMM direction" if n == 1 else f"but n = {n} leaves its direction open"
-    globally = Verdict(
+    globally = TheoremVerdict(
         "A Thm 2",
         (slopes, check_assumption_b(part, v), separable),
         f"the norm of descent diverges from every start, {ending}",
     )
     at_start, cone, inside = _around(data, part, v, loss, start)
-    locally = Verdict("A Thm 3", (slopes, *inside), "descent converges in direction to the LMM that its start selects")
+    locally = TheoremVerdict(
+        "A Thm 3", (slopes, *inside), "descent converges in direction to the LMM that its start selects"
+    )
     to_set, set_solution = None, None
     if dependent.any() and not strict:
         to_set, set_solution = _path_to_set(part, v, slopes, loss, max_problems)
@@ -320,7 +324,11 @@ class _Promise(NamedTuple):
 
 
 def _promise(
-    globally: Verdict, locally: Verdict, gmm: TokenOptimality, at_start: TokenOptimality | None, n_inputs: int
+    globally: TheoremVerdict,
+    locally: TheoremVerdict,
+    gmm: TokenOptimality,
+    at_start: TokenOptimality | None,
+    n_inputs: int,
 ) -> _Promise | None:
     """The limit that Theorem 2 or 3 makes certain where the step is right, None where neither applies."""
     if globally.applies and n_inputs == 1:
@@ -362,7 +370,9 @@ def _why(
     return " ".join(sentences)
 
 
-def _why_not(globally: Verdict, locally: Verdict, start: FloatArray | None, cone: BasinCone | None, n: int) -> str:
+def _why_not(
+    globally: TheoremVerdict, locally: TheoremVerdict, start: FloatArray | None, cone: BasinCone | None, n: int
+) -> str:
     """One sentence on why no theorem on plain gradient descent makes its limit certain."""
     failed = locally.failed[0]
     if failed.name == "start beyond R" and cone is not None and bool(cone.contains(start)):
@@ -379,7 +389,7 @@ def _why_not(globally: Verdict, locally: Verdict, start: FloatArray | None, cone
 
 def _path_to_set(
     data: TokenDataset, v: FloatArray, slopes: Check, loss: Loss, max_problems: int
-) -> tuple[Verdict, SetSolution]:
+) -> tuple[TheoremVerdict, SetSolution]:
     """Theorem 8 with the sets of tokens that share the highest score, and the solution of ATT-SVM' for them."""
     sets = optimal_sets(data, v)
     found = set_svm(data, sets, max_problems=max_problems)
@@ -395,7 +405,9 @@ def _path_to_set(
     numbers = {"margin": found.margin, "minima": float(count)}
     separable = Check("separable sets", found.status is Status.OPTIMAL, sentence, numbers)
     conclusion = "the regularisation path, divided by ΞR, converges to the set of global minima of ATT-SVM'"
-    return Verdict("A Thm 8", (slopes, _check_linear_mixing(data, v, sets, slopes, loss), separable), conclusion), found
+    return TheoremVerdict(
+        "A Thm 8", (slopes, _check_linear_mixing(data, v, sets, slopes, loss), separable), conclusion
+    ), found
 
 
 def _check_linear_mixing(

@@ -17,7 +17,7 @@ from marginlens.training.settings import RunSettings
 
 _VERSION = 2
 _HEADER = "header"  # the array that holds everything but arrays, as JSON
-_EXPECTED = "a file that marginlens wrote"
+_CHECKPOINT_FILE = "a file that marginlens wrote"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
@@ -57,12 +57,12 @@ class Checkpoint:
                 arrays = {name: archive[name] for name in archive.files}
             header = json.loads(str(arrays.pop(_HEADER)))
             if (header.pop("kind"), header.pop("version")) != (kind, _VERSION):
-                raise reject("checkpoint", _EXPECTED, f"{str(path)!r}, of another form")
+                raise reject("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, of another form")
             return cls(**header, arrays=arrays)
         except InputError:
             raise
         except _UNREADABLE as problem:
-            raise reject("checkpoint", _EXPECTED, f"{str(path)!r}, which cannot be read") from problem
+            raise reject("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, which cannot be read") from problem
 
     def check(self, path: Path, settings: RunSettings, fingerprint: str) -> None:
         """Refuse to continue with other settings or other data."""

@@ -27,7 +27,7 @@ MARKS: dict[Verdict, str] = {
 
 
 @dataclass(frozen=True)
-class Check:
+class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
     `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced.
@@ -70,7 +70,7 @@ class ClaimResult:
     note: str
     seconds: float
     effort: Effort
-    checks: tuple[Check, ...]
+    checks: tuple[BoundCheck, ...]
     numbers: Mapping[str, float]
     pictures: tuple[Picture, ...]
     finished: str
@@ -106,7 +106,7 @@ class ClaimResult:
     def from_dict(cls, row: Mapping[str, Any]) -> ClaimResult:
         """The result that `to_dict` was called on."""
         checks = tuple(
-            Check(
+            BoundCheck(
                 check["name"],
                 Bound(_number(check["low"], -math.inf), _number(check["high"], math.inf)),
                 _number(check["number"], math.nan),

@@ -12,7 +12,7 @@ from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
 from marginlens.plotting.files import DOTS_PER_INCH
 from marginlens_papers.claim import Bound, Effort, Verdict
-from marginlens_papers.report.ledger import MARKS, Check, ClaimResult, Entry, Picture, resume_command, tally
+from marginlens_papers.report.ledger import MARKS, BoundCheck, ClaimResult, Entry, Picture, resume_command, tally
 from marginlens_papers.report.model_page import ModelSection
 
 PAGE = "index.html"
@@ -87,7 +87,7 @@ def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:
     return ", ".join([f"{duration(result.seconds)}{size}", _moment(result.finished), *others])
 
 
-def _checked(check: Check) -> str:
+def _checked(check: BoundCheck) -> str:
     if check.as_stated:
         return "✓ as the paper states" if check.holds else "✗ not as the paper states"
     return "✓ holds" if check.holds else "✗ does not hold"

@@ -28,7 +28,7 @@ from marginlens.runtime.versions import versions
 from marginlens.training.loop import deferred_interrupts
 from marginlens_papers.claim import Claim, Effort, Progress, Verdict
 from marginlens_papers.report.folder import Draft, draft
-from marginlens_papers.report.ledger import FOLDER, Check, ClaimResult, Entry, Picture, read_ledger, write_ledger
+from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Entry, Picture, read_ledger, write_ledger
 from marginlens_papers.report.page import PAGE, write_page
 
 _POLL_SECONDS = 0.1  # between two looks at the messages of the processes
@@ -176,7 +176,7 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         seconds=round(outcome.seconds, 3),
         effort=effort,
         checks=tuple(
-            Check(name, bound, outcome.numbers.get(name, math.nan), as_stated)
+            BoundCheck(name, bound, outcome.numbers.get(name, math.nan), as_stated)
             for bounds, as_stated in ((claim.expected, False), (claim.as_stated, True))
             for name, bound in bounds.items()
         ),

@@ -81,7 +81,7 @@ _MAP_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class EpochRecord:
+class VisionEpochRecord:
     """One epoch, from 0 before any step: mean loss and accuracy while it ran, test accuracy at its end, and what every layer had then.
 
     `sparsity`, `head_sparsity` and `own_share` are those of `ClsAttention`, `norm` and `norm_of_sum` those of `key_query_norms`.
@@ -166,7 +166,9 @@ class VisionRun:
         write_whole(folder / FACTS, json_by_line({**self.to_dict(), **(facts or {})}), "out")
 
 
-def curves_of(records: list[EpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]) -> VisionCurves:
+def curves_of(
+    records: list[VisionEpochRecord], maps: Mapping[int, FloatArray], labels: tuple[str, ...]
+) -> VisionCurves:
     """Records of epochs as arrays by name."""
     return VisionCurves(
         np.array([record.epoch for record in records], dtype=np.float64),

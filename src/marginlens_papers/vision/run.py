@@ -20,7 +20,7 @@ from marginlens.training.script import (
     versions_on,
 )
 from marginlens_papers.vision.images import LabelledImages, digit_images, read_images
-from marginlens_papers.vision.results import FACTS, EpochRecord, VisionRun, VisionSettings
+from marginlens_papers.vision.results import FACTS, VisionEpochRecord, VisionRun, VisionSettings
 from marginlens_papers.vision.training import train_vision
 
 
@@ -67,7 +67,7 @@ def _train(options: Any, given: list[str]) -> int:
     return 0 if run.ending is Ending.FINISHED or stopped else 1
 
 
-def _describe(record: EpochRecord) -> str:
+def _describe(record: VisionEpochRecord) -> str:
     return f"accuracy {record.test_accuracy:.3f}, nnz/T {record.sparsity[-1]:.3f}, ‖W‖ {record.norm[-1]:.4g}"
 
 

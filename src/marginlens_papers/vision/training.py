@@ -25,7 +25,7 @@ from marginlens_papers.vision.model import (
     state_arrays,
     vision_transformer,
 )
-from marginlens_papers.vision.results import EpochRecord, VisionRun, VisionSettings, curves_of
+from marginlens_papers.vision.results import VisionEpochRecord, VisionRun, VisionSettings, curves_of
 
 CHOSEN = 6  # images whose maps are kept: the first of the test images in each of the first six classes
 _MAP_STEPS = (1, 2, 5)  # maps are kept at epoch 0, and at 1, 2 and 5 times each power of ten
@@ -91,7 +91,7 @@ class _VisionLoop(TrainingLoop):
     """A run in progress: the model, its optimiser, and the maps so far."""
 
     KIND = "vision"
-    RECORD = EpochRecord
+    RECORD = VisionEpochRecord
     MEASURES_START = True
 
     def __init__(
@@ -140,7 +140,7 @@ class _VisionLoop(TrainingLoop):
         self.loss += loss.detach().double() * len(labels)
         self.right += (logits.detach().argmax(dim=1) == labels).sum()
 
-    def measure(self, epoch: int) -> EpochRecord | None:
+    def measure(self, epoch: int) -> VisionEpochRecord | None:
         import torch
 
         if epoch == 0:
@@ -152,7 +152,7 @@ class _VisionLoop(TrainingLoop):
             return None
         return self._record(epoch, loss / n, right / n)
 
-    def _record(self, epoch: int, loss: float, train_accuracy: float) -> EpochRecord:
+    def _record(self, epoch: int, loss: float, train_accuracy: float) -> VisionEpochRecord:
         settings = self.settings
         tested = self.images.x_test[: settings.measured]
         found = cls_attention(self.model, self.images.scaled(tested))
@@ -162,7 +162,7 @@ class _VisionLoop(TrainingLoop):
         accuracy = self.accuracy(settings.tested)
         by_layer = (found.sparsity, found.head_sparsity, found.own_share, norm, norm_of_sum)
         values = (tuple(map(float, layers)) for layers in by_layer)
-        record = EpochRecord(epoch, loss, train_accuracy, accuracy, self.seconds, *values)
+        record = VisionEpochRecord(epoch, loss, train_accuracy, accuracy, self.seconds, *values)
         if self.saved_models is not None and epoch % self.saved_models[1] == 0:
             save_model(self.model, self.data, self.saved_models[0] / f"epoch-{epoch:03d}")
         with_maps = map_epochs(settings.epochs)  # and the latest, whatever it is

@@ -25,7 +25,7 @@ from marginlens.losses.next_token import LabelLoss, LogLoss, scalar_of
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.risk.attention import SecondOrder
 from marginlens.risk.next_token import NextTokenRisk
-from marginlens.risk.next_token_heads import Head
+from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solution import Status
@@ -199,7 +199,7 @@ class NextTokenSearch:
         return CyclicAndStrict(*(np.einsum("rde,kr->kde", rows, part) for rows, part in parts))
 
 
-def _check_setting(data: SequenceDataset, head: Head, loss: LabelLoss, *, acyclic: bool) -> None:
+def _check_setting(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, *, acyclic: bool) -> None:
     largest = float(np.abs(data.E).max())
     if not 1.0 / MAX_EMBEDDING <= largest <= MAX_EMBEDDING and largest > 0.0:
         remedy = "Multiply E by a number; W is then divided by its square."

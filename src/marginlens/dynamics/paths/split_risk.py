@@ -17,8 +17,8 @@ from marginlens.typing import BoolArray, FloatArray
 
 STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 LOG_SUBTRACTED_CHANGE = -7.0  # log of a change above which two values of the loss may be subtracted
-_GAUSS = np.polynomial.legendre.leggauss(8)
-_NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS[0]), 0.5 * _GAUSS[1]  # on [0, 1]
+_GAUSS_8 = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
 
 
 @dataclass(frozen=True)

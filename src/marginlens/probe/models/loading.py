@@ -25,7 +25,7 @@ _SAVED_BUFFERS = (
 )  # no weights; earlier versions saved them too
 _SAFE = ("*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_EXPECTED = "a folder with a model that transformers saved"
+_MODEL_FOLDER = "a folder with a model that transformers saved"
 _ADAPTER = "adapter_config.json"  # of peft, beside weights that are added to those of a model
 _MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
 
@@ -74,13 +74,15 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
-        raise reject("path", _EXPECTED, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them")
+        raise reject(
+            "path", _MODEL_FOLDER, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them"
+        )
     foreign = _foreign_weights(model, info["unexpected_keys"])
     if foreign:  # transformers leaves them out: it is another attention that has them
         got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
-        raise reject("path", _EXPECTED, got)
+        raise reject("path", _MODEL_FOLDER, got)
     if (local / _ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
-        raise reject("path", _EXPECTED, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
+        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     settings = ImageSettings.of(config, _preprocessor(place)) if images else None
@@ -132,11 +134,11 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
     if local.is_dir():
         return str(local), local.resolve().name
     if local.exists():
-        raise reject("path", _EXPECTED, f"{str(path)!r}, which is a file")
+        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which is a file")
     if not download:
         raise reject(
             "path",
-            _EXPECTED,
+            _MODEL_FOLDER,
             f"{str(path)!r}, which is not a folder on this machine",
             "Nothing is downloaded unless download=True (on the command line: --download) is given.",
         )
@@ -146,13 +148,13 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
 def _check_weights(folder: Path, trust_pickle: bool) -> None:
     if not (folder / "config.json").is_file():
         if (folder / _ADAPTER).is_file():
-            raise reject("path", _EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
-        raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no config.json")
+            raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
+        raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no config.json")
     if _has(folder, _SAFE):
         return
     pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
     if not pickled:
-        raise reject("path", _EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
+        raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no weights (model.safetensors)")
     if not trust_pickle:
         raise reject(
             "path",
@@ -167,7 +169,7 @@ def _check_code(path: str | os.PathLike[str], config: Any) -> None:
     code = [code for name, code in (getattr(config, "auto_map", None) or {}).items() if name.startswith("AutoModel")]
     if code:
         got = f"{str(path)!r}, whose config.json names code of its own ({code[0]}), which is not run"
-        raise reject("path", _EXPECTED, got, "If you trust it, load the model yourself and probe what you loaded.")
+        raise reject("path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded.")
 
 
 def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
@@ -190,7 +192,7 @@ def _preprocessor(place: str) -> dict[str, Any] | None:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise reject("path", _EXPECTED, f"{place!r} with an unreadable {name}") from problem
+        raise reject("path", _MODEL_FOLDER, f"{place!r} with an unreadable {name}") from problem
     return facts if isinstance(facts, dict) else None
 
 
@@ -226,9 +228,9 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
             got = f"{str(path)!r}, whose weights have other shapes than config.json states"
-            raise reject("path", _EXPECTED, got) from problem
+            raise reject("path", _MODEL_FOLDER, got) from problem
         got = f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
-        raise reject("path", _EXPECTED, got) from problem
+        raise reject("path", _MODEL_FOLDER, got) from problem
 
 
 @contextmanager

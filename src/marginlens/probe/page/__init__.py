@@ -15,11 +15,13 @@ from marginlens.pages import data_address, render
 from marginlens.plotting.graphs import Lettering, layered_layout
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.page.findings import findings
-from marginlens.probe.result import QUANTITIES, Example, Measure, ProbeResult, rounded
+from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResult, rounded
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
-_LETTERING = Lettering(7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH)
+_PAGE_LETTERING = Lettering(
+    7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH
+)
 
 
 def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
@@ -77,8 +79,10 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
 
 def _range(result: ProbeResult, measure: Measure) -> list[float]:
     """The ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
-    kin = next((name for name in QUANTITIES if measure.name.startswith(name)), measure.name)
-    shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in QUANTITIES] or [measure.name]
+    kin = next((name for name in MEASURE_TITLES if measure.name.startswith(name)), measure.name)
+    shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in MEASURE_TITLES] or [
+        measure.name
+    ]
     values = np.concatenate([result[name].ravel() for name in shown])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     least = _MIN_RELATIVE_RANGE * max(abs(low), abs(high))
@@ -120,7 +124,7 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
         size: width and height. boxes: left, top, width, height, kind and whether words stand above its names. arrows, inner: points
         x, y, x, y, …; inner are those inside a cycle. names: x and y of the middle, and the text.
     """
-    layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), _LETTERING)
+    layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), _PAGE_LETTERING)
 
     def pixels(inches: Any, offset: float = _FRAME) -> list[int]:
         return [round(_INCH * float(number) + offset) for number in np.ravel(inches)]

@@ -12,7 +12,7 @@ from marginlens.papers import BIBLIOGRAPHY
 from marginlens.plotting.files import svg
 from marginlens.plotting.style import STYLE
 from marginlens.probe.page.findings import change, training_findings
-from marginlens.probe.result import MEASURES, QUANTITIES, CheckpointCurves
+from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves
 
 _MEANS = (
     "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
@@ -69,7 +69,7 @@ def checkpoint_page(curves: CheckpointCurves) -> str:
 def _drawn(curves: CheckpointCurves) -> list[str]:
     """The measures with a panel: a baseline stands in the panel of what it is a baseline of."""
     names = [measure.name for measure in curves.shown]
-    return [name for name in names if name in QUANTITIES or not name.startswith(tuple(QUANTITIES))]
+    return [name for name in names if name in MEASURE_TITLES or not name.startswith(tuple(MEASURE_TITLES))]
 
 
 def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:

@@ -17,7 +17,7 @@ from marginlens.losses.next_token import LogLoss
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token import gradient_of
-from marginlens.risk.next_token_heads import Head
+from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -178,7 +178,7 @@ def _off_differences(data: SequenceDataset, W: Any, gradient: Any, rng: np.rando
 
 def _slopes(data: SequenceDataset, rng: np.random.Generator, count: int = 6) -> Any:
     """‖∇L(W) - ∇L(V)‖/‖W - V‖ for random pairs, every other one along the direction of largest curvature between them."""
-    d, found, batch, head = data.d_model, [], SequenceBatch.of((data,)), Head(data.n_vocabulary)
+    d, found, batch, head = data.d_model, [], SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary)
 
     def slope(W: Any, along: Any) -> Any:
         first, last = (gradient_of(batch, point[None], head, LogLoss()).value() for point in (W, W + along))

@@ -24,7 +24,7 @@ from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token import gradient_of
-from marginlens.risk.next_token_heads import Head, as_head
+from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
@@ -223,14 +223,14 @@ def feasible_data(
         infeasible += found.status is Status.INFEASIBLE
 
 
-def subtracted_excess(data: SequenceDataset, head: Head, loss: LabelLoss, W: FloatArray) -> float:
+def subtracted_excess(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, W: FloatArray) -> float:
     """L(W) - L* by softmax and subtraction, sequence by sequence."""
     labels = np.repeat(data.labels, data.lengths)
     outputs = np.add.reduceat(data.attention(W) * head.scores(labels, data.tokens), data.offsets[:-1])
     return float(np.mean(loss.scalar(outputs)[0]) - np.mean(loss.scalar(head.scores(data.labels, data.labels))[0]))
 
 
-def _log_constant(risk: SplitRisk, limit: GraphSolution, head: Head) -> float:
+def _log_constant(risk: SplitRisk, limit: GraphSolution, head: NextTokenHead) -> float:
     """log of Σ share · |ℓ'| · (γ_y - γ_x) · m_x/m_y over pairs whose logit gap at W^mm is one."""
     problem = risk.problem
     labels = problem.labels[problem.sample]
@@ -569,7 +569,7 @@ def _above_chord(
 
 def _hessian(data: SequenceDataset, W: Any, h: float = 2e-4) -> Any:
     """(d², d²) from central differences of exact gradients, extrapolated once; symmetrised."""
-    batch, head, size = SequenceBatch.of((data,)), Head(data.n_vocabulary), W.size
+    batch, head, size = SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary), W.size
     out = np.empty((size, size))
     for k, unit in enumerate(np.eye(size).reshape(size, *W.shape)):
         near, far = (
@@ -593,7 +593,7 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
         run = descend(
             data, optimizer=GradientDescent(1.0 / NextTokenRisk(data).smoothness()), n_steps=n_steps, record=record
         )
-        batch, head = SequenceBatch.of((data,)), Head(data.n_vocabulary)
+        batch, head = SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary)
         norms.append(run.saved["norm"])
         slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])
     return steps, np.array(norms), np.array(slopes)

@@ -15,7 +15,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.risk.next_token_heads import Head, as_head
+from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -172,7 +172,7 @@ class _Line:
     lowered: float  # by how much random starts lowered the log excess, at most
 
 
-def log_risk_bound(data: SequenceDataset, head: Head, loss: LabelLoss) -> float:
+def log_risk_bound(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss) -> float:
     r"""log c with :math:`L(W) - L_\star \ge c\, e^{-R \cdot \text{margin}}` for all W of norm up to R; acyclic data, convex loss.
 
     .. math:: c = \min_{i,\, x \in X_i,\, x \ne y_i} \pi_i\, |\ell'(\gamma_{y_i})|\, (\gamma_{y_i} - \gamma_x)\, m_x / T_i
