@@ -10,18 +10,7 @@ import tolerances
 from benchmarks import graph
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.errors import MissingExtra
-
-
-class Counted:
-    """A progress bar that counts."""
-
-    total = done = 0
-
-    def expect(self, total: int) -> None:
-        self.total = total
-
-    def advance(self, units: int = 1) -> None:
-        self.done += units
+from progress_counter import ProgressCounter
 
 
 def test_every_part_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +25,7 @@ def test_every_part_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "REPEATS", 1)
     monkeypatch.setattr(graph, "CVXPY_REPEATS", 1)
     monkeypatch.setattr(graph, "WINDOWS", 1000)
-    progress = Counted()
+    progress = ProgressCounter()
     rows = json.loads(json.dumps(graph.bench_graph(progress)))
     assert progress.done == progress.total == 6
     assert [row["method"] for row in rows] == [

@@ -9,18 +9,7 @@ import pytest
 
 import tolerances
 from benchmarks import qp_solvers, svm
-
-
-class Counted:
-    """A progress bar that counts."""
-
-    total = done = 0
-
-    def expect(self, total: int) -> None:
-        self.total = total
-
-    def advance(self, units: int = 1) -> None:
-        self.done += units
+from progress_counter import ProgressCounter
 
 
 @pytest.fixture
@@ -31,7 +20,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_every_solver_is_timed_and_agrees() -> None:
-    progress = Counted()
+    progress = ProgressCounter()
     rows = json.loads(json.dumps(svm.bench_svm(progress, repeats=2)))
     assert progress.done == progress.total == 6
     for size in ((2, 3, 4, 6), (3, 3, 8, 1), (3, 4, 5, 1)):

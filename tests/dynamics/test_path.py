@@ -47,7 +47,7 @@ def risks():
     yield "p", ml.AttentionRisk(data, v), {"restarts": 4}, [1.0, 5.0, 30.0]
     yield "joint", ml.JointRisk(data), {"restarts": 4}, np.array([[1.0, 1.0], [5.0, 2.0], [5.0, 9.0]])
     yield "next token", ml.NextTokenRisk(ml.data.cyclic_sequences(4, 4, 5, 4, 0)), {}, [1.0, 5.0, 30.0]
-    yield "W", ml.AttentionRisk(data, v).as_matrix([1.0, -2.0]), {"restarts": 2}, [0.5, 2.0, 9.0]
+    yield "W", ml.AttentionRisk(data, v).as_matrix([2.0]), {"restarts": 1}, [0.5, 2.0, 9.0]
     yield "own", Quadratic(), {"restarts": 2}, [0.5, 1.0, 9.0]
 
 

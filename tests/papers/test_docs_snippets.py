@@ -66,10 +66,23 @@ def test_every_link_leads_to_a_file_and_a_heading():
 
 def test_functions_that_the_index_names_exist():
     import marginlens
-    from marginlens import data, dynamics, nexttoken, svm, theory
+    from marginlens import data, dynamics, graphs, nexttoken, risk, svm, theory
 
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`(?:ml\.)?([a-z]+(?:_[a-z0-9]+)+)(?:\([a-z, ]*\))?`", index))
     assert {"predict_limit", "closed_form_candidate"} <= names
     for name in names:
-        assert any(hasattr(part, name) for part in (marginlens, data, dynamics, nexttoken, svm, theory)), name
+        assert any(
+            hasattr(part, name)
+            for part in (
+                marginlens,
+                data,
+                dynamics,
+                graphs,
+                nexttoken,
+                risk.NextTokenRisk,
+                svm,
+                theory,
+                theory.Prediction,
+            )
+        ), name

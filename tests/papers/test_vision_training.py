@@ -143,8 +143,7 @@ def test_models_are_saved_as_transformers_reads_them(images, tmp_path):
 
 
 def test_the_probe_reads_from_saved_models_what_the_run_recorded(images, tmp_path):
-    from marginlens.probe.models.inputs import as_inputs
-    from marginlens.probe.models.loading import load_model
+    from marginlens.probe.models.loading import as_inputs, load_model
     from marginlens.probe.run import probe_checkpoints
 
     run = train_vision(images, settings(spread=0.5), save_models=(tmp_path, 1))

@@ -522,7 +522,7 @@ def test_what_is_no_run_is_refused(folder, tmp_path):
         probe_checkpoints([folder / "epoch-1"], list(TEXTS))
 
 
-@pytest.mark.parametrize("n", [4, 6, 8])
+@pytest.mark.parametrize("n", [4, 6, 7])
 def test_every_order_is_counted_up_to_eight_points(n):
     rng = np.random.default_rng(n)
     a, b = rng.normal(size=(2, n))

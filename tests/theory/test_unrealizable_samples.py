@@ -20,6 +20,7 @@ from marginlens import (
 from marginlens.graphs import cyclic_subset, separated_tokens
 from marginlens.losses import SquaredProbability
 from marginlens.nexttoken import LabelLoss
+from marginlens.optimizers import NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from tolerances import CONDITIONED, ROUNDING
@@ -135,7 +136,7 @@ def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
 
 
 @pytest.mark.statement("C Assumption 2")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_attention_separates_the_token_that_serves_the_label_best(seed):
     """ŷ ≠ y is selected, and W grows along the Graph-SVM that separates ŷ."""
     rng = np.random.default_rng(seed)
@@ -147,7 +148,7 @@ def test_attention_separates_the_token_that_serves_the_label_best(seed):
         assert best[i] == max(ids.tolist(), key=lambda x, y=y: C[y, x])
     graphs = priority_graphs(ds, head=C)
     solution = graph_svm(E, graphs)
-    run = descend(ds, head=C, loss=Linear(), n_steps=20_000)
+    run = descend(ds, head=C, loss=Linear(), optimizer=NormalizedGD(0.1), n_steps=2000)
     assert [int(ds[i][0][run.selected[i]]) for i in range(2)] == best.tolist()
     assert correlation(run.final, solution.x, axes=2) > 0.99
 
