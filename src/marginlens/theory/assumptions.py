@@ -74,7 +74,7 @@ class TheoremVerdict(Result):
         return tuple(check for check in self.conditions if not check)
 
     def __repr__(self) -> str:
-        return f"Verdict({self.citation}: {'applies' if self.applies else 'does not apply'})"
+        return f"TheoremVerdict({self.citation}: {'applies' if self.applies else 'does not apply'})"
 
     def __str__(self) -> str:
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
