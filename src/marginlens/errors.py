@@ -23,9 +23,9 @@ class MissingExtra(ImportError):
 
 def reject(argument: str, expected: str, got: object, remedy: str = "") -> InputError:
     """The error for one unusable argument, in the words that every message of the library uses."""
-    told = str(got)
-    told = " ".join(told.split()) if "\n" in told else told  # arrays print on several lines
-    sentence = f"The '{argument}' argument must be {expected}; got {told} instead."
+    received = str(got)
+    received = " ".join(received.split()) if "\n" in received else received  # arrays print on several lines
+    sentence = f"The '{argument}' argument must be {expected}; got {received} instead."
     return InputError(f"{sentence} {remedy}".rstrip())
 
 

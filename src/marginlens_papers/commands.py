@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marginlens.cli._exit import EXIT_NOT_REPRODUCED, one_sentence
+from marginlens.cli._exit import EXIT_NOT_REPRODUCED, errors_as_sentences
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
@@ -34,7 +34,7 @@ def reproduce(
     With --only and --resume, the other claims keep the results that the report already holds.
     An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced.
     """
-    with one_sentence("The earlier report, if there was one, is untouched."):
+    with errors_as_sentences("The earlier report, if there was one, is untouched."):
         from marginlens.cli._terminal import console
         from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
@@ -86,7 +86,7 @@ def claims(
     ] = _REPORT,
 ) -> None:
     """List every claim with its last result."""
-    with one_sentence():
+    with errors_as_sentences():
         from marginlens.cli._terminal import console
         from marginlens_papers import report
         from marginlens_papers.report.terminal import ledger_table

@@ -6,33 +6,10 @@ import pytest
 import marginlens as ml
 from marginlens.data import TokenDataset
 from marginlens.optimizers import NormalizedGD
+from quadratic_risk import Quadratic
 
 SMALL_STEP = 1e-3
 ON_THE_CURVE = 5e-3  # distance to normalised steps of that size after an arc length of one
-
-
-class Quadratic:
-    """A risk of one's own: |x - 1|²/2 + 1/10."""
-
-    shape = (3,)
-
-    def value(self, x):
-        return 0.5 * float(np.sum((x - 1.0) ** 2)) + 0.1
-
-    def log_value(self, x):
-        return np.log(self.value(x))
-
-    def gradient(self, x):
-        return ml.risk.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
-
-    def select(self, x):
-        return np.array([int(np.argmax(x))])
-
-    def margin_rows(self, selected):
-        raise NotImplementedError
-
-    def smoothness(self):
-        return 1.0
 
 
 def risks():

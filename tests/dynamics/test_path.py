@@ -8,33 +8,10 @@ from hypothesis import strategies as st
 import marginlens as ml
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.dynamics import Binding, Cone, CyclicPart
+from quadratic_risk import Quadratic
 
 GENERAL_KKT = 1e-5  # what is left of the conditions where second derivatives are estimated
 SAME_LOG_RISK = 1e-6  # difference of log risks between the general search and the special ones
-
-
-class Quadratic:
-    """A risk of one's own: |x - 1|²/2 + 1/10, with its minimum at (1, 1, 1)."""
-
-    shape = (3,)
-
-    def value(self, x):
-        return 0.5 * float(np.sum((x - 1.0) ** 2)) + 0.1
-
-    def log_value(self, x):
-        return np.log(self.value(x))
-
-    def gradient(self, x):
-        return ml.risk.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
-
-    def select(self, x):
-        return np.array([int(np.argmax(x))])
-
-    def margin_rows(self, selected):
-        raise NotImplementedError
-
-    def smoothness(self):
-        return 1.0
 
 
 def problem(seed):

@@ -15,7 +15,7 @@ EXIT_INTERRUPTED = 130
 
 
 @contextmanager
-def one_sentence(after_interruption: str = "") -> Iterator[None]:
+def errors_as_sentences(after_interruption: str = "") -> Iterator[None]:
     """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted.
 
     Args:

@@ -10,7 +10,7 @@ import typer
 
 from marginlens import __version__
 from marginlens.cli import papers_module
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli.bench import app as bench
 from marginlens.cli.graph import graph
 from marginlens.cli.probe import probe
@@ -43,7 +43,7 @@ def main() -> None:
     """The command line, once it is imported; `marginlens_command` is what the console calls."""
     print_every_sign()
     try:
-        with one_sentence():  # also where the help or the last table cannot be printed
+        with errors_as_sentences():  # also where the help or the last table cannot be printed
             _interruptible()
             app()
     except typer.Exit as ending:

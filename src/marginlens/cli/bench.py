@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import marginlens
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson
 from marginlens.cli._terminal import Bars, console
 from marginlens.errors import InputError
@@ -44,7 +44,7 @@ def _command(name: str) -> Callable[[bool], None]:
     title, what = BENCHMARKS[name]
 
     def measure(as_json: AsJson = False) -> None:
-        with one_sentence():
+        with errors_as_sentences():
             if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
                 raise InputError(
                     "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."

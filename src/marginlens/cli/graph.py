@@ -17,7 +17,7 @@ from rich.console import Console
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, refuse_options
 from marginlens.cli._terminal import Bar, Bars, console, rows_table
 from marginlens.errors import InputError, reject, whole_number
@@ -112,7 +112,7 @@ def graph(
 
     Windows of a text that do not hold the token which follows them are left out and counted: attention can only output what it reads.
     """
-    with one_sentence():
+    with errors_as_sentences():
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
             raise reject("tokens", "left out unless a prefix is to be continued", tokens)

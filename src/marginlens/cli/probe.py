@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from marginlens.cli import _rows
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, refuse_options
 from marginlens.cli._terminal import Bars, console, rows_table
 from marginlens.errors import reject
@@ -99,7 +99,7 @@ def probe(
 
     The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
     """
-    with one_sentence("Nothing was written."):
+    with errors_as_sentences("Nothing was written."):
         from marginlens.probe.models.loading import load_model
         from marginlens.probe.result import ProbeSettings
         from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model

@@ -9,7 +9,7 @@ import typer
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, DropUnrealizable, PlotPlace, ProblemFile, numbers, refuse_options
 from marginlens.cli._terminal import Bars, console, rows_table
 from marginlens.errors import reject
@@ -43,7 +43,7 @@ def solve(
 
     A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
     """
-    with one_sentence():
+    with errors_as_sentences():
         from marginlens.data.files import holds_sequences
 
         if holds_sequences(file):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from marginlens.cli import _rows, papers_module
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson
 from marginlens.cli._terminal import console, rows_table
 from marginlens.errors import reject
@@ -40,7 +40,7 @@ def statement(
     as_json: AsJson = False,
 ) -> None:
     """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
-    with one_sentence():
+    with errors_as_sentences():
         label = " ".join(words) if words else None
         rows = [one.to_dict() for one in found(label)]
         if as_json:

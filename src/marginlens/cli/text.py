@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from marginlens.cli import _rows, papers_module
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson
 from marginlens.cli._terminal import Bars, console, rows_table
 from marginlens.errors import InputError, reject, whole_number
@@ -87,7 +87,7 @@ def train(
 
     Nothing is written before training is done; the model's folder appears whole or not at all.
     """
-    with one_sentence("Nothing was written."):
+    with errors_as_sentences("Nothing was written."):
         from marginlens.text.classifier import check_model_folder
 
         request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
@@ -116,7 +116,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Classify texts, and show for each the tokens that decide."""
-    with one_sentence():
+    with errors_as_sentences():
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 
@@ -153,7 +153,7 @@ def figure(
     names: Annotated[int, typer.Option(metavar="N", help="Tokens to name in each panel.", min=0)] = 12,
 ) -> None:
     """Draw every token's products with p and v against what its occurrences say about the label."""
-    with one_sentence():
+    with errors_as_sentences():
         from marginlens.plotting.files import write_figure
         from marginlens.plotting.tokens import draw_tokens
 
@@ -202,7 +202,7 @@ def encode(
     as_json: AsJson = False,
 ) -> None:
     """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
-    with one_sentence("Nothing was written."):
+    with errors_as_sentences("Nothing was written."):
         from marginlens.data.files import write_labelled
         from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN

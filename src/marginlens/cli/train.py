@@ -11,7 +11,7 @@ import typer
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._exit import one_sentence
+from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, DropUnrealizable, PlotPlace, ProblemFile, numbers, refuse_options
 from marginlens.cli._terminal import Bars, console, facts_table, rows_table
 from marginlens.errors import positive_number, reject, whole_number
@@ -75,7 +75,7 @@ def train(
     Steps are normalised (every step has the same length) unless --constant is given. A file of sequences is a next-token problem: W is
     trained and compared with its Graph-SVM, its cyclic correction and its automaton.
     """
-    with one_sentence():
+    with errors_as_sentences():
         from marginlens.data.files import holds_sequences
 
         if holds_sequences(file):

@@ -135,10 +135,10 @@ def check_head(data: SequenceDataset, head: Any = None) -> HeadCheck:
     own = np.diag(table)
     others = np.where(np.eye(len(table), dtype=bool), -np.inf, table)
     rival = np.argmax(others, axis=1)
-    alone = len(table) == 1
+    is_single = len(table) == 1
     return HeadCheck(
         gap=own - others[np.arange(len(table)), rival],
-        rival=np.full(1, -1) if alone else rival,
+        rival=np.full(1, -1) if is_single else rival,
         deviation=float(np.abs(table - np.eye(len(table))).max()),
         exists=head is not None or _independent(data.E),
     )

@@ -6,6 +6,7 @@ risk are known to rounding relative to their own size, so that a handful of step
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -50,7 +51,7 @@ class SmoothRisk(Protocol):
 
 
 @dataclass(frozen=True)
-class PositiveRisk:
+class PositiveRisk(ABC):
     """A risk whose reference is zero: a subclass gives its logarithm and, at the scale of its choice, its derivatives."""
 
     @property
@@ -58,9 +59,9 @@ class PositiveRisk:
         """Always."""
         return True
 
+    @abstractmethod
     def log_value(self, x: FloatArray) -> FloatArray:
         """The logarithm of the risk at points (n_points, r); -inf where it is zero."""
-        raise NotImplementedError
 
     def excess(self, x: FloatArray, selected: IntArray) -> ExcessRisk:
         """The risk itself."""

@@ -388,14 +388,14 @@ def _turn(run: ArchivedVisionRun) -> str:
 
 def _other_words(other: ArchivedVisionRun) -> str:
     s, norm = (other.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
-    told = (
+    sentence = (
         f"Tried too: {_name(other)}, {int(other.curves.epochs[-1])} epochs: "
         f"nnz/T {s[0]:.3f} → {s[-1]:.3f}, rank correlation {trends(other.curves).sparsity_rank:.3f}, "
         f"‖W‖_F {norm[0]:.5g} → {norm[-1]:.5g}, training accuracy {other.curves.scalars['train_accuracy'][-1]:.2f}."
     )
     if other.accuracy < LEARNT:
-        told += f" It had learnt little by then (test accuracy {other.accuracy:.3f}); more epochs were not tried."
-    return " ".join(filter(None, (told, _turn(other))))
+        sentence += f" It had learnt little by then (test accuracy {other.accuracy:.3f}); more epochs were not tried."
+    return " ".join(filter(None, (sentence, _turn(other))))
 
 
 def _rule(run: ArchivedVisionRun) -> str:

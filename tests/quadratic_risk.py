@@ -1,0 +1,31 @@
+"""A risk of a user's own, for the tests of flows and paths."""
+
+import numpy as np
+
+import marginlens as ml
+
+
+class Quadratic:
+    """|x - 1|²/2 + 1/10 over three unknowns, with its minimum at (1, 1, 1); it selects the largest of them."""
+
+    shape = (3,)
+
+    def value(self, x):
+        return 0.5 * float(np.sum((x - 1.0) ** 2)) + 0.1
+
+    def log_value(self, x):
+        return np.log(self.value(x))
+
+    def gradient(self, x):
+        return ml.risk.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
+
+    def select(self, x):
+        return np.array([int(np.argmax(x))])
+
+    def margin_rows(self, selected):
+        unit = np.eye(3)
+        others = [k for k in range(3) if k != selected[0]]
+        return ml.risk.MarginRows(unit[selected[0]] - unit[others], np.ones(2))
+
+    def smoothness(self):
+        return 1.0
