@@ -174,7 +174,7 @@ def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
             for _ in range(60):
                 middle = 0.5 * (low + high)
                 low, high = (middle, high) if np.sign(loss.slope(middle)) == np.sign(loss.slope(low)) else (low, middle)
-            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-8, 1e-8, 1e-6])
+            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-9, 1e-9, 1e-6])
             assert np.array_equal(loss.derivative_sign(beside), np.sign(loss.slope(beside)))
 
 
