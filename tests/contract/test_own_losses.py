@@ -174,8 +174,20 @@ def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
             for _ in range(60):
                 middle = 0.5 * (low + high)
                 low, high = (middle, high) if np.sign(loss.slope(middle)) == np.sign(loss.slope(low)) else (low, middle)
-            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-9, 1e-9, 1e-6])
+            beside = 0.5 * (low + high) + np.array([-1e-6, -1e-9, -1e-12, 1e-12, 1e-9, 1e-6])
             assert np.array_equal(loss.derivative_sign(beside), np.sign(loss.slope(beside)))
+
+
+def test_a_loss_whose_value_hides_the_sign_of_its_slope_is_refused():
+    class Constant(ml.losses.Loss):
+        def value(self, u):
+            return np.zeros_like(u)
+
+        def log_abs_derivative(self, u):
+            return -np.logaddexp(0.0, u)
+
+    with pytest.raises(ml.InputError, match=r"Constant.value has no slope around u = 2.*Define derivative_sign"):
+        Constant().derivative_sign(np.array([2.0]))
 
 
 def test_a_derivative_of_ones_own_is_honoured():

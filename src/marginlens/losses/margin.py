@@ -20,7 +20,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 VISIBLE = 1e-290  # values below this have lost digits to underflow
 _PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
 _FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
-_DIFFERENCE_STEPS = (1e-5, 1e-3, 0.1, 1.0, 4.0)  # relative to 1 + |u|, in the order they are tried
+_DIFFERENCE_STEPS = (1e-5, 1e-6, 1e-7, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 4.0)  # relative to 1 + |u|, in this order
+_NEIGHBOUR_STEPS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)  # relative to 1 + |u|, where differences of ℓ are rounding
 _MARGIN_LOSS_METHODS = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
 _MARGIN_GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
 _VALUE_ROUNDING = 32.0 * np.finfo(float).eps  # relative differences of two values that rounding alone may make
@@ -340,16 +341,55 @@ def lacking(loss: Any, method: str) -> InputError:
 
 
 def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
-    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of the shortest difference ℓ(u + h) - ℓ(u - h) beyond rounding."""
-    sign = np.zeros(np.shape(u))
+    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of ℓ(u + h) - ℓ(u - h), where this is 2h|ℓ'| to a factor two.
+
+    Beside a zero of ℓ' such differences are rounding; there ℓ' is interpolated between neighbours whose signs are known. Where ℓ has
+    saturated, the first difference that can be visible_once at all decides.
+    """
+    flat = np.ravel(u)
+    log = np.ravel(_evaluate(loss, "log_abs_derivative", u))
+    sign, visible_once, confirmed = _difference_signs(loss, flat, log)
+    flat_slope = (log == -np.inf) | ~np.isfinite(flat)
+    sign[flat_slope] = 0.0
+    undecided = np.flatnonzero(~(confirmed | flat_slope))
+    for step in _NEIGHBOUR_STEPS:
+        if not len(undecided):
+            break
+        h = step * (1.0 + np.abs(flat[undecided]))
+        points = np.stack([flat[undecided] - h, flat[undecided] + h])
+        logs = _evaluate(loss, "log_abs_derivative", points)
+        signs, _, known = _difference_signs(loss, points.ravel(), logs.ravel())
+        signs, known = signs.reshape(points.shape), known.reshape(points.shape).all(axis=0)
+        middle = np.sum(signs * np.exp(logs - np.max(logs, axis=0)), axis=0)
+        sign[undecided[known]], visible_once[undecided[known]] = np.sign(middle[known]), True
+        undecided = undecided[~known]
+    hidden = ~(visible_once | flat_slope)
+    if hidden.any():
+        at = f"{type(loss).__name__}.value has no slope around u = {float(flat[hidden][0]):.6g}, where log_abs_derivative is finite"
+        raise reject("loss", "one whose value(u) shows the sign of its slope", at, "Define derivative_sign(u).")
+    return sign.reshape(np.shape(u))
+
+
+def _difference_signs(loss: Loss, u: FloatArray, log: FloatArray) -> tuple[FloatArray, Any, Any]:
+    """Signs of central differences of ℓ at margins (m,), which of them are beyond rounding, and which agree with log|ℓ'| (m,)."""
+    sign, visible_once, confirmed = np.zeros(len(u)), np.zeros(len(u), dtype=bool), ~np.isfinite(u)
     for step in _DIFFERENCE_STEPS:
-        h = step * (1.0 + np.abs(u))
+        undecided = np.flatnonzero(~confirmed)
+        if not len(undecided):
+            break
+        at = u[undecided]
+        h = step * (1.0 + np.abs(at))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            ahead, behind = (numbers_from(loss, "value", loss.value(point), np.shape(u)) for point in (u + h, u - h))
+            ahead, behind = (numbers_from(loss, "value", loss.value(point), np.shape(at)) for point in (at + h, at - h))
             change = ahead - behind
             visible = np.isfinite(change) & (np.abs(change) > _VALUE_ROUNDING * (np.abs(ahead) + np.abs(behind)))
-        sign = np.where((sign == 0.0) & visible, np.sign(change), sign)
-    return sign
+            ratio = np.log(np.abs(change)) - np.log((at + h) - (at - h)) - log[undecided]
+            agrees = visible & (np.abs(ratio) < np.log(2.0))
+        new = visible & (agrees | ~visible_once[undecided])
+        sign[undecided[new]] = np.sign(change[new])
+        visible_once[undecided] |= visible
+        confirmed[undecided] |= agrees
+    return sign, visible_once, confirmed
 
 
 def _together(**given: Any) -> list[FloatArray]:
