@@ -53,6 +53,7 @@ def train(
     loss: Annotated[
         str | None,
         typer.Option(
+            "--loss",
             metavar="LOSS",
             help=f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
             show_default="logistic; log",
