@@ -44,6 +44,24 @@ BIBLIOGRAPHY: dict[str, Paper] = {
             "Mechanics of Next Token Prediction with Self-Attention",
             2024,
         ),
+        Paper(
+            "D",
+            "Davoud Ataee Tarzanagh, Yingcong Li, Christos Thrampoulidis, Samet Oymak",
+            "Transformers as Support Vector Machines",
+            2023,
+        ),
+        Paper(
+            "E",
+            "Addison Kristanto Julistiono, Davoud Ataee Tarzanagh, Navid Azizan",
+            "Optimizing Attention with Mirror Descent: Generalized Max-Margin Token Selection",
+            2024,
+        ),
+        Paper(
+            "F",
+            "Chen Fan, Mark Schmidt, Christos Thrampoulidis",
+            "Implicit Bias of Spectral Descent and Muon on Multiclass Separable Data",
+            2025,
+        ),
     )
 }
 EARLIER = Paper("B'", BIBLIOGRAPHY["B"].authors, "An earlier version of B: what its appendices alone say", 2025)
