@@ -156,3 +156,23 @@ def test_impossible_sizes_are_refused_in_one_sentence(case):
     make, sentence = IMPOSSIBLE[case]
     with pytest.raises(InputError, match=sentence):
         make()
+
+
+def test_queries_are_drawn_for_each_input_beside_the_tokens_on_the_sphere():
+    data, v, z = ml.data.sphere_queries(3, 4, 5, 6, 0)
+    tokens, head = ml.data.sphere_tokens(3, 4, 5, 6, 0)
+    np.testing.assert_array_equal(data.X, tokens.X)
+    np.testing.assert_array_equal(v, head)
+    assert z.shape == (3, 4, 6)
+    np.testing.assert_allclose(np.linalg.norm(z, axis=-1), 1.0)
+
+
+def test_clusters_have_one_unit_mean_per_class():
+    points, classes = ml.data.class_clusters(4, 200, 6, 0.1, 0)
+    assert points.shape == (800, 6)
+    np.testing.assert_array_equal(np.bincount(classes), [200] * 4)
+    means = np.stack([points[classes == c].mean(axis=0) for c in range(4)])
+    np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1.0, atol=0.05)
+    np.testing.assert_allclose(np.std(points - means[classes]), 0.1, rtol=0.05)
+    with pytest.raises(ml.InputError, match="spread"):
+        ml.data.class_clusters(4, 2, 6, 0.0, 0)

@@ -35,10 +35,12 @@ from marginlens.data.random_sequences import (
 )
 from marginlens.data.random_tokens import (
     MonotoneNetwork,
+    class_clusters,
     gaussian_tokens,
     label_mixing,
     monotone_mixing,
     scored_tokens,
+    sphere_queries,
     sphere_tokens,
 )
 from marginlens.data.sequences import SequenceDataset
@@ -60,6 +62,7 @@ __all__ = [
     "acyclic_sequences",
     "acyclic_sequences_as_coded",
     "balanced_sequences",
+    "class_clusters",
     "cyclic_sequences",
     "cyclic_sequences_as_coded",
     "embedding_tokens",
@@ -85,6 +88,7 @@ __all__ = [
     "read_text",
     "save",
     "scored_tokens",
+    "sphere_queries",
     "sphere_tokens",
     "split_sequences",
     "split_text_windows",

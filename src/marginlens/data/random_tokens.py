@@ -32,6 +32,37 @@ def sphere_tokens(
     return TokenDataset(X, y), v
 
 
+def sphere_queries(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+) -> tuple[TokenDataset, FloatArray, FloatArray]:
+    """`sphere_tokens` with one query per input, uniform on the unit sphere too: for weights W (d_model, d_model) with logits X_i Wᵀ z_i.
+
+    Returns:
+        A batch of problems, their heads v (n_problems, d_model), and their queries z (n_problems, n_inputs, d_model).
+    """
+    generator = as_generator(rng)
+    data, v = sphere_tokens(n_problems, n_inputs, n_tokens, d_model, generator)
+    return data, v, _on_sphere(generator.standard_normal((n_problems, n_inputs, d_model)))
+
+
+def class_clusters(
+    n_classes: int, n_points: int, d_model: int, spread: float, rng: Any
+) -> tuple[FloatArray, IntArray]:
+    """Points around one unit mean per class, with normal noise of this spread in every coordinate: data for `risk.MulticlassRisk`.
+
+    Args:
+        n_points: of each class. spread: standard deviation of the noise.
+    Returns:
+        The points (n_classes · n_points, d_model) and their classes (n_classes · n_points,).
+    """
+    _sizes(n_classes=n_classes, n_points=n_points, d_model=d_model)
+    generator = as_generator(rng)
+    means = _on_sphere(generator.standard_normal((n_classes, d_model)))
+    classes = np.repeat(np.arange(n_classes), n_points)
+    noise = generator.standard_normal((len(classes), d_model))
+    return means[classes] + positive_number(spread, "spread") * noise, classes
+
+
 def gaussian_tokens(
     n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
 ) -> tuple[TokenDataset, FloatArray]:
