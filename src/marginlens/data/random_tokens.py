@@ -45,9 +45,7 @@ def sphere_queries(
     return data, v, _on_sphere(generator.standard_normal((n_problems, n_inputs, d_model)))
 
 
-def class_clusters(
-    n_classes: int, n_points: int, d_model: int, spread: float, rng: Any
-) -> tuple[FloatArray, IntArray]:
+def class_clusters(n_classes: int, n_points: int, d_model: int, spread: float, rng: Any) -> tuple[FloatArray, IntArray]:
     """Points around one unit mean per class, with normal noise of this spread in every coordinate: data for `risk.MulticlassRisk`.
 
     Args:
