@@ -4,12 +4,13 @@ from marginlens.svm.attention import att_svm, label_svm, relaxed_svm, token_pair
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
 from marginlens.svm.sets import SetSolution, set_svm
-from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 
 __all__ = [
     "BilinearSolution",
+    "Bracket",
     "ClosedForm",
     "GraphConflict",
     "GraphSolution",

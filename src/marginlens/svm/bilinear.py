@@ -9,10 +9,11 @@ import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
-from marginlens.norms import Frobenius, Norm
+from marginlens.norms import L2, Frobenius, Norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import independent_parts
-from marginlens.svm.solvers.least_distance import check_euclidean, least_distance
+from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.norms import solve_in_norm, solver_of
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
 from marginlens.typing import ArrayLike, IntArray
@@ -27,7 +28,7 @@ class BilinearSolution(MarginSolution):
     rows: BilinearRows  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        shape = f"{len(self.lower)} rows, {self.x.shape[0]} by {self.x.shape[1]}"
+        shape = f"{len(self.lower)} rows, {self.x.shape[0]} by {self.x.shape[1]}{self._norm_words()}"
         return f"BilinearSolution({self.status.name}, margin={self.margin:.6g}, {shape})"
 
     def margin_bounds(self) -> tuple[float, float]:
@@ -59,7 +60,9 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobe
         `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it. Infeasible problems with many unknowns end
         as INACCURATE, and `margin_bounds()` says how small any margin must be.
     """
-    check_euclidean(norm)
+    if not isinstance(norm, L2):
+        solver_of(norm)
+        return solve_in_norm(bilinear_svm(X, Q, triples), norm)
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     rows = BilinearRows(tokens, queries, _triples(triples, len(queries), len(tokens)))
     rows.check_range("X")

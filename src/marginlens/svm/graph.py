@@ -13,13 +13,13 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
-from marginlens.norms import Frobenius, Norm
+from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, axes_for
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
-from marginlens.svm.solvers.least_distance import check_euclidean
+from marginlens.svm.solvers.norms import solve_in_norm, solver_of
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import FloatArray, IntArray
 
@@ -41,7 +41,7 @@ class GraphSolution(MarginSolution):
     tied: IntArray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     def __repr__(self) -> str:
-        size = f"{len(self.lower)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}"
+        size = f"{len(self.lower)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}{self._norm_words()}"
         return f"GraphSolution({self.status.name}, margin={self.margin:.6g}, {size})"
 
 
@@ -70,7 +70,9 @@ def graph_svm(
         W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 where nothing is strict. `kkt_residual()` and
         `certificate_residual()` check it.
     """
-    check_euclidean(norm)
+    if not isinstance(norm, L2):
+        solver_of(norm)
+        return solve_in_norm(graph_svm(data, graphs, progress=progress), norm)
     if graphs is None:
         graphs = priority_graphs(data)  # refuses what is no dataset
     E = real_array(data.E if isinstance(data, SequenceDataset) else data, "E", ("n_vocabulary", "d_model"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, lsmr
@@ -11,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
+from marginlens.norms import L2, Norm
 from marginlens.result import Result, axes_for
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -24,10 +26,27 @@ CERTIFICATE_RTOL = 1e-13  # Farkas residual up to which infeasibility counts as 
 ACTIVE_SLACK_RTOL = 1e-9  # slack, relative to the lower bound, of a row that counts as active
 ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
 MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
+GAP_RTOL_BY_NORM: dict[type, float] = {}  # bracket gap up to which optimality counts as proved, by the class of the norm
+GAP_RTOL = 1e-8  # that of every other norm
 _EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0  # `rounding_floor` beyond which residuals are summed without rounding
 _ACCURATE_RTOL = 1e-12  # `kkt_residual` up to which a solution needs no refinement
 _MAX_REFINEMENTS = 3
 _LSMR_RTOL, _MAX_LSMR = 1e-4, 1000  # what one refinement by products may leave of the gaps, and its most products
+
+
+class Bracket(NamedTuple):
+    """Two bounds that contain the smallest norm of a margin problem, each a float, or an array (batch,) for a batch."""
+
+    lower: Any
+    upper: Any
+
+    @property
+    def gap(self) -> Any:
+        """(upper - lower)/lower: zero where both are zero or both infinite, infinite where only the lower one is zero."""
+        lower, upper = np.asarray(self.lower, dtype=np.float64), np.asarray(self.upper, dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap = np.where(lower == upper, 0.0, (upper - lower) / lower)
+        return gap if gap.ndim else float(gap)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -37,7 +56,9 @@ class MarginSolution(Result):
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
     Optimal: :math:`x = A^\top\lambda + C^\top\mu`, :math:`\lambda \ge 0`, :math:`\lambda_r (a_r^\top x - b_r) = 0`;
-    infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`.
+    infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`, in every norm.
+    In a norm other than the Euclidean one :math:`A^\top\lambda + C^\top\mu` is not x but of dual norm :math:`\|x\|`, with
+    :math:`b^\top\lambda = \|x\|^2`; `bracket` is then what proves x.
 
     Attributes:
         rows: (…, n_rows, d) the matrix A; where x is a matrix, `BilinearRows` that stand for it.
@@ -50,6 +71,7 @@ class MarginSolution(Result):
         active: (…, n_rows) whether a row holds with equality; zero rows never do.
         certificate: (…, n_rows) the Farkas vector y where infeasible, nan elsewhere; None for one feasible problem.
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
+        norm: the norm ‖·‖ of the problem.
     """
 
     rows: FloatArray
@@ -62,6 +84,7 @@ class MarginSolution(Result):
     active: BoolArray
     certificate: FloatArray | None
     pairs: IntArray | None = None
+    norm: Norm = L2()
 
     @property
     def is_batch(self) -> bool:
@@ -78,13 +101,15 @@ class MarginSolution(Result):
             if isinstance(indices, int):
                 return self
             raise reject("index", "0 for the solution of one problem, which has no batch axis", repr(index))
-        fields: dict[str, Any] = {name: None if value is None else value[indices] for name, value in vars(self).items()}
+        fields: dict[str, Any] = {
+            name: value if value is None or name == "norm" else value[indices] for name, value in vars(self).items()
+        }
         if isinstance(indices, int) and fields["status"] is not Status.INFEASIBLE:
             fields["certificate"] = None
         return MarginSolution(**fields)
 
     def __repr__(self) -> str:
-        size = f"{self.lower.shape[-1]} rows, d={self.x.shape[-1]}"
+        size = f"{self.lower.shape[-1]} rows, d={self.x.shape[-1]}{self._norm_words()}"
         if not self.is_batch:
             return f"MarginSolution({self.status.name}, margin={float(self.margin):.6g}, {size})"
         tally = {kind.name: sum(status is kind for status in self.status) for kind in Status}
@@ -96,7 +121,7 @@ class MarginSolution(Result):
     @property
     def margin(self) -> Any:
         """1/‖x‖ per problem: infinite where x = 0 is enough, zero where the problem is infeasible."""
-        norm = length(self._flat)
+        norm = self._norms()
         with np.errstate(divide="ignore"):
             margin = np.where(np.isnan(norm), 0.0, 1.0 / norm)
         return margin if self.is_batch else float(margin)
@@ -104,8 +129,28 @@ class MarginSolution(Result):
     @property
     def direction(self) -> FloatArray:
         """x/‖x‖ in the shape of x: nan where the problem is infeasible, zero where it is trivial."""
-        norm = length(self._flat)[..., None]
+        norm = self._norms()[..., None]
         return (self._flat / np.where(norm == 0.0, 1.0, norm)).reshape(self.x.shape)
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Whether the norm is `L2` or `Frobenius`."""
+        return isinstance(self.norm, L2)
+
+    @property
+    def is_unique(self) -> Any:
+        """Whether x is the only shortest vector; None where that is not decided, an object array (batch,) for a batch.
+
+        Strictly convex norms (L2, Frobenius, ℓp for 1 < p < ∞) have one shortest vector. For ℓ1 and ℓ∞ the active rows and the
+        entries where Aᵀλ + Cᵀμ attains its dual norm decide. Spectral, nuclear and row norms are left open.
+        """
+        if self.is_batch:
+            return np.array([self[j].is_unique for j in range(len(self))], dtype=object)
+        return None if self.status is Status.INFEASIBLE else has_unique_minimum(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
+        return {**super().to_dict(), "norm": repr(self.norm)}
 
     def plot(self, ax: Any = None) -> Any:
         """Draw how hard each row holds x, λ_r ‖a_r‖/‖x‖, or for an infeasible problem the weights of its certificate; for a batch how
@@ -143,7 +188,12 @@ class MarginSolution(Result):
 
         Where `rounding_floor` is above 6e-6 products are summed without rounding: the residual is then that of x and the multipliers as
         they are stored, in whatever order the rows are.
+
+        In a norm other than the Euclidean one it is the `gap` of the `bracket` plus the largest violation,
+        :math:`(b_r - a_r^\top x)_+ / (\|a_r\|_* \|x\|)` or :math:`|c_k^\top x| / (\|c_k\|_* \|x\|)`.
         """
+        if not self.is_euclidean:
+            return self._bracket_residual()
         x = self._flat
         norm = length(x)
         scale = np.where(norm == 0.0, 1.0, norm)[..., None]
@@ -185,12 +235,12 @@ class MarginSolution(Result):
         .. math:: \epsilon \sum_r \lambda_r \|a_r\| / \|x\|, \quad \epsilon = 2^{-52}
 
         Multipliers in double precision determine x no better than that. It matters only where rows nearly cancel: two rows
-        opposite up to 1e-9 leave about 1e-6.
+        opposite up to 1e-9 leave about 1e-6. The norm of rows is the dual one.
         """
-        norm = length(self._flat)
-        total = np.sum(self.multipliers * _row_norms(self.rows), axis=-1)
+        norm = self._norms()
+        total = np.sum(self.multipliers * self._dual_row_norms(self.rows), axis=-1)
         if self.equalities is not None and self.equality_multipliers is not None:
-            total = total + np.sum(np.abs(self.equality_multipliers) * _row_norms(self.equalities), axis=-1)
+            total = total + np.sum(np.abs(self.equality_multipliers) * self._dual_row_norms(self.equalities), axis=-1)
         floor = EPS * total / np.where(norm == 0.0, 1.0, norm)
         return floor if self.is_batch else float(floor)
 
@@ -215,9 +265,54 @@ class MarginSolution(Result):
         return residual if self.is_batch else float(residual)
 
     def is_verified(self) -> Any:
-        """Whether `kkt_residual`, per problem, is at most 1e-10 or what rounding may leave where rows nearly cancel, never above 1e-4."""
-        allowed = np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
+        """Whether `kkt_residual`, per problem, is at most 1e-10 or what rounding may leave where rows nearly cancel, never above 1e-4.
+
+        Instead of 1e-10 it is 1e-9 for ℓp and 1e-8 for norms of matrices and for a user's own.
+        """
+        rtol = KKT_RTOL if self.is_euclidean else GAP_RTOL_BY_NORM.get(type(self.norm), GAP_RTOL)
+        allowed = np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
         return self.kkt_residual() <= allowed
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def bracket(self) -> Bracket:
+        r"""Bounds on the smallest norm :math:`\|x^*\|`, recomputed from the stored problem, whoever solved it.
+
+        .. math:: \frac{b^\top\lambda}{\|A^\top\lambda + C^\top\mu\|_*} \le \|x^*\| \le \frac{\|x\|}{\min_{r:\, b_r > 0} a_r^\top x/b_r}
+
+        The upper bound is infinite where x has the wrong sign on a row or misses an equality by more than rounding
+        (1e-12 ‖a_r‖₊‖x‖ in the dual norm of the row); the lower one is zero where λ proves nothing, and negative multipliers count
+        as zero. Both are infinite where the problem is infeasible and zero where it is trivial.
+        """
+        x, positive = self._flat, self.lower > 0.0
+        norm = self._norms()
+        rounding = ROUNDOFF_RTOL * self._dual_row_norms(self.rows) * norm[..., None]
+        products = _apply(self.rows, x)
+        shares = np.where(positive, products / np.where(positive, self.lower, 1.0), np.inf)
+        smallest = np.min(shares, axis=-1, initial=np.inf)
+        fits = (positive | (products >= -rounding)).all(axis=-1) & (smallest > 0.0)
+        if self.equalities is not None:
+            allowed = ROUNDOFF_RTOL * self._dual_row_norms(self.equalities) * norm[..., None]
+            fits &= (np.abs(_apply(self.equalities, x)) <= allowed).all(axis=-1)
+        upper = np.where(fits, np.where(smallest == np.inf, 0.0, norm / smallest), np.inf)
+        multipliers = np.maximum(self.multipliers, 0.0)
+        value = np.sum(self.lower * multipliers, axis=-1)
+        dual = self._over_points(self.norm.dual, self._combined(multipliers))
+        lower = np.where(value > 0.0, value / dual, 0.0)
+        infeasible = np.asarray(self.status == Status.INFEASIBLE)
+        lower, upper = np.where(infeasible, np.inf, lower), np.where(infeasible, np.inf, upper)
+        return Bracket(lower, upper) if self.is_batch else Bracket(float(lower), float(upper))
+
+    def _bracket_residual(self) -> Any:
+        """The gap of the bracket plus the largest violation, per problem; nan where it is infeasible."""
+        x, norm = self._flat, self._norms()
+        scale = np.where(norm == 0.0, 1.0, norm)[..., None]
+        violations = [np.maximum(self.lower - _apply(self.rows, x), 0.0) / scale / _nonzero(self._dual_row_norms(self.rows))]
+        if self.equalities is not None:
+            planes = _nonzero(self._dual_row_norms(self.equalities))
+            violations.append(np.abs(_apply(self.equalities, x)) / scale / planes)
+        worst = np.max(np.concatenate(violations, axis=-1), axis=-1, initial=0.0) + self.bracket().gap
+        worst = np.where(np.isnan(norm), np.nan, np.where(np.isnan(worst), np.inf, worst))
+        return worst if self.is_batch else float(worst)
 
     # ---- how solvers fill it in
 
@@ -271,12 +366,41 @@ class MarginSolution(Result):
         """(…, d) x with all unknowns in one axis."""
         return self.x.reshape(*self.lower.shape[:-1], -1)
 
+    def _norms(self) -> FloatArray:
+        """‖x‖ per problem."""
+        return length(self._flat) if self.is_euclidean else self._over_points(self.norm.value, self._flat)
+
+    def _over_points(self, function: Callable[[FloatArray], float], points: FloatArray) -> FloatArray:
+        """(…) a norm, or a dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
+        shape = self.x.shape[self.lower.ndim - 1 :]
+        flat = points.reshape(-1, points.shape[-1])
+        values = [function(point.reshape(shape)) if np.isfinite(point).all() else np.nan for point in flat]
+        return np.array(values, dtype=np.float64).reshape(points.shape[:-1])
+
+    def _dual_row_norms(self, rows: FloatArray | BilinearRows) -> FloatArray:
+        """(…, n_rows) the dual norms of the rows."""
+        if self.is_euclidean:
+            return _row_norms(rows)
+        return self._over_points(self.norm.dual, np.asarray(rows))
+
+    def _norm_words(self) -> str:
+        """What `repr` says of a norm other than the Euclidean one, and of several shortest vectors."""
+        if self.is_euclidean:
+            return ""
+        several = not self.is_batch and self.is_unique is False
+        return f", norm={self.norm!r}{', not unique' if several else ''}"
+
     def _combined(self, weights: FloatArray) -> FloatArray:
         """Aᵀ weights + Cᵀ mu, shape (…, d)."""
         combined = _combine(self.rows, weights)
         if self.equalities is not None and self.equality_multipliers is not None:
             combined = combined + _combine(self.equalities, self.equality_multipliers)
         return combined
+
+
+def has_unique_minimum(solution: MarginSolution) -> bool | None:
+    """Whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
+    return True if solution.is_euclidean or solution.status is Status.TRIVIAL else None
 
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)
@@ -342,6 +466,11 @@ def _combine(rows: FloatArray | BilinearRows, weights: FloatArray) -> FloatArray
     if isinstance(rows, np.ndarray):
         return np.matmul(np.swapaxes(rows, -1, -2), weights[..., None])[..., 0]
     return rows.combine(weights).reshape(-1)
+
+
+def _nonzero(values: FloatArray) -> FloatArray:
+    """The values, one in place of zero."""
+    return np.where(values == 0.0, 1.0, values)
 
 
 def _row_norms(rows: FloatArray | BilinearRows) -> FloatArray:

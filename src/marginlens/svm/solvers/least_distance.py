@@ -22,6 +22,7 @@ from marginlens.svm.solvers.batch import (
     gram_active_set_slice,
 )
 from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
+from marginlens.svm.solvers.norms import solve_in_norm, solver_of
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
@@ -43,13 +44,16 @@ def least_distance(
             problems of different sizes. Other rows have norms between 1e-100 and 1e100.
         lower: the lower bounds b >= 0, (n_rows,) or (batch, n_rows).
         equalities: the matrix C, (n_equalities, d) for all problems or (batch, n_equalities, d).
-        norm: of x; the Euclidean norm so far.
+        norm: of x: `L2`, `L1`, `LInf` or `Lp`; infeasible problems are the same in all of them.
         pairs: (…, n_rows, 3) the input, selected and other token behind each row; only stored.
     Returns:
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
-        multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists.
+        multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
+        than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
     """
-    check_euclidean(norm)
+    if not isinstance(norm, L2):
+        solver_of(norm)
+        return solve_in_norm(least_distance(A, lower, equalities=equalities, pairs=pairs), norm)
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
     if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
@@ -78,12 +82,6 @@ def least_distance(
     )
     status = np.array([solution.status for solution in single], dtype=object)
     return MarginSolution(rows, b, C, x, status, multipliers, mu, active, certificates, pairs)
-
-
-def check_euclidean(norm: Any) -> None:
-    """Refuse a norm other than the Euclidean one, the only one whose margin problems are solved so far."""
-    if not isinstance(norm, L2):
-        raise reject("norm", "L2() or Frobenius(), the only norms whose margin problems are solved so far", repr(norm))
 
 
 # ---- inequalities
