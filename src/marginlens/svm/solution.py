@@ -26,7 +26,9 @@ CERTIFICATE_RTOL = 1e-13  # Farkas residual up to which infeasibility counts as 
 ACTIVE_SLACK_RTOL = 1e-9  # slack, relative to the lower bound, of a row that counts as active
 ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
 MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
-GAP_RTOL_BY_NORM: dict[type, float] = {}  # bracket gap up to which optimality counts as proved, by the class of the norm
+GAP_RTOL_BY_NORM: dict[
+    type, float
+] = {}  # bracket gap up to which optimality counts as proved, by the class of the norm
 GAP_RTOL = 1e-8  # that of every other norm
 _EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0  # `rounding_floor` beyond which residuals are summed without rounding
 _ACCURATE_RTOL = 1e-12  # `kkt_residual` up to which a solution needs no refinement
@@ -306,7 +308,9 @@ class MarginSolution(Result):
         """The gap of the bracket plus the largest violation, per problem; nan where it is infeasible."""
         x, norm = self._flat, self._norms()
         scale = np.where(norm == 0.0, 1.0, norm)[..., None]
-        violations = [np.maximum(self.lower - _apply(self.rows, x), 0.0) / scale / _nonzero(self._dual_row_norms(self.rows))]
+        violations = [
+            np.maximum(self.lower - _apply(self.rows, x), 0.0) / scale / _nonzero(self._dual_row_norms(self.rows))
+        ]
         if self.equalities is not None:
             planes = _nonzero(self._dual_row_norms(self.equalities))
             violations.append(np.abs(_apply(self.equalities, x)) / scale / planes)
