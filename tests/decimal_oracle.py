@@ -1,10 +1,10 @@
-"""Attention's gradient in 60-digit decimals with a huge exponent range: slow, independent, and nothing cancels or underflows."""
+"""Attention's gradient in 80-digit decimals with a huge exponent range: slow, independent, and nothing cancels or underflows."""
 
 from decimal import Decimal, localcontext
 
 import numpy as np
 
-DIGITS, EXPONENTS = 60, 10**9
+DIGITS, EXPONENTS = 80, 10**9
 SLOPES = {
     "Logistic": lambda f: -1 / (1 + f.exp()),
     "Exponential": lambda f: -(-f).exp(),
@@ -13,33 +13,60 @@ SLOPES = {
 
 
 def gradient(data, v, p, loss_name):
-    """(direction, log of the norm) of the risk's gradient at p for one problem.
-
-    By the double sum over pairs of tokens, K'(diag(s) - ss')γ = Σ_{t<u} s_t s_u (γ_t - γ_u)(k_t - k_u): another formula than the library's.
-    """
+    """(direction, log of the norm) of the risk's gradient at p for one problem."""
     with localcontext() as context:
         context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
-        point = [Decimal(float(x)) for x in p]
-        total = [Decimal(0)] * data.d_key
-        for i in range(data.n_inputs):
-            tokens = range(int(data.lengths[i]))
-            keys = [[Decimal(float(x)) for x in data.K[i, t]] for t in tokens]
-            label = Decimal(float(data.y[i]))
-            scores = [
-                label * _dot([Decimal(float(x)) for x in data.X[i, t]], [Decimal(float(x)) for x in v]) for t in tokens
-            ]
-            logits = [_dot(key, point) for key in keys]
-            weights = [(a - max(logits)).exp() for a in logits]
-            s = [w / sum(weights) for w in weights]
-            factor = SLOPES[loss_name](_dot(s, scores)) / data.n_inputs
-            for t in tokens:
-                for u in range(t):
-                    pull = factor * s[t] * s[u] * (scores[t] - scores[u])
-                    total = [x + pull * (a - b) for x, a, b in zip(total, keys[t], keys[u], strict=True)]
+        parts = gradients_by_input(data, v, np.broadcast_to(p, (data.n_inputs, data.d_key)), loss_name)
+        total = [sum(column, Decimal(0)) for column in zip(*parts, strict=True)]
         norm = _dot(total, total).sqrt()
         if norm == 0:
             return np.zeros(data.d_key), -np.inf
         return np.array([float(x / norm) for x in total]), float(norm.ln())
+
+
+def matrix_gradient(data, v, W, queries, loss_name):
+    """(entries divided by the norm, log of the norm, g_i as lists of decimals) of the gradient in W, with a query for each input."""
+    with localcontext() as context:
+        context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+        columns = [decimals(column) for column in np.transpose(W)]
+        points = [[_dot(column, decimals(query)) for column in columns] for query in queries]
+        parts = gradients_by_input(data, v, points, loss_name)
+        entries = [
+            [sum((Decimal(float(z[a])) * g[b] for z, g in zip(queries, parts, strict=True)), Decimal(0)) for b in range(data.d_key)]
+            for a in range(queries.shape[1])
+        ]
+        norm = sum((x * x for row in entries for x in row), Decimal(0)).sqrt()
+        return np.array([[float(x / norm) for x in row] for row in entries]), float(norm.ln()), parts
+
+
+def gradients_by_input(data, v, points, loss_name):
+    """What each input adds to the gradient where its weights are `points[i]`, as lists of decimals of the context in force.
+
+    By the double sum over pairs of tokens, K'(diag(s) - ss')γ = Σ_{t<u} s_t s_u (γ_t - γ_u)(k_t - k_u): another formula than the library's.
+    """
+    parts = []
+    for i in range(data.n_inputs):
+        tokens = range(int(data.lengths[i]))
+        point = decimals(points[i])
+        keys = [decimals(data.K[i, t]) for t in tokens]
+        label = Decimal(float(data.y[i]))
+        scores = [label * _dot(decimals(data.X[i, t]), decimals(v)) for t in tokens]
+        logits = [_dot(key, point) for key in keys]
+        weights = [(a - max(logits)).exp() for a in logits]
+        s = [w / sum(weights) for w in weights]
+        factor = SLOPES[loss_name](_dot(s, scores)) / data.n_inputs
+        total = [Decimal(0)] * data.d_key
+        for t in tokens:
+            for u in range(t):
+                pull = factor * s[t] * s[u] * (scores[t] - scores[u])
+                total = [x + pull * (a - b) for x, a, b in zip(total, keys[t], keys[u], strict=True)]
+        parts.append(total)
+    return parts
+
+
+def decimals(values):
+    """Numbers as decimals that equal them; decimals as they are."""
+    return [x if isinstance(x, Decimal) else Decimal(float(x)) for x in values]
 
 
 def _dot(a, b):

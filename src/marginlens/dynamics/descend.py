@@ -209,8 +209,7 @@ class StepwiseLoop:
         """The gradients at all iterates (batch, *shape)."""
         if getattr(self.risk, "is_batch", False):
             return self.risk.gradient(x)
-        gradient = self.risk.gradient(x[0])
-        return LogScaled(gradient.array[None], np.asarray(gradient.log_scale)[None], gradient.axes, gradient.blocks)
+        return self.risk.gradient(x[0])[None]
 
     def _update(self, gradient: LogScaled, memory: Any, running: Any) -> tuple[FloatArray, Any]:
         """The moves of all problems; those that have ended do not move and remember what they did."""

@@ -3,7 +3,7 @@
 from marginlens.risk.attention import AttentionRisk, SecondOrder
 from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
@@ -18,6 +18,7 @@ __all__ = [
     "MarginRows",
     "MatrixRisk",
     "NextTokenRisk",
+    "RankOneTerms",
     "Risk",
     "SecondOrder",
     "as_risk",

@@ -59,6 +59,25 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog) -> LogScale
     return LogScaled(np.einsum("...it,...itd->...d", weights, _relative_keys(K, at.alpha)), safe)
 
 
+def gradients_by_input(K: FloatArray, at: Attended, slope: SignedLog) -> LogScaled:
+    r"""What each input contributes to the gradient of the mean loss, each with a scale of its own.
+
+    .. math:: g_i = \tfrac1n \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i}), \quad \nabla L = \sum_i g_i
+
+    Args:
+        K, at, slope: as for `pairwise_gradient`.
+    Returns:
+        g_i of shape (…, n_inputs, d_key), with log scales (…, n_inputs); zero with scale zero for an input that has no gradient.
+    """
+    sign, logs = _pull(at)
+    logs = logs + slope.log[..., None]
+    np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
+    largest = np.max(logs, axis=-1)
+    safe = np.where(largest == -np.inf, 0.0, largest)
+    weights = -slope.sign[..., None] * sign * np.exp(logs - safe[..., None]) / K.shape[-3]
+    return LogScaled(np.einsum("...it,...itd->...id", weights, _relative_keys(K, at.alpha)), safe)
+
+
 def _pull(at: Attended) -> tuple[FloatArray, FloatArray]:
     """Sign of f - γ_t and logarithm of s_t |f - γ_t|, each (…, n_inputs, n_tokens); -inf where it is zero."""
     tied = at.gap == 0.0
@@ -155,7 +174,8 @@ class AttentionRisk:
         return not callable(self.head)
 
     @cached_property
-    def _head(self) -> Any:
+    def scored_head(self) -> Any:
+        """The head with the scores that it gives the tokens."""
         return as_head(self.data, self.head)
 
     @cached_property
@@ -172,33 +192,36 @@ class AttentionRisk:
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
         return np.einsum("...itd,...d->...it", self._keys, points)
 
+    def at(self, logits: FloatArray) -> AtLogits:
+        """The risk where the attention logits are these, (…, n_inputs, n_tokens), whatever weights made them."""
+        return AtLogits(self, logits)
+
+    def logits_of_inputs(self, vectors: FloatArray) -> FloatArray:
+        """Attention logits K_i p_i, (…, n_inputs, n_tokens), where every input has a p of its own, (…, n_inputs, d_key)."""
+        return np.einsum("...itd,...id->...it", self._keys, vectors)
+
     def margins(self, x: Any) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self._head.attend(self.logits(x))[1]
+        return self.at(self.logits(x)).margins()
 
     def attention(self, x: Any) -> FloatArray:
         """Softmax probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
-        return probabilities(self.logits(x), self.data.mask)
+        return self.at(self.logits(x)).attention()
 
     def select(self, x: Any) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
-        return np.argmax(np.where(self.data.mask, self.logits(x), -np.inf), axis=-1)
+        return self.at(self.logits(x)).select()
 
     # ---- values
 
     @implements("A", "Eq. (1)")
     def value(self, x: Any) -> FloatArray:
         """L(p), (…)."""
-        return np.mean(value_of(self.loss, self.margins(x)), axis=-1)
+        return self.at(self.logits(x)).value()
 
     def log_value(self, x: Any) -> FloatArray:
         """log L(p), (…); nan where L(p) is negative. Losses that underflow fall like their slopes."""
-        margin = self.margins(x)
-        value = value_of(self.loss, margin)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(self.loss, margin).log)
-            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.data.n_inputs)
-            return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
+        return self.at(self.logits(x)).log_value()
 
     @implements("A", "Eq. (63)")
     def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
@@ -209,22 +232,9 @@ class AttentionRisk:
         Args:
             selected: α of shape (n_inputs,) or (…, n_inputs); by default the tokens with the largest logits at p.
         """
-        at_x = self.logits(x)
-        if selected is None:
-            alpha = np.argmax(np.where(self.data.mask, at_x, -np.inf), axis=-1)
-        else:
-            alpha = np.broadcast_to(self._selection(selected), at_x.shape[:-1])
-        top, log_delta, sign = self._head.shortfall(at_x, alpha)
-        rise = self.loss.signed_log_rise(top, log_delta, sign)
-        sign = np.where(sign == 0.0, 0.0, rise.sign)
-        logs = np.where(sign == 0.0, -np.inf, rise.log)
-        largest = np.max(logs, axis=-1)
-        safe = np.where(np.isfinite(largest), largest, 0.0)
-        total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / self.data.n_inputs
-        with np.errstate(divide="ignore"):
-            return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
+        return self.at(self.logits(x)).excess(selected)
 
-    def _selection(self, selected: Any) -> IntArray:
+    def selection(self, selected: Any) -> IntArray:
         """Checked token indices (…, n_inputs); those of one problem may have leading axes, as its points may."""
         if self.is_batch or n_axes(selected) < 2:
             return self.data.selection(selected)
@@ -236,9 +246,9 @@ class AttentionRisk:
         """Whether no risk is negative: then the smaller the logarithm of a risk, the better. False where it is not known."""
         if isinstance(self.loss, Logistic | Exponential) and compiled_code(self.loss) >= 0:
             return True
-        if not isinstance(self._head, LinearHead):
+        if not isinstance(self.scored_head, LinearHead):
             return False
-        scores = self._head.scores[self.data.mask]
+        scores = self.scored_head.scores[self.data.mask]
         return bool(np.all(value_of(self.loss, np.linspace(scores.min(), scores.max(), LOSS_SIGN_GRID)) >= 0.0))
 
     # ---- derivatives
@@ -259,8 +269,7 @@ class AttentionRisk:
         Returns:
             A `LogScaled`; `.value()` is the gradient itself, `.log_norm` its size where that underflows.
         """
-        at, margin = self._head.attend(self.logits(x))
-        return pairwise_gradient(self.data.K, at, slope_of(self.loss, margin))
+        return self.at(self.logits(x)).gradient()
 
     def second_order(self, x: FloatArray) -> SecondOrder:
         r"""Gradient and second derivative of the risk of one problem at points (n_points, d_key).
@@ -270,7 +279,7 @@ class AttentionRisk:
 
         Exact for a linear head; for a nonlinear one the curvature of ψ is left out, which saturation makes negligible.
         """
-        at, margin = self._head.attend(self.logits(x))
+        at, margin = self.scored_head.attend(self.logits(x))
         slope = slope_of(self.loss, margin)  # (n_points, n_inputs)
         sign, pull = _pull(at)  # the selected token included
         pull = np.where(self.data.mask, pull, -np.inf)
@@ -338,7 +347,7 @@ class AttentionRisk:
 
     def token_margins(self) -> FloatArray:
         """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf where there is no token."""
-        return self._head.token_margins()
+        return self.scored_head.token_margins()
 
     def margin_rows(self, selected: Any) -> MarginRows:
         r"""k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
@@ -356,16 +365,84 @@ class AttentionRisk:
         return smoothness(self.data, self.head, self.loss).L_p
 
     def as_matrix(self, query: Any) -> MatrixRisk:
-        """The same risk as a function of the key-query matrix W with this query (d_query,) fixed: p = Wᵀ u."""
+        """The same risk as a function of the key-query matrix W, with p = Wᵀ u for the query u (d_query,).
+
+        Every input may have a query of its own: (n_inputs, d_query) or (batch, n_inputs, d_query).
+        """
         from marginlens.risk.matrix import MatrixRisk
 
         return MatrixRisk(self, query)
 
     def as_factors(self, query: Any, width: int) -> FactorRisk:
-        """The same risk as a function of the factors of W = Q Kᵀ, of this width, with this query (d_query,) fixed."""
+        """The same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
         from marginlens.risk.matrix import FactorRisk
 
         return FactorRisk(self, query, width)
+
+
+@dataclass(frozen=True)
+class AtLogits:
+    """An attention risk where the attention logits are given: all that does not depend on which weights made them.
+
+    Attributes:
+        risk: of p, of one problem or a batch. logits: (…, n_inputs, n_tokens), each input's up to a constant.
+    """
+
+    risk: AttentionRisk
+    logits: FloatArray
+
+    def margins(self) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        margin: FloatArray = self.risk.scored_head.attend(self.logits)[1]
+        return margin
+
+    def attention(self) -> FloatArray:
+        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
+        return probabilities(self.logits, self.risk.data.mask)
+
+    def select(self) -> IntArray:
+        """The token with the largest attention in each input, (…, n_inputs)."""
+        return np.argmax(np.where(self.risk.data.mask, self.logits, -np.inf), axis=-1)
+
+    def value(self) -> FloatArray:
+        """The risk, (…)."""
+        return np.mean(value_of(self.risk.loss, self.margins()), axis=-1)
+
+    def log_value(self) -> FloatArray:
+        """Its logarithm, (…)."""
+        loss, margin = self.risk.loss, self.margins()
+        value = value_of(loss, margin)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(loss, margin).log)
+            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.risk.data.n_inputs)
+            return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
+
+    def excess(self, selected: Any = None) -> ExcessRisk:
+        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
+        alpha = (
+            self.select()
+            if selected is None
+            else np.broadcast_to(self.risk.selection(selected), self.logits.shape[:-1])
+        )
+        top, log_delta, sign = self.risk.scored_head.shortfall(self.logits, alpha)
+        rise = self.risk.loss.signed_log_rise(top, log_delta, sign)
+        sign = np.where(sign == 0.0, 0.0, rise.sign)
+        logs = np.where(sign == 0.0, -np.inf, rise.log)
+        largest = np.max(logs, axis=-1)
+        safe = np.where(np.isfinite(largest), largest, 0.0)
+        total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / self.risk.data.n_inputs
+        with np.errstate(divide="ignore"):
+            return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
+
+    def gradient(self) -> LogScaled:
+        """The gradient in a p that all inputs share, (…, d_key)."""
+        at, margin = self.risk.scored_head.attend(self.logits)
+        return pairwise_gradient(self.risk.data.K, at, slope_of(self.risk.loss, margin))
+
+    def gradients_by_input(self) -> LogScaled:
+        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own."""
+        at, margin = self.risk.scored_head.attend(self.logits)
+        return gradients_by_input(self.risk.data.K, at, slope_of(self.risk.loss, margin))
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:

@@ -13,6 +13,60 @@ from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.typing import FloatArray
 
+MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
+
+
+@dataclass(frozen=True, eq=False)
+class RankOneTerms:
+    r"""A matrix as a sum of rank-one terms of any sizes, :math:`\sum_m e^{s_m} l_m r_m^\top`; a batch of matrices or a single one.
+
+    The dense sum has lost what is smaller than the largest term by sixteen digits, and with it the small singular values.
+
+    Attributes:
+        left: (…, n_terms, d_left) the l_m. right: (…, n_terms, d_right) the r_m. log_scale: (…, n_terms) the s_m.
+    """
+
+    left: FloatArray
+    right: FloatArray
+    log_scale: FloatArray
+
+    def __getitem__(self, index: Any) -> RankOneTerms:
+        """The terms of one element of a batch, or of several."""
+        return RankOneTerms(self.left[index], self.right[index], self.log_scale[index])
+
+    def rows(self, place: slice) -> RankOneTerms:
+        """The same for some rows of the matrix, without the terms that are zero there."""
+        left = self.left[..., place]
+        used = np.any(left != 0.0, axis=(*range(left.ndim - 2), -1))
+        return RankOneTerms(left[..., used, :], self.right[..., used, :], self.log_scale[..., used])
+
+    def dense(self) -> tuple[FloatArray, FloatArray]:
+        """The sum as an array (…, d_left, d_right) and the logarithms of its scales: (…), or one for each entry.
+
+        Entries have scales of their own where terms differ by so much that the smaller would underflow beside the larger.
+        """
+        present = np.any(self.left != 0.0, axis=-1) & np.any(self.right != 0.0, axis=-1)
+        logs = np.where(present, self.log_scale, -np.inf)
+        largest = np.max(logs, axis=-1, initial=-np.inf)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        if np.all(~present | (logs - largest[..., None] > -MAX_SPREAD)):
+            weights = np.exp(logs - largest[..., None])
+            return np.einsum("...m,...mq,...md->...qd", weights, self.left, self.right), largest
+        return self._dense_by_entry(logs)
+
+    def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The sum with a scale for each entry: that of the largest of its terms that is not zero there."""
+        shape = (*self.left.shape[:-2], self.left.shape[-1], self.right.shape[-1])
+        products = [self.left[..., m, :, None] * self.right[..., m, None, :] for m in range(logs.shape[-1])]
+        scale = np.full(shape, -np.inf)
+        for m, product in enumerate(products):
+            scale = np.maximum(scale, np.where(product != 0.0, logs[..., m, None, None], -np.inf))
+        scale = np.where(np.isfinite(scale), scale, 0.0)
+        total = np.zeros(shape)
+        for m, product in enumerate(products):
+            total += product * np.exp(np.minimum(logs[..., m, None, None] - scale, 0.0))
+        return total, scale
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogScaled:
@@ -23,12 +77,16 @@ class LogScaled:
         log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
         axes: how many axes of `array` make up one point, the last ones.
         blocks: parts of a point by name, as slices of its first axis, where it has parts.
+        terms: the same matrices as sums of rank-one terms, where they are known; they keep every singular value.
+        excess: how far the risk is above its infimum, (…), where the optimizer asks for it.
     """
 
     array: FloatArray
     log_scale: FloatArray
     axes: int = 1
     blocks: Mapping[str, slice] | None = None
+    terms: RankOneTerms | None = None
+    excess: ExcessRisk | None = None
 
     def value(self) -> FloatArray:
         """The array itself; entries below the smallest float64 become zero."""
@@ -54,7 +112,14 @@ class LogScaled:
 
     def __getitem__(self, index: Any) -> LogScaled:
         """One element of a batch, or several."""
-        return LogScaled(self.array[index], np.asarray(self.log_scale)[index], self.axes, self.blocks)
+        return LogScaled(
+            self.array[index],
+            np.asarray(self.log_scale)[index],
+            self.axes,
+            self.blocks,
+            None if self.terms is None else self.terms[index],
+            None if self.excess is None else self.excess[index],
+        )
 
     def block(self, name: str) -> LogScaled:
         """The part of each point that is called `name`."""
@@ -64,7 +129,8 @@ class LogScaled:
             )
         place: Any = (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))
         scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
-        return LogScaled(self.array[place], scale, self.axes)
+        terms = None if self.terms is None else self.terms.rows(self.blocks[name])
+        return LogScaled(self.array[place], scale, self.axes, terms=terms, excess=self.excess)
 
     def __repr__(self) -> str:
         return f"LogScaled(shape={self.array.shape}, log_norm={np.round(self.log_norm, 3)})"
@@ -101,4 +167,4 @@ class ExcessRisk:
         return np.where(self.sign != other.sign, self.sign > other.sign, height > its_height)
 
     def __getitem__(self, index: Any) -> ExcessRisk:
-        return ExcessRisk(self.sign[index], self.log[index])
+        return ExcessRisk(np.asarray(self.sign)[index], np.asarray(self.log)[index])

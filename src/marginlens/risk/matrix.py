@@ -1,4 +1,4 @@
-"""The attention risk as a function of the key-query matrix W and of its factors, with the query fixed."""
+"""The attention risk as a function of the key-query matrix W and of its factors, with the queries fixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marginlens.directions import length
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -20,7 +20,8 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 class _RiskThroughP(ABC):
     """A risk of p as a function of a matrix that p is made of: a subclass says what p is, and what its gradient becomes.
 
-    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`, u of shape (d_query,), not zero.
+    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`: u of shape (d_query,) that all inputs share, or
+    one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
     """
 
     of_p: AttentionRisk
@@ -28,26 +29,38 @@ class _RiskThroughP(ABC):
     shape: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "query", as_query(self.query))
+        object.__setattr__(self, "query", as_queries(self.query, self.of_p))
         if not np.array_equal(self.of_p.data.K, self.of_p.data.X):
             expected = "a dataset whose keys are its tokens (neither K nor W given)"
             raise reject("data", expected, "one with keys of its own")
 
     @abstractmethod
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p, (…, d_model)."""
+        """p, (…, d_model), or p of each input, (…, n_inputs, d_model), where each has a query of its own."""
 
     @property
     def is_batch(self) -> bool:
         """Whether there is a leading batch axis."""
         return self.of_p.is_batch
 
+    @property
+    def d_query(self) -> int:
+        """How many coordinates a query has."""
+        return int(self.query.shape[-1])
+
+    @property
+    def shares_query(self) -> bool:
+        """Whether all inputs have one query, so that one p serves them all."""
+        return self.query.ndim == 1
+
     def __len__(self) -> int:
         return len(self.of_p)
 
     def __getitem__(self, index: Any) -> Any:
         """The risk of one problem of a batch, or of several."""
-        return replace(self, of_p=self.of_p[index])  # type: ignore[type-var]
+        of_p = self.of_p[index]
+        query = self.query[index] if self.query.ndim == 3 else self.query
+        return replace(self, of_p=of_p, query=query)  # type: ignore[type-var]
 
     def start(self, start: Any) -> FloatArray:
         """A start (*shape), with or without a batch axis, or None for zero, as an array (batch, *shape) of its own."""
@@ -57,29 +70,48 @@ class _RiskThroughP(ABC):
         axes = shape if n_axes(start) == 3 else shape[1:]
         return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
+    def logits(self, x: ArrayLike) -> FloatArray:
+        """Attention logits X_i p_i, (…, n_inputs, n_tokens), of tokens less their input's mean."""
+        vector = self.vector(x)
+        return self.of_p.logits(vector) if self.shares_query else self.of_p.logits_of_inputs(vector)
+
     def value(self, x: ArrayLike) -> FloatArray:
         """The risk, (…)."""
-        return self.of_p.value(self.vector(x))
+        return self.of_p.at(self.logits(x)).value()
 
     def log_value(self, x: ArrayLike) -> FloatArray:
         """Its logarithm, (…)."""
-        return self.of_p.log_value(self.vector(x))
+        return self.of_p.at(self.logits(x)).log_value()
 
     def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         """The risk less that of selecting one token per input outright."""
-        return self.of_p.excess(self.vector(x), selected)
+        return self.of_p.at(self.logits(x)).excess(selected)
 
     def margins(self, x: ArrayLike) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.of_p.margins(self.vector(x))
+        return self.of_p.at(self.logits(x)).margins()
 
     def attention(self, x: ArrayLike) -> FloatArray:
         """Softmax probabilities, (…, n_inputs, n_tokens)."""
-        return self.of_p.attention(self.vector(x))
+        return self.of_p.at(self.logits(x)).attention()
 
     def select(self, x: ArrayLike) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.of_p.select(self.vector(x))
+        return self.of_p.at(self.logits(x)).select()
+
+    def _gradients(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
+
+        There is one term for a query that all inputs share, else one for each input.
+        """
+        at = self.of_p.at(self.logits(x))
+        if self.shares_query:
+            by_p = at.gradient()
+            right, scale = by_p.array[..., None, :], by_p.log_scale[..., None]
+        else:
+            by_input = at.gradients_by_input()
+            right, scale = by_input.array, by_input.log_scale
+        return np.broadcast_to(self.query, (*right.shape[:-1], self.d_query)), right, scale
 
     def _point(self, x: Any) -> FloatArray:
         shape = (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape
@@ -97,46 +129,55 @@ class _RiskThroughP(ABC):
 )
 @dataclass(frozen=True, eq=False)
 class MatrixRisk(_RiskThroughP):
-    r"""The training risk of the key-query matrix W with the query u fixed.
+    r"""The training risk of the key-query matrix W with the query u, or the queries u_i of the inputs, fixed.
 
-    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u))\big)
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
 
-    Lemma 1: started from `matrix_from_vector(p(0), u)`, W(t) stays `matrix_from_vector(p(t), u)` when p takes steps η on data whose keys
-    are the tokens and W takes η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer` gives that step.
+    Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays `matrix_from_vector(p(t), u)` when p takes steps η
+    on data whose keys are the tokens and W takes η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer` gives that step.
 
     Args:
         of_p: the risk of p; the keys of its data must be the tokens themselves, because W is what is trained.
-        query: u of shape (d_query,), not zero.
+        query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
     """
 
     of_p: AttentionRisk
     query: FloatArray
 
     def __repr__(self) -> str:
-        return f"MatrixRisk({self.of_p.data!r}, d_query={len(self.query)})"
+        return f"MatrixRisk({self.of_p.data!r}, d_query={self.d_query})"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(d_query, d_model)."""
-        return (len(self.query), self.of_p.data.d_model)
+        return (self.d_query, self.of_p.data.d_model)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p = Wᵀ u, (…, d_model)."""
-        return np.einsum("...qd,q->...d", self._point(x), self.query)
+        """p = Wᵀ u, (…, d_model); with a query for each input p_i = Wᵀ u_i, (…, n_inputs, d_model)."""
+        point = self._point(x)
+        if self.shares_query:
+            return np.einsum("...qd,q->...d", point, self.query)
+        return np.einsum("...qd,...iq->...id", point, self.query)
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        """∇L(W) = u ∇L(p)ᵀ."""
-        by_p = self.of_p.gradient(self.vector(x))
-        return LogScaled(self.query[:, None] * by_p.array[..., None, :], by_p.log_scale, axes=2)
+        r"""∇L(W) = u ∇L(p)ᵀ; with a query for each input Σ_i u_i g_iᵀ, where g_i is the gradient in p_i. `terms` has them apart."""
+        left, right, scale = self._gradients(x)
+        terms = RankOneTerms(left, right, scale)
+        if self.shares_query:
+            return LogScaled(self.query[:, None] * right, scale[..., 0], axes=2, terms=terms)
+        return LogScaled(*terms.dense(), axes=2, terms=terms)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """u (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
+        """u_i (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
         of_p = self.of_p.margin_rows(selected)
-        return MarginRows(self.query[:, None] * of_p.rows[:, None, :], of_p.lower)
+        if self.shares_query:
+            return MarginRows(self.query[:, None] * of_p.rows[:, None, :], of_p.lower)
+        queries = np.repeat(self.query, self.of_p.data.lengths - 1, axis=0)  # (n_rows, d_query)
+        return MarginRows(queries[:, :, None] * of_p.rows[:, None, :], of_p.lower)
 
     def smoothness(self) -> Any:
-        """‖u‖² times the constant in p."""
-        return self.of_p.smoothness() * float(length(self.query)) ** 2
+        """‖u‖² times the constant in p, with the longest of the queries."""
+        return self.of_p.smoothness() * np.max(length(np.atleast_2d(self.query)), axis=-1)[()] ** 2
 
 
 class Factors(NamedTuple):
@@ -148,14 +189,14 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactorRisk(_RiskThroughP):
-    r"""The training risk of the factors of W = Q Kᵀ, with the query u fixed.
+    r"""The training risk of the factors of W = Q Kᵀ, with the query u, or the queries u_i of the inputs, fixed.
 
-    .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u))\big)
+    .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u_i))\big)
 
     A point stacks Q above K, (d_query + d_model, width); `split` takes it apart.
 
     Args:
-        of_p: the risk of p, whose keys must be the tokens. query: u of shape (d_query,), not zero. width: columns of either factor.
+        of_p: the risk of p, whose keys must be the tokens. query: as for `MatrixRisk`. width: columns of either factor, at least 1.
     """
 
     of_p: AttentionRisk
@@ -167,22 +208,22 @@ class FactorRisk(_RiskThroughP):
         object.__setattr__(self, "width", whole_number(self.width, "width", at_least=1))
 
     def __repr__(self) -> str:
-        return f"FactorRisk({self.of_p.data!r}, d_query={len(self.query)}, width={self.width})"
+        return f"FactorRisk({self.of_p.data!r}, d_query={self.d_query}, width={self.width})"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(d_query + d_model, width)."""
-        return (len(self.query) + self.of_p.data.d_model, self.width)
+        return (self.d_query + self.of_p.data.d_model, self.width)
 
     @property
     def blocks(self) -> dict[str, slice]:
         """Where Q and K are among the rows of a point."""
-        return {"Q": slice(0, len(self.query)), "K": slice(len(self.query), None)}
+        return {"Q": slice(0, self.d_query), "K": slice(self.d_query, None)}
 
     def start(self, start: Any) -> FloatArray:
         """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
         if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
-            widths = {"start[0]": len(self.query), "start[1]": self.of_p.data.d_model}
+            widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_model}
             parts = [
                 as_points(part, (rows, self.width), name)
                 for part, (name, rows) in zip(start, widths.items(), strict=True)
@@ -193,7 +234,7 @@ class FactorRisk(_RiskThroughP):
     def split(self, x: ArrayLike) -> Factors:
         """Q and K of a point, or of several along leading axes."""
         array = as_points(x, self.shape)
-        return Factors(array[..., : len(self.query), :], array[..., len(self.query) :, :])
+        return Factors(array[..., : self.d_query, :], array[..., self.d_query :, :])
 
     def matrix(self, x: ArrayLike) -> FloatArray:
         """W = Q Kᵀ, (…, d_query, d_model)."""
@@ -201,17 +242,29 @@ class FactorRisk(_RiskThroughP):
         return np.einsum("...qw,...dw->...qd", Q, K)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p = K Qᵀ u, (…, d_model)."""
+        """p = K Qᵀ u, (…, d_model); with a query for each input p_i = K Qᵀ u_i, (…, n_inputs, d_model)."""
         Q, K = self.split(self._point(x))
-        return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
+        if self.shares_query:
+            return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
+        return np.einsum("...dw,...iw->...id", K, np.einsum("...qw,...iq->...iw", Q, self.query))
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        """u (Kᵀ∇L(p))ᵀ stacked on ∇L(p) (Qᵀu)ᵀ."""
-        Q, K = self.split(x)
-        by_p = self.of_p.gradient(self.vector(x))
-        by_Q = np.einsum("q,...dw,...d->...qw", self.query, K, by_p.array)
-        by_K = np.einsum("...d,...qw,q->...dw", by_p.array, Q, self.query)
-        return LogScaled(np.concatenate([by_Q, by_K], axis=-2), by_p.log_scale, axes=2, blocks=self.blocks)
+        """Σ_i u_i (Kᵀ g_i)ᵀ stacked on Σ_i g_i (Qᵀ u_i)ᵀ, where g_i is the gradient in p_i; `terms` has them apart.
+
+        For a query that all inputs share there is one term, with the gradient in p.
+        """
+        Q, K = self.split(self._point(x))
+        left, right, scale = self._gradients(x)
+        by_Q = RankOneTerms(left, np.einsum("...dw,...md->...mw", K, right), scale)
+        by_K = RankOneTerms(right, np.einsum("...qw,...mq->...mw", Q, left), scale)
+        terms = _stacked_terms(by_Q, by_K)
+        if self.shares_query:
+            dense_Q = np.einsum("q,...dw,...d->...qw", self.query, K, right[..., 0, :])
+            dense_K = np.einsum("...d,...qw,q->...dw", right[..., 0, :], Q, self.query)
+            dense, scales = np.concatenate([dense_Q, dense_K], axis=-2), scale[..., 0]
+        else:
+            dense, scales = terms.dense()
+        return LogScaled(dense, scales, axes=2, blocks=self.blocks, terms=terms)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: a margin is not linear in the factors; the rows of `as_matrix` are those of W = Q Kᵀ."""
@@ -225,6 +278,17 @@ class FactorRisk(_RiskThroughP):
     def smoothness(self) -> Any:
         """Infinite: the gradient in the factors has no Lipschitz constant."""
         return np.full(self.of_p.data.batch_shape, np.inf)[()]
+
+
+def _stacked_terms(above: RankOneTerms, below: RankOneTerms) -> RankOneTerms:
+    """The terms of two matrices of the same width, the first on top of the second."""
+    top = np.concatenate([above.left, np.zeros((*above.left.shape[:-1], below.left.shape[-1]))], axis=-1)
+    bottom = np.concatenate([np.zeros((*below.left.shape[:-1], above.left.shape[-1])), below.left], axis=-1)
+    return RankOneTerms(
+        np.concatenate([top, bottom], axis=-2),
+        np.concatenate([above.right, below.right], axis=-2),
+        np.concatenate([above.log_scale, below.log_scale], axis=-1),
+    )
 
 
 @implements("A", "Lemma 1")
@@ -252,3 +316,15 @@ def as_query(query: ArrayLike) -> FloatArray:
     if not u.any():
         raise reject("query", "a query that is not zero", "the zero vector")
     return u
+
+
+def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
+    """A query (d_query,) for all inputs of this risk, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query); none zero."""
+    axes = n_axes(query)
+    if axes < 2:
+        return as_query(query)
+    leading = (len(of_p),) if axes == 3 and of_p.is_batch else ()
+    queries = real_array(query, "query", (*leading, of_p.data.n_inputs, "d_query"))
+    if not queries.any(axis=-1).all():
+        raise reject("query", "queries none of which is zero", f"zero for input {np.argwhere(~queries.any(axis=-1))[0][-1]}")
+    return queries
