@@ -32,7 +32,10 @@ def matrix_gradient(data, v, W, queries, loss_name):
         points = [[_dot(column, decimals(query)) for column in columns] for query in queries]
         parts = gradients_by_input(data, v, points, loss_name)
         entries = [
-            [sum((Decimal(float(z[a])) * g[b] for z, g in zip(queries, parts, strict=True)), Decimal(0)) for b in range(data.d_key)]
+            [
+                sum((Decimal(float(z[a])) * g[b] for z, g in zip(queries, parts, strict=True)), Decimal(0))
+                for b in range(data.d_key)
+            ]
             for a in range(queries.shape[1])
         ]
         norm = sum((x * x for row in entries for x in row), Decimal(0)).sqrt()

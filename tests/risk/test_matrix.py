@@ -108,7 +108,12 @@ def test_a_gradient_keeps_its_terms_when_it_is_indexed():
 
 def test_wrong_queries_are_refused_in_one_sentence():
     of_p, queries = problem()
-    for query in (np.ones((2, 3)), np.ones((1, 3, 3)), np.where(np.arange(3)[:, None] == 1, 0.0, queries), [[1, 2], [3]]):
+    for query in (
+        np.ones((2, 3)),
+        np.ones((1, 3, 3)),
+        np.where(np.arange(3)[:, None] == 1, 0.0, queries),
+        [[1, 2], [3]],
+    ):
         with pytest.raises(ml.InputError, match="'query' argument must be"):
             of_p.as_matrix(query)
     with pytest.raises(ml.InputError, match="'width' argument must be a whole number of at least 1"):

@@ -326,5 +326,7 @@ def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
     leading = (len(of_p),) if axes == 3 and of_p.is_batch else ()
     queries = real_array(query, "query", (*leading, of_p.data.n_inputs, "d_query"))
     if not queries.any(axis=-1).all():
-        raise reject("query", "queries none of which is zero", f"zero for input {np.argwhere(~queries.any(axis=-1))[0][-1]}")
+        raise reject(
+            "query", "queries none of which is zero", f"zero for input {np.argwhere(~queries.any(axis=-1))[0][-1]}"
+        )
     return queries
