@@ -51,7 +51,17 @@ from marginlens.nexttoken import (
     SquaredLoss as SquaredLoss,
     cyclic_correction as cyclic_correction,
 )
-from marginlens.norms import L2 as L2, Frobenius as Frobenius, Norm as Norm
+from marginlens.norms import (
+    L1 as L1,
+    L2 as L2,
+    Frobenius as Frobenius,
+    LInf as LInf,
+    Lp as Lp,
+    MaxRow as MaxRow,
+    Norm as Norm,
+    Nuclear as Nuclear,
+    Spectral as Spectral,
+)
 from marginlens.optimizers import (
     GradientDescent as GradientDescent,
     NormalizedGD as NormalizedGD,

@@ -73,9 +73,18 @@ def risks():
 RISKS = dict(risks())
 
 
-@pytest.mark.parametrize("norm", [ml.L2(), ml.Frobenius()], ids=lambda norm: type(norm).__name__)
+ENTRYWISE = [ml.L1(), ml.L2(), ml.LInf(), ml.Lp(1.75), ml.Lp(3), ml.Lp(1.001), ml.Lp(1000), ml.Frobenius()]
+
+
+@pytest.mark.parametrize("norm", ENTRYWISE, ids=repr)
 @pytest.mark.parametrize("shape", [(1,), (5,), (3, 2)])
 def test_norms_keep_their_contract(norm, shape):
+    check_norm(norm, shape)
+
+
+@pytest.mark.parametrize("norm", [ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (3, 2), (4, 7)])
+def test_norms_of_matrices_keep_their_contract(norm, shape):
     check_norm(norm, shape)
 
 

@@ -9,7 +9,8 @@ PACKAGES = (
     "data dynamics embeddings errors graphs losses nexttoken norms optimizers plotting probe risk svm text theory"
 )
 NAMES = """
-AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L2
+AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
+LInf Lp MaxRow Nuclear Spectral
 LogLoss Logistic MarginSolution NextTokenAutomaton NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
 descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm

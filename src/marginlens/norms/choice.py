@@ -1,0 +1,72 @@
+"""Norms as arguments: by name at the command line, and whether one fits the variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import reject
+from marginlens.norms.entrywise import L1, L2, LInf, Lp
+from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
+from marginlens.norms.protocol import Norm
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+NAMED: dict[str, Norm] = {
+    "l1": L1(),
+    "l2": L2(),
+    "linf": LInf(),
+    "frobenius": Frobenius(),
+    "spectral": Spectral(),
+    "nuclear": Nuclear(),
+    "max-row": MaxRow(),
+}
+NAMES = ", ".join([*list(NAMED)[:3], "lP for a number P such as l1.75", *list(NAMED)[3:]])
+
+
+def norm_named(name: str, argument: str = "norm") -> Norm:
+    """The norm of a name: l1, l2, linf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row."""
+    word = str(name).strip().lower()
+    if word in NAMED:
+        return NAMED[word]
+    try:
+        power = float(word.removeprefix("l")) if word.startswith("l") else np.nan
+    except ValueError:
+        power = np.nan
+    if np.isnan(power):
+        raise reject(argument, f"one of {NAMES}", repr(name))
+    if power < 1.0:
+        raise reject(argument, "lP with a number P of at least 1", repr(name), "Below 1 there is no norm.")
+    ends: dict[float, Norm] = {1.0: L1(), 2.0: L2(), np.inf: LInf()}
+    return ends[power] if power in ends else Lp(power)
+
+
+def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
+    """`norm` if it is one and measures points of this shape, else the error that says what is expected."""
+    if isinstance(norm, type) or not isinstance(norm, Norm):
+        got = f"the class {norm.__name__}" if isinstance(norm, type) else repr(norm)
+        expected = (
+            "a norm such as ml.L2(), ml.LInf() or ml.Spectral(), or an object with the methods value, dual and steepest"
+        )
+        raise reject(argument, expected, got)
+    if getattr(norm, "needs_matrix", False) and len(shape) != 2:
+        kind = "a vector" if len(shape) == 1 else f"a point of shape {shape}"
+        raise reject(argument, f"a norm of {kind}, such as ml.L2() or ml.LInf()", f"{norm!r}, a norm of matrices")
+    return norm
+
+
+def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
+    """Steepest directions of gradients (…, *shape) in a norm, zero where a gradient is zero.
+
+    A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
+    Any other is asked for `steepest` of each point, scaled to moderate size.
+    """
+    if hasattr(norm, "direction_of"):
+        direction: FloatArray = norm.direction_of(gradient)
+        return direction
+    points = gradient.direction()
+    out = np.empty_like(points)
+    for place in np.ndindex(points.shape[: points.ndim - gradient.axes]):
+        out[place] = norm.steepest(points[place])
+    return out

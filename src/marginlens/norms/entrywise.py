@@ -1,0 +1,183 @@
+r"""Norms of a point's entries: ℓ1, ℓ2, ℓ∞ and ℓp, for points of any shape.
+
+A matrix counts as the vector of its entries. Steepest descent in ℓ1 moves one coordinate at a time, in ℓ∞ it is sign descent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marginlens.directions import length
+from marginlens.errors import float_array, real_number, reject
+from marginlens.norms.kernels import LARGEST_ENTRY, POWER, SIGN, TIE_RTOL, steepest_entries, steepest_log_entries
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+@dataclass(frozen=True)
+class L1:
+    r"""The norm :math:`\|x\|_1 = \sum_j |x_j|`, whose dual is :math:`\|g\|_\infty`.
+
+    Its steepest direction is ±1 in the first entry of the largest modulus and zero elsewhere. Entries within a relative 1e-12 of the
+    largest count as largest, so that rounding does not choose between entries that symmetry makes equal.
+    """
+
+    code: ClassVar[int] = LARGEST_ENTRY
+    power: ClassVar[float] = 1.0
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖₁."""
+        return _power_norm(x, "x", 1.0)
+
+    def dual(self, g: FloatArray) -> float:
+        """‖g‖∞."""
+        return _power_norm(g, "g", math.inf)
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """sign(g_k) e_k of the first k with |g_k| = ‖g‖∞; zero where g is zero."""
+        return _steepest(g, self.code, self.power)
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, *shape), with entries compared by their logarithms."""
+        flat, scales = entries(gradient)
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.abs(flat)) + scales
+        largest = np.max(logs, axis=-1, keepdims=True, initial=-np.inf)
+        first = np.argmax(logs >= largest - TIE_RTOL, axis=-1)[..., None]
+        direction = np.zeros_like(flat)
+        np.put_along_axis(direction, first, np.sign(np.take_along_axis(flat, first, -1)), -1)
+        return direction.reshape(gradient.array.shape)
+
+
+@dataclass(frozen=True)
+class L2:
+    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual."""
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖₂, without overflow or underflow on the way."""
+        return float(length(float_array(x, "x").ravel()))
+
+    def dual(self, g: FloatArray) -> float:
+        """‖g‖₂."""
+        return float(length(float_array(g, "g").ravel()))
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """g/‖g‖₂, zero where g is zero."""
+        gradient = float_array(g, "g")
+        largest = float(np.max(np.abs(gradient), initial=0.0))
+        if largest == 0.0:
+            return np.zeros_like(gradient)
+        scaled = gradient / largest
+        return scaled / self.value(scaled)
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, *shape)."""
+        return gradient.direction()
+
+
+@dataclass(frozen=True)
+class LInf:
+    r"""The norm :math:`\|x\|_\infty = \max_j |x_j|`, whose dual is :math:`\|g\|_1`.
+
+    Its steepest direction is sign(g). Where an entry of g is zero any number in [-1, 1] attains the maximum, and it is zero: of all
+    maximisers the shortest, which moves nothing that the gradient does not.
+    """
+
+    code: ClassVar[int] = SIGN
+    power: ClassVar[float] = math.inf
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖∞."""
+        return _power_norm(x, "x", math.inf)
+
+    def dual(self, g: FloatArray) -> float:
+        """‖g‖₁."""
+        return _power_norm(g, "g", 1.0)
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """sign(g), entry by entry, with sign(0) = 0."""
+        return _steepest(g, self.code, self.power)
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Signs of the entries (…, *shape), which no scale changes."""
+        flat, _ = entries(gradient)
+        return np.sign(flat).reshape(gradient.array.shape)
+
+
+@dataclass(frozen=True)
+class Lp:
+    r"""The norm :math:`\|x\|_p = (\sum_j |x_j|^p)^{1/p}` with :math:`1 < p < \infty`, whose dual is ℓq with 1/p + 1/q = 1.
+
+    Its steepest direction :math:`\operatorname{sign}(g_j) (|g_j| / \|g\|_q)^{1/(p-1)}` is the only maximiser. `L1()` and `LInf()` are the
+    norms at the two ends.
+    """
+
+    p: float
+    code: ClassVar[int] = POWER
+
+    def __post_init__(self) -> None:
+        expected = "a number p above 1"
+        p = real_number(self.p, "p", expected)
+        if p == 1.0:
+            raise reject("p", expected, "1", "The norm of p = 1 is ml.L1().")
+        if p == math.inf:
+            raise reject("p", expected, "inf", "The norm of p = inf is ml.LInf().")
+        if not p > 1.0:
+            raise reject("p", expected, f"{p:g}", "Below 1 there is no norm." if p < 1.0 else "")
+        object.__setattr__(self, "p", p)
+
+    @property
+    def power(self) -> float:
+        """p, as the compiled loops call it."""
+        return self.p
+
+    def value(self, x: FloatArray) -> float:
+        """‖x‖_p."""
+        return _power_norm(x, "x", self.p)
+
+    def dual(self, g: FloatArray) -> float:
+        """‖g‖_q, q = p/(p − 1)."""
+        return _power_norm(g, "g", self.p / (self.p - 1.0))
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1)); zero where g is zero."""
+        return _steepest(g, self.code, self.p)
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, *shape), with the roots of entries taken from their logarithms."""
+        flat, scales = entries(gradient)
+        shape, direction = flat.shape, np.empty_like(flat)
+        for one, scale, out in zip(
+            flat.reshape(-1, shape[-1]), scales.reshape(-1, shape[-1]), direction.reshape(-1, shape[-1]), strict=True
+        ):
+            steepest_log_entries(one, scale, self.p, out)
+        return direction.reshape(gradient.array.shape)
+
+
+def entries(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
+    """The entries of each point as one axis, (…, n), and the logarithm of each entry's own scale."""
+    array, log_scale = gradient.array, np.asarray(gradient.log_scale, dtype=np.float64)
+    if log_scale.ndim < array.ndim:  # a common scale changes no direction
+        log_scale = np.zeros(array.shape)
+    flat = (*array.shape[: array.ndim - gradient.axes], -1)
+    return np.ascontiguousarray(array.reshape(flat)), np.ascontiguousarray(log_scale.reshape(flat))
+
+
+def _power_norm(x: FloatArray, argument: str, power: float) -> float:
+    """(Σ |x_j|^p)^(1/p), divided by the largest modulus on the way."""
+    sizes = np.abs(float_array(x, argument)).ravel()
+    largest = float(np.max(sizes, initial=0.0))
+    if power == math.inf or largest == 0.0 or not math.isfinite(largest):
+        return largest
+    return largest * float(np.sum((sizes / largest) ** power)) ** (1.0 / power)
+
+
+def _steepest(g: FloatArray, code: int, power: float) -> FloatArray:
+    gradient = np.ascontiguousarray(float_array(g, "g"))
+    out = np.empty_like(gradient)
+    steepest_entries(gradient.ravel(), code, power, out.reshape(-1))
+    return out

@@ -1,0 +1,163 @@
+"""Norms of matrices: Frobenius, spectral, nuclear, and the largest Euclidean norm of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.directions import length
+from marginlens.errors import float_array, reject
+from marginlens.kernels.graded_svd import leading_pair, polar_factor
+from marginlens.norms.entrywise import L2
+from marginlens.norms.kernels import steepest_rows
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+@dataclass(frozen=True)
+class Frobenius(L2):
+    """The Euclidean norm of a matrix's entries; another name for `L2`, for margin problems whose variable is a matrix."""
+
+
+@dataclass(frozen=True)
+class Spectral:
+    r"""The largest singular value of a matrix, whose dual is the nuclear norm.
+
+    Its steepest direction is the polar factor :math:`\sum_k u_k v_k^\top` over the singular values of G that are not zero: the step of Muon
+    without momentum. Where G lacks rank there are longer maximisers; this is the shortest, which moves nothing that the gradient does not.
+    A singular value counts as zero where rows of G depend on larger rows up to a relative 1e-12, so rounding brings no direction.
+    """
+
+    needs_matrix: ClassVar[bool] = True
+
+    def value(self, x: FloatArray) -> float:
+        """The largest singular value."""
+        return _schatten(x, "x", 2)
+
+    def dual(self, g: FloatArray) -> float:
+        """The sum of the singular values."""
+        return _schatten(g, "g", "nuc")
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """U Vᵀ of the singular value decomposition of g, over the singular values that are not zero."""
+        return _polar(*_row_terms(_matrix(g, "g")))
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, n_rows, n_columns), small singular values and all."""
+        return _for_each(gradient, _polar)
+
+
+@dataclass(frozen=True)
+class Nuclear:
+    r"""The sum of a matrix's singular values, whose dual is the spectral norm.
+
+    Its steepest direction is :math:`u_1 v_1^\top` of the largest singular value; where several are equal to rounding, of one of them.
+    """
+
+    needs_matrix: ClassVar[bool] = True
+
+    def value(self, x: FloatArray) -> float:
+        """The sum of the singular values."""
+        return _schatten(x, "x", "nuc")
+
+    def dual(self, g: FloatArray) -> float:
+        """The largest singular value."""
+        return _schatten(g, "g", 2)
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """u vᵀ of the largest singular value of g; zero where g is zero."""
+        return _leading(*_row_terms(_matrix(g, "g")))
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, n_rows, n_columns)."""
+        return _for_each(gradient, _leading)
+
+
+@dataclass(frozen=True)
+class MaxRow:
+    r"""The largest Euclidean norm of a row, :math:`\max_i \|x_i\|_2`, whose dual is :math:`\sum_i \|g_i\|_2`.
+
+    Its steepest direction divides every row by its norm. A zero row of g stays zero, although any row in the unit ball would do.
+    """
+
+    needs_matrix: ClassVar[bool] = True
+
+    def value(self, x: FloatArray) -> float:
+        """The largest norm of a row."""
+        return float(np.max(length(_matrix(x, "x")), initial=0.0))
+
+    def dual(self, g: FloatArray) -> float:
+        """The sum of the norms of the rows."""
+        return float(np.sum(length(_matrix(g, "g"))))
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """g with its rows divided by their norms."""
+        matrix = np.ascontiguousarray(_matrix(g, "g"))
+        out = np.empty_like(matrix)
+        steepest_rows(matrix, out)
+        return out
+
+    def direction_of(self, gradient: LogScaled) -> FloatArray:
+        """Steepest directions of gradients (…, n_rows, n_columns), each row in a scale of its own."""
+        array = np.ascontiguousarray(row_scaled(gradient)[0])
+        out = np.empty_like(array)
+        steepest_rows(array.reshape(-1, array.shape[-1]), out.reshape(-1, array.shape[-1]))
+        return out
+
+
+def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
+    """Gradients (…, n_rows, n_columns) as an array of that shape and scales (…, n_rows), one for each row."""
+    array, log_scale = _matrix(gradient.array, "gradient", gradient.axes), np.asarray(gradient.log_scale)
+    if log_scale.ndim < array.ndim:
+        return array, np.broadcast_to(np.expand_dims(log_scale, -1), array.shape[:-1])
+    used = np.where(array != 0.0, log_scale, -np.inf)
+    largest = np.max(used, axis=-1)
+    safe = np.where(np.isfinite(largest), largest, 0.0)
+    return array * np.exp(np.minimum(used - safe[..., None], 0.0)), safe
+
+
+def _matrix(x: Any, argument: str, axes: int | None = None) -> FloatArray:
+    """`x` as a matrix, or as several where `axes` says that two axes make up one."""
+    array = float_array(x, argument)
+    if (array.ndim if axes is None else axes) != 2:
+        raise reject(argument, "a matrix, which this norm measures", f"shape {array.shape}")
+    return array
+
+
+def _schatten(x: Any, argument: str, order: Any) -> float:
+    """A norm of the singular values, of a matrix scaled to a largest entry of one."""
+    matrix = _matrix(x, argument)
+    largest = float(np.max(np.abs(matrix), initial=0.0))
+    if largest == 0.0 or not np.isfinite(largest):
+        return largest
+    return largest * float(np.linalg.norm(matrix / largest, order))
+
+
+def _row_terms(matrix: FloatArray, log_scale: FloatArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """A matrix with scaled rows as a sum of rank-one terms e_i row_iᵀ."""
+    n_rows = len(matrix)
+    scales = np.zeros(n_rows) if log_scale is None else np.array(log_scale, dtype=np.float64)
+    return np.eye(n_rows), np.ascontiguousarray(matrix), scales
+
+
+def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
+    out = np.empty((left.shape[1], right.shape[1]))
+    polar_factor(left, right, log_scale, out)
+    return out
+
+
+def _leading(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
+    u, v = np.empty(left.shape[1]), np.empty(right.shape[1])
+    leading_pair(left, right, log_scale, u, v)
+    return np.outer(u, v)
+
+
+def _for_each(gradient: LogScaled, direction: Any) -> FloatArray:
+    """The direction of each matrix of a batch."""
+    array, scales = row_scaled(gradient)
+    out = np.empty_like(array)
+    for place in np.ndindex(array.shape[:-2]):
+        out[place] = direction(*_row_terms(array[place], scales[place]))
+    return out
