@@ -180,7 +180,7 @@ def encode(
     label: LabelColumn = None,
     split: SplitColumn = None,
     part: Annotated[
-        str | None, typer.Option(metavar="PART", help="Take only this part.", show_default="all texts")
+        str | None, typer.Option("--part", metavar="PART", help="Take only this part.", show_default="all texts")
     ] = None,
     sample: Annotated[
         int | None, typer.Option(metavar="N", help="Draw so many texts at random.", show_default="all")
