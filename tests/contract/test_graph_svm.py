@@ -13,7 +13,6 @@ from scipy.optimize import nnls
 import tolerances
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import InputError
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
 from marginlens.svm import MarginSolution, Status, graph, least_distance
 from marginlens.svm.graph import GraphSolution, graph_svm
@@ -230,18 +229,3 @@ def test_each_component_needs_one_tie_fewer_than_it_has_tokens_and_data_may_be_a
     assert len(solution.tied) == 2
     assert_solved(solution, ds.E, priority_graphs(ds))
     assert repr(solution) == f"GraphSolution(OPTIMAL, margin={solution.margin:.6g}, 6 strict, 2 tied, d=5)"
-
-
-def test_unusable_arguments_are_named() -> None:
-    ds = acyclic_sequences(5, 4, 6, 4, 0)
-    graphs = priority_graphs(ds)
-    last = next(iter(graphs))
-    for wrong in (list(graphs.values()), {last: "a graph"}, {"a": graphs[last]}, {7: graphs[last]}):
-        with pytest.raises(InputError, match="'graphs' argument must be a mapping from last tokens to PriorityGraph"):
-            graph_svm(ds.E, wrong)
-    with pytest.raises(InputError, match="graphs of tokens 0 to 1, one for each row of E"):
-        graph_svm(ds.E[:2], graphs)
-    with pytest.raises(InputError, match=r"'E' argument must be .* of shape \(n_vocabulary, d_model\)"):
-        graph_svm(ds.E[0], graphs)
-    with pytest.raises(InputError, match=r"between 1e-50 and 1e\+50"):
-        graph_svm(1e-70 * ds.E, graphs)

@@ -114,21 +114,6 @@ def test_rise_is_exact_where_the_difference_cancels(loss):
         assert np.allclose(loss.signed_log_rise(u, log_delta, -1.0).log, expected, rtol=0, atol=ROUNDING)
 
 
-def test_bad_interval_and_bad_loss():
-    with pytest.raises(
-        ml.InputError, match=r"'low, high' argument must be finite numbers with low ≤ high; got \(1.0, 0.0\)"
-    ):
-        ml.Logistic().constants(1, 0)
-    data, v = ml.data.figure_1a()
-    with pytest.raises(ml.InputError, match=r"'loss' argument must be a loss such as ml.Logistic.*the class Logistic"):
-        ml.descend(data, v, loss=ml.Logistic)
-    with pytest.raises(ml.InputError, match=r"a loss that defines value\(u\); got Loss, which does not"):
-        ml.losses.Loss().value(0.0)
-    for name in ("derivative", "log_abs_derivative"):
-        with pytest.raises(ml.InputError, match=r"defines derivative\(u\) or log_abs_derivative\(u\)"):
-            getattr(ml.losses.Loss(), name)(0.0)
-
-
 @pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential()])
 @pytest.mark.parametrize("u", [745.0, 800.0, 1e4])
 @pytest.mark.parametrize("delta", [1e-3, 0.5, 5.0, 100.0, 700.0])

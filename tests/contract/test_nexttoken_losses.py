@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from marginlens import CrossEntropy, InputError, LogLoss, SquaredLoss
+from marginlens import CrossEntropy, LogLoss, SquaredLoss
 from marginlens.losses import SquaredProbability
-from marginlens.losses.next_token import LabelLoss, NextTokenLoss, as_nexttoken_loss
+from marginlens.losses.next_token import LabelLoss
 from tolerances import ROUNDING
 
 LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
@@ -70,18 +70,3 @@ def test_extreme_outputs_neither_warn_nor_lose_the_sign():
     assert CrossEntropy().derivative(np.array([[40.0, 0.0]]), y)[0, 0] == pytest.approx(
         -np.exp(-40.0), rel=1e-6, abs=0.0
     )
-
-
-def test_what_is_not_a_loss_is_refused():
-    with pytest.raises(InputError, match=r"'loss' argument must be ml\.LogLoss"):
-        as_nexttoken_loss("log")
-    with pytest.raises(InputError, match="the class LogLoss"):
-        as_nexttoken_loss(LogLoss)
-
-    class Empty(NextTokenLoss):
-        pass
-
-    with pytest.raises(InputError, match=r"a loss that defines value\(outputs, labels\); got Empty"):
-        Empty().value(np.ones((1, 2)), np.zeros(1, dtype=int))
-    with pytest.raises(InputError, match=r"a loss that defines value\(outputs, labels\); got Empty"):
-        as_nexttoken_loss(Empty())

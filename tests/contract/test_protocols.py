@@ -194,28 +194,6 @@ def test_margin_rows_are_those_of_the_margin_problems():
     assert np.allclose(graph.x.ravel(), flat.x, rtol=0, atol=1e-7 * np.abs(flat.x).max())
 
 
-def test_what_is_no_risk_or_optimizer_is_refused_in_one_sentence():
-    data, v = tokens()
-    with pytest.raises(ml.InputError, match="'head' argument must be given with a TokenDataset"):
-        ml.descend(data)
-    with pytest.raises(ml.InputError, match="'loss' argument must be left out where a risk is given"):
-        ml.descend(ml.AttentionRisk(data, v), loss=ml.Logistic())
-    with pytest.raises(ml.InputError, match=r"'optimizer' argument must be .* got the class GradientDescent"):
-        ml.descend(data, v, optimizer=ml.GradientDescent)
-    with pytest.raises(ml.InputError, match="update must return a step of shape"):
-        ml.descend(data, v, optimizer=type("Bad", (Momentum,), {"update": lambda self, g, s: (0.0, s)})(), n_steps=1)
-    factors = ml.AttentionRisk(data, v).as_factors([1.0, 2.0], 2)
-    for start in ([[1, 2], [3]], (np.ones((2, 2)), np.ones((3, 3))), "a", np.ones(4)):
-        with pytest.raises(ml.InputError, match=r"'start(\[1\])?' argument must be"):
-            ml.descend(factors, start=start, n_steps=1)
-    with pytest.raises(ml.InputError, match="'risk' argument must be one whose points have parts"):
-        ml.descend(data, v, n_steps=1).split()
-    with pytest.raises(
-        ml.InputError, match="'optimizer' argument must be Blockwise only for a risk whose points have parts"
-    ):
-        ml.descend(data, v, optimizer=Blockwise(ml.GradientDescent(1.0)), n_steps=1)
-
-
 @pytest.mark.parametrize("name", [name for name in RISKS if name != "a user's own"])
 @pytest.mark.parametrize(
     "x", ["a", None, np.nan, [], 3, np.ones(7), np.ones((2, 2, 2, 2)), [[1, 2], [3]], {}, 1j, object], ids=repr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -172,19 +171,3 @@ def test_too_many_choices_are_refused_beforehand_and_offered_with_a_gap() -> Non
     longer = set_svm(data, sets, max_problems=3000)
     assert longer.gap < found.gap
     assert repr(longer).startswith("SetSolution(MAX_PROBLEMS, 1 solution, margin=")
-
-
-@pytest.mark.parametrize(
-    ("sets", "message"),
-    [
-        ([[]], r"'selected\[0\]' argument must be different token indices from 0 to 2, at least one; got an empty set"),
-        ([[3]], r"'selected\[0\]' .* got index 3"),
-        ([[1, 1]], r"'selected\[0\]' .* got index 1 more than once"),
-        ([[True, False, True]], r"'selected\[0\]' .* dtype bool"),
-        ([[0], [1]], r"'selected' .* one list of token indices per input, 1 in all; got 2"),
-        ("all", "'selected' .* got str"),
-    ],
-)
-def test_unusable_sets(sets: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        set_svm(LINE, sets)

@@ -133,31 +133,6 @@ def test_balanced_data_obey_assumption_4_to_the_count(n, T, important, irrelevan
         assert (np.bincount(np.argmax(data.tokens.reshape(n, T) < 2 * important, axis=1), minlength=T) > 20).all()
 
 
-IMPOSSIBLE = {
-    "tokens": (
-        lambda: ml.data.sphere_tokens(1, 1, 0, 2, 0),
-        "'n_tokens' argument must be a whole number of at least 1",
-    ),
-    "rng": (lambda: ml.data.sphere_tokens(1, 1, 1, 2, None), "'rng' argument must be a numpy.random.Generator or a"),
-    "coded": (lambda: acyclic_sequences_as_coded(4, 3, 2, 5, 0), "'n_tokens' .*at most n_vocabulary = 4"),
-    "cyclic": (lambda: cyclic_sequences(4, 3, 1, 5, 0), "'n_samples' .*at least 2, for tokens of equal priority"),
-    "order": (lambda: ordered_sequences([0, 0, 1], 3, 2, 2, 0), "'order' argument must be every id from 0"),
-    "deltas": (lambda: Levels(deltas=(1.5,)), "'deltas' argument must be at least one number, each from 0 to 1"),
-    "sizes": (lambda: Levels(sizes=(3,)), "'sizes' argument must be one size for each of the 8 levels; got 1 sizes"),
-    "share": (lambda: Levels(share=1.0), "'share' argument must be between 0 and 1, and 1 exactly when"),
-    "odd": (lambda: balanced_sequences(5, 4, 1, 1, 0), "'n_samples' argument must be even"),
-    "important": (lambda: balanced_sequences(4, 4, 3, 1, 0), "'n_important' .*at most n_samples / 2 = 2"),
-    "irrelevant": (lambda: balanced_sequences(4, 3, 1, 5, 0), "'n_irrelevant' argument must be at most 4"),
-}
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_impossible_sizes_are_refused_in_one_sentence(case):
-    make, sentence = IMPOSSIBLE[case]
-    with pytest.raises(InputError, match=sentence):
-        make()
-
-
 def test_queries_are_drawn_for_each_input_beside_the_tokens_on_the_sphere():
     data, v, z = ml.data.sphere_queries(3, 4, 5, 6, 0)
     tokens, head = ml.data.sphere_tokens(3, 4, 5, 6, 0)

@@ -121,12 +121,3 @@ def test_bad_input_is_refused_by_name(case):
     arguments, sentence = REFUSED[case]
     with pytest.raises(InputError, match=sentence):
         SequenceDataset(*arguments)
-
-
-def test_labelled_sequences_refuse_other_labels_and_ids():
-    with pytest.raises(InputError, match=r"ids from 0 to 3.*; got id 4 at position 1 of sample 2"):
-        LabelledSequences([[0, 1], [2], [0, 4, 1]], [1, 1, -1], 4)
-    with pytest.raises(InputError, match=r"'y' argument must be labels, each -1 or \+1.*the label 0"):
-        LabelledSequences([[0], [1]], [1, 0])
-    with pytest.raises(InputError, match=r"'W'.*shape \(3, 3\).*got shape \(2, 2\)"):
-        SequenceDataset([[0, 1]], [0], EYE).logits(np.eye(2))

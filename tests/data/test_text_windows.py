@@ -91,28 +91,6 @@ def test_unusable_files_are_refused(tmp_path):
         read_text(tmp_path / "none.txt")
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: text_windows("abcab", 5), "'window' .*shorter than the text, which has 5 tokens; got 5"),
-        (lambda: text_windows(" \n ", 1, Words()), "'text' argument must be a text with at least one token; got none"),
-        (lambda: text_windows(b"ab", 1), "'text' argument must be a string; got bytes"),
-        (lambda: Words(pattern="("), "'pattern' argument must be a regular expression; got"),
-        (lambda: Words(pattern=b"a"), "'pattern' argument must be a regular expression; got b'a'"),
-        (lambda: Words(pattern="(a)b"), "without capturing groups"),
-        (lambda: text_windows("".join(map(chr, range(5000))), 3, d_model=None), "some window holds the token"),
-        (lambda: text_windows("".join(map(chr, range(5000))) + "aaa", 3), "'d_model' .*for more than 4096 tokens"),
-        (lambda: split_text_windows(TEXT, 4, held_out=1.0), "'held_out' argument must be a share between 0 and 1"),
-        (lambda: split_text_windows(TEXT, 4, held_out=0.01), "such that some window of the held-out part"),
-        (lambda: split_text_windows(TEXT, 4, held_out=0.99), "such that some window of the first part"),
-    ],
-    ids=str.split("window no_text bytes pattern byte_pattern groups no_window too_many share held_out first"),
-)
-def test_unusable_settings_are_refused(make, sentence):
-    with pytest.raises(InputError, match=sentence):
-        make()
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1), st.sampled_from([Characters(), Words(), Listed()]))
 def test_the_index_of_a_text_is_its_split_in_ids(text, unit):

@@ -72,15 +72,6 @@ def test_slices_of_a_batch_are_its_problems(n_problems, seed, draw):
     assert data[:1] != data[0]
 
 
-def test_an_index_that_picks_nothing_is_refused():
-    data, _ = ml.data.sphere_tokens(5, 2, 3, 4, 0)
-    for wrong in ("a", 1.5, [True, False], slice(0, 0)):
-        with pytest.raises(ml.InputError, match="'index' argument must be"):
-            data[wrong]
-    with pytest.raises(IndexError, match="index 7 of a batch of 5 problems"):
-        data[[7]]
-
-
 def test_lists_of_problems_are_ragged_batches():
     parts = [RNG(i).normal(size=(n, 3)) for i, n in enumerate((2, 4, 1))]
     batch = ml.TokenDataset([parts, parts[::-1]], [[1, -1, 1], [1, 1, 1]])
@@ -131,15 +122,3 @@ def test_bad_input_is_one_sentence(case):
     arguments, sentence = REFUSED[case]
     with pytest.raises(ml.InputError, match=sentence):
         ml.TokenDataset(**arguments)
-
-
-def test_bad_heads_points_and_selections():
-    data = ml.TokenDataset([np.ones((2, 4)), np.ones((3, 4))], [1, -1])
-    with pytest.raises(ml.InputError, match=r"'head' argument must be .*shape \(4,\); got shape \(3,\)"):
-        data.scores(np.ones(3))
-    with pytest.raises(ml.InputError, match=r"'start' argument must be .*; got inf at index \(1,\)"):
-        data.point([0, np.inf, 0, 0], "start")
-    with pytest.raises(ml.InputError, match="token indices from 0 to 1 for input 0; got index 2"):
-        data.selection([2, 2])
-    with pytest.raises(ml.InputError, match=r"'selected' argument must be whole numbers of shape \(2,\)"):
-        data.selection([0.5, 1.0])

@@ -14,7 +14,6 @@ from marginlens.embeddings import (
     train_embeddings,
     two_layer_outputs,
 )
-from marginlens.errors import InputError
 from tolerances import ROUNDING
 
 FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single precision
@@ -79,20 +78,3 @@ def test_the_order_and_the_labels_of_a_sequence_do_not_matter():
         assert abs(one - half) > ROUNDING
         labelled = [LabelledSequences([[0, 3, 3, 1]], [y], 5) for y in (-1, 1)]
         assert [float(outputs(*model, data)[0]) for data in labelled] == pytest.approx([one, one], abs=ROUNDING)
-
-
-def test_what_cannot_be_evaluated_is_refused():
-    start = initial_parameters(3, 4, 1, np.float64)
-    for outputs in MODELS.values():
-        with pytest.raises(
-            InputError, match="'sequences' argument must be ids from 0 to 2, the tokens of the vocabulary; got id 3"
-        ):
-            outputs(start.E, start.p, start.v, [[0, 3]])
-        with pytest.raises(InputError, match="'E' argument must be at least 9 rows"):
-            outputs(start.E, start.p, start.v, LabelledSequences([[0]], [1], 9))
-        with pytest.raises(InputError, match="'p' argument"):
-            outputs(start.E, start.p[:3], start.v, [[0]])
-    with pytest.raises(InputError, match="'y' argument must be labels"):
-        evaluate([0.5, -1.0], [1, 0])
-    with pytest.raises(InputError, match="'y' argument must be labels"):
-        evaluate([0.5, -1.0], [1])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens import InputError, SequenceDataset
+from marginlens import SequenceDataset
 from marginlens.data import cyclic_sequences, random_sequences, text_windows
 from marginlens.nexttoken import NextTokenAutomaton, WindowBigram
 from tolerances import CONDITIONED, ROUNDING
@@ -74,17 +74,3 @@ def test_a_label_outside_its_sequence_is_impossible():
     score = NextTokenAutomaton.fit(ds).score(ds)
     assert (score.accuracy, score.impossible) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert (score.log_loss, score.finite_log_loss) == (np.inf, 0.0)
-
-
-def test_other_vocabularies_are_refused():
-    automaton = NextTokenAutomaton.fit(SequenceDataset([[0, 1]], [0], np.eye(2)))
-    with pytest.raises(InputError, match="'data' argument must be over the 2 tokens of the automaton; got 3 tokens"):
-        automaton.score(SequenceDataset([[0, 1]], [0], np.eye(3)))
-    with pytest.raises(InputError, match="'priority' argument must be graph_svm"):
-        NextTokenAutomaton.fit(SequenceDataset([[0, 1]], [0], np.eye(2)), priority=3)
-
-
-@pytest.mark.parametrize(("first", "second"), [([0], [5]), ([-1], [0]), ([0.5], [0]), ([0, 1], [0])])
-def test_pairs_outside_the_vocabulary_are_refused(first, second):
-    with pytest.raises(InputError, match=r"'(first|second)' argument must be"):
-        WindowBigram.of_pairs(first, second, 3)

@@ -175,12 +175,6 @@ def test_json_is_plain_and_finite(bert):
     assert not [one for one in keys if f"`{one}`" not in page]
 
 
-@pytest.mark.parametrize(("name", "value"), [("queries", 0), ("max_margin", 1), ("offset", -1), ("longest_example", 1)])
-def test_settings_refuse_what_cannot_be(name, value):
-    with pytest.raises(InputError, match=f"The '{name}' argument must be"):
-        ProbeSettings(**{name: value})
-
-
 def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
     from benchmarks import probe as bench
 

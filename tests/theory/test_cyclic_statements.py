@@ -358,21 +358,3 @@ def test_acyclic_data_need_no_correction() -> None:
     assert found.curvature == np.inf
     assert found.residual() == found.gradient_norm == found.risk == 0.0
     assert repr(found) == "CyclicCorrection(TRIVIAL, norm=0, gradient=0.0e+00, 0 components, d_model=3)"
-
-
-def test_bad_arguments_are_refused_by_name() -> None:
-    ds = cyclic_sequences(6, 8, 12, 4, 0)
-    with pytest.raises(InputError, match=r"'data'.*a SequenceDataset; got list"):
-        cyclic_correction([[0, 1]])
-    with pytest.raises(InputError, match=r"'head'.*shape \(6, 8\).*got shape \(6, 6\)"):
-        cyclic_correction(ds, head=np.eye(6))
-    with pytest.raises(InputError, match=r"'start'.*shape \(8, 8\).*got shape \(6, 6\)"):
-        cyclic_correction(ds, start=np.eye(6))
-    with pytest.raises(InputError, match=r"'loss'.*NextTokenLoss; got the class LogLoss"):
-        cyclic_correction(ds, loss=LogLoss)
-    pair, more = (
-        SequenceDataset([[0, 1]] * 2, [0, 1], ds.E),
-        SequenceDataset([[0, 1]] * 2 + [[2, 3]] * 2, [0, 1, 2, 3], ds.E),
-    )
-    with pytest.raises(InputError, match=r"'graphs'.*tokens that no sequence keeps"):
-        cyclic_correction(pair, graphs=priority_graphs(more))

@@ -227,24 +227,6 @@ def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     np.testing.assert_allclose(ml.flow(data, lambda z: z @ head, until=until).final, curve, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"until": 500.0}, "'until' argument must be ml.UntilNorm"),
-        ({"rtol": 0.5}, "'rtol' argument must be at most 0.01; got 0.5"),
-        ({"rtol": -1.0}, "'rtol' argument must be a positive number"),
-        ({"start": np.zeros(3)}, "'start' argument must be an array"),
-        ({"record": "p"}, "'record' argument must be an ml.Record or None"),
-        ({"record": Record(steps=[3, 1])}, "'steps' argument must be increasing whole numbers"),
-        ({"record": Record(steps=0)}, "'steps' argument must be a whole number of at least 1"),
-    ],
-)
-def test_unusable_arguments_are_named(options, message):
-    data, v = figure_1b()
-    with pytest.raises(InputError, match=message):
-        ml.flow(data, v, **options)
-
-
 @pytest.mark.statement("B Eq. (7)")
 def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     data, after = after_one_step(0, 8, 4, 128, 60.0)

@@ -16,7 +16,7 @@ from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
-from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss
+from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import as_head
@@ -371,57 +371,6 @@ def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
     assert np.linalg.matrix_rank(law.rows) == len(law.rows) == 2
     assert law.multipliers.min() == pytest.approx(0.0, abs=tolerances.ROUNDING)
     assert not law.holds
-
-
-def test_a_law_needs_a_free_path_with_something_strict():
-    ds = SequenceDataset([[0, 1], [0, 1]], [0, 1], np.eye(2))
-    with pytest.raises(
-        InputError, match="'path' argument must be a free path towards a Graph-SVM solution other than zero"
-    ):
-        path_law(ml.path(ds, 1.0))
-    with pytest.raises(InputError, match="'path' argument must be the path of a next-token risk; got NoneType"):
-        path_law(None)
-
-
-def test_what_the_path_cannot_use_is_named():
-    ds, cyclic = acyclic_sequences(5, 4, 4, 4, 0), cyclic_sequences(5, 4, 6, 4, 0)
-    with pytest.raises(
-        InputError, match=r"'radii' argument must be positive numbers, each larger.*got radii that do not increase"
-    ):
-        ml.path(ds, [2.0, 1.0])
-    with pytest.raises(InputError, match=r"'radii' argument must be positive numbers, each larger.*got -1 instead"):
-        ml.path(ds, -1.0)
-    for radius in (1e-101, 1e101):
-        with pytest.raises(InputError, match=r"'radii' argument must be between 1e-100 and 1e\+100"):
-            ml.path(ds, radius)
-    for scale in (1e-70, 1e70):
-        sequences = [ds[i][0] for i in range(len(ds))]
-        with pytest.raises(InputError, match=r"'data'.*largest entry is between 1e-60 and 1e\+60; got a largest entry"):
-            ml.path(SequenceDataset(sequences, ds.labels, scale * ds.E), 1.0)
-    with pytest.raises(InputError, match=r"'loss' argument must be a loss of the label's own output.*got CrossEntropy"):
-        ml.path(ds, 1.0, loss=CrossEntropy())
-    with pytest.raises(
-        InputError, match=r"'data' argument must be acyclic unless C Eᵀ = I; got tokens of equal priority"
-    ):
-        ml.path(cyclic, 1.0, head=cyclic.E)
-    with pytest.raises(
-        InputError, match=r"'loss' argument must be one whose risk over the cyclic subset has one finite.*Linear"
-    ):
-        ml.path(cyclic, 1.0, loss=Linear())
-    with pytest.raises(
-        InputError, match=r"'head' argument must be one under which each label scores highest.*got token \d scoring"
-    ):
-        ml.path(ds, 1.0, head=-ds.E, loss=Linear())
-    with pytest.raises(
-        InputError,
-        match=r"'loss' argument must be decreasing at the output.*got SquaredLoss with slope -?0 at output 1 ",
-    ):
-        ml.path(ds, 1.0, loss=SquaredLoss())
-    pair = SequenceDataset([[0, 1]], [0], np.eye(2))
-    with pytest.raises(InputError, match=r"'loss' .* got LogLoss with slope -inf at output 0 of label 0"):
-        ml.path(pair, 1.0, head=np.array([[0.0, -1.0], [0.0, 1.0]]))
-    with pytest.raises(InputError, match=r"'direction' argument must be an array of finite numbers of shape \(4, 4\)"):
-        ml.path(ds, 1.0).distance(np.eye(3))
 
 
 @pytest.mark.statement("C Thm 2", "C Def 3", "C Algo-RP")

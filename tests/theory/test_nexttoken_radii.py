@@ -7,10 +7,10 @@ import pytest
 
 import marginlens as ml
 import tolerances
-from marginlens import InputError, SequenceDataset, SquaredLoss
+from marginlens import SquaredLoss
 from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import cyclic_subset, priority_graphs
-from marginlens.nexttoken import CrossEntropy, LabelLoss, LogLoss, cyclic_correction, limit_risk, path_radius
+from marginlens.nexttoken import LabelLoss, LogLoss, cyclic_correction, limit_risk, path_radius
 from marginlens.risk import NextTokenRisk
 from marginlens.svm import Status, graph_svm
 
@@ -108,21 +108,3 @@ def test_beyond_the_radius_the_part_across_the_cyclic_subspace_is_as_near_as_pro
     across = ml.path(ds, [radius], region=ml.dynamics.CyclicPart(given)).split().strict[0]
     assert np.linalg.norm(across) == pytest.approx(radius)
     assert np.linalg.norm(across / radius - limit.x / np.linalg.norm(limit.x)) < 0.2
-
-
-def test_what_a_radius_cannot_use_is_named():
-    ds, _ = feasible(acyclic_sequences, (5, 5, 4, 4), 1)
-    tied = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
-    for refused, said in (
-        (lambda: path_radius(ds, 2.0), "'distance' argument must be above 0 and at most"),
-        (lambda: path_radius(tied, 0.5), "'data' argument must be acyclic where 'cyclic_part' is left out"),
-        (lambda: path_radius(ds, 0.5, loss=SquaredLoss()), "its slope vanishes"),
-        (lambda: path_radius(ds, 0.5, head=-ds.E, loss=Linear()), "Assumption 3"),
-        (lambda: limit_risk(ds, loss=CrossEntropy()), "a loss of the label's own output"),
-        (
-            lambda: limit_risk(SequenceDataset([[0, 1, 2]] * 3, [0, 0, 1], np.eye(3)), loss=Linear()),
-            "finite cyclic correction",
-        ),
-    ):
-        with pytest.raises(InputError, match=said):
-            refused()

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-import marginlens as ml
 from marginlens import (
     CrossEntropy,
     GradientDescent,
-    InputError,
     LogLoss,
     SequenceDataset,
     SquaredLoss,
@@ -17,7 +15,7 @@ from marginlens import (
     predict_limit,
     priority_graphs,
 )
-from marginlens.graphs import cyclic_subset, separated_tokens
+from marginlens.graphs import separated_tokens
 from marginlens.losses import SquaredProbability
 from marginlens.nexttoken import LabelLoss
 from marginlens.optimizers import NormalizedGD
@@ -188,18 +186,3 @@ def test_the_prediction_says_condition_by_condition_what_is_missing():
     said, found = sentence(head=C, loss=Linear())
     assert "the token that the head prefers is separated in its place, 2 in sample 1" in said
     assert found.details.targets.tolist() == [0, 2, 2]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        cyclic_subset,
-        ml.cyclic_correction,
-        lambda ds: NextTokenRisk(ds).hessian(np.eye(3)),
-        lambda ds: ml.path(ds, [1.0]),
-    ],
-)
-def test_what_needs_every_label_says_how_to_leave_the_others_out(call):
-    ds = SequenceDataset([[0, 1], [1, 2]], [0, 0], np.eye(3), unrealizable="keep")
-    with pytest.raises(InputError, match=r"1 samples without theirs \(indices 1\) instead\. Give data\.realizable\(\)"):
-        call(ds)

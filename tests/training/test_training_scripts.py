@@ -25,24 +25,6 @@ def test_settings_come_back_from_json(settings):
         settings_or_default({}, type(settings))
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "sentence"),
-    [
-        (TrainingSettings, {"layers": 3}, "'layers' argument must be 1 or 2; got 3"),
-        (TrainingSettings, {"learning_rate": "0.1"}, "'learning_rate' argument must be a positive number; got '0.1'"),
-        (TrainingSettings, {"weight_decay": -1.0}, "'weight_decay' argument must be a number of at least 0; got -1.0"),
-        (TrainingSettings, {"milestones": 5}, "'milestones' argument must be a list of epochs; got 5"),
-        (TrainingSettings, {"train_v": "no"}, "'train_v' argument must be true or false; got 'no'"),
-        (TrainingSettings, {"dtype": "float16"}, "'dtype' argument must be float32 or float64"),
-        (TrainingSettings, {"pace": 1, "age": 2}, "'settings' argument must be some of batch, d_model.*; got age, pace"),
-        (VisionSettings, {"heads": 5}, "'heads' argument must be a divisor of the width 768; got 5"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be_used_are_refused(kind, values, sentence):
-    with pytest.raises(InputError, match=sentence):
-        kind.from_dict(values)
-
-
 def test_only_what_is_free_may_differ_when_a_run_resumes():
     assert VisionSettings().differences(VisionSettings(epochs=1, device="cuda", compiled=True)) == []
     assert TrainingSettings().differences(TrainingSettings(epochs=1, device="cuda")) == []

@@ -1,0 +1,205 @@
+"""Arguments of the right kind that make no sense together: one sentence that names the argument, and no other exception."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens import data, embeddings, probe, svm
+from marginlens.dynamics.paths.next_token_law import path_law
+from marginlens.embeddings.train import TrainingSettings
+from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
+from marginlens.nexttoken import WindowBigram, limit_risk, path_radius
+from marginlens.optimizers import Blockwise
+from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens_papers.vision.training import VisionSettings
+
+
+@dataclass(frozen=True)
+class Linear(LabelLoss):
+    """ℓ(u) = -u."""
+
+    def scalar(self, u):
+        return -u, -np.ones_like(u), np.zeros_like(u)
+
+
+class Empty(ml.losses.NextTokenLoss):
+    """A loss that defines nothing."""
+
+
+EYE, PAIR = np.eye(3), np.ones(2)
+TOKENS, HEAD = data.figure_1b()
+RAGGED = ml.TokenDataset([np.ones((2, 4)), np.ones((3, 4))], [1, -1])
+BATCH, _ = data.sphere_tokens(5, 2, 3, 4, 0)
+FACTORS = ml.AttentionRisk(BATCH[0], np.ones(4)).as_factors([1.0, 2.0], 2)
+ACYCLIC, CYCLIC = data.acyclic_sequences(5, 4, 4, 4, 0), data.cyclic_sequences(5, 4, 6, 4, 0)
+TIED = ml.SequenceDataset([[0, 1, 2]] * 3, [0, 0, 1], EYE)
+UNEQUAL = ml.SequenceDataset([[0, 1]] * 2 + [[2, 3]] * 2, [0, 1, 2, 3], CYCLIC.E)
+WITHOUT_LABEL = ml.SequenceDataset([[0, 1], [1, 2]], [0, 0], EYE, unrealizable="keep")
+START = embeddings.initial_parameters(3, 4, 0, np.float64)
+BROKEN = embeddings.Parameters(START.E, START.p * np.nan, START.v)
+LABELLED = ([[0, 1, 2], [1, 0]], [1, -1])
+W = np.ones((6, 2))
+TEXT = "to be or not to be, that is the question"
+
+
+def scaled(sequences, factor):
+    return ml.SequenceDataset([sequences[i][0] for i in range(len(sequences))], sequences.labels, factor * sequences.E)
+
+
+REFUSED = [
+    # data
+    ("index", lambda: BATCH["a"]),
+    ("index", lambda: BATCH[[True, False]]),
+    ("index", lambda: BATCH[0:0]),
+    ("head", lambda: RAGGED.scores(np.ones(3))),
+    ("start", lambda: RAGGED.point([0, np.inf, 0, 0], "start")),
+    ("selected", lambda: RAGGED.selection([2, 2])),
+    ("selected", lambda: RAGGED.selection([0.5, 1.0])),
+    ("scores", lambda: data.scored_tokens(np.ones((3, 4, 2)), np.ones((2, 4)))),
+    ("sequences", lambda: data.LabelledSequences([[0, 1], [2], [0, 4, 1]], [1, 1, -1], 4)),
+    ("y", lambda: data.LabelledSequences([[0], [1]], [1, 0])),
+    ("W", lambda: ml.SequenceDataset([[0, 1]], [0], EYE).logits(np.eye(2))),
+    ("n_tokens", lambda: data.sphere_tokens(1, 1, 0, 2, 0)),
+    ("n_tokens", lambda: data.acyclic_sequences_as_coded(4, 3, 2, 5, 0)),
+    ("n_samples", lambda: data.cyclic_sequences(4, 3, 1, 5, 0)),
+    ("order", lambda: data.ordered_sequences([0, 0, 1], 3, 2, 2, 0)),
+    ("deltas", lambda: data.Levels(deltas=(1.5,))),
+    ("sizes", lambda: data.Levels(sizes=(3,))),
+    ("share", lambda: data.Levels(share=1.0)),
+    ("n_samples", lambda: data.balanced_sequences(5, 4, 1, 1, 0)),
+    ("n_important", lambda: data.balanced_sequences(4, 4, 3, 1, 0)),
+    ("n_irrelevant", lambda: data.balanced_sequences(4, 3, 1, 5, 0)),
+    ("window", lambda: data.text_windows("abcab", 5)),
+    ("text", lambda: data.text_windows(" \n ", 1, data.Words())),
+    ("pattern", lambda: data.Words(pattern="(")),
+    ("pattern", lambda: data.Words(pattern="(a)b")),
+    ("window", lambda: data.text_windows("".join(map(chr, range(5000))), 3, d_model=None)),
+    ("d_model", lambda: data.text_windows("".join(map(chr, range(5000))) + "aaa", 3)),
+    ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=1.0)),
+    ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=0.01)),
+    ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=0.99)),
+    # directions, losses, risks, optimizers
+    ("b", lambda: ml.correlation(np.ones((2, 3)), np.ones((4, 3)))),
+    ("b", lambda: ml.angle(np.ones((3, 4, 4)), np.ones((3, 3, 4)), axes=2)),
+    ("low, high", lambda: ml.Logistic().constants(1, 0)),
+    ("loss", lambda: ml.descend(TOKENS, HEAD, loss=ml.Logistic)),
+    ("loss", lambda: ml.losses.Loss().value(0.0)),
+    ("loss", lambda: ml.losses.Loss().derivative(0.0)),
+    ("loss", lambda: as_nexttoken_loss("log")),
+    ("loss", lambda: as_nexttoken_loss(LogLoss)),
+    ("loss", lambda: as_nexttoken_loss(Empty())),
+    ("head", lambda: ml.descend(TOKENS)),
+    ("loss", lambda: ml.descend(ml.AttentionRisk(TOKENS, HEAD), loss=ml.Logistic())),
+    ("optimizer", lambda: ml.descend(TOKENS, HEAD, optimizer=ml.GradientDescent)),
+    ("optimizer", lambda: ml.descend(TOKENS, HEAD, optimizer=Blockwise(ml.GradientDescent(1.0)), n_steps=1)),
+    ("start", lambda: ml.descend(FACTORS, start=[[1, 2], [3]], n_steps=1)),
+    ("start[1]", lambda: ml.descend(FACTORS, start=(np.ones((2, 2)), np.ones((3, 3))), n_steps=1)),
+    ("risk", lambda: ml.descend(TOKENS, HEAD, n_steps=1).split()),
+    ("until", lambda: ml.flow(TOKENS, HEAD, until=500.0)),
+    ("rtol", lambda: ml.flow(TOKENS, HEAD, rtol=0.5)),
+    ("start", lambda: ml.flow(TOKENS, HEAD, start=EYE[0])),
+    ("record", lambda: ml.flow(TOKENS, HEAD, record="p")),
+    ("steps", lambda: ml.flow(TOKENS, HEAD, record=ml.Record(steps=[3, 1]))),
+    # margin problems
+    ("selected[0]", lambda: svm.set_svm(TOKENS, [[]])),
+    ("selected[0]", lambda: svm.set_svm(TOKENS, [[3]])),
+    ("selected[0]", lambda: svm.set_svm(TOKENS, [[1, 1]])),
+    ("selected[0]", lambda: svm.set_svm(TOKENS, [[True, False, True]])),
+    ("selected", lambda: svm.set_svm(TOKENS, [[0], [1], [0]])),
+    ("graphs", lambda: svm.graph_svm(ACYCLIC.E, list(ml.priority_graphs(ACYCLIC).values()))),
+    ("graphs", lambda: svm.graph_svm(ACYCLIC.E, {0: "a graph"})),
+    ("graphs", lambda: svm.graph_svm(ACYCLIC.E[:2], ml.priority_graphs(ACYCLIC))),
+    ("E", lambda: svm.graph_svm(ACYCLIC.E[0], ml.priority_graphs(ACYCLIC))),
+    ("E", lambda: svm.graph_svm(1e-70 * ACYCLIC.E, ml.priority_graphs(ACYCLIC))),
+    # next tokens
+    ("radii", lambda: ml.path(ACYCLIC, [2.0, 1.0])),
+    ("radii", lambda: ml.path(ACYCLIC, -1.0)),
+    ("radii", lambda: ml.path(ACYCLIC, 1e101)),
+    ("data", lambda: ml.path(scaled(ACYCLIC, 1e70), 1.0)),
+    ("data", lambda: ml.path(CYCLIC, 1.0, head=CYCLIC.E)),
+    ("data", lambda: ml.path(WITHOUT_LABEL, [1.0])),
+    ("loss", lambda: ml.path(ACYCLIC, 1.0, loss=CrossEntropy())),
+    ("loss", lambda: ml.path(CYCLIC, 1.0, loss=Linear())),
+    ("loss", lambda: ml.path(ACYCLIC, 1.0, loss=SquaredLoss())),
+    ("head", lambda: ml.path(ACYCLIC, 1.0, head=-ACYCLIC.E, loss=Linear())),
+    ("direction", lambda: ml.path(ACYCLIC, 1.0).distance(EYE)),
+    ("path", lambda: path_law(ml.path(ml.SequenceDataset([[0, 1]] * 2, [0, 1], np.eye(2)), 1.0))),
+    ("path", lambda: path_law(None)),
+    ("distance", lambda: path_radius(ACYCLIC, 2.0)),
+    ("data", lambda: path_radius(TIED, 0.5)),
+    ("loss", lambda: path_radius(ACYCLIC, 0.5, loss=SquaredLoss())),
+    ("head", lambda: path_radius(ACYCLIC, 0.5, head=-ACYCLIC.E, loss=Linear())),
+    ("loss", lambda: limit_risk(ACYCLIC, loss=CrossEntropy())),
+    ("loss", lambda: limit_risk(TIED, loss=Linear())),
+    ("data", lambda: ml.cyclic_correction([[0, 1]])),
+    ("data", lambda: ml.cyclic_correction(WITHOUT_LABEL)),
+    ("head", lambda: ml.cyclic_correction(CYCLIC, head=np.eye(6))),
+    ("start", lambda: ml.cyclic_correction(CYCLIC, start=np.eye(6))),
+    ("loss", lambda: ml.cyclic_correction(CYCLIC, loss=LogLoss)),
+    ("graphs", lambda: ml.cyclic_correction(UNEQUAL[:2], graphs=ml.priority_graphs(UNEQUAL))),
+    ("data", lambda: ml.NextTokenRisk(WITHOUT_LABEL).hessian(EYE)),
+    ("sequence", lambda: ml.NextTokenAutomaton.fit(TIED).predict_proba([0, 4])),
+    ("sequence", lambda: ml.NextTokenAutomaton.fit(TIED).predict_proba([])),
+    ("names", lambda: ml.NextTokenAutomaton.fit(TIED).explain([0], names="ab")),
+    ("last", lambda: ml.NextTokenAutomaton.fit(TIED).heights(4)),
+    ("data", lambda: ml.NextTokenAutomaton.fit(TIED).score(ml.SequenceDataset([[0, 1]], [0], np.eye(2)))),
+    ("priority", lambda: ml.NextTokenAutomaton.fit(TIED, priority=3)),
+    ("first", lambda: WindowBigram.of_pairs([-1], [0], 3)),
+    ("second", lambda: WindowBigram.of_pairs([0], [5], 3)),
+    # embeddings
+    ("n_vocabulary", lambda: embeddings.initial_parameters(0, 4, 0, "float64")),
+    ("dtype", lambda: embeddings.initial_parameters(3, 4, 0, "int64")),
+    ("spread", lambda: embeddings.initial_parameters(3, 4, 0, "float64", -1.0)),
+    ("start", lambda: embeddings.initial_concentration(None, 0.1)),
+    ("start.p", lambda: embeddings.initial_concentration(BROKEN, 0.1)),
+    ("delta", lambda: embeddings.initial_concentration(START, 1.5)),
+    ("step", lambda: embeddings.first_step_errors(None, 0.1)),
+    ("E", lambda: embeddings.loss_and_gradients(START.E[:2], START.p, START.v, *LABELLED)),
+    ("sequences", lambda: embeddings.one_layer_outputs(START.E, START.p, START.v, [[0, 3]])),
+    ("p", lambda: embeddings.two_layer_outputs(START.E, START.p[:3], START.v, [[0]])),
+    ("layers", lambda: TrainingSettings.from_dict({"layers": 3})),
+    ("learning_rate", lambda: TrainingSettings.from_dict({"learning_rate": "0.1"})),
+    ("weight_decay", lambda: TrainingSettings.from_dict({"weight_decay": -1.0})),
+    ("milestones", lambda: TrainingSettings.from_dict({"milestones": 5})),
+    ("train_v", lambda: TrainingSettings.from_dict({"train_v": "no"})),
+    ("dtype", lambda: TrainingSettings.from_dict({"dtype": "float16"})),
+    ("settings", lambda: TrainingSettings.from_dict({"pace": 1, "age": 2})),
+    ("heads", lambda: VisionSettings.from_dict({"heads": 5})),
+    # heads of transformers
+    ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
+    ("s", lambda: probe.entropy([np.nan, 1.0])),
+    ("s", lambda: probe.top_probability(np.empty((3, 0)))),
+    ("W_Q", lambda: probe.KeyQueryMap(W, W[:5], np.zeros(2), 1.0)),
+    ("b_Q", lambda: probe.KeyQueryMap(W, W, np.zeros(3), 1.0)),
+    ("scale", lambda: probe.KeyQueryMap(W, W, np.zeros(2), 0.0)),
+    ("logits", lambda: probe.select_tokens([[np.nan, 1.0]], [[True, True]])),
+    ("logits", lambda: probe.select_tokens(np.empty((2, 0)))),
+    ("visible", lambda: probe.select_tokens(np.zeros((2, 3)), np.ones((3, 2), dtype=bool))),
+    ("rounding", lambda: probe.select_tokens(np.zeros((2, 3)), rounding=-1.0)),
+    ("rounding", lambda: probe.select_tokens(np.zeros((2, 3)), rounding=np.zeros(3))),
+    ("inputs[1]", lambda: probe.sample_queries([np.ones((3, 6)), np.ones((3, 4))])),
+    ("visible", lambda: probe.sample_queries([EYE, EYE], [np.ones((3, 3))])),
+    ("inputs", lambda: probe.sample_queries([PAIR[None]])),
+    ("heads", lambda: probe.layer_margins(probe.sample_queries([EYE]), [])),
+    ("heads[0]", lambda: probe.head_margin(probe.sample_queries([EYE]), probe.KeyQueryMap(W, W, np.zeros(2), 1.0))),
+    ("n_draws", lambda: probe.MaxMarginSettings(n_draws=0)),
+    ("queries", lambda: probe.ProbeSettings(queries=0)),
+    ("max_margin", lambda: probe.ProbeSettings(max_margin=1)),
+    ("offset", lambda: probe.ProbeSettings(offset=-1)),
+    ("selected", lambda: head_preferences(visible_types([np.array([1, 2])]), [np.array([0])])),
+    ("selected", lambda: head_preferences(visible_types([np.array([1, 2])]), [np.array([0, 2])])),
+    ("ids", lambda: visible_types([np.array([0.5])])),
+    ("visible", lambda: visible_types([np.array([1, 2])], [np.ones((3, 3))])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_it_is_named_in_one_sentence(case):
+    argument, call = REFUSED[case]
+    with pytest.raises(ml.InputError) as refusal:
+        call()
+    sentence = str(refusal.value)
+    assert "\n" not in sentence
+    assert sentence.startswith(f"The '{argument}"), sentence
