@@ -5,6 +5,7 @@ from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
+from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
 from marginlens.risk.softmax import logits, softmax
@@ -17,6 +18,7 @@ __all__ = [
     "LogScaled",
     "MarginRows",
     "MatrixRisk",
+    "MulticlassRisk",
     "NextTokenRisk",
     "RankOneTerms",
     "Risk",
