@@ -81,7 +81,10 @@ class MulticlassRisk:
         largest = np.max(logs, axis=-1)  # (…, n_points)
         left = np.exp(logs - largest[..., None])
         np.put_along_axis(
-            left, np.broadcast_to(self.classes[:, None], (*left.shape[:-1], 1)), -np.sum(left, axis=-1, keepdims=True), -1
+            left,
+            np.broadcast_to(self.classes[:, None], (*left.shape[:-1], 1)),
+            -np.sum(left, axis=-1, keepdims=True),
+            -1,
         )
         left /= len(self.H)
         scale = np.max(largest, axis=-1)
