@@ -63,9 +63,16 @@ from marginlens.norms import (
     Spectral as Spectral,
 )
 from marginlens.optimizers import (
+    Adam as Adam,
+    CoordinateDescent as CoordinateDescent,
     GradientDescent as GradientDescent,
+    MirrorDescent as MirrorDescent,
+    Muon as Muon,
     NormalizedGD as NormalizedGD,
     Optimizer as Optimizer,
+    PolyakStep as PolyakStep,
+    SignDescent as SignDescent,
+    SteepestDescent as SteepestDescent,
 )
 from marginlens.papers import ledger as ledger
 from marginlens.risk import (

@@ -206,10 +206,13 @@ class StepwiseLoop:
         return bool(getattr(self.optimizer, "batched", False))
 
     def _gradient(self, x: FloatArray) -> LogScaled:
-        """The gradients at all iterates (batch, *shape)."""
-        if getattr(self.risk, "is_batch", False):
-            return self.risk.gradient(x)
-        return self.risk.gradient(x[0])[None]
+        """The gradients at all iterates (batch, *shape), with the excess risk where the optimizer needs it."""
+        risk: Any = self.risk
+        at = x if getattr(risk, "is_batch", False) else x[0]
+        gradient: LogScaled = risk.gradient(at)
+        if getattr(self.optimizer, "needs_excess", False) and hasattr(risk, "best_tokens"):
+            gradient = replace(gradient, excess=risk.excess(at, risk.best_tokens()))
+        return gradient if at is x else gradient[None]
 
     def _update(self, gradient: LogScaled, memory: Any, running: Any) -> tuple[FloatArray, Any]:
         """The moves of all problems; those that have ended do not move and remember what they did."""

@@ -155,9 +155,13 @@ def _leading(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> Floa
 
 
 def _for_each(gradient: LogScaled, direction: Any) -> FloatArray:
-    """The direction of each matrix of a batch."""
+    """The direction of each matrix of a batch, from its rank-one terms where they are known."""
     array, scales = row_scaled(gradient)
     out = np.empty_like(array)
     for place in np.ndindex(array.shape[:-2]):
-        out[place] = direction(*_row_terms(array[place], scales[place]))
+        if gradient.terms is None:
+            out[place] = direction(*_row_terms(array[place], scales[place]))
+        else:
+            terms = gradient.terms[place]
+            out[place] = direction(*map(np.ascontiguousarray, (terms.left, terms.right, terms.log_scale)))
     return out

@@ -1,7 +1,26 @@
 """Optimizers: rules that turn gradients into steps."""
 
+from marginlens.optimizers.adam import Adam
 from marginlens.optimizers.blockwise import Blockwise
 from marginlens.optimizers.gradient_descent import GradientDescent, NormalizedGD
+from marginlens.optimizers.mirror_descent import MirrorDescent
+from marginlens.optimizers.polyak import PolyakStep
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
+from marginlens.optimizers.schedules import PowerDecay
+from marginlens.optimizers.steepest_descent import CoordinateDescent, Muon, SignDescent, SteepestDescent
 
-__all__ = ["Blockwise", "GradientDescent", "NormalizedGD", "Optimizer", "as_optimizer"]
+__all__ = [
+    "Adam",
+    "Blockwise",
+    "CoordinateDescent",
+    "GradientDescent",
+    "MirrorDescent",
+    "Muon",
+    "NormalizedGD",
+    "Optimizer",
+    "PolyakStep",
+    "PowerDecay",
+    "SignDescent",
+    "SteepestDescent",
+    "as_optimizer",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,16 @@ class Blockwise:
     """
 
     optimizer: Optimizer
-    batched: ClassVar[bool] = False
+
+    @property
+    def batched(self) -> bool:
+        """Whether the parts' optimizer takes all problems of a batch at once."""
+        return bool(getattr(self.optimizer, "batched", False))
+
+    @property
+    def needs_excess(self) -> bool:
+        """Whether the parts' optimizer asks for the excess risk."""
+        return bool(getattr(self.optimizer, "needs_excess", False))
 
     def __post_init__(self) -> None:
         as_optimizer(self.optimizer)
@@ -37,10 +46,11 @@ class Blockwise:
             raise reject(
                 "optimizer", "Blockwise only for a risk whose points have parts, such as JointRisk", "one that has none"
             )
+        places = {name: gradient.place(name) for name in gradient.blocks}
         states = state
         if isinstance(state, np.ndarray):
-            states = {name: self.optimizer.init(state[place]) for name, place in gradient.blocks.items()}
+            states = {name: self.optimizer.init(state[place]) for name, place in places.items()}
         step, following = np.empty_like(gradient.array), {}
-        for name, place in gradient.blocks.items():
+        for name, place in places.items():
             step[place], following[name] = self.optimizer.update(gradient.block(name), states[name])
         return step, following

@@ -349,6 +349,10 @@ class AttentionRisk:
         """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf where there is no token."""
         return self.scored_head.token_margins()
 
+    def best_tokens(self) -> IntArray:
+        """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
+        return np.argmax(self.token_margins(), axis=-1)
+
     def margin_rows(self, selected: Any) -> MarginRows:
         r"""k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
         if self.is_batch:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.errors import reject
+from marginlens.kernels.graded_svd import graded_svd
 from marginlens.typing import FloatArray
 
 MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
@@ -54,6 +55,46 @@ class RankOneTerms:
             return np.einsum("...m,...mq,...md->...qd", weights, self.left, self.right), largest
         return self._dense_by_entry(logs)
 
+    def plus(self, other: RankOneTerms, factor: float) -> RankOneTerms:
+        """The terms of the sum with `factor` times another matrix: as many where both have the same left vectors, else no more than
+        three times as many as the matrix has rows or columns.
+        """
+        scale = other.log_scale + np.log(factor)
+        if np.array_equal(self.left, other.left):
+            own, added = (
+                np.where(np.any(right != 0.0, axis=-1), logs, -np.inf)
+                for right, logs in ((self.right, self.log_scale), (other.right, scale))
+            )
+            largest = np.maximum(own, added)
+            largest = np.where(np.isfinite(largest), largest, 0.0)
+            right = self.right * np.exp(own - largest)[..., None] + other.right * np.exp(added - largest)[..., None]
+            return RankOneTerms(self.left, right, largest)
+        joined = RankOneTerms(
+            np.concatenate([self.left, other.left], axis=-2),
+            np.concatenate([self.right, other.right], axis=-2),
+            np.concatenate([self.log_scale, scale], axis=-1),
+        )
+        return joined if joined.log_scale.shape[-1] <= 3 * min(joined._shape) else joined.singular_terms()
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.left.shape[-1], self.right.shape[-1]
+
+    def singular_terms(self) -> RankOneTerms:
+        """The same matrices as sums over their singular values, min(d_left, d_right) terms of which some may be zero."""
+        batch, count = self.left.shape[:-2], min(self._shape)
+        left, right = np.zeros((*batch, count, self._shape[0])), np.zeros((*batch, count, self._shape[1]))
+        scale = np.zeros((*batch, count))
+        for place in np.ndindex(batch):
+            Q, V, B, J, logs, rank = graded_svd(
+                np.ascontiguousarray(self.left[place]),
+                np.ascontiguousarray(self.right[place]),
+                np.ascontiguousarray(self.log_scale[place]),
+            )
+            left[(*place, slice(rank))], right[(*place, slice(rank))] = B @ Q, J @ V
+            scale[(*place, slice(rank))] = logs
+        return RankOneTerms(left, right, scale)
+
     def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The sum with a scale for each entry: that of the largest of its terms that is not zero there."""
         shape = (*self.left.shape[:-2], self.left.shape[-1], self.right.shape[-1])
@@ -91,7 +132,7 @@ class LogScaled:
     def value(self) -> FloatArray:
         """The array itself; entries below the smallest float64 become zero."""
         with np.errstate(over="ignore"):
-            return self.array * np.exp(self._aligned(self.log_scale))
+            return self.array * np.exp(self.aligned(self.log_scale))
 
     @property
     def log_norm(self) -> FloatArray:
@@ -103,7 +144,7 @@ class LogScaled:
     def direction(self) -> FloatArray:
         """Every point divided by its Euclidean norm; zero where it is zero."""
         normalized, _ = self._one_scale()
-        norms = self._aligned(length(self._flat(normalized)))
+        norms = self.aligned(length(self._flat(normalized)))
         return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms != 0.0)
 
     def is_zero(self) -> npt.NDArray[np.bool_]:
@@ -123,14 +164,42 @@ class LogScaled:
 
     def block(self, name: str) -> LogScaled:
         """The part of each point that is called `name`."""
+        place = self.place(name)
+        scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
+        terms = None if self.terms is None else self.terms.rows(place[1])
+        return LogScaled(self.array[place], scale, self.axes, terms=terms, excess=self.excess)
+
+    def place(self, name: str) -> Any:
+        """The index of the part that is called `name` in an array of points."""
         if self.blocks is None or name not in self.blocks:
             raise reject(
                 "name", f"one of {', '.join(self.blocks or ()) or 'no blocks: this point has none'}", repr(name)
             )
-        place: Any = (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))
-        scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
-        terms = None if self.terms is None else self.terms.rows(self.blocks[name])
-        return LogScaled(self.array[place], scale, self.axes, terms=terms, excess=self.excess)
+        return (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))
+
+    def plus(self, other: LogScaled, factor: float) -> LogScaled:
+        """self + factor · other for a factor above zero: no entry is lost beside larger ones, and terms are added as terms."""
+        own, added = self._used_scale(), other._used_scale() + np.log(factor)
+        if own.ndim < self.array.ndim or added.ndim < self.array.ndim:
+            apart = np.abs(self.aligned(own) - self.aligned(added))
+            if np.any(np.isfinite(apart) & (apart > MAX_SPREAD)):
+                own, added = np.broadcast_arrays(self.aligned(own), self.aligned(added), self.array)[:2]
+        if own.ndim == self.array.ndim or added.ndim == self.array.ndim:
+            own = np.where(self.array != 0.0, self.aligned(own), -np.inf)
+            added = np.where(other.array != 0.0, self.aligned(added), -np.inf)
+        largest = np.maximum(own, added)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        array = self.array * np.exp(self.aligned(own - largest)) + other.array * np.exp(self.aligned(added - largest))
+        both = self.terms is not None and other.terms is not None
+        terms = self.terms.plus(other.terms, factor) if both else None  # type: ignore[union-attr, arg-type]
+        return LogScaled(array, largest, self.axes, self.blocks, terms)
+
+    def _used_scale(self) -> FloatArray:
+        """The scales, -inf where a point is zero."""
+        scale = np.asarray(self.log_scale, dtype=np.float64)
+        if scale.ndim == self.array.ndim:
+            return np.where(self.array != 0.0, scale, -np.inf)
+        return np.where(self.is_zero(), -np.inf, scale)
 
     def __repr__(self) -> str:
         return f"LogScaled(shape={self.array.shape}, log_norm={np.round(self.log_norm, 3)})"
@@ -142,9 +211,9 @@ class LogScaled:
         used = np.where(self.array != 0.0, self.log_scale, -np.inf)
         largest = np.max(self._flat(used), axis=-1, initial=-np.inf)
         largest = np.where(np.isfinite(largest), largest, 0.0)
-        return self.array * np.exp(np.minimum(used - self._aligned(largest), 0.0)), largest
+        return self.array * np.exp(np.minimum(used - self.aligned(largest), 0.0)), largest
 
-    def _aligned(self, values: Any) -> FloatArray:
+    def aligned(self, values: Any) -> FloatArray:
         """Values (…), or of the array's shape, as they broadcast against the array."""
         values = np.asarray(values, dtype=np.float64)
         return values if values.ndim == self.array.ndim else values.reshape(values.shape + (1,) * self.axes)

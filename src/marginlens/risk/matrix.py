@@ -99,6 +99,10 @@ class _RiskThroughP(ABC):
         """The token with the largest attention in each input, (…, n_inputs)."""
         return self.of_p.at(self.logits(x)).select()
 
+    def best_tokens(self) -> IntArray:
+        """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
+        return self.of_p.best_tokens()
+
     def _gradients(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
 

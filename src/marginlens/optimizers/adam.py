@@ -1,0 +1,84 @@
+"""Adam with both of its running means in the log domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from marginlens.errors import real_number, reject
+from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
+from marginlens.optimizers.steepest_descent import as_decay
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+class AdamState(NamedTuple):
+    """How many steps were taken, m as signs and logarithms of its entries, and the logarithms of v; of the iterate's shape."""
+
+    step: int
+    sign: FloatArray
+    log_mean: FloatArray
+    log_square: FloatArray
+
+
+@dataclass(frozen=True)
+class Adam:
+    r"""Adam, exact where gradients are far below the smallest float64, for ε = 0 and for any ε > 0.
+
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad
+        x \leftarrow x - \eta_t \frac{m / (1 - \beta_1^{t+1})}{\sqrt{v / (1 - \beta_2^{t+1})} + \varepsilon}
+
+    While :math:`\sqrt v \gg \varepsilon` its steps are those of sign descent; once gradients fall below ε they are those of gradient
+    descent with momentum, of size η/ε. Entries of g that have always been zero do not move.
+
+    Args:
+        size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+        betas: β₁ and β₂, each at least 0 and below 1. eps: ε, at least 0.
+    """
+
+    size: StepSize
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 0.0
+    batched: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", as_step_size(self.size))
+        try:
+            first, second = self.betas
+        except (TypeError, ValueError) as problem:
+            raise reject("betas", "two numbers, each at least 0 and below 1", repr(self.betas)) from problem
+        object.__setattr__(self, "betas", (as_decay(first, "betas"), as_decay(second, "betas")))
+        eps = real_number(self.eps, "eps", "a number of at least 0")
+        if not (np.isfinite(eps) and eps >= 0.0):
+            raise reject("eps", "a number of at least 0", f"{eps:g}")
+        object.__setattr__(self, "eps", eps)
+
+    def init(self, x0: FloatArray) -> AdamState:
+        """Both means zero."""
+        nothing = np.full(np.shape(x0), -np.inf)
+        return AdamState(0, np.zeros(np.shape(x0)), nothing, nothing)
+
+    def update(self, gradient: LogScaled, state: AdamState) -> tuple[FloatArray, AdamState]:
+        """-η_t m̂/(√v̂ + ε)."""
+        (first, second), step = self.betas, state.step
+        with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of zero is -inf
+            logs = np.log(np.abs(gradient.array)) + gradient.aligned(gradient.log_scale)
+            sign, log_mean = _signed_sum(
+                (state.sign, state.log_mean + np.log(first)), (np.sign(gradient.array), logs + np.log1p(-first))
+            )
+            log_square = np.logaddexp(state.log_square + np.log(second), 2.0 * logs + np.log1p(-second))
+            numerator = log_mean - np.log1p(-(first ** (step + 1.0)))
+            root = 0.5 * (log_square - np.log1p(-(second ** (step + 1.0))))
+            ratio = np.exp(numerator - np.logaddexp(root, np.log(self.eps)))
+        move = -size_at(self.size, step) * np.where(sign == 0.0, 0.0, sign * ratio)
+        return move, AdamState(step + 1, sign, log_mean, log_square)
+
+
+def _signed_sum(a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
+    """Sign and logarithm of the sum of two numbers given by theirs."""
+    largest = np.maximum(a[1], b[1])
+    safe = np.where(np.isfinite(largest), largest, 0.0)
+    total = a[0] * np.exp(a[1] - safe) + b[0] * np.exp(b[1] - safe)
+    return np.sign(total), safe + np.log(np.abs(total))

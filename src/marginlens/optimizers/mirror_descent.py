@@ -1,0 +1,68 @@
+"""Mirror descent with the potential of a power norm, as it is used on attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from marginlens.errors import real_number, reject
+from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+class MirrorState(NamedTuple):
+    """How many steps were taken, the iterate x and its mirror image ∇ψ(x), each of the iterate's shape."""
+
+    step: int
+    x: FloatArray
+    image: FloatArray
+
+
+@dataclass(frozen=True)
+class MirrorDescent:
+    r"""Mirror descent with the potential :math:`\psi(x) = \|x\|_p^p / p`, p > 1.
+
+    .. math:: \nabla\psi(x^+) = \nabla\psi(x) - \eta_t \nabla L(x), \qquad \nabla\psi(x)_j = \operatorname{sign}(x_j) |x_j|^{p-1}
+
+    Args:
+        p: above 1; p = 2 is gradient descent.
+        size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+        normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
+            they grow like the logarithm of the steps.
+    """
+
+    p: float
+    size: StepSize
+    normalized: bool = False
+    batched: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        p = real_number(self.p, "p", "a number above 1")
+        if not (np.isfinite(p) and p > 1.0):
+            advice = "The potential of p = 1 has no mirror map." if p == 1.0 else ""
+            raise reject("p", "a number above 1", f"{p:g}", advice)
+        object.__setattr__(self, "p", p)
+        object.__setattr__(self, "size", as_step_size(self.size))
+
+    def init(self, x0: FloatArray) -> MirrorState:
+        """The start and its image."""
+        x = np.array(x0, dtype=np.float64)
+        return MirrorState(0, x, np.sign(x) * np.abs(x) ** (self.p - 1.0))
+
+    def update(self, gradient: LogScaled, state: MirrorState) -> tuple[FloatArray, MirrorState]:
+        """The iterate whose image is ∇ψ(x) - η_t ∇L, less x."""
+        change = dual_unit(gradient, self.p) if self.normalized else gradient.value()
+        image = state.image - size_at(self.size, state.step) * change
+        step = np.sign(image) * np.abs(image) ** (1.0 / (self.p - 1.0)) - state.x
+        return step, MirrorState(state.step + 1, state.x + step, image)
+
+
+def dual_unit(gradient: LogScaled, p: float) -> FloatArray:
+    """Gradients divided by their norm ‖·‖_q with 1/p + 1/q = 1; zero where they are zero."""
+    q, scaled = p / (p - 1.0), gradient.direction()
+    axes = tuple(range(scaled.ndim - gradient.axes, scaled.ndim))
+    norms = np.sum(np.abs(scaled) ** q, axis=axes, keepdims=True) ** (1.0 / q)
+    return np.divide(scaled, norms, out=np.zeros_like(scaled), where=norms > 0.0)

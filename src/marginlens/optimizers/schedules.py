@@ -1,0 +1,69 @@
+"""Step sizes over time: constant, falling like a power of the step, or any function of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import InputError, positive_number, real_number, reject
+from marginlens.typing import FloatArray
+
+StepSize = float | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class PowerDecay:
+    r"""Steps that fall like a power of their number, :math:`\eta_t = \text{size} \cdot (t + 1)^{-\text{power}}`, t = 0, 1, ….
+
+    Args:
+        size: of the first step. power: at least 0; up to 1 the steps add up to infinity, so that weights can go to infinity.
+    """
+
+    size: float
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", positive_number(self.size, "size"))
+        power = real_number(self.power, "power", "a number of at least 0")
+        if not (np.isfinite(power) and power >= 0.0):
+            raise reject("power", "a number of at least 0", f"{power:g}")
+        object.__setattr__(self, "power", power)
+
+    def __call__(self, t: int) -> float:
+        """The size of step t."""
+        return float(self.size * (t + 1.0) ** -self.power)
+
+
+def as_step_size(size: Any) -> StepSize:
+    """A positive number, or a function t → size such as `PowerDecay`, as it is; else the error that says what is expected."""
+    if isinstance(size, type):
+        raise reject("size", "a positive number or a function of the step", f"the class {size.__name__}")
+    if callable(size):
+        schedule: StepSize = size
+        return schedule
+    return positive_number(size, "size")
+
+
+def size_at(size: StepSize, t: int) -> float:
+    """The size of step t; refused where a function gives zero, nan, infinity or a negative number."""
+    if not callable(size):
+        return size
+    try:
+        value = float(size(t))
+    except (TypeError, ValueError) as problem:
+        raise InputError(
+            f"The step size at step {t} must be a positive number; the schedule failed with: {problem}."
+        ) from problem
+    if not (np.isfinite(value) and value > 0.0):
+        raise InputError(f"The step size at step {t} must be a positive number; the schedule gave {value:g}.")
+    return value
+
+
+def sizes_of(size: StepSize, begin: int, end: int) -> FloatArray:
+    """The sizes of steps `begin` … `end` - 1, (end - begin,)."""
+    if not callable(size):
+        return np.full(end - begin, size)
+    return np.array([size_at(size, t) for t in range(begin, end)])

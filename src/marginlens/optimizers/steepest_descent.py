@@ -1,0 +1,108 @@
+"""Steepest descent in a norm, with step sizes over time and momentum: sign descent, coordinate descent and Muon among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+from marginlens.errors import real_number, reject
+from marginlens.norms import L1, LInf, Norm, Spectral, as_norm, direction_of
+from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+def as_decay(value: Any, argument: str) -> float:
+    """`value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
+    number = real_number(value, argument, "a number of at least 0 and below 1")
+    if not 0.0 <= number < 1.0:
+        raise reject(argument, "a number of at least 0 and below 1", f"{number:g}")
+    return number
+
+
+class MomentumState(NamedTuple):
+    """How many steps were taken, and the running sum of gradients; None before the first, and where there is no momentum."""
+
+    step: int
+    total: LogScaled | None
+
+
+@dataclass(frozen=True)
+class SteepestDescent:
+    r"""Steps of a given length in a norm that lower the risk most, to first order.
+
+    .. math:: x \leftarrow x - \eta_t\, s(m_t), \quad s(m) \in \arg\max_{\|s\| \le 1} \langle m, s\rangle, \quad
+        m_t = \mu\, m_{t-1} + \nabla L(x)
+
+    With Nesterov's momentum s is taken at :math:`\mu\, m_t + \nabla L(x)`. Sums of gradients are formed in the log domain: a gradient far
+    below the smallest float64 still has its direction, and an old one the weight that is due to it.
+
+    Args:
+        norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
+        size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+        momentum: μ, at least 0 and below 1. nesterov: whether to look ahead.
+    """
+
+    norm: Norm
+    size: StepSize
+    momentum: float = 0.0
+    nesterov: bool = False
+    batched: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        as_norm(self.norm, (1, 1))
+        object.__setattr__(self, "size", as_step_size(self.size))
+        object.__setattr__(self, "momentum", as_decay(self.momentum, "momentum"))
+
+    def init(self, x0: FloatArray) -> MomentumState:
+        """No steps, no gradients."""
+        return MomentumState(0, None)
+
+    def update(self, gradient: LogScaled, state: MomentumState) -> tuple[FloatArray, MomentumState]:
+        """-η_t times the steepest direction; zero where the gradient is exactly zero."""
+        if state.step == 0:
+            as_norm(self.norm, gradient.array.shape[gradient.array.ndim - gradient.axes :])
+        ahead, total = gradient, None
+        if self.momentum > 0.0:
+            total = replace(gradient, blocks=None, excess=None)
+            total = total if state.total is None else total.plus(state.total, self.momentum)
+            ahead = gradient.plus(total, self.momentum) if self.nesterov else total
+        step = -size_at(self.size, state.step) * direction_of(self.norm, ahead)
+        return step, MomentumState(state.step + 1, total)
+
+
+class _InAFixedNorm(SteepestDescent):
+    """Steepest descent in a norm that its name implies."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size!r}, momentum={self.momentum:g}, nesterov={self.nesterov})"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class SignDescent(_InAFixedNorm):
+    r"""Steepest descent in ℓ∞: :math:`x \leftarrow x - \eta_t \operatorname{sign}(m_t)`; with momentum it is Signum."""
+
+    def __init__(self, size: StepSize, momentum: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(LInf(), size, momentum, nesterov)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class CoordinateDescent(_InAFixedNorm):
+    """Steepest descent in ℓ1: a step in the one coordinate whose derivative is largest."""
+
+    def __init__(self, size: StepSize, momentum: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(L1(), size, momentum, nesterov)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Muon(_InAFixedNorm):
+    r"""Steepest descent of a matrix in the spectral norm, with momentum.
+
+    .. math:: W \leftarrow W - \eta_t U V^\top, \qquad m_t = U \Sigma V^\top
+
+    The polar factor is exact, singular values of any smallness included. On the factors of W each is a matrix of its own:
+    `Blockwise(Muon(size))`.
+    """
+
+    def __init__(self, size: StepSize, momentum: float = 0.95, nesterov: bool = True) -> None:
+        super().__init__(Spectral(), size, momentum, nesterov)
