@@ -1,0 +1,157 @@
+"""The SVD of a sum of rank-one terms: against 80 digits at any spread of the scales, at dependent terms, and where LAPACK fails."""
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marginlens.kernels.graded_svd import (
+    leading_pair,
+    log_singular_values,
+    polar_factor,
+    polar_factor_in,
+    workspace,
+)
+
+ORACLE_DIGITS = 80  # beyond the spread of the scales
+
+
+def terms(seed, n_terms=6, d_left=7, d_right=8, spread=0.0):
+    rng = np.random.default_rng(seed)
+    left, right = rng.normal(size=(n_terms, d_left)), rng.normal(size=(n_terms, d_right))
+    return left, right, -spread * rng.permutation(np.linspace(0.0, 1.0, n_terms))
+
+
+def polar(left, right, log_scale):
+    out = np.full((left.shape[1], right.shape[1]), np.nan)
+    rank = polar_factor(left, right, log_scale, out)
+    return out, rank
+
+
+def exact_core(left, right, log_scale):
+    """Orthonormal bases of both sides and the square matrix between them, with enough digits for every term."""
+    (QL, RL), (QR, RR) = (mpmath.qr(mpmath.matrix(x.T.tolist()), mode="skinny") for x in (left, right))
+    D = mpmath.diag([mpmath.exp(mpmath.mpf(float(s))) for s in log_scale])
+    return QL, RL * D * RR.T, QR
+
+
+def exact_polar(left, right, log_scale):
+    """Newton's iteration on the core, which knows nothing of rotations."""
+    with mpmath.workdps(ORACLE_DIGITS + int(np.ptp(log_scale) / 2.0)):
+        QL, X, QR = exact_core(left, right, log_scale)
+        change = 1
+        while change > mpmath.mpf(10) ** -30:
+            inverse = (X**-1).T
+            scale = mpmath.sqrt(mpmath.mnorm(inverse, "f") / mpmath.mnorm(X, "f"))
+            following = (scale * X + inverse / scale) / 2
+            change, X = mpmath.mnorm(following - X, "f"), following
+        return np.array((QL * X * QR.T).tolist(), dtype=float)
+
+
+@pytest.mark.parametrize("spread", [0.0, 5.0, 50.0, 500.0, 5000.0])
+def test_polar_factors_against_80_digits(spread):
+    given_terms = terms(1, spread=spread)
+    found, rank = polar(*given_terms)
+    assert rank == 6
+    assert np.allclose(found, exact_polar(*given_terms), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("spread", [0.0, 50.0, 500.0])
+def test_singular_values_and_the_leading_pair_against_80_digits(spread):
+    left, right, log_scale = terms(2, 4, 5, 6, spread)
+    with mpmath.workdps(ORACLE_DIGITS + int(spread / 2.0)):
+        QL, core, QR = exact_core(left, right, log_scale)
+        U, values, Vt = mpmath.svd_r(core)
+        logs = np.array([float(mpmath.log(value)) for value in values])
+        pair = np.array(((QL * U[:, 0]) * (Vt[0, :] * QR.T)).tolist(), dtype=float)
+    assert np.allclose(log_singular_values(left, right, log_scale), logs, rtol=0, atol=1e-12)
+    u, v = np.empty(5), np.empty(6)
+    assert leading_pair(left, right, log_scale, u, v) == pytest.approx(logs[0], abs=1e-12)
+    assert np.allclose(np.outer(u, v), pair, rtol=0, atol=1e-13)
+
+
+def test_where_lapack_loses_the_small_singular_vectors():
+    """Singular values down to e^-50 of the largest are noise in the dense sum, and gesdd's U Vᵀ is wrong by as much as it is long."""
+    left, right, log_scale = terms(3, 6, 10, 10, 50.0)
+    exact = exact_polar(left, right, log_scale)
+    dense = np.einsum("m,mq,md->qd", np.exp(log_scale), left, right)
+    U, _, Vt = np.linalg.svd(dense)
+    by_lapack = U[:, :6] @ Vt[:6]
+    assert np.abs(by_lapack - exact).max() > 0.1
+    assert np.linalg.norm(by_lapack - exact, 2) > 0.9
+    assert np.allclose(polar(left, right, log_scale)[0], exact, rtol=0, atol=1e-14)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    n_terms=st.integers(1, 7),
+    d_left=st.integers(1, 5),
+    d_right=st.integers(1, 5),
+    spread=st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e5]),
+)
+def test_a_polar_factor_is_a_partial_isometry_that_no_order_and_no_common_scale_changes(
+    seed, n_terms, d_left, d_right, spread
+):
+    left, right, log_scale = terms(seed, n_terms, d_left, d_right, spread)
+    found, rank = polar(left, right, log_scale)
+    assert rank == min(n_terms, d_left, d_right)
+    values = np.linalg.svd(found, compute_uv=False)
+    assert np.allclose(values, np.arange(len(values)) < rank, rtol=0, atol=1e-13)
+    order = np.random.default_rng(seed).permutation(n_terms)
+    again, _ = polar(left[order], right[order], log_scale[order] - 77.0)
+    assert np.allclose(again, found, rtol=0, atol=1e-8)  # vectors drawn at random may be close to dependent
+    halved, _ = polar(left * 1e-150, right * 1e150, log_scale)
+    assert np.allclose(halved, found, rtol=0, atol=1e-8)
+
+
+def test_dependent_terms_bring_no_direction():
+    left, right, log_scale = terms(4, 3, 6, 5)
+    doubled = np.concatenate([left, left]), np.concatenate([right, right]), np.concatenate([log_scale, log_scale - 9.0])
+    found, rank = polar(*doubled)  # the same three terms once more, smaller
+    assert rank == 3
+    assert np.allclose(found, polar(left, right, log_scale)[0], rtol=0, atol=1e-13)
+    same_query = np.repeat(left[:1], 3, axis=0)
+    assert polar(same_query, right, np.array([0.0, -20.0, -400.0]))[1] == 1
+    same_right = np.repeat(right[:1], 3, axis=0)
+    assert polar(left, same_right, np.array([0.0, -20.0, -400.0]))[1] == 1
+    in_plane = np.array([[1.0, 2.0], [3.0, 1.0], [-1.0, 1.0]]) @ left[:2]  # three queries of one plane
+    assert polar(in_plane, right, np.array([0.0, -300.0, -700.0]))[1] == 2
+
+
+def test_terms_that_cancel_and_terms_that_are_zero():
+    left, right, log_scale = terms(5, 3, 4, 5)
+    with_opposite = (
+        np.concatenate([left, left[:1]]),
+        np.concatenate([right, -right[:1]]),
+        np.append(log_scale, log_scale[0]),
+    )
+    rest, rank = polar(left[1:], right[1:], log_scale[1:])
+    found, its_rank = polar(*with_opposite)
+    assert rank == its_rank == 2
+    assert np.allclose(found, rest, rtol=0, atol=1e-13)
+    absent = np.array([log_scale[0], -np.inf, log_scale[2]])
+    assert np.allclose(
+        polar(left, right, absent)[0], polar(left[[0, 2]], right[[0, 2]], log_scale[[0, 2]])[0], atol=1e-14
+    )
+    nothing, rank = polar(left, np.zeros_like(right), log_scale)
+    assert rank == 0
+    assert not nothing.any()
+    u, v = np.ones(4), np.ones(5)
+    assert leading_pair(left, np.zeros_like(right), log_scale, u, v) == -np.inf
+    assert not u.any()
+    assert not v.any()
+
+
+def test_left_vectors_that_stay_change_no_bit():
+    rng = np.random.default_rng(6)
+    left = rng.normal(size=(5, 4))
+    work, out = workspace(5, 4, 6), np.empty((4, 6))
+    for step in range(40):
+        right, log_scale = rng.normal(size=(5, 6)), np.cumsum(rng.normal(size=5)) - step * np.arange(5.0)
+        log_scale[step % 5] = -np.inf if step % 7 == 3 else log_scale[step % 5]
+        rank = polar_factor_in(work, left, right, log_scale, True, out)
+        fresh, its_rank = polar(left, right, log_scale)
+        assert rank == its_rank
+        assert np.array_equal(out, fresh)
