@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from marginlens.kernels.graded_svd import (
     leading_pair,
-    log_singular_values,
     polar_factor,
     polar_factor_in,
+    singular_triplets,
     workspace,
 )
 
@@ -65,7 +65,12 @@ def test_singular_values_and_the_leading_pair_against_80_digits(spread):
         U, values, Vt = mpmath.svd_r(core)
         logs = np.array([float(mpmath.log(value)) for value in values])
         pair = np.array(((QL * U[:, 0]) * (Vt[0, :] * QR.T)).tolist(), dtype=float)
-    assert np.allclose(log_singular_values(left, right, log_scale), logs, rtol=0, atol=1e-12)
+    left_vectors, right_vectors, log_values = singular_triplets(left, right, log_scale)
+    order = np.argsort(-log_values)
+    assert np.allclose(log_values[order], logs, rtol=0, atol=1e-12)
+    assert np.allclose(np.outer(left_vectors[order[0]], right_vectors[order[0]]), pair, rtol=0, atol=1e-13)
+    assert np.allclose(left_vectors @ left_vectors.T, np.eye(4), rtol=0, atol=1e-13)
+    assert np.allclose(left_vectors.T @ right_vectors, polar(left, right, log_scale)[0], rtol=0, atol=1e-13)
     u, v = np.empty(5), np.empty(6)
     assert leading_pair(left, right, log_scale, u, v) == pytest.approx(logs[0], abs=1e-12)
     assert np.allclose(np.outer(u, v), pair, rtol=0, atol=1e-13)

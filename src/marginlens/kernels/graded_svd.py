@@ -176,11 +176,24 @@ def leading_pair_in(work: Any, left: Any, right: Any, log_scale: Any, same_left:
 
 
 @njit(**COMPILED)
-def log_singular_values(left: Any, right: Any, log_scale: Any) -> Any:
-    """(rank,) logarithms of the singular values of G that are not zero, largest first."""
+def singular_triplets(left: Any, right: Any, log_scale: Any) -> tuple[Any, Any, Any]:
+    """U (rank, q), V (rank, d) and the logarithms (rank,) of the singular values: G = Σ_k e^{logs[k]} U[k] V[k]ᵀ; in no order."""
     work = _workspace(left.shape[0], left.shape[1], right.shape[1])
-    _, rank = graded_svd(work, left, right, log_scale, False)
-    return np.sort(work.logs[3, :rank])[::-1]
+    n_left, rank = graded_svd(work, left, right, log_scale, False)
+    U, V = np.empty((rank, left.shape[1])), np.empty((rank, right.shape[1]))
+    weights = np.empty((max(n_left, rank), rank))
+    for j in range(rank):
+        total = 0.0
+        for i in range(n_left):
+            total += work.B[j, i] * work.B[j, i]
+        for i in range(n_left):
+            weights[i, j] = work.B[j, i] / math.sqrt(total)
+    _products(weights, work.Q, n_left, U, rank, U.shape[1])
+    for j in range(rank):
+        for k in range(rank):
+            weights[k, j] = work.J[j, k]
+    _products(weights, work.V, rank, V, rank, V.shape[1])
+    return U, V, work.logs[3, :rank].copy()
 
 
 @njit(**COMPILED)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from marginlens.directions import length
 from marginlens.errors import reject
-from marginlens.kernels.graded_svd import graded_svd
+from marginlens.kernels.graded_svd import singular_triplets
 from marginlens.typing import FloatArray
 
 MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
@@ -86,13 +86,13 @@ class RankOneTerms:
         left, right = np.zeros((*batch, count, self._shape[0])), np.zeros((*batch, count, self._shape[1]))
         scale = np.zeros((*batch, count))
         for place in np.ndindex(batch):
-            Q, V, B, J, logs, rank = graded_svd(
+            U, V, logs = singular_triplets(
                 np.ascontiguousarray(self.left[place]),
                 np.ascontiguousarray(self.right[place]),
                 np.ascontiguousarray(self.log_scale[place]),
             )
-            left[(*place, slice(rank))], right[(*place, slice(rank))] = B @ Q, J @ V
-            scale[(*place, slice(rank))] = logs
+            used = (*place, slice(len(logs)))
+            left[used], right[used], scale[used] = U, V, logs
         return RankOneTerms(left, right, scale)
 
     def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
