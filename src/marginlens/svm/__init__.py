@@ -1,11 +1,14 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
+from marginlens.norms import MaxRow, Nuclear, Spectral
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm, token_pairs
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.matrix_norms import solve_matrix_norm
+from marginlens.svm.solvers.norms import SOLVERS
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 
 __all__ = [
@@ -30,3 +33,5 @@ __all__ = [
     "untied_vocabulary_svm",
     "vocabulary_svm",
 ]
+
+SOLVERS.update(dict.fromkeys((Spectral, Nuclear, MaxRow), solve_matrix_norm))

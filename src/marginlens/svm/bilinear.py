@@ -54,7 +54,7 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobe
         X: tokens (n_tokens, d_tokens).
         Q: queries (n_queries, d_queries).
         triples: (n_rows, 3) whole numbers: query k, token i, token j.
-        norm: of W; the Frobenius norm so far.
+        norm: of W: Frobenius, spectral, nuclear, max-row, or one of its entries; infeasible problems are the same in all of them.
     Returns:
         A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
         `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it. Infeasible problems with many unknowns end

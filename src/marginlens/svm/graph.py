@@ -61,7 +61,7 @@ def graph_svm(
     Args:
         data: a `SequenceDataset`; or its embeddings E (n_vocabulary, d_model), with the graphs.
         graphs: from last token k to its `PriorityGraph`; those of `priority_graphs(data)` by default.
-        norm: of W; the Frobenius norm so far.
+        norm: of W: Frobenius, spectral, nuclear, max-row, or one of its entries; infeasible problems are the same in all of them.
         progress: called as `progress(done, total)` after each last token, where embeddings are orthonormal, or each group of last tokens
             whose embeddings are not orthogonal.
     Returns:

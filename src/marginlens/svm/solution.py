@@ -24,6 +24,7 @@ KKT_RTOL = 1e-10  # residual up to which optimality counts as proved, unless rou
 MAX_KKT_RTOL = 1e-4  # the largest residual that is ever excused by rounding
 CERTIFICATE_RTOL = 1e-13  # Farkas residual up to which infeasibility counts as proved
 ACTIVE_SLACK_RTOL = 1e-9  # slack, relative to the lower bound, of a row that counts as active
+MATRIX_RANK_RTOL = 1e-5  # singular values of a solution below this share of the largest count as zero
 ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
 MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
 GAP_RTOL_BY_NORM: dict[
@@ -149,6 +150,15 @@ class MarginSolution(Result):
         if self.is_batch:
             return np.array([self[j].is_unique for j in range(len(self))], dtype=object)
         return None if self.status is Status.INFEASIBLE else has_unique_minimum(self)
+
+    def rank(self, rtol: float = MATRIX_RANK_RTOL) -> Any:
+        """How many singular values of the matrix x exceed `rtol` times the largest, per problem; -1 where it is infeasible."""
+        if self.x.ndim - self.lower.ndim != 1:
+            raise reject("solution", "one whose x is a matrix", f"one whose x has shape {self.x.shape}")
+        finite = np.isfinite(self.x).all(axis=(-2, -1))
+        values = np.linalg.svd(np.where(finite[..., None, None], self.x, 0.0), compute_uv=False)
+        ranks = np.where(finite, np.sum(values > rtol * values[..., :1], axis=-1), -1)
+        return ranks if self.is_batch else int(ranks)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
@@ -382,8 +392,8 @@ class MarginSolution(Result):
         return np.array(values, dtype=np.float64).reshape(points.shape[:-1])
 
     def _dual_row_norms(self, rows: FloatArray | BilinearRows) -> FloatArray:
-        """(…, n_rows) the dual norms of the rows."""
-        if self.is_euclidean:
+        """(…, n_rows) the dual norms of the rows; for norms of matrices the Frobenius norms, which rows of rank one have as any other."""
+        if self.is_euclidean or getattr(self.norm, "needs_matrix", False):
             return _row_norms(rows)
         return self._over_points(self.norm.dual, np.asarray(rows))
 

@@ -14,12 +14,15 @@ Nothing is believed of what comes out: the bracket of the norm is computed from 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.kernels.linalg import COMPILED, SUMMING, cholesky, dot, gram, matvec, solve_lower, solve_upper, vecmat
+from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.compilation import njit
+from marginlens.svm.solvers.norms import NormProblem, NormSolved
 from marginlens.typing import FloatArray
 
 BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough
@@ -27,14 +30,28 @@ MAX_BARRIER_STEPS = 60
 SPECTRAL, NUCLEAR = 0, 1  # the norm, for compiled code; max-row is spectral with a block for every row
 _MAX_STALLED_STEPS = 4  # steps without a better bracket after which the best one so far is taken
 _BRACKET_BELOW = 1e-5  # share of the norm that complementarity may still leave when brackets begin to be computed
-_RIDGE, _RIDGE_FACTOR, _MAX_RIDGE = 1e-15, 100.0, 1e-3  # of the largest diagonal entry, on all of them: many W may be optimal
+_RIDGE, _RIDGE_FACTOR, _MAX_RIDGE = (
+    1e-15,
+    100.0,
+    1e-3,
+)  # of the largest diagonal entry, on all of them: many W may be optimal
 _EQUALITY_RIDGE = 1e-9  # proximal weight of the multipliers of equalities
 _STEP_RTOL, _MIN_STEP = 0.03, 1e-8  # accuracy of the longest step to the edge of the cone, and where it counts as none
 _MIN_CENTRING = 1e-6
 _RESIDUAL_ATOL = 1e-13  # of a row, up to which it is rounding
 _ORTHOGONAL_COSINE, _MAX_ROTATION_SWEEPS = 1e-15, 30  # of Jacobi's rotations
+_SPAN_RTOL, _SPAN_ATOL = (
+    1e-13,
+    1e-13,
+)  # eigenvalues of Σ A_rᵀ A_r that count as zero, and what of rows of norm one may then be lost
+_IDLE_SHARES, _IDLE_LOSS_RTOL = (
+    (1.0, 1e-2, 1e-4, 1e-6),
+    3e-9,
+)  # multiplier/slack of rows left out, and what that may cost
 _S, _Y, _S_STEP, _Y_STEP, _INVERSE, _FACTOR, _TARGET, _CORRECTION = range(8)  # the blocks of a point
-_SLACK, _MULTIPLIER, _SLACK_STEP, _MULTIPLIER_STEP, _SLACK_CORRECTION, _WEIGHT, _PRODUCT, _RESIDUAL = range(8)  # its vectors
+_SLACK, _MULTIPLIER, _SLACK_STEP, _MULTIPLIER_STEP, _SLACK_CORRECTION, _WEIGHT, _PRODUCT, _RESIDUAL = range(
+    8
+)  # its vectors
 
 
 class Cone(NamedTuple):
@@ -414,7 +431,9 @@ def _start(cone: Cone, norm: int, x: FloatArray, multipliers: FloatArray, at: Po
 
 
 @njit(**COMPILED)
-def _improve_bracket(cone: Cone, norm: int, at: Point, best: FloatArray, best_multipliers: FloatArray, bracket: FloatArray) -> bool:
+def _improve_bracket(
+    cone: Cone, norm: int, at: Point, best: FloatArray, best_multipliers: FloatArray, bracket: FloatArray
+) -> bool:
     """Store W, scaled to satisfy every row, or the multipliers, where they give a better end of the bracket; whether it shrank."""
     m, ratio, W, products = len(cone.lower), np.inf, at.corner, at.vectors[_PRODUCT]
     M, multipliers, width = np.empty_like(W), at.vectors[_MULTIPLIER], bracket[1] - bracket[0]
@@ -524,3 +543,64 @@ def interior_point(
         of_S, of_Y = _predict_and_correct(cone, norm, at, complementarity)
         _advance(norm, at, of_S, of_Y)
     return MAX_BARRIER_STEPS
+
+
+# ---- how problems get there and back
+
+
+def solve_matrix_norm(problem: NormProblem, norm: Any) -> NormSolved:
+    """A problem whose x is a matrix, in the spectral, nuclear or max-row norm.
+
+    W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
+    their right ones, outside of which it only gets longer. Equalities hold exactly at the end, by a projection.
+    """
+    n, n_ties = len(problem.rows), problem.n_equalities
+    m = n - 2 * n_ties
+    rows = problem.rows[: n - n_ties].reshape(-1, *problem.shape)
+    right = _span(rows.reshape(-1, problem.shape[1]))
+    by_row = isinstance(norm, MaxRow)
+    left = np.eye(problem.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, problem.shape[0]))
+    reduced = rows if by_row else left.T @ rows
+    reduced = np.ascontiguousarray((reduced @ right).reshape(len(rows), -1))
+    size = float(np.linalg.norm(problem.x))
+    start = left.T @ (problem.x.reshape(problem.shape) / size) @ right
+    multipliers = np.concatenate([problem.multipliers[:m], _difference(problem.multipliers[m:])])
+    x, solved = start.reshape(-1).copy(), multipliers.copy()
+    cone = Cone(reduced, problem.lower[:m] / size, 1 if by_row else left.shape[1], right.shape[1])
+    interior_point(cone, NUCLEAR if isinstance(norm, Nuclear) else SPECTRAL, start.reshape(-1), multipliers, x, solved)
+    if n_ties:
+        x -= np.linalg.lstsq(reduced[m:], reduced[m:] @ x)[0]
+    solved = _without_idle_rows(cone, x, solved, lambda M: norm.dual(M.reshape(start.shape)))
+    W = left @ x.reshape(start.shape) @ right.T
+    ties = (np.maximum(solved[m:], 0.0), np.maximum(-solved[m:], 0.0))
+    return NormSolved(W * size, np.concatenate([solved[:m], *ties]))
+
+
+def _without_idle_rows(
+    cone: Cone, x: FloatArray, multipliers: FloatArray, dual: Callable[[FloatArray], float]
+) -> FloatArray:
+    """The multipliers with zeros for rows that x satisfies with slack to spare, as many as change the bracket by nothing."""
+    m = len(cone.lower)
+    slack = cone.rows[:m] @ x - cone.lower
+    value = cone.lower @ multipliers[:m] / dual(multipliers @ cone.rows)
+    for share in _IDLE_SHARES:
+        active = multipliers.copy()
+        active[:m][multipliers[:m] < share * slack] = 0.0
+        if cone.lower @ active[:m] >= (1.0 - _IDLE_LOSS_RTOL) * value * dual(active @ cone.rows):
+            return active
+    return multipliers
+
+
+def _span(rows: FloatArray) -> FloatArray:
+    """(d, rank) an orthonormal basis of what rows (n, d) span; of everything where that would lose part of a row."""
+    values, vectors = np.linalg.eigh(rows.T @ rows)
+    basis: FloatArray = vectors[:, values > _SPAN_RTOL * values[-1]]
+    if basis.shape[1] < len(values) and np.abs(rows - (rows @ basis) @ basis.T).max() <= _SPAN_ATOL:
+        return basis
+    return np.eye(len(values))
+
+
+def _difference(pairs: FloatArray) -> FloatArray:
+    """The multipliers of equalities, from those of each as two inequalities."""
+    positive, negative = np.split(pairs, 2)
+    return np.asarray(positive - negative)

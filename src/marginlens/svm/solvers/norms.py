@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.norms import Norm
+from marginlens.runtime.threads import n_threads
 from marginlens.svm.solution import ACTIVE_SLACK_RTOL, ROUNDOFF_RTOL, MarginSolution, Status
 from marginlens.typing import FloatArray
 
@@ -25,6 +27,7 @@ class NormProblem(NamedTuple):
     shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
     x: FloatArray  # (d,) the Euclidean solution
     multipliers: FloatArray  # (n_rows,) its multipliers
+    n_equalities: int = 0  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
 
 
 class NormSolved(NamedTuple):
@@ -63,7 +66,8 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     solver_of(norm)
     if not euclidean.is_batch:
         return _solve_single(euclidean, norm)
-    solved = [_solve_single(euclidean[j], norm) for j in range(len(euclidean))]
+    with ThreadPoolExecutor(min(n_threads(), len(euclidean))) as pool:  # compiled solvers release the interpreter lock
+        solved = list(pool.map(lambda j: _solve_single(euclidean[j], norm), range(len(euclidean))))
     stacked = {
         name: np.stack([getattr(solution, name) for solution in solved])
         for name in ("x", "multipliers", "active", "equality_multipliers")
@@ -94,6 +98,7 @@ def _solve_single(euclidean: _Solution, norm: Norm) -> _Solution:
         euclidean.x.shape,
         euclidean.x.reshape(-1) / scale,
         start[constraining],
+        int(np.count_nonzero(norms[len(A) : len(A) + len(C)])),
     )
     solved = solver_of(norm)(problem, norm)
     weights = np.zeros(len(rows))
