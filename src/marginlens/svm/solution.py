@@ -155,7 +155,7 @@ class MarginSolution(Result):
         """How many singular values of the matrix x exceed `rtol` times the largest, per problem; -1 where it is infeasible."""
         if self.x.ndim - self.lower.ndim != 1:
             raise reject("solution", "one whose x is a matrix", f"one whose x has shape {self.x.shape}")
-        finite = np.isfinite(self.x).all(axis=(-2, -1))
+        finite = np.asarray(np.isfinite(self.x).all(axis=(-2, -1)))
         values = np.linalg.svd(np.where(finite[..., None, None], self.x, 0.0), compute_uv=False)
         ranks = np.where(finite, np.sum(values > rtol * values[..., :1], axis=-1), -1)
         return ranks if self.is_batch else int(ranks)
