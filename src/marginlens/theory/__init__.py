@@ -45,6 +45,7 @@ from marginlens.theory.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
+from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.joint import JointDetails, head_radius, joint_risk_bounds, selection_quadrant
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
 from marginlens.theory.mixing import (
@@ -85,6 +86,7 @@ __all__ = [
     "Check",
     "DirectionCase",
     "EmbeddingDetails",
+    "ImplicitBias",
     "JointDetails",
     "LocalOptima",
     "NextTokenDetails",
@@ -127,6 +129,7 @@ __all__ = [
     "gradient_ratio",
     "gradient_ratio_radius",
     "head_radius",
+    "implicit_bias",
     "in_cone",
     "joint_risk_bounds",
     "judge_direction",

@@ -15,7 +15,7 @@ from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result
-from marginlens.risk import AttentionRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
+from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
 from marginlens.theory.assumptions import (
@@ -29,6 +29,7 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
+from marginlens.theory.implicit_bias import BY_A, ImplicitBias, implicit_bias
 from marginlens.theory.mixing import mixing_constants, optimal_sets
 from marginlens.theory.optimality import (
     TokenOptimality,
@@ -90,6 +91,8 @@ class Prediction(Result):
         observed: the limit that a theorem makes certain for plain gradient descent where steps are normalised: claims of the ledger saw
             such steps reach it, and nothing proves it. None elsewhere.
         candidates: the `Candidates` of a problem of p, else None.
+        bias: in which norm the optimizer has the largest margin, and who proves or saw it; None where no optimizer is given or nothing is
+            known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
     """
 
@@ -102,6 +105,7 @@ class Prediction(Result):
     observed: FloatArray | None = None
     candidates: Candidates | None = None
     details: Any = None
+    bias: ImplicitBias | None = None
 
     @property
     def x(self) -> FloatArray:
@@ -118,7 +122,8 @@ class Prediction(Result):
     def __str__(self) -> str:
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(UNDER_17)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
-        return "\n".join([*self.notes, *map(str, shown), *listed, self.why])
+        bias = () if self.bias is None or self.bias.proved == (BY_A,) else (str(self.bias),)
+        return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])
 
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
@@ -136,11 +141,12 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
     its proof is implicit; a start in the cone beyond the paper's radius only is reported as `details.basin`: expected, not certain.
     Without a start only Theorems 1, 2 and 8 can make a limit certain. `MatrixRisk`: the same through Lemma 1.
     *`JointRisk`*: A Theorems 5 and 6, about the joint path. *`NextTokenRisk`*: C Theorems 1 to 3.
+    With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
 
     Args:
         risk: any risk, of one problem or a batch. start: x(0), as `descend` takes it.
-        optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out. No theorem covers `NormalizedGD`: `observed` and
-            `why` then say what claims of the ledger saw such steps do.
+        optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out. No theorem of A and C covers others: for
+            `NormalizedGD` `observed` and `why` say what claims of the ledger saw such steps do, for all of them `bias` does.
         max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given. On a `JointRisk`, selections that are tried one by one for the largest label margin.
     Returns:
@@ -150,6 +156,13 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
     whole_number(max_problems, "max_problems", at_least=1)
     rule = None if optimizer is None else as_optimizer(optimizer)
     found = predictions(risk, start, rule, max_problems)
+    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and rule is not None:
+        starts = [None] * len(risk) if start is None else risk.start(start)
+        singles = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
+        found = [
+            replace(prediction, bias=implicit_bias(rule, single, start=x))
+            for prediction, single, x in zip(found, singles, starts, strict=True)
+        ]
     return found if getattr(risk, "is_batch", False) else found[0]
 
 
@@ -188,6 +201,7 @@ def predictions(risk: Any, start: Any, optimizer: Any, max_problems: int) -> lis
 def _without_theorem(risk: Any) -> Prediction:
     name = type(risk).__name__
     what = f"{name} with a nonlinear head" if isinstance(risk, AttentionRisk) else name
+    what = f"{name} with a query for each input" if isinstance(risk, MatrixRisk) else what
     can = "descend(risk) trains on it, and least_distance(*risk.margin_rows(selected)) gives the max-margin direction of what a run selects"
     return Prediction(name, (), f"No theorem is known for {what}: {can}.")
 
@@ -224,6 +238,8 @@ def _(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> lis
 @predictions.register
 def _(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """Lemma 1: Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit."""
+    if not risk.shares_query:
+        return [_without_theorem(risk)] * len(risk)
     size = float(length(risk.query))
     rule = optimizer
     if isinstance(optimizer, GradientDescent | NormalizedGD):
