@@ -111,8 +111,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "support of floats": (lambda: relaxed_svm(CORNER, [0, 0], [0.5]), "'support' .* dtype float64"),
     "a label of zero": (lambda: label_svm(ROWS, [1.0, 0.0]), "'y' .* got the label 0"),
     "points of one axis": (lambda: label_svm(np.ones(3), [1.0]), r"'R' .* got shape \(3,\)"),
-    "another norm of p": (lambda: att_svm(CORNER, [0, 0], norm=OtherNorm()), r"'norm' .* L2\(\) or Frobenius\(\)"),
-    "another norm of W": (lambda: graph_svm(np.eye(2), {}, norm=OtherNorm()), r"'norm' .* L2\(\) or Frobenius\(\)"),
+    "another norm of p": (lambda: att_svm(CORNER, [0, 0], norm=OtherNorm()), r"'norm' .* ml\.L2\(\)"),
+    "another norm of W": (lambda: graph_svm(np.eye(2), {}, norm=OtherNorm()), r"'norm' .* ml\.L2\(\)"),
 }
 
 

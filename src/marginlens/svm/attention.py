@@ -24,7 +24,7 @@ def att_svm(data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2()) -> Ma
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
-        norm: of p; the Euclidean norm so far.
+        norm: of p: `L2`, `L1`, `LInf` or `Lp`. Other than in L2, `bracket()` proves p and `is_unique` says whether it is the only one.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
@@ -80,7 +80,7 @@ def relaxed_svm(
         support: the set S: a list of input indices, the same for every problem, or a boolean mask (n_inputs,) or
             (batch, n_inputs) such as `label_svm(...).active`.
         outside: ε, the margin asked for outside S, from 0 to 1.
-        norm: of p; the Euclidean norm so far.
+        norm: of p: `L2`, `L1`, `LInf` or `Lp`. Other than in L2, `bracket()` proves p and `is_unique` says whether it is the only one.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. With S empty, or where the inputs of
@@ -120,7 +120,7 @@ def label_svm(R: ArrayLike, y: ArrayLike, *, norm: Norm = L2()) -> MarginSolutio
     Args:
         R: representations r_i, (n_inputs, d_model) or (batch, n_inputs, d_model).
         y: labels, each -1 or +1, of shape (n_inputs,) or (batch, n_inputs).
-        norm: of v; the Euclidean norm so far.
+        norm: of v: `L2`, `L1`, `LInf` or `Lp`.
     Returns:
         A solution with v = sum_i multipliers[i] * y_i r_i, multipliers >= 0; `active` marks the support set, the
         inputs with y_i v·r_i = 1. `kkt_residual()` and `certificate_residual()` check it.

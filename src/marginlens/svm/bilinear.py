@@ -13,7 +13,7 @@ from marginlens.norms import L2, Frobenius, Norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.norms import solve_in_norm, solver_of
+from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
 from marginlens.typing import ArrayLike, IntArray
@@ -61,7 +61,7 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobe
         as INACCURATE, and `margin_bounds()` says how small any margin must be.
     """
     if not isinstance(norm, L2):
-        solver_of(norm)
+        check_solved_norm(norm, (0, 0))
         return solve_in_norm(bilinear_svm(X, Q, triples), norm)
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     rows = BilinearRows(tokens, queries, _triples(triples, len(queries), len(tokens)))

@@ -19,7 +19,7 @@ from marginlens.result import Result, axes_for
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
-from marginlens.svm.solvers.norms import solve_in_norm, solver_of
+from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import FloatArray, IntArray
 
@@ -71,7 +71,7 @@ def graph_svm(
         `certificate_residual()` check it.
     """
     if not isinstance(norm, L2):
-        solver_of(norm)
+        check_solved_norm(norm, (0, 0))
         return solve_in_norm(graph_svm(data, graphs, progress=progress), norm)
     if graphs is None:
         graphs = priority_graphs(data)  # refuses what is no dataset

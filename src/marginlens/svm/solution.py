@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -12,9 +11,10 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
-from marginlens.norms import L2, Norm
+from marginlens.norms import L1, L2, LInf, Lp, Norm
 from marginlens.result import Result, axes_for
 from marginlens.status import Status
+from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ ACTIVE_SLACK_RTOL = 1e-9  # slack, relative to the lower bound, of a row that co
 MATRIX_RANK_RTOL = 1e-5  # singular values of a solution below this share of the largest count as zero
 ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
 MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
-GAP_RTOL_BY_NORM: dict[
-    type, float
-] = {}  # bracket gap up to which optimality counts as proved, by the class of the norm
+GAP_RTOL_BY_NORM: dict[type, float] = {L1: 1e-10, LInf: 1e-10, Lp: 1e-9}  # bracket gaps that count as proofs
 GAP_RTOL = 1e-8  # that of every other norm
 _EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0  # `rounding_floor` beyond which residuals are summed without rounding
 _ACCURATE_RTOL = 1e-12  # `kkt_residual` up to which a solution needs no refinement
@@ -201,8 +199,8 @@ class MarginSolution(Result):
         Where `rounding_floor` is above 6e-6 products are summed without rounding: the residual is then that of x and the multipliers as
         they are stored, in whatever order the rows are.
 
-        In a norm other than the Euclidean one it is the `gap` of the `bracket` plus the largest violation,
-        :math:`(b_r - a_r^\top x)_+ / (\|a_r\|_* \|x\|)` or :math:`|c_k^\top x| / (\|c_k\|_* \|x\|)`.
+        In a norm other than the Euclidean one it is the `gap` of the `bracket` plus the largest of these (Euclidean) distances to
+        halfspaces and planes.
         """
         if not self.is_euclidean:
             return self._bracket_residual()
@@ -247,13 +245,19 @@ class MarginSolution(Result):
         .. math:: \epsilon \sum_r \lambda_r \|a_r\| / \|x\|, \quad \epsilon = 2^{-52}
 
         Multipliers in double precision determine x no better than that. It matters only where rows nearly cancel: two rows
-        opposite up to 1e-9 leave about 1e-6. The norm of rows is the dual one.
+        opposite up to 1e-9 leave about 1e-6. In a norm other than the Euclidean one the norm of rows is the dual one, and as the
+        bracket compares a_r·x with b_r, the largest ε ‖a_r‖₂ ‖x‖₂/b_r of the active rows counts too.
         """
         norm = self._norms()
         total = np.sum(self.multipliers * self._dual_row_norms(self.rows), axis=-1)
         if self.equalities is not None and self.equality_multipliers is not None:
             total = total + np.sum(np.abs(self.equality_multipliers) * self._dual_row_norms(self.equalities), axis=-1)
         floor = EPS * total / np.where(norm == 0.0, 1.0, norm)
+        if not self.is_euclidean:
+            binding = self.active & (self.lower > 0.0)
+            sizes = _row_norms(self.rows) * length(self._flat)[..., None]
+            shares = np.where(binding, sizes / np.where(binding, self.lower, 1.0), 0.0)
+            floor = np.maximum(floor, EPS * np.max(shares, axis=-1, initial=0.0))
         return floor if self.is_batch else float(floor)
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -281,9 +285,12 @@ class MarginSolution(Result):
 
         Instead of 1e-10 it is 1e-9 for ℓp and 1e-8 for norms of matrices and for a user's own.
         """
-        rtol = KKT_RTOL if self.is_euclidean else GAP_RTOL_BY_NORM.get(type(self.norm), GAP_RTOL)
-        allowed = np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
-        return self.kkt_residual() <= allowed
+        if self.is_euclidean:
+            return self.kkt_residual() <= np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
+        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(type(self.norm), GAP_RTOL)
+        if np.all(residual <= rtol):
+            return residual <= rtol
+        return residual <= np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def bracket(self) -> Bracket:
@@ -291,28 +298,37 @@ class MarginSolution(Result):
 
         .. math:: \frac{b^\top\lambda}{\|A^\top\lambda + C^\top\mu\|_*} \le \|x^*\| \le \frac{\|x\|}{\min_{r:\, b_r > 0} a_r^\top x/b_r}
 
-        The upper bound is infinite where x has the wrong sign on a row or misses an equality by more than rounding
-        (1e-12 ‖a_r‖₊‖x‖ in the dual norm of the row); the lower one is zero where λ proves nothing, and negative multipliers count
-        as zero. Both are infinite where the problem is infeasible and zero where it is trivial.
+        The upper bound is infinite where x has the wrong sign on a row, or misses an equality. Up to 1e-12 ‖a_r‖₂ ‖x‖₂ counts as rounding,
+        on rows whose lower bound is zero or as small as that, and on equalities. The lower bound is zero where
+        λ proves nothing; negative multipliers count as zero. Both are infinite where the problem is infeasible, zero where trivial.
         """
-        x, positive = self._flat, self.lower > 0.0
-        norm = self._norms()
-        rounding = ROUNDOFF_RTOL * self._dual_row_norms(self.rows) * norm[..., None]
-        products = _apply(self.rows, x)
-        shares = np.where(positive, products / np.where(positive, self.lower, 1.0), np.inf)
-        smallest = np.min(shares, axis=-1, initial=np.inf)
-        fits = (positive | (products >= -rounding)).all(axis=-1) & (smallest > 0.0)
-        if self.equalities is not None:
-            allowed = ROUNDOFF_RTOL * self._dual_row_norms(self.equalities) * norm[..., None]
-            fits &= (np.abs(_apply(self.equalities, x)) <= allowed).all(axis=-1)
-        upper = np.where(fits, np.where(smallest == np.inf, 0.0, norm / smallest), np.inf)
+        share = self._smallest_share()
+        upper = np.where(share > 0.0, self._norms() / share, np.inf)
         multipliers = np.maximum(self.multipliers, 0.0)
         value = np.sum(self.lower * multipliers, axis=-1)
-        dual = self._over_points(self.norm.dual, self._combined(multipliers))
+        dual = self._over_points(self._combined(multipliers), is_dual=True)
         lower = np.where(value > 0.0, value / dual, 0.0)
         infeasible = np.asarray(self.status == Status.INFEASIBLE)
         lower, upper = np.where(infeasible, np.inf, lower), np.where(infeasible, np.inf, upper)
         return Bracket(lower, upper) if self.is_batch else Bracket(float(lower), float(upper))
+
+    def _smallest_share(self) -> FloatArray:
+        """The smallest a_r·x/b_r per problem: infinite where every lower bound is zero, not positive where x satisfies no multiple of b."""
+        x, positive = self._flat, self.lower > 0.0
+        size = length(x)[..., None]
+        products = _apply(self.rows, x)
+        rounding = ROUNDOFF_RTOL * _row_norms(self.rows) * size
+        clear = positive & (products > rounding)
+        shares = products / np.where(positive, self.lower, 1.0)
+        smallest = np.min(np.where(clear, shares, np.inf), axis=-1, initial=np.inf, keepdims=True)
+        asked = self.lower * np.where(np.isfinite(smallest), smallest, 0.0)
+        within = (products >= -rounding) & (asked <= rounding) & (np.isfinite(smallest) | ~positive)
+        rest = np.where(clear | within, np.inf, np.where(positive, shares, -np.inf))
+        share = np.minimum(smallest[..., 0], np.min(rest, axis=-1, initial=np.inf))
+        if self.equalities is not None:
+            allowed = ROUNDOFF_RTOL * _row_norms(self.equalities) * size
+            share = np.where((np.abs(_apply(self.equalities, x)) <= allowed).all(axis=-1), share, -np.inf)
+        return np.where(np.isnan(size[..., 0]), np.nan, share)
 
     def _bracket_residual(self) -> Any:
         """The gap of the bracket plus the largest violation, per problem; nan where it is infeasible."""
@@ -355,6 +371,32 @@ class MarginSolution(Result):
         active = (slack <= ACTIVE_SLACK_RTOL * self.lower + rounding) | (multipliers > 0.0)
         return replace(solution, active=active, status=Status.OPTIMAL if solution.is_verified() else Status.INACCURATE)
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def in_norm(self, norm: Norm, x: FloatArray, multipliers: FloatArray, mu: FloatArray | None = None) -> Self:
+        """The same problem, or batch, solved in a norm by x (…, d) and multipliers of free scale.
+
+        x is scaled until its tightest row holds with equality, the multipliers until Aᵀλ + Cᵀμ has the dual norm ‖x‖. It is OPTIMAL
+        where the gap of its own bracket says so and INACCURATE elsewhere; infeasible and trivial problems stay what they are.
+        """
+        solved = np.asarray((self.status != Status.INFEASIBLE) & (self.status != Status.TRIVIAL))
+        solution = replace(self, norm=norm, x=x.reshape(self.x.shape), multipliers=multipliers, equality_multipliers=mu)
+        share = solution._smallest_share()
+        flat = x / np.where(solved & (share > 0.0) & (share < np.inf), share, 1.0)[..., None]
+        solution = replace(solution, x=flat.reshape(self.x.shape))
+        dual = solution._over_points(solution._combined(multipliers), is_dual=True)
+        factor = np.where(solved & (dual > 0.0), solution._norms() / _nonzero(dual), 1.0)[..., None]
+        solution = replace(
+            solution, multipliers=multipliers * factor, equality_multipliers=None if mu is None else mu * factor
+        )
+        row_norms = _row_norms(self.rows)
+        slack = _apply(self.rows, flat) - self.lower
+        near = slack <= ACTIVE_SLACK_RTOL * self.lower + ROUNDOFF_RTOL * length(flat)[..., None] * row_norms
+        active = (row_norms > 0.0) & (near | (solution.multipliers > 0.0))
+        solution = replace(solution, active=np.where(solved[..., None], active, self.active))
+        verdict = np.where(solution.is_verified(), np.array(Status.OPTIMAL), np.array(Status.INACCURATE))
+        status = np.where(solved, verdict, np.asarray(self.status))
+        return replace(solution, status=status if self.is_batch else status.item())
+
     def from_certificate(self, y: FloatArray, mu: FloatArray | None = None) -> Self:
         """One problem refuted by a Farkas vector: INFEASIBLE where its own residual says so, and INACCURATE elsewhere."""
         x, multipliers = np.full_like(self.x, np.nan), np.full_like(y, np.nan)
@@ -382,10 +424,15 @@ class MarginSolution(Result):
 
     def _norms(self) -> FloatArray:
         """‖x‖ per problem."""
-        return length(self._flat) if self.is_euclidean else self._over_points(self.norm.value, self._flat)
+        return length(self._flat) if self.is_euclidean else self._over_points(self._flat, is_dual=False)
 
-    def _over_points(self, function: Callable[[FloatArray], float], points: FloatArray) -> FloatArray:
-        """(…) a norm, or a dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
+    def _over_points(self, points: FloatArray, *, is_dual: bool) -> FloatArray:
+        """(…) the norm, or the dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
+        norm = self.norm
+        if isinstance(norm, L1 | L2 | LInf | Lp):
+            power = 2.0 if isinstance(norm, L2) else norm.power
+            return power_norms(points, _dual_power(power) if is_dual else power)
+        function = norm.dual if is_dual else norm.value
         shape = self.x.shape[self.lower.ndim - 1 :]
         flat = points.reshape(-1, points.shape[-1])
         values = [function(point.reshape(shape)) if np.isfinite(point).all() else np.nan for point in flat]
@@ -395,7 +442,7 @@ class MarginSolution(Result):
         """(…, n_rows) the dual norms of the rows; for norms of matrices the Frobenius norms, which rows of rank one have as any other."""
         if self.is_euclidean or getattr(self.norm, "needs_matrix", False):
             return _row_norms(rows)
-        return self._over_points(self.norm.dual, np.asarray(rows))
+        return self._over_points(np.asarray(rows), is_dual=True)
 
     def _norm_words(self) -> str:
         """What `repr` says of a norm other than the Euclidean one, and of several shortest vectors."""
@@ -414,7 +461,21 @@ class MarginSolution(Result):
 
 def has_unique_minimum(solution: MarginSolution) -> bool | None:
     """Whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
-    return True if solution.is_euclidean or solution.status is Status.TRIVIAL else None
+    norm = solution.norm
+    if isinstance(norm, L2 | Lp) or solution.status is Status.TRIVIAL:
+        return True
+    if not isinstance(norm, L1 | LInf) or solution.status is not Status.OPTIMAL:
+        return None
+    rows, norms = np.asarray(solution.rows), _row_norms(solution.rows)
+    face = OptimalFace(
+        rows / _nonzero(norms)[:, None],
+        np.zeros((0, rows.shape[1])) if solution.equalities is None else np.asarray(solution.equalities),
+        solution.active,
+        solution.multipliers * norms,
+        solution.x.reshape(-1),
+        solution._combined(solution.multipliers),
+    )
+    return is_only_in_l1(face) if isinstance(norm, L1) else is_only_in_linf(face)
 
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)
@@ -480,6 +541,25 @@ def _combine(rows: FloatArray | BilinearRows, weights: FloatArray) -> FloatArray
     if isinstance(rows, np.ndarray):
         return np.matmul(np.swapaxes(rows, -1, -2), weights[..., None])[..., 0]
     return rows.combine(weights).reshape(-1)
+
+
+def _dual_power(power: float) -> float:
+    """q with 1/p + 1/q = 1."""
+    if power == 1.0:
+        return np.inf
+    return 1.0 if power == np.inf else power / (power - 1.0)
+
+
+def power_norms(points: FloatArray, power: float) -> FloatArray:
+    """(…) the ℓp norms of points (…, d), p from one to infinity, without overflow or underflow on the way."""
+    if power == 2.0:
+        return length(points)
+    sizes = np.abs(points)
+    largest = np.max(sizes, axis=-1, initial=0.0)
+    if power == np.inf:
+        return largest
+    scale = np.where((largest == 0.0) | ~np.isfinite(largest), 1.0, largest)
+    return scale * np.sum((sizes / scale[..., None]) ** power, axis=-1) ** (1.0 / power)
 
 
 def _nonzero(values: FloatArray) -> FloatArray:

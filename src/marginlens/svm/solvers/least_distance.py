@@ -22,7 +22,7 @@ from marginlens.svm.solvers.batch import (
     gram_active_set_slice,
 )
 from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
-from marginlens.svm.solvers.norms import solve_in_norm, solver_of
+from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
@@ -52,7 +52,7 @@ def least_distance(
         than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
     """
     if not isinstance(norm, L2):
-        solver_of(norm)
+        check_solved_norm(norm, np.shape(A)[-1:])
         return solve_in_norm(least_distance(A, lower, equalities=equalities, pairs=pairs), norm)
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices

@@ -11,11 +11,14 @@ import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import reject
-from marginlens.norms import Norm
-from marginlens.runtime.threads import n_threads
-from marginlens.svm.solution import ACTIVE_SLACK_RTOL, ROUNDOFF_RTOL, MarginSolution, Status
-from marginlens.typing import FloatArray
+from marginlens.norms import L1, LInf, Lp, Norm, as_norm
+from marginlens.runtime.threads import n_threads, over_problems
+from marginlens.svm.solution import MarginSolution, Status
+from marginlens.svm.solvers import linear_programs, power_norm
+from marginlens.svm.solvers.linear_programs import solve_by_highs
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
+_COST_PER_ENTRY = 100.0  # operations for each entry of A, about, of a problem in ℓ1, ℓ∞ or ℓp
 MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
 
 
@@ -37,20 +40,32 @@ class NormSolved(NamedTuple):
     multipliers: FloatArray  # (n_rows,) >= 0, with bᵀλ / ‖Aᵀλ‖_* close to the optimum
 
 
+class NormBatch(NamedTuple):
+    """Problems of one size as `NormProblem` has them; solvers of batches overwrite the Euclidean x and multipliers."""
+
+    rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
+    lower: FloatArray  # (batch, n_rows)
+    x: FloatArray  # (batch, d)
+    multipliers: FloatArray  # (batch, n_rows)
+    indices: IntArray  # the problems to solve; the others are infeasible or trivial
+
+
 NormSolver = Callable[[NormProblem, Any], NormSolved]  # of a problem and its norm
+BatchSolver = Callable[[NormBatch, Any], None]  # of a batch in one compiled call, and its norm
 
 SOLVERS: dict[type, NormSolver] = {}  # by the class of the norm
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)
 
 
-def solver_of(norm: Any) -> NormSolver:
-    """The solver of margin problems in this norm; a norm without one is refused."""
-    solver = SOLVERS.get(type(norm))
-    if solver is None:
-        names = ", ".join(["L2() or Frobenius()", *sorted(kind.__name__ for kind in SOLVERS)])
-        raise reject("norm", f"one whose margin problems are solved: {names}", repr(norm))
-    return solver
+def check_solved_norm(norm: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what is no norm, a norm that does not fit x of this shape, and a norm whose margin problems nobody solves."""
+    as_norm(norm, shape)
+    if type(norm) not in SOLVERS and type(norm) not in BATCH_SOLVERS:
+        names = sorted(kind.__name__ for kind in (*SOLVERS, *BATCH_SOLVERS))
+        raise reject(
+            "norm", f"one whose margin problems are solved: L2() or Frobenius(), {', '.join(names)}", repr(norm)
+        )
 
 
 def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
@@ -63,7 +78,9 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
     the solution's `bracket` alone says whether it is OPTIMAL.
     """
-    solver_of(norm)
+    check_solved_norm(norm, euclidean.x.shape[euclidean.lower.ndim - 1 :])
+    if type(norm) in BATCH_SOLVERS:
+        return _solve_batch(euclidean, norm)
     if not euclidean.is_batch:
         return _solve_single(euclidean, norm)
     with ThreadPoolExecutor(min(n_threads(), len(euclidean))) as pool:  # compiled solvers release the interpreter lock
@@ -77,12 +94,13 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     return replace(euclidean, **stacked, status=status, norm=norm)
 
 
+# ---- one problem at a time
+
+
 def _solve_single(euclidean: _Solution, norm: Norm) -> _Solution:
     if euclidean.status in (Status.INFEASIBLE, Status.TRIVIAL):
         return replace(euclidean, norm=norm)
-    n_entries = (len(euclidean.lower) + 2 * _count(euclidean.equalities)) * euclidean.x.size
-    if n_entries > MAX_NORM_ENTRIES:
-        raise reject("norm", f"L2() or Frobenius() where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
+    _check_size(euclidean, norm)
     A, C = np.asarray(euclidean.rows), np.zeros((0, euclidean.x.size))
     if euclidean.equalities is not None:
         C = np.asarray(euclidean.equalities)
@@ -100,42 +118,112 @@ def _solve_single(euclidean: _Solution, norm: Norm) -> _Solution:
         start[constraining],
         int(np.count_nonzero(norms[len(A) : len(A) + len(C)])),
     )
-    solved = solver_of(norm)(problem, norm)
+    solved = SOLVERS[type(norm)](problem, norm)
     weights = np.zeros(len(rows))
     weights[constraining] = np.maximum(solved.multipliers, 0.0) / norms[constraining]
     n, m = len(A), len(C)
-    return _assembled(
-        replace(
-            euclidean,
-            x=(scale * solved.x).reshape(euclidean.x.shape),
-            multipliers=weights[:n],
-            equality_multipliers=None if euclidean.equalities is None else weights[n : n + m] - weights[n + m :],
-            norm=norm,
+    ties = None if euclidean.equalities is None else weights[n : n + m] - weights[n + m :]
+    return euclidean.in_norm(norm, np.asarray(scale * solved.x).reshape(-1), weights[:n], ties)
+
+
+def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
+    n_rows = euclidean.lower.size
+    if euclidean.equalities is not None:
+        n_rows += 2 * euclidean.equalities.shape[-2] * len(euclidean)
+    if n_rows * (euclidean.x.size // len(euclidean)) > MAX_NORM_ENTRIES:
+        raise reject("norm", f"L2() or Frobenius() where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
+
+
+# ---- ℓ1, ℓ∞ and ℓp
+
+
+def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
+    """One problem or a batch in one call of a compiled solver, and by another solver what that leaves unproved."""
+    _check_size(euclidean, norm)
+    batched = (len(euclidean), euclidean.lower.shape[-1])
+    A = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))
+    C = A[:, :0]
+    if euclidean.equalities is not None:
+        C = np.asarray(euclidean.equalities)
+        C = C.reshape(len(A), C.shape[-2], A.shape[-1])
+    rows, m = np.concatenate([A, C, -C], axis=1), C.shape[1]
+    norms = length(rows)
+    unit = np.where(norms == 0.0, 1.0, norms)
+    lower = np.concatenate([euclidean.lower.reshape(batched), np.zeros((len(A), 2 * m))], axis=1) / unit
+    scale = np.where(lower.any(axis=1), lower.max(axis=1, initial=0.0), 1.0)[:, None]
+    mu = (
+        np.zeros((len(A), m))
+        if euclidean.equality_multipliers is None
+        else euclidean.equality_multipliers.reshape(len(A), m)
+    )
+    weights = np.concatenate(
+        [euclidean.multipliers.reshape(batched), np.maximum(mu, 0.0), np.maximum(-mu, 0.0)], axis=1
+    )
+    status = np.atleast_1d(np.asarray(euclidean.status))
+    open_problems = np.flatnonzero((status != Status.INFEASIBLE) & (status != Status.TRIVIAL))
+    x = np.ascontiguousarray(euclidean.x.reshape(len(A), A.shape[-1]) / scale)
+    batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems)
+    BATCH_SOLVERS[type(norm)](batch, norm)
+    solution = _unscaled(euclidean, norm, batch, unit, scale)
+    unproved = np.flatnonzero(np.atleast_1d(solution.status == Status.INACCURATE))
+    if not len(unproved) or not isinstance(norm, L1 | LInf):
+        return solution
+    for j in unproved:
+        second = solve_by_highs(batch.rows[j], batch.lower[j], isinstance(norm, L1))
+        if second is not None:
+            batch.x[j], batch.multipliers[j] = second
+    again = _unscaled(euclidean, norm, batch, unit, scale)
+    better = np.asarray(again.bracket().gap < solution.bracket().gap)
+    return solution if not better.any() else _mixed(solution, again, better)
+
+
+def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArray, scale: FloatArray) -> _Solution:
+    """The solution of scaled problems in the scale of the problems as given; `unit` (batch, n_rows) are norms of rows."""
+    n = euclidean.lower.shape[-1]
+    m = (batch.lower.shape[1] - n) // 2
+    weights = np.where(np.isnan(batch.multipliers), np.nan, np.maximum(batch.multipliers, 0.0)) / unit * scale
+    mu = weights[:, n : n + m] - weights[:, n + m :]
+    if euclidean.is_batch:
+        return euclidean.in_norm(norm, batch.x * scale, weights[:, :n], None if euclidean.equalities is None else mu)
+    x, weights = (batch.x * scale)[0], weights[0]
+    return euclidean.in_norm(norm, x, weights[:n], None if euclidean.equalities is None else mu[0])
+
+
+def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solution:
+    """The fields of the second solution where `use_second` () or (batch,) says so."""
+    names = ("x", "multipliers", "equality_multipliers", "active", "status")
+    chosen: dict[str, Any] = {}
+    for name in names:
+        one, other = getattr(first, name), getattr(second, name)
+        if one is not None:
+            mask = use_second.reshape(use_second.shape + (1,) * (np.ndim(one) - use_second.ndim))
+            value = np.where(mask, other, one)
+            chosen[name] = value if value.ndim else value.item()
+    return replace(first, **chosen)
+
+
+def _linear_programs(batch: NormBatch, norm: Norm) -> None:
+    """ℓ1 and ℓ∞."""
+    is_box, n_problems, n_rows = isinstance(norm, L1), len(batch.indices), batch.lower.shape[1]
+    if n_rows <= linear_programs.MAX_TABLEAU_ROWS:
+        fields = (batch.rows, batch.lower, batch.indices, is_box, batch.x, batch.multipliers)
+        over_problems(
+            linear_programs.linear_program_slice, n_problems, *fields, step_cost=_COST_PER_ENTRY * batch.rows[0].size
         )
-    )
+        return
+    for j in batch.indices:
+        linear_programs.solve_with_working_set(batch.rows[j], batch.lower[j], is_box, batch.x[j], batch.multipliers[j])
 
 
-def _assembled(solution: _Solution) -> _Solution:
-    """x scaled until its tightest row holds with equality, the multipliers until Aᵀλ + Cᵀμ has the dual norm ‖x‖; active rows, status."""
-    products = np.asarray(solution.rows) @ solution.x.reshape(-1)
-    positive = solution.lower > 0.0
-    smallest = float(np.min(products[positive] / solution.lower[positive], initial=np.inf))
-    x = solution.x / smallest if 0.0 < smallest < np.inf else solution.x
-    solution = replace(solution, x=x, status=Status.INACCURATE)
-    size, dual = solution.norm.value(x), solution.norm.dual(solution._combined(solution.multipliers).reshape(x.shape))
-    factor = size / dual if dual > 0.0 else 0.0
-    mu = solution.equality_multipliers
-    solution = replace(
-        solution,
-        multipliers=solution.multipliers * factor,
-        equality_multipliers=None if mu is None else mu * factor,
-    )
-    row_norms = length(np.asarray(solution.rows))
-    slack = np.asarray(solution.rows) @ x.reshape(-1) - solution.lower
-    near = slack <= ACTIVE_SLACK_RTOL * solution.lower + ROUNDOFF_RTOL * float(length(x.reshape(-1))) * row_norms
-    active = (row_norms > 0.0) & (near | (solution.multipliers > 0.0))
-    return replace(solution, active=active, status=Status.OPTIMAL if solution.is_verified() else Status.INACCURATE)
+def _power_norms(batch: NormBatch, norm: Lp) -> None:
+    """ℓp."""
+    n_problems, n_rows = len(batch.indices), batch.lower.shape[1]
+    if n_rows <= power_norm.MAX_NEWTON_ROWS:
+        fields = (batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
+        over_problems(power_norm.power_norm_slice, n_problems, *fields, step_cost=_COST_PER_ENTRY * batch.rows[0].size)
+        return
+    for j in batch.indices:
+        power_norm.solve_with_working_set(batch.rows[j], batch.lower[j], norm.p, batch.x[j], batch.multipliers[j])
 
 
-def _count(rows: Any) -> int:
-    return 0 if rows is None else len(rows)
+BATCH_SOLVERS: dict[type, BatchSolver] = {L1: _linear_programs, LInf: _linear_programs, Lp: _power_norms}

@@ -1,0 +1,75 @@
+r"""Whether a solution of a margin problem in ℓ1 or ℓ∞ is the only one.
+
+With multipliers λ that prove x, every other solution has equality on the rows with λ_r > 0 and lies on the same face of the norm's ball:
+entries outside the support of the maxima of |g|, g = Aᵀλ, are zero (ℓ1); entries with g_j ≠ 0 are ±‖x‖ (ℓ∞). So x is the only one where
+the cone of directions that remain, a set of linear equations and inequalities, is the point zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+
+from marginlens.typing import BoolArray, FloatArray
+
+_ZERO_RTOL = 1e-9  # of the largest: entries of g, x and λ, and singular values, that count as zero
+
+
+class OptimalFace(NamedTuple):
+    """What is known of one problem at its optimum."""
+
+    rows: FloatArray  # (n_rows, d) of Euclidean norm one
+    equalities: FloatArray  # (n_equalities, d)
+    active: BoolArray  # (n_rows,)
+    multipliers: FloatArray  # (n_rows,) of rows of Euclidean norm one
+    x: FloatArray  # (d,)
+    g: FloatArray  # (d,) Aᵀλ + Cᵀμ
+
+
+def is_only_in_l1(face: OptimalFace) -> bool:
+    """Whether x is the only solution of a problem in ℓ1."""
+    size = np.abs(face.g)
+    movable = size >= (1.0 - _ZERO_RTOL) * size.max()
+    at_zero = np.abs(face.x) <= _ZERO_RTOL * np.abs(face.x).max()
+    return _is_only(face, movable, np.where(at_zero, np.sign(face.g), 0.0))
+
+
+def is_only_in_linf(face: OptimalFace) -> bool:
+    """Whether x is the only solution of a problem in ℓ∞."""
+    size = np.abs(face.g)
+    movable = size <= _ZERO_RTOL * size.max()
+    at_bound = np.abs(face.x) >= (1.0 - _ZERO_RTOL) * np.abs(face.x).max()
+    return _is_only(face, movable, np.where(at_bound, -np.sign(face.x), 0.0))
+
+
+def _is_only(face: OptimalFace, movable: BoolArray, inward: FloatArray) -> bool:
+    """Whether no direction in the movable entries stays optimal; `inward` (d,) is the sign an entry may move to, 0 for both."""
+    tight = face.multipliers > _ZERO_RTOL * face.multipliers.max(initial=0.0)
+    equations = np.concatenate([face.rows[tight], face.equalities])[:, movable]
+    signs = np.diag(inward)[(inward != 0.0) & movable]
+    inequalities = np.concatenate([face.rows[face.active & ~tight], signs])[:, movable]
+    kernel = _kernel(equations)
+    if not kernel.shape[1]:
+        return True
+    rays = inequalities @ kernel
+    if _kernel(rays).shape[1]:
+        return False
+    total = rays.sum(axis=0)
+    answer = linprog(
+        -total,
+        A_ub=np.vstack([-rays, total]),
+        b_ub=np.append(np.zeros(len(rays)), 1.0),
+        bounds=(None, None),
+        method="highs",
+    )
+    return answer.x is not None and float(total @ answer.x) < 0.5  # it is 0, or 1 on a ray
+
+
+def _kernel(matrix: FloatArray) -> FloatArray:
+    """(d, n) an orthonormal basis of what the matrix (m, d) sends to zero."""
+    if not matrix.size:
+        return np.eye(matrix.shape[1])
+    _, values, right = np.linalg.svd(matrix)
+    return right[int(np.count_nonzero(values > _ZERO_RTOL * values.max())) :].T
