@@ -13,21 +13,55 @@ from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.kernels.attention_descent import AttentionLoop
 from marginlens.dynamics.kernels.joint_descent import JointLoop
 from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
+from marginlens.dynamics.kernels.steepest_descent import (
+    ADAM,
+    GRADIENT,
+    MAX_ROW,
+    MIRROR,
+    NUCLEAR,
+    SPECTRAL,
+    STEEPEST,
+    MatrixLoop,
+    Rule,
+)
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, real_array, reject, whole_number
 from marginlens.losses.margin import compiled_code
-from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
+from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral, as_norm
+from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
+from marginlens.optimizers import (
+    Adam,
+    Blockwise,
+    GradientDescent,
+    MirrorDescent,
+    NormalizedGD,
+    Optimizer,
+    SteepestDescent,
+    as_optimizer,
+)
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
-from marginlens.risk.matrix import as_query
+from marginlens.risk.matrix import MatrixRisk, as_query
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+EXTREME_KEY = 1e60  # keys beyond, or whose inverses are, take their steps one by one
+_NORM_CODES: dict[type, int] = {
+    L1: LARGEST_ENTRY,
+    L2: EUCLIDEAN,
+    Frobenius: EUCLIDEAN,
+    LInf: SIGN,
+    Lp: POWER,
+    Spectral: SPECTRAL,
+    Nuclear: NUCLEAR,
+    MaxRow: MAX_ROW,
+}
 
 
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
@@ -241,10 +275,58 @@ def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
 
 @compiled_loop.register
 def _(risk: AttentionRisk, optimizer: Optimizer) -> Loop | None:
-    if not risk.is_linear or compiled_code(risk.loss) < 0 or type(optimizer) not in (GradientDescent, NormalizedGD):
+    if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
+    if type(optimizer) not in (GradientDescent, NormalizedGD):
+        rule = compiled_rule(optimizer, risk.shape)
+        if rule is None or not _is_moderate(risk.data.K):
+            return None
+        return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
     normalized = isinstance(optimizer, NormalizedGD)
     return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))  # type: ignore[attr-defined]
+
+
+@compiled_loop.register
+def _(risk: MatrixRisk, optimizer: Optimizer) -> Loop | None:
+    of_p, euclidean = risk.of_p, type(optimizer) in (GradientDescent, NormalizedGD)
+    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or (euclidean and risk.shares_query):
+        return None
+    rule = compiled_rule(optimizer, risk.shape)
+    by_entry = rule is not None and rule.norm_code not in (SPECTRAL, NUCLEAR)
+    if rule is None or not _is_moderate(of_p.data.K) or (by_entry and not np.all(risk.query)):
+        return None  # where queries have zeros, entries of the gradient may need scales of their own
+    queries = risk.query[None] if risk.shares_query else risk.query
+    return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries)
+
+
+def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
+    """The optimizer as the compiled loop of `MatrixLoop` knows it on points of this shape, None where it does not."""
+    settings = np.zeros(8)
+    if isinstance(optimizer, SteepestDescent) and type(optimizer).update is SteepestDescent.update:
+        norm = as_norm(optimizer.norm, shape)
+        code = _NORM_CODES.get(type(norm))
+        if code is None:
+            return None
+        settings[:3] = getattr(norm, "power", 2.0), optimizer.momentum, float(optimizer.nesterov)
+        return Rule(STEEPEST, code, optimizer.size, settings)
+    if type(optimizer) is NormalizedGD:
+        settings[0] = 2.0
+        return Rule(STEEPEST, EUCLIDEAN, optimizer.size, settings)
+    if type(optimizer) is GradientDescent:
+        return Rule(GRADIENT, EUCLIDEAN, optimizer.size, settings)
+    if type(optimizer) is Adam:
+        settings[3:6] = *optimizer.betas, optimizer.eps
+        return Rule(ADAM, EUCLIDEAN, optimizer.size, settings)
+    if type(optimizer) is MirrorDescent:
+        settings[6:] = optimizer.p, float(optimizer.normalized)
+        return Rule(MIRROR, EUCLIDEAN, optimizer.size, settings)
+    return None
+
+
+def _is_moderate(keys: FloatArray) -> bool:
+    """Whether no product of two keys and a weight leaves the range of the numbers."""
+    largest = float(np.max(np.abs(keys), initial=0.0))
+    return 1.0 / EXTREME_KEY < largest < EXTREME_KEY
 
 
 @compiled_loop.register

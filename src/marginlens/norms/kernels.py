@@ -35,11 +35,19 @@ def steepest_entries(g: Any, code: int, power: float, out: Any) -> None:
                 out[k] = 1.0 if g[k] > 0.0 else -1.0
                 return
     exponent = 1.0 if code == EUCLIDEAN else 1.0 / (power - 1.0)
+    total = 0.0  # Σ |out|^p, which is Σ |g| |out| because p/(p - 1) = 1 + 1/(p - 1)
     for k in range(g.shape[0]):
-        size = abs(g[k]) / largest
-        size = size if exponent == 1.0 else size**exponent
+        share = abs(g[k]) / largest
+        size = share
+        if exponent == 0.5:
+            size = math.sqrt(share)
+        elif exponent != 1.0 and share > 0.0:
+            size = math.exp(exponent * math.log(share))
+        total += share * size
         out[k] = size if g[k] > 0.0 else -size
-    _divide_by_norm(out, 2.0 if code == EUCLIDEAN else power)
+    norm = math.sqrt(total) if exponent == 1.0 else total ** (1.0 / power)
+    for k in range(g.shape[0]):
+        out[k] /= norm
 
 
 @njit(**COMPILED)
