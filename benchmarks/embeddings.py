@@ -9,8 +9,14 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.cpu_model import CompiledOneLayer
-from marginlens.embeddings.models import ADAMW_BETAS, ADAMW_EPSILON, Parameters, distinct_tokens, initial_parameters
-from marginlens.embeddings.train import TrainingSettings
+from marginlens.embeddings.models import (
+    ADAMW_BETAS,
+    ADAMW_EPSILON,
+    Parameters,
+    TrainingSettings,
+    distinct_tokens,
+    initial_parameters,
+)
 from marginlens.errors import missing_extra
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads

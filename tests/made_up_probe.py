@@ -3,9 +3,16 @@
 import numpy as np
 
 from marginlens.graphs import graphs_of_edges
-from marginlens.probe.accumulators import MarginCounts
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.probe.result import HEAD_MEASURES, MEASURES, CheckpointCurves, Example, ProbeResult, ProbeSettings
+from marginlens.probe.result import (
+    HEAD_MEASURES,
+    MEASURES,
+    CheckpointCurves,
+    Example,
+    MarginCounts,
+    ProbeResult,
+    ProbeSettings,
+)
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'
 LAYERS, HEADS = 3, 4

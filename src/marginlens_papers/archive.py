@@ -25,8 +25,9 @@ import numpy as np
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.embeddings.train import CURVES, FACTS, TABLE, TrainingSettings, close_look, digest
+from marginlens.embeddings.train import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.training.loop import Ending

@@ -37,8 +37,7 @@ def start(folder, package, code, *, sigint="default_int_handler"):
     )
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("package", ["numpy", "typer"])  # the first that the library imports, and the command line
+@pytest.mark.parametrize(("package", "name"), [("numpy", "SIGINT"), ("typer", "SIGTERM")])  # imported early and late
 def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, name):
     done = start(tmp_path, package, SIGNALLED.format(name=name, seconds=60))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")

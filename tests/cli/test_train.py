@@ -139,8 +139,7 @@ def test_a_run_without_a_direction_says_why(here, case):
     assert "nan" not in result.stdout
 
 
-@pytest.mark.parametrize("name", ["t.png", "t.svg"])
-@pytest.mark.parametrize("steps", ["300", "3000"])
+@pytest.mark.parametrize(("name", "steps"), [("t.png", "3000"), ("t.svg", "300")])
 def test_plot_draws_the_path(here, name, steps):
     write_problem("f.json", *figure_8())
     result = train("f.json", "--plot", name, "--start", "0,-1", "--steps", steps)

@@ -269,28 +269,6 @@ def test_what_is_no_array_of_numbers_is_refused(given, said):
             question()
 
 
-def test_losses_that_lack_a_method_are_refused():
-    class OnlyValue(ml.losses.Loss):
-        def value(self, u):
-            return -u
-
-    class OnlySlope(ml.losses.Loss):
-        def derivative(self, u):
-            return -np.ones_like(u)
-
-    data, v, p = problem(0)
-    for loss, said in (
-        (OnlyValue(), r"derivative\(u\) or log_abs_derivative\(u\); got OnlyValue"),
-        (OnlySlope(), "value"),
-    ):
-        for question in (
-            lambda loss=loss: ml.AttentionRisk(data, v, loss).gradient(p),
-            lambda loss=loss: ml.descend(data, v, loss=loss),
-        ):
-            with pytest.raises(ml.InputError, match=said):
-                question()
-
-
 # ---- next tokens
 
 

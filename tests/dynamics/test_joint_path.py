@@ -177,12 +177,12 @@ def test_a_selection_that_wins_only_in_large_balls_is_found_from_small_ones_on()
 
 
 def test_attention_outputs_that_vanish_are_no_obstacle():
-    path = joint_path(figure_3a(), [20.0, 2e3, 2e4], [10.0, 1e3, 1e4], restarts=8)  # the other tokens are at the origin
+    path = joint_path(figure_3a(), [20.0, 2e3, 2e4], [10.0, 1e3, 1e4], restarts=4)  # the other tokens are at the origin
     assert path.selected.tolist() == [[1, 1, 1]] * 3
     assert np.all(np.diff(path.log_excess) <= 0.0)
 
 
-@pytest.mark.parametrize("seed", [3, 7, 28, 29, 32])
+@pytest.mark.parametrize("seed", [3, 28, 32])
 def test_a_list_of_radii_finds_what_single_radii_find_and_the_risk_never_rises(seed):
     path = joint_path(shifted_tokens(seed), RADII, RADII, restarts=16)
     single = [joint_path(shifted_tokens(seed), size, size, restarts=16, rng=1).log_excess[0] for size in RADII[1:]]

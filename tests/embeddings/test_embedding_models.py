@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from marginlens.data.labelled import LabelledSequences
+from marginlens.embeddings import TrainingSettings
 from marginlens.embeddings.cpu_model import CompiledOneLayer
 from marginlens.embeddings.models import Parameters, batches_of, distinct_tokens, initial_parameters, loss_and_gradients
 from marginlens.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
-from marginlens.embeddings.train import TrainingSettings
 from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
 
 MODELS = {"compiled": (1, CompiledOneLayer), "torch": (1, DeviceOneLayer), "two layers": (2, DeviceTwoLayer)}
@@ -152,3 +152,24 @@ def test_distinct_tokens_with_multiplicities_are_the_padded_sequences_of_two_lay
     torch.nn.functional.softplus(-torch.tensor([-1.0, 1.0, 1.0]) * padded).mean().backward()
     for name, other in zip("Epv", (E, p, v), strict=True):
         assert (model.trained[name].grad - other.grad).abs().max() <= AUTOGRAD * other.grad.abs().max()
+
+
+# ---- initial values
+
+
+def test_a_whole_number_seeds_the_initial_values():
+    start = initial_parameters(3, 4, 0, np.float64)
+    again = initial_parameters(3, 4, np.random.default_rng(0), "float64")
+    assert np.array_equal(start.E, again.E)
+    assert np.array_equal(start.p, again.p)
+    assert np.array_equal(start.v, again.v)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_initial_values_have_the_size_they_are_asked_for(dtype):
+    for d in (3, 400):
+        start = initial_parameters(2000, d, 1, dtype, 0.25)
+        assert np.linalg.norm(start.v) == pytest.approx(1.0, rel=1e-6)
+        assert np.mean(start.E**2) * d == pytest.approx(0.25**2, rel=0.06)
+    assert np.linalg.norm(start.p) == pytest.approx(0.25, rel=0.12)
+    assert {one.dtype for one in vars(start).values()} == {np.dtype(dtype)}

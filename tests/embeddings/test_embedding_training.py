@@ -10,9 +10,8 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings import train
+from marginlens.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
 from marginlens.embeddings.torch_models import DeviceOneLayer
-from marginlens.embeddings.train import Ending, RankCorrelations, TrainingSettings, train_embeddings
 from marginlens.errors import InputError
 from marginlens.training.checkpoint import Checkpoint
 from marginlens.training.loop import Callbacks

@@ -8,9 +8,8 @@ import pytest
 
 from marginlens.data.files import write_labelled
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings import run
+from marginlens.embeddings import RankCorrelations, TrainingSettings, run
 from marginlens.embeddings.statistics import token_statistics
-from marginlens.embeddings.train import RankCorrelations, TrainingSettings
 from marginlens.errors import InputError
 from marginlens_papers import archive
 from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run, results_folder

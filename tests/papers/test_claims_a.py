@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, figure_1c
 from marginlens.dynamics import descend
 from marginlens.losses.margin import CorrelationLoss, Logistic
@@ -99,11 +98,3 @@ def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_ot
 def test_misalignment_resolves_what_one_minus_cosine_loses():
     tilted = np.array([1.0, 1e-9])
     assert drawing.misalignment(tilted, np.array([1.0, 0.0])) == pytest.approx(0.5e-18, rel=1e-6, abs=0.0)
-
-
-@pytest.mark.parametrize(("selected", "lines"), [([0, 0, 0], 1), ([1, 0, 0], 0)])
-def test_a_separating_line_is_drawn_only_where_one_separates(selected, lines):
-    data, _ = figure_1c()
-    _, (ax,) = plotting.figure()
-    drawing.common_separating_line(ax, data.K, selected, np.array([0.8446, 0.1711]))
-    assert len(ax.lines) == lines

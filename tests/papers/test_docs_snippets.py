@@ -1,8 +1,6 @@
-"""The pages under docs: what they print as Python runs, what they print as commands exists, and their links lead somewhere."""
+"""README, citation and the pages under docs: their Python runs as printed, their commands exist, and their links lead somewhere."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,8 @@ from one_command import command
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+README = DOCS.parent / "README.md"
+LONGEST_EXAMPLE = 15
 
 
 def blocks(page, language):
@@ -24,17 +24,36 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("name", [page.name for page in PAGES if blocks(page, "python")])
-def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_path):
-    code = "\n".join(blocks(DOCS / name, "python"))
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks(DOCS / name, "python")), name, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().err == ""
+
+
+def test_the_examples_of_the_readme_run_as_printed_and_reach_the_max_margin_solutions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    examples = blocks(README, "python")
+    assert all(len(example.splitlines()) <= LONGEST_EXAMPLE for example in examples)
+    exec(compile("\n".join(examples), "README.md", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    for of, smallest in (("matrix", 0.95), ("direction", 0.999)):
+        assert float(re.search(rf"cosine with the max-margin {of} ([\d.]+)", printed)[1]) > smallest
+
+
+def test_the_citation_names_this_version_and_every_paper():
+    import marginlens
+    from marginlens.papers import BIBLIOGRAPHY
+
+    citation = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {marginlens.__version__}\n" in citation
+    for paper in BIBLIOGRAPHY.values():
+        assert f'title: "{paper.title}"\n    year: {paper.year}\n' in citation
 
 
 def commands():
     """Every command line that a page prints, with the options it names."""
     found = []
-    for page in (*PAGES, DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"):
+    for page in (*PAGES, README, DOCS.parent / "CONTRIBUTING.md"):
         inline = re.findall(r"`(marginlens [^`]+)`", page.read_text(encoding="utf-8"))
         printed = "\n".join([*blocks(page, "sh"), *(" ".join(one.split()) for one in inline)])
         for line in re.findall(r"^marginlens ([a-z]+(?: [a-z]+)?) ?(.*)$", printed, flags=re.MULTILINE):

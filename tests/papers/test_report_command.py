@@ -167,8 +167,7 @@ marginlens_command.main()
 """
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("n_finished", [0, 1])
+@pytest.mark.parametrize(("stop", "n_finished"), [(signal.SIGINT, 1), (signal.SIGTERM, 0)])
 def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_path, stop, n_finished):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(

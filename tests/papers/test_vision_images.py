@@ -72,17 +72,3 @@ def test_arrays_that_are_no_images_are_refused(tmp_path, parts, change, sentence
     np.savez(tmp_path / "c.npz", **{name: one for name, one in arrays.items() if one is not None})
     with pytest.raises(InputError, match=sentence):
         read_images(tmp_path / "c.npz")
-
-
-def test_places_without_images_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"without data_batch_1[.]bin and test_batch[.]bin"):
-        read_images(tmp_path)
-    with pytest.raises(InputError, match="No such file"):
-        read_images(tmp_path / "nothing.npz")
-    (tmp_path / "text.npz").write_text("images")
-    with pytest.raises(InputError, match="which is neither"):
-        read_images(tmp_path / "text.npz")
-    for name in ("data_batch_1", "test_batch"):
-        (tmp_path / name).write_bytes(b"\x80\x02}.")
-    with pytest.raises(InputError, match=r"python batches, which are pickles instead[.] Use its binary version"):
-        read_images(tmp_path)

@@ -13,7 +13,6 @@ from matplotlib.patches import FancyBboxPatch
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, ordered_sequences
 from marginlens.data.text_windows import text_windows
-from marginlens.errors import InputError
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx
 from marginlens.graphs.priority import reduced_order
@@ -153,13 +152,3 @@ def test_no_text_lies_over_another_or_leaves_the_picture(graphs, names):
     for ax in fig.axes:
         for patch in ax.patches:
             assert patch.get_window_extent(renderer).y0 >= legend.y1 or not isinstance(patch, FancyBboxPatch)
-
-
-def test_unusable_arguments_are_refused():
-    for graphs in ({}, None, 3, np.array(1.0)):
-        with pytest.raises(InputError, match="'graphs' argument must be at least one PriorityGraph; got"):
-            draw_graphs(graphs)
-    with pytest.raises(
-        InputError, match="'names' argument must be a name for each token of the graphs; got none for token 3"
-    ):
-        draw_graphs(priority_graphs(figure_2()), "abc")

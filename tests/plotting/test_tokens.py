@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.text import Annotation, Text
 
-from marginlens.errors import InputError
 from marginlens.plotting.tokens import TokenPoints, draw_tokens, informative_tokens
 
 
@@ -69,15 +68,6 @@ def test_named_tokens_are_frequent_words_of_both_signs():
     assert np.sum(found.posterior_difference[chosen] > 0) == 6
     scraps = TokenPoints.of([0.5] * 3, [0.0] * 3, [0.0] * 3, [900] * 3, ["##ing", "42", "word"])
     assert informative_tokens(scraps, scraps.a, 12).tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    "change", [{"count": [0, 0]}, {"count": [1.5, 2.0]}, {"a": [1.0]}, {"b": [1.0, np.inf]}, {"names": ["one"]}]
-)
-def test_what_cannot_be_drawn_is_refused(change):
-    both = {"posterior_difference": [0.1, -0.1], "a": [1.0, 2.0], "b": [1.0, 2.0], "count": [3, 4], "names": ["a", "b"]}
-    with pytest.raises(InputError, match=f"'{next(iter(change))}' argument must be"):
-        TokenPoints.of(**{**both, **change})
 
 
 def test_deciding_tokens_are_named_in_small_data_in_the_users_class_names():

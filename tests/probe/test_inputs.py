@@ -13,7 +13,6 @@ from marginlens.errors import InputError
 from marginlens.probe import (
     ImageSettings,
     encode_texts,
-    example_sentences,
     load_model,
     prepare_images,
     read_attention,
@@ -51,21 +50,13 @@ def test_lines_are_inputs(tmp_path: Path) -> None:
 
 def test_text_files_that_cannot_be_used(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
-    with pytest.raises(
-        InputError, match=r"The 'text' argument must be a UTF-8 text file .*lines\.txt', which is not there"
-    ):
-        read_texts(file)
-    with pytest.raises(InputError, match="which is a folder"):
-        read_texts(tmp_path)
-    file.write_bytes(b"")
-    with pytest.raises(InputError, match=r"lines\.txt', which is empty instead"):
-        read_texts(file)
-    file.write_bytes(b"\n  \n")
-    with pytest.raises(InputError, match="which is empty but for blank lines instead"):
-        read_texts(file)
-    file.write_bytes("café\n".encode("latin-1"))
-    with pytest.raises(InputError, match="whose byte 3 is not UTF-8"):
-        read_texts(file)
+    for content in (b"", b"\n  \n", "café\n".encode("latin-1")):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=r"The 'text' argument must be a UTF-8 text file"):
+            read_texts(file)
+    for path in (tmp_path, tmp_path / "nowhere.txt"):
+        with pytest.raises(InputError, match=r"The 'text' argument must be a UTF-8 text file"):
+            read_texts(path)
 
 
 def test_batches_hold_every_text_once_with_little_padding() -> None:
@@ -94,19 +85,6 @@ def test_long_texts_are_truncated_and_counted() -> None:
     assert inputs.tokens[0] == ("<s>", "a", "b", "c", "</s>")
     assert repr(inputs) == "TextInputs(4 texts, 41 tokens, 2 truncated to 12 tokens)"
     assert repr(encode_texts(["a"], Letters(), BERT)) == "TextInputs(1 texts, 3 tokens)"
-
-
-def test_texts_and_tokenizers_that_cannot_be_used() -> None:
-    for texts in ([], "one", [1]):
-        with pytest.raises(InputError, match="The 'texts' argument must be a list of at least one text"):
-            encode_texts(texts, Letters(), BERT)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="The 'tokenizer' argument must be the tokenizer of the model; got None"):
-        encode_texts(["a"], None, BERT)
-    with pytest.raises(InputError, match="ids below 50; got one that gives the id 8138"):
-        encode_texts(["a\u2028"], Letters(), BERT)
-    with pytest.raises(InputError, match="ids below 50; got one that gives the id 50"):
-        encode_texts([chr(50 + 94)], Letters(), BERT)
-    assert max(encode_texts([chr(49 + 94)], Letters(), BERT).ids[0]) == 49
 
 
 def test_minilm_reads_long_and_short_texts() -> None:
@@ -180,14 +158,6 @@ def test_a_model_that_reads_any_size_is_given_what_its_preprocessor_crops_to(con
     assert settings.n_tokens == 1 + size[0] * size[1] // 4
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.float32, int])
-@pytest.mark.parametrize("shape", [(2, 5, 4, 3), (4, 4, 3), (2, 4, 4), (0, 4, 4, 3), (0, 3, 4, 4)])
-def test_images_of_the_wrong_shape(shape: tuple[int, ...], kind: Any) -> None:
-    message = rf"bytes of shape \(n_images, 4, 4, 3\), as the model asks; got shape \({', '.join(map(str, shape))}\)"
-    with pytest.raises(InputError, match=message):
-        prepare_images(np.zeros(shape, dtype=kind), ImageSettings.of(VIT))
-
-
 def test_images_from_files(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -209,28 +179,13 @@ def test_images_from_files(tmp_path: Path) -> None:
 
 def test_image_files_that_cannot_be_used(tmp_path: Path) -> None:
     settings = ImageSettings.of(VIT)
-    with pytest.raises(InputError, match=r"a \.npz, \.npy or \.png file of images; got '.*', which is not there"):
-        read_images(tmp_path / "a.npz", settings)
-    (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match=r"a \.npz, \.npy or \.png file of images; got '.*a\.jpg' instead"):
-        read_images(tmp_path / "a.jpg", settings)
-    for name in ("a.npz", "a.npy", "a.png"):
-        for content in (b"", b"PK\x03\x04 nothing", b"\x93NUMPY"):
-            (tmp_path / name).write_bytes(content)
-            with pytest.raises(InputError, match="which cannot be read as one"):
-                read_images(tmp_path / name, settings)
     np.savez(tmp_path / "two.npz", first=np.zeros(1), second=np.zeros(1))
-    with pytest.raises(InputError, match=r"images under one of images, .*; got one that holds 'first', 'second'"):
-        read_images(tmp_path / "two.npz", settings)
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="which cannot be read as one"):
-        read_images(tmp_path / "objects.npy", settings)
-
-
-def test_the_sentences_are_two_hundred_different_ones() -> None:
-    sentences = example_sentences()
-    assert len(sentences) == len(set(sentences)) == 200
-    assert all(5 <= len(sentence.split()) <= 25 for sentence in sentences)
+    for name in ("a.npz", "a.npy", "a.png", "a.jpg"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 nothing")
+    for name in ("nowhere.npz", "two.npz", "objects.npy", "a.npz", "a.npy", "a.png", "a.jpg"):
+        with pytest.raises(InputError, match="The 'images' argument must be"):
+            read_images(tmp_path / name, settings)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -244,15 +244,6 @@ def batch(n_inputs: int = 2, seed: int = 0) -> dict[str, Any]:
     return {"input_ids": np.random.default_rng(seed).integers(1, 20, (n_inputs, 5))}
 
 
-def test_a_llama_with_normalised_queries_is_refused() -> None:
-    config = transformers.LlamaConfig(**TEXT)
-    config._attn_implementation = "eager"
-    model = transformers.LlamaModel(config)
-    model.layers[1].self_attn.q_norm = torch.nn.LayerNorm(4)
-    with pytest.raises(InputError, match="whose queries are linear in its inputs; got one that normalises"):
-        adapter_for(model)
-
-
 def test_hidden_attention_says_how_to_load_the_model() -> None:
     message = re.escape(
         "attn_implementation='sdpa', which hides it instead. "
@@ -265,45 +256,37 @@ def test_hidden_attention_says_how_to_load_the_model() -> None:
     assert len(list(read_attention(model, batch()))) == 3
 
 
-def test_relative_positions_are_refused() -> None:
-    model = bert()
-    model.config.position_embedding_type = "relative_key"
-    with pytest.raises(InputError, match="positions are part of its inputs; got one with 'relative_key' positions"):
-        adapter_for(model)
-
-
-def test_unusable_layers_heads_and_batches() -> None:
-    model = bert()
-    with pytest.raises(InputError, match="The 'layer' argument must be a layer from 0 to 2; got 3 instead"):
-        read_attention(model, batch(), layers=[0, 3])
-    with pytest.raises(InputError, match="The 'head' argument must be a head from 0 to 1; got 2 instead"):
-        adapter_for(model).key_query(0, 2)
-    with pytest.raises(InputError, match="The 'batch' argument must be a mapping with input_ids"):
-        read_attention(model, {"attention_mask": np.ones((1, 2))})
-    with pytest.raises(InputError, match="must be whole inputs; got past_key_values instead"):
-        read_attention(model, {**batch(), "past_key_values": ()})
-    with pytest.raises(
-        InputError, match=r"mask \(B, T\) of ones and zeros, or one that is added to logits; got torch.bool"
-    ):
-        read_attention(model, {**batch(), "attention_mask": np.ones((2, 1, 5, 5), dtype=bool)})
-
-
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ({"input_ids": [[1, 2, 3], [1, 2]]}, r"numbers of one shape under 'input_ids'; got .* Pad texts to one length"),
-        ({"input_ids": [[1, 2]], "adapter_names": ["one"]}, "numbers of one shape under 'adapter_names'"),
-        ({"input_ids": [1, 2, 3]}, r"input_ids of shape \(n_inputs, n_tokens\), none of them 0; got shape \(3,\)"),
-        ({"input_ids": np.zeros((2, 0), dtype=int)}, r"none of them 0; got shape \(2, 0\)"),
-        (
-            {"inputs_embeds": np.zeros((0, 5, 8))},
-            r"\(n_inputs, n_tokens, d_model\), none of them 0; got shape \(0, 5, 8\)",
-        ),
+        {"attention_mask": np.ones((1, 2))},
+        {"input_ids": [[1, 2, 3], [1, 2]]},
+        {"input_ids": [[1, 2]], "adapter_names": ["one"]},
+        {"input_ids": [1, 2, 3]},
+        {"input_ids": np.zeros((2, 0), dtype=int)},
+        {"inputs_embeds": np.zeros((0, 5, 8))},
+        {"input_ids": [[1, 2]], "past_key_values": ()},
+        {"input_ids": [[1, 2]], "attention_mask": np.ones((1, 1, 2, 2), dtype=bool)},
     ],
 )
-def test_batches_that_are_no_arrays_of_inputs(given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_batch_is_whole_inputs_in_arrays(given: Any) -> None:
+    with pytest.raises(InputError, match="argument must be"):
         read_attention(bert(), given)
+
+
+def test_layers_and_heads_that_are_not_there_and_queries_that_are_not_linear_are_refused() -> None:
+    model = bert()
+    with pytest.raises(InputError, match="'layer' argument"):
+        read_attention(model, batch(), layers=[0, 3])
+    with pytest.raises(InputError, match="'head' argument"):
+        adapter_for(model).key_query(0, 2)
+    model.config.position_embedding_type = "relative_key"
+    with pytest.raises(InputError, match="positions are part of its inputs"):
+        adapter_for(model)
+    llama = transformers.LlamaModel(transformers.LlamaConfig(**TEXT, attn_implementation="eager"))
+    llama.layers[1].self_attn.q_norm = torch.nn.LayerNorm(4)
+    with pytest.raises(InputError, match="whose queries are linear in its inputs"):
+        adapter_for(llama)
 
 
 def test_rotary_models_have_no_matrix_without_an_offset() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import data, embeddings, probe, svm
+from marginlens import data, embeddings, probe, svm, text
 from marginlens.dynamics.paths.next_token_law import path_law
-from marginlens.embeddings.train import TrainingSettings
+from marginlens.embeddings import TrainingSettings
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowBigram, limit_risk, path_radius
 from marginlens.optimizers import Blockwise
@@ -167,6 +167,18 @@ REFUSED = [
     ("dtype", lambda: TrainingSettings.from_dict({"dtype": "float16"})),
     ("settings", lambda: TrainingSettings.from_dict({"pace": 1, "age": 2})),
     ("heads", lambda: VisionSettings.from_dict({"heads": 5})),
+    # texts
+    ("cleaning", lambda: text.TextPipeline(cleaning=None)),
+    ("stop_words", lambda: text.TextPipeline(stop_words=["the"])),
+    ("min_count", lambda: text.TextPipeline(min_count=0)),
+    ("empty", lambda: text.TextPipeline(empty="keep")),
+    ("texts", lambda: text.TextPipeline().encode("good", [1])),
+    ("texts", lambda: text.TextPipeline().encode(["good", None], [1, 1])),
+    ("y", lambda: text.TextPipeline().encode(["good"], [1, 1])),
+    ("y", lambda: text.TextPipeline().encode(["good", "bad"], [1, 0])),
+    ("path", lambda: text.review_source("nowhere.csv")),
+    ("path", lambda: text.ReviewTable("nowhere.csv").read()),
+    ("label", lambda: text.ReviewTable("a.csv", label=3)),
     # heads of transformers
     ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
     ("s", lambda: probe.entropy([np.nan, 1.0])),

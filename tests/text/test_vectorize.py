@@ -248,42 +248,6 @@ def test_texts_without_tokens():
         encoded.vocabulary.encode(["other"], [1])
 
 
-def test_progress_ends_at_the_number_of_texts():
-    calls = []
-    TextPipeline().fit(["good"] * 1_234, progress=lambda *call: calls.append(call))
-    assert calls[-1] == (1_234, 1_234)
-
-
-@pytest.mark.parametrize(
-    ("texts", "y", "argument"),
-    [("good", [1], "texts"), (["good", None], [1, 1], "texts"), ({"a", "b"}, [1, -1], "texts"),
-     (["good"], [1, 1], "y"), (["good", "bad"], [1, 0], "y"), (["good", "bad good"], [1, -1], "texts")],
-)  # fmt: skip
-def test_texts_that_cannot_be_encoded_are_refused(texts, y, argument):
-    with pytest.raises(InputError, match=f"^The '{argument}' argument must be"):
-        TextPipeline().encode(texts, y)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TextPipeline(cleaning=None),
-        lambda: TextPipeline(stop_words=["the"]),
-        lambda: TextPipeline(min_count=0),
-        lambda: TextPipeline(empty="keep"),
-        lambda: TextPipeline.from_dict({"min_count": 3}),
-        lambda: StopWords("the"),
-        lambda: SubwordTokenizer.word_piece([]),
-        lambda: SubwordTokenizer("{").cut(["a"]),
-        lambda: Cleaning().words(None),
-        lambda: encode_reviews(ReviewTable("x"), None),
-    ],
-)
-def test_settings_of_another_kind_are_refused(make):
-    with pytest.raises(InputError, match=r"^The '\w+' argument must be"):
-        make()
-
-
 def test_reviews_of_a_source_are_encoded_with_their_parts(tmp_path):
     (tmp_path / "r.csv").write_text(
         "text,label,split\ngood film,1,train\n!!!,0,train\nbad film,0,train\nodd odd,0,test\n"

@@ -57,26 +57,24 @@ def test_path_in_the_plane_agrees_with_a_grid(seed):
 def test_path_is_global_on_small_problems(seed):
     rng = np.random.default_rng(100 + seed)
     data, v = ragged_problem(rng, 3, 4, 3)
-    radii = np.array([1.0, 8.0])
+    radii, risk = np.array([1.0, 8.0]), AttentionRisk(data, v)
     path = ml.path(data, radii, head=v)
     for radius, point in zip(radii, path.points, strict=True):
         room = {"type": "ineq", "fun": lambda p, r=radius: r * r - p @ p, "jac": lambda p: -2.0 * p}
         starts = rng.standard_normal((12, 3)) * radius / 2.0
         runs = [
             minimize(
-                lambda p: float(AttentionRisk(data, v).value(p)),
+                lambda p: float(risk.value(p)),
                 start,
-                jac=lambda p: AttentionRisk(data, v).gradient(p).value(),
+                jac=lambda p: risk.gradient(p).value(),
                 constraints=[room],
                 method="SLSQP",
                 options={"ftol": 1e-12, "maxiter": 200},
             )
             for start in starts
         ]
-        best = min(
-            float(AttentionRisk(data, v).value(run.x * min(1.0, radius / np.linalg.norm(run.x)))) for run in runs
-        )
-        ours = float(AttentionRisk(data, v).value(point))
+        best = min(float(risk.value(run.x * min(1.0, radius / np.linalg.norm(run.x)))) for run in runs)
+        ours = float(risk.value(point))
         assert ours <= best + tolerances.ROUNDING
         assert best - ours < tolerances.PATH_BRUTE_FORCE
     assert path.kkt_residual().max() < tolerances.PATH_KKT

@@ -15,6 +15,7 @@ from marginlens_papers.claims.a.vision import DIGITS, trends
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionSettings
 from marginlens_papers.vision.training import train_vision
+from quick_claims import quick_run
 
 OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "runs-cifar10"}
 STILL = 1e-3  # how far anything moves at a rate of 1e-9
@@ -57,7 +58,7 @@ def test_without_learning_the_map_stays_dense():
 @pytest.fixture(scope="module")
 def quick():
     """The claim at quick effort."""
-    return a_f67.A_F67().compute(Effort.QUICK, Progress())
+    return quick_run("A-F67").finding
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from marginlens.embeddings.train import TrainingSettings
+from marginlens.embeddings import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
 from marginlens.training.loop import epoch_display
 from marginlens.training.script import in_one_sentence, parse_settings, time_left

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,20 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LONGEST = 60
 
 
-def run(name, *arguments, folder):
-    command = [sys.executable, "-W", "error", EXAMPLES / f"{name}.py", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run an example as a program in an empty folder, and return what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_example(name, *arguments):
+        path = str(EXAMPLES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *arguments])
+        runpy.run_path(path, run_name="__main__")
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return run_example
 
 
 def numbers(pattern, output):
@@ -28,43 +37,43 @@ def numbers(pattern, output):
     return found
 
 
-def test_predict_and_verify_reaches_what_it_predicted(tmp_path):
-    output = run("predict_and_verify", folder=tmp_path)
+def test_predict_and_verify_reaches_what_it_predicted(run):
+    output = run("predict_and_verify")
     assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in output
     assert "[ ]" not in output
     assert numbers(r"cosine ([\d.]+)", output)[0] > ALIGNED
 
 
-def test_a_thousand_problems_need_the_exact_gradient(tmp_path):
-    output = run("a_thousand_problems", folder=tmp_path)
+def test_a_thousand_problems_need_the_exact_gradient(run):
+    output = run("a_thousand_problems")
     exact, textbook = numbers(r"mean cosine ([\d.]+)", output)
     assert exact > DIRECTION_ON_RANDOM_DATA
     assert textbook < 1.0 - 100.0 * (1.0 - exact)
 
 
-def test_two_starts_end_at_two_limits(tmp_path):
-    output = run("two_starts_two_limits", "picture.png", folder=tmp_path)
+def test_two_starts_end_at_two_limits(run, tmp_path):
+    output = run("two_starts_two_limits", "picture.png")
     assert re.findall(r"ends at the (\w+)", output) == ["GMM"] * 4 + ["LMM"] * 2
     assert min(numbers(r"cosine ([\d.]+)", output)) > ALIGNED
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_infeasible_selection_has_a_certificate(tmp_path):
-    output = run("infeasible_selection", folder=tmp_path)
+def test_an_infeasible_selection_has_a_certificate(run):
+    output = run("infeasible_selection")
     assert "inside: No vector satisfies every constraint, and the certificate proves it." in output
     assert "their sum is [0. 0.]" in output
     weights = numbers(r"  ([\d.]+) × \(", output)
     assert sum(weights) == pytest.approx(1.0, abs=len(weights) * 0.5e-4)  # printed with four digits
 
 
-def test_your_own_optimizer_reaches_the_limits_on_every_risk(tmp_path):
-    cosines = numbers(r"cosine ([\d.]+)", run("your_own_optimizer", folder=tmp_path))
+def test_your_own_optimizer_reaches_the_limits_on_every_risk(run):
+    cosines = numbers(r"cosine ([\d.]+)", run("your_own_optimizer"))
     assert len(cosines) == 5
     assert min(cosines) > 0.98
 
 
-def test_your_own_loss_has_the_same_limit(tmp_path):
-    output = run("your_own_loss", folder=tmp_path)
+def test_your_own_loss_has_the_same_limit(run):
+    output = run("your_own_loss")
     assert (
         "Certain for constant steps up to 1/L_p: the GMM direction, from every start, by A Thm 2 with n = 1." in output
     )
@@ -82,8 +91,8 @@ def test_your_own_loss_runs_without_torch(tmp_path):
     assert "The nonlinear head is left out: it needs pip install 'marginlens[torch]'." in done.stdout
 
 
-def test_a_text_becomes_an_automaton(tmp_path):
-    output = run("automaton_of_a_text", folder=tmp_path)
+def test_a_text_becomes_an_automaton(run):
+    output = run("automaton_of_a_text")
     assert "They form one component." in output
     assert "After and comes the." in output
     near, nearer, nearest = numbers(r"automaton ([\d.e+-]+)", output)
@@ -91,15 +100,15 @@ def test_a_text_becomes_an_automaton(tmp_path):
     assert nearest < CONDITIONED
 
 
-def test_explain_a_review_shows_which_tokens_decide(tmp_path):
-    output = run("explain_a_review", "page.html", folder=tmp_path)
+def test_explain_a_review_shows_which_tokens_decide(run, tmp_path):
+    output = run("explain_a_review", "page.html")
     assert numbers(r"([\d.]+)% of 200", output)[0] > 90.0  # a coin flip on the negated ones would give 85
     assert "selected token: not dull" in output
     assert "not dull</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_sentence_model_is_probed(tmp_path):
-    output = run("probe_a_sentence_model", "page.html", folder=tmp_path)
+def test_a_sentence_model_is_probed(run, tmp_path):
+    output = run("probe_a_sentence_model", "page.html")
     assert "6 layers of 12 heads on 40 inputs" in output
     assert "L0H2: nnz/T = 0.0" in output  # the head that looks at the token before
     own, chance = (float(one) for one in re.search(r"W: ([\d.]+), of random heads ([\d.]+)", output).groups())

@@ -16,6 +16,7 @@ from marginlens.embeddings.first_step import (
 from marginlens.embeddings.models import (
     Evaluation,
     Parameters,
+    TrainingSettings,
     evaluate,
     initial_parameters,
     loss_and_gradients,
@@ -34,7 +35,6 @@ from marginlens.embeddings.train import (
     EpochRecord,
     RankCorrelations,
     TrainingRun,
-    TrainingSettings,
     train_embeddings,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from marginlens.embeddings.models import (
     ADAMW_EPSILON,
     DistinctTokens,
     Parameters,
+    TrainingSettings,
     columns,
     scalar_gradients,
 )
@@ -19,9 +20,6 @@ from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import in_equal_parts
 from marginlens.typing import IntArray
-
-if TYPE_CHECKING:
-    from marginlens.embeddings.train import TrainingSettings
 
 
 def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:

@@ -14,7 +14,8 @@ import numpy as np
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_sequences import Levels, level_sequences
-from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, TrainingSettings, train_embeddings
+from marginlens.embeddings.models import TrainingSettings
+from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject
 from marginlens.training.loop import Callbacks, Ending, epoch_display
 from marginlens.training.script import (

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,12 @@ from marginlens.embeddings.models import (
     LAYER_NORM_EPSILON,
     DistinctTokens,
     Parameters,
+    TrainingSettings,
     batches_of,
 )
 from marginlens.papers import implements
 from marginlens.training.settings import torch_device
 from marginlens.typing import IntArray
-
-if TYPE_CHECKING:
-    from marginlens.embeddings.train import TrainingSettings
 
 
 @dataclass(frozen=True)

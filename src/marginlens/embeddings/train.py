@@ -1,4 +1,4 @@
-"""Training embeddings with AdamW over labelled sequences: settings, the training loop, which resumes with the same bits, and the result."""
+"""Training embeddings with AdamW over labelled sequences: the training loop, which resumes with the same bits, and the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from marginlens.embeddings.models import (
     DistinctTokens,
     Evaluation,
     Parameters,
+    TrainingSettings,
     batches_of,
     distinct_tokens,
     evaluate,
@@ -28,69 +29,11 @@ from marginlens.embeddings.models import (
 )
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import reject, whole_number
-from marginlens.papers import implements
 from marginlens.runtime.files import write_whole
 from marginlens.training.checkpoint import checkpoint_path
 from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop
-from marginlens.training.settings import (
-    RunSettings,
-    choice,
-    flag,
-    non_negative,
-    positive,
-    settings_or_default,
-    text,
-    torch_device,
-    whole,
-    whole_numbers,
-)
+from marginlens.training.settings import settings_or_default, torch_device
 from marginlens.typing import FloatArray, IntArray
-
-DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
-
-
-@implements("B", "App. E")
-@dataclass(frozen=True)
-class TrainingSettings(RunSettings):
-    """Choices of one training run; the defaults are the paper's for IMDB and Yelp.
-
-    Args:
-        layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
-        epochs, batch: passes over the data, and sequences in a step; the last step of an epoch may have fewer.
-        learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
-        train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
-        seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
-        dtype: "float32" or "float64", of all parameters and moments.
-        spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
-        tf32: whether, on a GPU, the two-layer model's products of a sequence with itself round their factors to 10 bits; sums and all
-            else stay float32.
-    """
-
-    FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
-
-    layers: int = choice(1, 2)
-    d_model: int = whole(2048, at_least=1)
-    epochs: int = whole(500)
-    batch: int = whole(128, at_least=1)
-    learning_rate: float = positive(0.01)
-    weight_decay: float = non_negative(1e-8)
-    milestones: tuple[int, ...] = whole_numbers((100, 200), "a list of epochs")
-    train_v: bool = flag(True)
-    seed: int = whole(0)
-    device: str = text("cpu", "cpu or cuda")
-    dtype: str = choice("float32", "float64")
-    spread: float = positive(1.0)
-    tf32: bool = flag(False)
-
-    @classmethod
-    def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:
-        """The paper's settings for its synthetic data (B Fig 2): 196 epochs, rate 1e-4, weight decay 1e-4; `changes` replace others."""
-        return cls(**{"epochs": 196, "learning_rate": 1e-4, "weight_decay": 1e-4, **changes})
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate in an epoch, counted from 0."""
-        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= milestone for milestone in self.milestones)
-
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record

@@ -135,9 +135,10 @@ def informative_tokens(points: TokenPoints, values: FloatArray, n_names: int, at
     scores = (np.abs(difference) * weight, outlying, points.count * 1.0)
     chosen: list[int] = []
     for score, sign in [(score, sign) for score in scores for sign in (1.0, -1.0)] * n_names:
-        rest = [s for s in known if s not in chosen and np.sign(difference[s]) == sign]
-        if rest and len(chosen) < n_names:
-            chosen.append(int(rest[int(np.argmax(score[rest]))]))
+        rest = known[np.sign(difference[known]) == sign]
+        if len(rest) > 0 and len(chosen) < n_names:
+            chosen.append(int(rest[np.argmax(score[rest])]))
+            known = known[known != chosen[-1]]
     return np.array(chosen, dtype=np.int64)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,62 +10,14 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head
 from marginlens.probe.heads.selection import Selection
 from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
 from marginlens.probe.models.inputs import InputBatch, Inputs
-from marginlens.probe.result import Example, ProbeSettings
+from marginlens.probe.result import Example, MarginCounts, ProbeSettings
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-_LOW, _HIGH, _BINS_PER_DECADE = -12, 8, 400  # decades of margins; a bin is 0.6% wide
-_N_BINS = (_HIGH - _LOW) * _BINS_PER_DECADE
-_FIRST_BAR_SHARE = 0.002  # of all margins, that a histogram's first bar may gather
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
 _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are recorded,
 _MIN_INPUTS = (
     3  # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
 )
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class MarginCounts:
-    """Counts of shape (…, n_bins) of margins of at least zero; the first bin also holds all below 1e-12, the last all above 1e8."""
-
-    counts: IntArray
-
-    @classmethod
-    def empty(cls, *shape: int) -> MarginCounts:
-        """No margins yet, for each index of `shape`."""
-        return cls(np.zeros((*shape, _N_BINS), dtype=np.int64))
-
-    def add(self, index: int, margins: FloatArray) -> None:
-        """Count margins (n_heads, n) for the heads of one layer; what is not finite is left out."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bins = np.floor((np.log10(margins) - _LOW) * _BINS_PER_DECADE)
-        bins = np.clip(np.nan_to_num(bins, nan=0.0, neginf=0.0), 0, _N_BINS - 1).astype(np.int64)
-        bins += _N_BINS * np.arange(len(margins))[:, None]
-        counts = np.bincount(bins[np.isfinite(margins)], minlength=len(margins) * _N_BINS)
-        self.counts[index] += counts.reshape(len(margins), _N_BINS)
-
-    def quantile(self, share: float) -> FloatArray:
-        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan where none was counted, 0 below 1e-12."""
-        total = self.counts.sum(axis=-1)
-        reached = np.cumsum(self.counts, axis=-1) >= np.maximum(share * total, 0.5)[..., None]
-        bins = np.argmax(reached, axis=-1)
-        value = 10.0 ** (_LOW + (bins + 0.5) / _BINS_PER_DECADE)
-        return np.where(total > 0, np.where(bins == 0, 0.0, value), np.nan)
-
-    def histogram(self, per_decade: int = 10) -> tuple[FloatArray, IntArray]:
-        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the first bar also holds the few smallest margins of all, and zeros."""
-        bars = self.counts.reshape(*self.counts.shape[:-1], -1, _BINS_PER_DECADE // per_decade).sum(axis=-1)
-        totals = bars.reshape(-1, bars.shape[-1]).sum(axis=0)
-        totals[0] -= self.counts[..., 0].sum()  # zeros, on no logarithmic scale
-        reached = np.cumsum(totals)
-        if reached[-1] == 0:
-            return 10.0 ** (_LOW + np.arange(2) / per_decade), bars[..., :1]
-        first, last = (int(np.argmax(reached >= share * reached[-1])) for share in (_FIRST_BAR_SHARE, 1.0))
-        shown = bars[..., first : last + 1].copy()
-        shown[..., 0] += bars[..., :first].sum(axis=-1)
-        return 10.0 ** (_LOW + np.arange(first, last + 2) / per_decade), shown
-
-    def __repr__(self) -> str:
-        return f"MarginCounts({int(self.counts.sum())} margins)"
 
 
 class MeasureSums:

@@ -20,9 +20,8 @@ from sklearn.utils import check_random_state
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
 from marginlens.embeddings.cpu_model import CompiledOneLayer
-from marginlens.embeddings.models import batches_of, distinct_tokens, initial_parameters
+from marginlens.embeddings.models import TrainingSettings, batches_of, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.embeddings.train import TrainingSettings
 from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
 from marginlens.runtime.files import as_path, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback

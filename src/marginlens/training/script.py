@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import marginlens
 from marginlens.errors import InputError, MissingExtra, positive_number, reject
+from marginlens.runtime.versions import versions
 from marginlens.training.settings import torch_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
@@ -80,9 +80,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 def versions_on(device: str) -> dict[str, str]:
     """Versions of the packages, the machine and, where the run uses one, the GPU."""
-    from marginlens.runtime.versions import versions
-
-    known = {**versions(), "marginlens": marginlens.__version__}
+    known = versions()
     if not str(device).startswith("cpu"):
         import torch
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from marginlens import plotting
 from marginlens.data.random_sequences import Levels, level_sequences
 from marginlens.directions import correlation
-from marginlens.embeddings.train import TrainingRun, TrainingSettings, train_embeddings
+from marginlens.embeddings.models import TrainingSettings
+from marginlens.embeddings.train import TrainingRun, train_embeddings
 from marginlens.typing import FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from scipy.stats import norm, rankdata
 
 from marginlens import plotting
-from marginlens.embeddings.train import FREQUENT, TrainingSettings
+from marginlens.embeddings.models import TrainingSettings
+from marginlens.embeddings.train import FREQUENT
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
