@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import missing_extra
 from marginlens.graphs import priority_graphs

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.baselines import autograd_nexttoken
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs

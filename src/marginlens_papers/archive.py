@@ -24,7 +24,7 @@ import numpy as np
 
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.embeddings.train import CURVES, FACTS, TABLE, close_look, digest

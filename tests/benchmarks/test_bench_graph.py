@@ -8,7 +8,7 @@ import pytest
 
 import tolerances
 from benchmarks import graph
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.errors import MissingExtra
 from progress_counter import ProgressCounter
 

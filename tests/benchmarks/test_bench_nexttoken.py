@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import nexttoken
 from benchmarks.baselines import autograd_nexttoken
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics.descend import descend
 from marginlens.optimizers import NormalizedGD
 from progress_counter import ProgressCounter

@@ -11,7 +11,7 @@ from scipy.linalg import null_space
 from scipy.optimize import nnls
 
 import tolerances
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
 from marginlens.svm import MarginSolution, Status, graph, least_distance

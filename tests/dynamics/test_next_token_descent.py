@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, random_start
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_start
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.kernels.linalg import norm

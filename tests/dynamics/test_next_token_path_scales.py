@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 import tolerances
-from marginlens.data.random_sequences import cyclic_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 
 HEIGHTS = np.array([1.0, 8.0, 18.0, 30.0])  # e^-18 is about where the risk no longer shows what the tail says

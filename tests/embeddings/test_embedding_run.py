@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.files import read_labelled, write_labelled
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.run import main
 from marginlens_papers.archive import archive_run, read_run
 

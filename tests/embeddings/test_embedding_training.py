@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
 from marginlens.embeddings.torch_models import DeviceOneLayer
 from marginlens.errors import InputError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.embeddings import TokenKind, check_assumption_4, token_statistics
 
 SEQUENCES = [[0, 0, 1], [1, 2, 4, 4], [0, 2], [3]]

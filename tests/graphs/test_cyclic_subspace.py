@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tolerances
-from marginlens.data.random_sequences import cyclic_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace, tied_positions

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.data.random_sequences import cyclic_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.descend import descend
 from marginlens.errors import InputError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens.data.files import write_labelled
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings import RankCorrelations, TrainingSettings, run
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.data.random_sequences import cyclic_sequences, random_sequences
+from marginlens.data.sequence_generators import cyclic_sequences, random_sequences
 from marginlens.graphs.priority import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction

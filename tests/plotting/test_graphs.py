@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
 from marginlens.data.paper_examples import figure_2
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences, ordered_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, ordered_sequences
 from marginlens.data.text_windows import text_windows
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx

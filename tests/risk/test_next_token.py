@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import cyclic_subset
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.risk import NextTokenRisk

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
 import tolerances
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.priority import sufficient_pairs

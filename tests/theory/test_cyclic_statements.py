@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 import tolerances
-from marginlens.data.random_sequences import cyclic_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import cyclic_subset, priority_graphs

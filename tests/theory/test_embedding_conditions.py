@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import root
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import (
     Parameters,

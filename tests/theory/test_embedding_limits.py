@@ -7,10 +7,10 @@ import pytest
 
 import tolerances
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
-from marginlens.embeddings.first_step import directional_slope
+from marginlens.embeddings.one_step import directional_slope
 from marginlens.svm import Status
 from marginlens.theory.embedding_limits import (
     all_selecting_directions,

@@ -9,12 +9,12 @@ import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import KeySpanField, UntilLength, UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
-from marginlens.embeddings.first_step import first_step
+from marginlens.embeddings.one_step import first_step
 from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD

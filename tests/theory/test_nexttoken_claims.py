@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import as_head

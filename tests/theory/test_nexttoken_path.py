@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 import marginlens as ml
 import tolerances
 from marginlens.data.paper_examples import figure_2
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.dynamics.paths.split_risk import SplitRisk

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs

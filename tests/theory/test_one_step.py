@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
-from marginlens.embeddings.first_step import (
+from marginlens.data.sequence_generators import balanced_sequences
+from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
+from marginlens.embeddings.one_step import (
     ProvedBound,
     directional_slope,
     first_step,
@@ -20,7 +21,6 @@ from marginlens.embeddings.first_step import (
     log10_width,
     mean_signed_share,
 )
-from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING

@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters

@@ -21,7 +21,17 @@ from marginlens.data.paper_examples import (
     figure_5,
     figure_8,
 )
-from marginlens.data.random_sequences import (
+from marginlens.data.random_tokens import (
+    MonotoneNetwork,
+    class_clusters,
+    gaussian_tokens,
+    label_mixing,
+    monotone_mixing,
+    scored_tokens,
+    sphere_queries,
+    sphere_tokens,
+)
+from marginlens.data.sequence_generators import (
     Levels,
     acyclic_sequences,
     acyclic_sequences_as_coded,
@@ -32,16 +42,6 @@ from marginlens.data.random_sequences import (
     ordered_sequences,
     random_sequences,
     random_start,
-)
-from marginlens.data.random_tokens import (
-    MonotoneNetwork,
-    class_clusters,
-    gaussian_tokens,
-    label_mixing,
-    monotone_mixing,
-    scored_tokens,
-    sphere_queries,
-    sphere_tokens,
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows

@@ -1,6 +1,16 @@
 """Papers B and B': token embeddings trained together with attention."""
 
-from marginlens.embeddings.first_step import (
+from marginlens.embeddings.models import (
+    Evaluation,
+    Parameters,
+    TrainingSettings,
+    evaluate,
+    initial_parameters,
+    loss_and_gradients,
+    one_layer_outputs,
+    two_layer_outputs,
+)
+from marginlens.embeddings.one_step import (
     FirstStep,
     ProvedBound,
     directional_slope,
@@ -12,16 +22,6 @@ from marginlens.embeddings.first_step import (
     initial_concentration,
     initial_orthogonality,
     mean_signed_share,
-)
-from marginlens.embeddings.models import (
-    Evaluation,
-    Parameters,
-    TrainingSettings,
-    evaluate,
-    initial_parameters,
-    loss_and_gradients,
-    one_layer_outputs,
-    two_layer_outputs,
 )
 from marginlens.embeddings.statistics import (
     SingleDecisiveToken,

@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject

@@ -14,7 +14,8 @@ from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.embeddings.first_step import (
+from marginlens.embeddings.models import Parameters
+from marginlens.embeddings.one_step import (
     FirstStep,
     as_first_step,
     embedding_flow,
@@ -22,7 +23,6 @@ from marginlens.embeddings.first_step import (
     log_of_pairs,
     mean_signed_share,
 )
-from marginlens.embeddings.models import Parameters
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
 from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses

@@ -12,8 +12,9 @@ from scipy.stats import norm
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import Levels, balanced_sequences, level_sequences
-from marginlens.embeddings.first_step import (
+from marginlens.data.sequence_generators import Levels, balanced_sequences, level_sequences
+from marginlens.embeddings.models import Parameters, initial_parameters
+from marginlens.embeddings.one_step import (
     first_step,
     first_step_errors,
     first_step_loss,
@@ -22,7 +23,6 @@ from marginlens.embeddings.first_step import (
     initial_orthogonality,
     log_of_pairs,
 )
-from marginlens.embeddings.models import Parameters, initial_parameters
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level

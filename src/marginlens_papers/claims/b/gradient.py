@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.first_step import directional_slope
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
+from marginlens.embeddings.one_step import directional_slope
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.random_sequences import Levels, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.directions import correlation
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import TrainingRun, train_embeddings

@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
 from marginlens.status import Status

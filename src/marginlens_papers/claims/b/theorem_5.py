@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import UntilNorm

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.random_sequences import (
+from marginlens.data.sequence_generators import (
     acyclic_sequences,
     acyclic_sequences_as_coded,
     cyclic_sequences,

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from marginlens import plotting
 from marginlens.data import SequenceDataset
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.paths.split_risk import SplitRisk

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import marginlens as ml
 from marginlens import plotting
-from marginlens.data.random_sequences import acyclic_sequences, cyclic_sequences
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data.random_sequences import cyclic_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend

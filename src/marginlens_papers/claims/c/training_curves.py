@@ -10,7 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from marginlens import plotting
-from marginlens.data.random_sequences import cyclic_sequences, cyclic_sequences_as_coded, random_sequences, random_start
+from marginlens.data.sequence_generators import (
+    cyclic_sequences,
+    cyclic_sequences_as_coded,
+    random_sequences,
+    random_start,
+)
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 import marginlens as ml
 from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.random_sequences import balanced_sequences
+from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
