@@ -14,6 +14,7 @@ from marginlens.data import (
     sphere_tokens,
     write_problem,
 )
+from marginlens.norms import norm_named
 from marginlens.svm import att_svm
 from marginlens.theory import locally_optimal_directions
 from one_command import command
@@ -169,6 +170,31 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
 def test_a_problem_with_too_many_selections_says_so(here):
     write_problem("l.npz", TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
     assert "P^mm is too large to list in full; the GMM alone is shown." in solve("l.npz").stdout
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "linf", "l1.75", "l3"])
+def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
+    data, v = gaussian_tokens(3, 3, 3, 6, 1)
+    write_problem("b.npz", data, v)
+    for j, problem in enumerate(numbers("b.npz", "--norm", name)["problems"]):
+        (row,) = problem["solutions"]
+        expected = att_svm(data[j], data[j].optimal(v[j]), norm=norm_named(name))
+        assert row["status"] == expected.status.name
+        assert row["is_unique"] is expected.is_unique
+        if row["status"] == "OPTIMAL":
+            np.testing.assert_allclose(row["direction"], expected.direction, atol=CONDITIONED)
+            assert row["bracket"]["lower"] <= (1.0 + 1e-9) / row["margin"]
+            assert row["bracket"]["gap"] <= 1e-9
+
+
+def test_a_norm_is_shown_with_its_bounds_and_with_other_solutions(here):
+    write_problem("f.npz", *figure_8())
+    shown = solve("f.npz", "--norm", "linf").stdout
+    assert "in LInf()" in shown
+    assert "This p has norm 2, and no p with margin one a norm below 2" in shown
+    assert "same margin" in solve("f.npz", "--norm", "linf", "--selected", "0,1").stdout
+    write_problem("i.json", TokenDataset(ON_A_LINE, [1.0]), [1.0, 0.0])
+    assert "add up to zero" in solve("i.json", "--norm", "l1", "--selected", "1").stdout
 
 
 @pytest.mark.parametrize(

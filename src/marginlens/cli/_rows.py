@@ -78,6 +78,23 @@ def _solution_row(kind: str, selected: Any, solution: ml.MarginSolution, score_g
     }
 
 
+def norm_rows(solution: ml.MarginSolution, selected: Any) -> list[dict[str, Any]]:
+    """One row per ATT-SVM of a batch in a norm, with the bounds that prove its margin and whether p is the only shortest one.
+
+    Args:
+        selected: (batch, n_inputs).
+    """
+    rows = []
+    for j in range(len(solution)):
+        problem = solution[j]
+        bracket = problem.bracket()
+        kind = "none" if problem.status is Status.INFEASIBLE else "max-margin"
+        row = _solution_row(kind, selected[j], problem, np.nan)
+        bounds = {**bracket._asdict(), "gap": bracket.gap}
+        rows.append({**row, "norm": repr(problem.norm), "bracket": bounds, "is_unique": problem.is_unique})
+    return rows
+
+
 def _proof(solution: ml.MarginSolution) -> list[dict[str, Any]]:
     """The rows k_α - k_t that carry weight: p is their weighted sum; in a proof of infeasibility that sum is zero."""
     weights = np.asarray(solution.certificate if solution.status is Status.INFEASIBLE else solution.multipliers)
@@ -290,7 +307,9 @@ def selection(selected: ArrayLike) -> str:
 
 
 def residual(row: Mapping[str, Any]) -> str:
-    """The residual that checks a solution row: of the optimality conditions, or of the Farkas vector."""
+    """The residual that checks a solution row: of the optimality conditions, of the Farkas vector, or the bracket's gap."""
     if row["status"] == Status.INFEASIBLE.name:
         return f"Farkas {row['certificate_residual']:.1g}"
+    if "bracket" in row:
+        return f"gap {row['bracket']['gap']:.1g}"
     return f"KKT {row['kkt_residual']:.1g}"

@@ -32,6 +32,14 @@ def solve(
             metavar="0.5,-1", help="Where training will start, one number per coordinate: A Thm 3 asks for it."
         ),
     ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(
+            "--norm",
+            metavar="linf",
+            help="Solve the ATT-SVM of the selected, or else the highest-scoring, tokens in this norm: l1, l2, linf, l3 and so on.",
+        ),
+    ] = None,
     drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
@@ -41,13 +49,15 @@ def solve(
     GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
     tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
 
+    Descent in another norm, such as sign descent in linf, heads for the margin of that norm: --norm solves it, with the bounds that prove it.
+
     A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
     """
     with errors_as_sentences():
         from marginlens.data.files import holds_sequences
 
         if holds_sequences(file):
-            refuse_options("for a file of sequences", selected=selected, start=start, plot=plot)
+            refuse_options("for a file of sequences", selected=selected, start=start, norm=norm, plot=plot)
             row = _solve_sequences(file, drop=drop)
             if as_json:
                 typer.echo(_rows.as_json(row))
@@ -61,7 +71,10 @@ def solve(
             from marginlens.plotting.plane import check_plot, problem_figure
 
             check_plot(data, plot)
-        problems = _predicted(data, v, start) if selected is None else _selected(data, v, selected, start)
+        if norm is not None:
+            problems = _in_norm(data, v, selected, start, ml.norms.norm_named(norm))
+        else:
+            problems = _predicted(data, v, start) if selected is None else _selected(data, v, selected, start)
         if plot is not None:
             write_figure(plot, problem_figure(data, v, [problem["solutions"] for problem in problems]))
         if as_json:
@@ -76,6 +89,17 @@ def _selected(data: ml.TokenDataset, v: Any, selected: str, start: str | None) -
         raise reject("start", "left out when selected is given, which predicts nothing", repr(start))
     batch = data.as_batch()
     rows = _rows.solution_rows(ml.token_optimality(batch, v, batch.selection(numbers(selected, "selected", int))))
+    return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
+
+
+def _in_norm(
+    data: ml.TokenDataset, v: Any, selected: str | None, start: str | None, norm: ml.Norm
+) -> list[dict[str, Any]]:
+    """The ATT-SVM in a norm of the named tokens, or of the highest-scoring ones, in each problem."""
+    refuse_options("when norm is given, which predicts nothing", start=start)
+    batch = data.as_batch()
+    tokens = batch.optimal(batch.head(v)) if selected is None else batch.selection(numbers(selected, "selected", int))
+    rows = _rows.norm_rows(ml.att_svm(batch, tokens, norm=norm), tokens)
     return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
 
 
@@ -129,6 +153,9 @@ def _show(file: Path, data: ml.TokenDataset, problems: list[dict[str, Any]], plo
 
 
 def _show_selected(out: Console, row: dict[str, Any]) -> None:
+    if "norm" in row and row["status"] != "INFEASIBLE":
+        _show_norm(out, row)
+        return
     out.print(rows_table("The hard-margin problem of these tokens", [_direction_cells(row)]))
     out.print(ml.Status[row["status"]].value)
     if row["proof"]:
@@ -141,6 +168,22 @@ def _show_selected(out: Console, row: dict[str, Any]) -> None:
         out.print(rows_table("", row["proof"][:_MAX_ROWS]))
     if len(row["proof"]) > _MAX_ROWS:
         out.print(f"and {len(row['proof']) - _MAX_ROWS} more; --json lists them all.")
+
+
+def _show_norm(out: Console, row: dict[str, Any]) -> None:
+    out.print(
+        rows_table(f"The hard-margin problem of these tokens in {row['norm']}", [_direction_cells(row)]), markup=False
+    )
+    out.print(ml.Status[row["status"]].value)
+    if row["status"] in ("OPTIMAL", "INACCURATE"):
+        bounds = row["bracket"]
+        out.print(
+            f"This p has norm {bounds['upper']:.12g}, and no p with margin one a norm below {bounds['lower']:.12g}: "
+            f"a gap of {bounds['gap']:.1g}.",
+            highlight=False,
+        )
+    if row["is_unique"] is False:
+        out.print("Other vectors of the same norm have the same margin.")
 
 
 def _show_predicted(out: Console, problem: int, prediction: dict[str, Any], solutions: list[dict[str, Any]]) -> None:
@@ -162,7 +205,7 @@ def _show_predicted(out: Console, problem: int, prediction: dict[str, Any], solu
 
 
 def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
-    return {
+    cells = {
         "kind": row["kind"],
         "selects": _rows.selection(row["selected"]),
         "direction": _rows.vector(row["direction"]),
@@ -171,6 +214,10 @@ def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
         "status": row["status"].lower(),
         "residual": _rows.residual(row),
     }
+    if "norm" in row:
+        del cells["kind"], cells["score gap"]
+        cells["only one"] = {True: "yes", False: "no", None: "–"}[row["is_unique"]]
+    return cells
 
 
 def _show_batch(out: Console, problems: list[dict[str, Any]]) -> None:
