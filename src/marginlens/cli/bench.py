@@ -25,6 +25,10 @@ CHECKOUT = Path(marginlens.__file__).resolve().parents[2]  # the folder of src/ 
 BENCHMARKS = {  # name -> title of its table, what it does
     "selection": ("Token selection", "Descend on thousands of problems, and select their tokens."),
     "svm": ("Hard-margin problems", "Solve the hard-margin problems."),
+    "norms": (
+        "Hard-margin problems in other norms",
+        "Solve hard-margin problems in other norms than the Euclidean one.",
+    ),
     "graph": ("Priority graphs and Graph-SVM", "Rank the tokens of a million windows, and solve Graph-SVM."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
