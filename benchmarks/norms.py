@@ -74,7 +74,7 @@ def bench_norms(progress: ProgressCallback | None = None, *, seed: int = 0) -> l
 
 def cases(shape: tuple[int, int]) -> list[Case]:
     """The norms that are raced, on problems in matrices of this shape."""
-    vector_norms = [
+    vector_norms: list[tuple[Norm, Rival]] = [
         (L1(), Rival("HiGHS through scipy", "scipy", _highs_l1)),
         (LInf(), Rival("HiGHS through scipy", "scipy", _highs_linf)),
         (Lp(1.75), Rival("Clarabel through cvxpy", "cvxpy", partial(_clarabel_power, p=1.75))),

@@ -49,7 +49,7 @@ def solve(
     GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
     tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
 
-    Descent in another norm, such as sign descent in linf, heads for the margin of that norm: --norm solves it, with the bounds that prove it.
+    Descent in another norm, such as sign descent in linf, heads for that norm's margin: --norm solves it, with bounds that prove it.
 
     A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
     """
