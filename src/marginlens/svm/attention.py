@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,26 +13,56 @@ from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 @implements("A", "ATT-SVM")
-def att_svm(data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2()) -> MarginSolution:
+@implements("D", "W-SVM")
+def att_svm(
+    data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2(), query: ArrayLike | None = None
+) -> MarginSolution:
     r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
 
+    With queries z_i the unknown is the key-query matrix W of `MatrixRisk`, whose logits are X_i Wᵀ z_i:
+
+    .. math:: \min_W \|W\| \ \text{s.t.}\ z_i^\top W (k_{i\alpha_i} - k_{it}) \ge 1
+
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
-        norm: of p: `L2`, `L1`, `LInf` or `Lp`. Other than in L2, `bracket()` proves p and `is_unique` says whether it is the only one.
+        norm: of p: `L2`, `L1`, `LInf` or `Lp`; of W also `Spectral`, `Nuclear` or `MaxRow`. Other than in L2, `bracket()` proves x and
+            `is_unique` says whether it is the only one.
+        query: (d_query,) for all inputs, or z_i of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W (d_query, d_key).
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
-        `certificate_residual()` check it.
+        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W.
     """
     rows, pairs = token_pairs(data, selected)
-    return least_distance(rows, (pairs[..., 0] >= 0).astype(np.float64), norm=norm, pairs=pairs)
+    lower = (pairs[..., 0] >= 0).astype(np.float64)
+    if query is None:
+        return least_distance(rows, lower, norm=norm, pairs=pairs)
+    z = _queries(data, query)
+    of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
+    formed = of_row[..., :, None] * rows[..., None, :]
+    shape = formed.shape[-2:]
+    if not isinstance(norm, L2):
+        check_solved_norm(norm, shape)
+    solution = least_distance(formed.reshape(*rows.shape[:-1], -1), lower, pairs=pairs)
+    solution = replace(solution, x=solution.x.reshape(*solution.x.shape[:-1], *shape))
+    return replace(solution, norm=norm) if isinstance(norm, L2) else solve_in_norm(solution, norm)
+
+
+def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
+    """(…, n_inputs, d_query) the query of each input of each problem."""
+    axes: tuple[str | int, ...] = ("d_query",)
+    if n_axes(query) > 1:
+        axes = (*(data.batch_shape if n_axes(query) == 3 else ()), data.n_inputs, "d_query")
+    z = real_array(query, "query", axes)
+    return np.broadcast_to(z, (*data.y.shape, z.shape[-1]))
 
 
 def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, IntArray]:

@@ -8,7 +8,7 @@ Each problem is a semidefinite programme in two matrices :math:`S, Y \succeq 0` 
 
 with :math:`\langle A_r, W\rangle \ge b_r` and :math:`\langle C_s, W\rangle = 0`. In the spectral problem S is free but for its trace of one
 and its corner -M/2. The max-row norm is the spectral one with a block for every row of W. Each step takes the direction of Helmberg, Kojima
-and Monteiro with Mehrotra's correction; the equations have as many unknowns as W, or for the nuclear norm as rows where those are fewer.
+and Monteiro with Mehrotra's correction; the equations have as many unknowns as W, for the nuclear norm as rows.
 Nothing is believed of what comes out: the bracket of the norm is computed from W and the multipliers alone.
 """
 
@@ -48,6 +48,11 @@ _IDLE_SHARES, _IDLE_LOSS_RTOL = (
     (1.0, 1e-2, 1e-4, 1e-6),
     3e-9,
 )  # multiplier/slack of rows left out, and what that may cost
+_MIN_ADDED_ROWS = 60  # rows added at a time where there are many
+_ROUND_GAPS, _MAX_ROUNDS = (
+    (1e-4, BARRIER_GAP_RTOL),
+    12,
+)  # to which working rows are solved in turn, and how often at most
 _S, _Y, _S_STEP, _Y_STEP, _INVERSE, _FACTOR, _TARGET, _CORRECTION = range(8)  # the blocks of a point
 _SLACK, _MULTIPLIER, _SLACK_STEP, _MULTIPLIER_STEP, _SLACK_CORRECTION, _WEIGHT, _PRODUCT, _RESIDUAL = range(
     8
@@ -58,6 +63,8 @@ class Cone(NamedTuple):
     """One margin problem: rows of unit norm, the inequalities first, over W cut into blocks of `height` rows and `width` columns."""
 
     rows: FloatArray  # (n_rows + n_equalities, n_unknowns)
+    left: FloatArray  # (n_rows + n_equalities, height) where every row is an outer product of left and right; else (0, height)
+    right: FloatArray  # (n_rows + n_equalities, width)
     lower: FloatArray  # (n_rows,)
     height: int
     width: int
@@ -288,6 +295,7 @@ def _factor_spectral(cone: Cone, at: Point) -> bool:
     """The factored equations of the spectral norm in (W, τ): 2 K + Aᵀ D A, bordered by the corner and trace of (S Y⁻¹ + Y⁻¹ S)/2."""
     n, H, centre = len(at.corner), at.system, at.blocks[_CORRECTION]
     _weighted_gram(cone.rows, at.vectors[_WEIGHT], H)
+    _fill_kronecker(at.blocks[_S], at.blocks[_INVERSE], cone.height, at.kronecker)
     _set_arrow(at.blocks[_TARGET], cone.height, 1.0, at.corner, 0.0)
     _symmetric_product(at.blocks[_S], at.blocks[_TARGET], at.blocks[_INVERSE], centre)
     _get_corner(centre, cone.height, at.corner)
@@ -303,53 +311,49 @@ def _factor_spectral(cone: Cone, at: Point) -> bool:
 
 
 @njit(**COMPILED)
-def _factor_nuclear(cone: Cone, at: Point) -> bool:
-    """The factored equations of the nuclear norm: A K Aᵀ/2 + D⁻¹ in the multipliers; or, where rows are many, I + Lᵀ Aᵀ D A L with
-    K/2 = L Lᵀ, L written over K.
-    """
-    H, A, K, weights = at.system, cone.rows, at.kronecker, at.vectors[_WEIGHT]
-    n = len(K)
-    if len(H) == len(A):
-        images = np.empty_like(A)
-        for r in range(len(A)):
-            matvec(K, A[r], images[r])
-            matvec(images[: r + 1], A[r], H[r, : r + 1])
-        for r in range(len(A)):
-            for q in range(r + 1):
-                H[r, q] *= 0.5
-            H[r, r] += 1.0 / weights[r]
-        return _factor_with_ridge(H, len(H))
-    for i in range(n):
-        for j in range(n):
-            K[i, j] = 0.5 * K[i, j] if j <= i else 0.0
-    if not _factor_with_ridge(K, n):
-        return False
-    products = np.empty_like(A)  # A L
-    for r in range(len(A)):
-        vecmat(A[r], K, products[r])
-    _weighted_gram(products, weights, H)
-    for i in range(n):
-        H[i, i] += 1.0
-    return cholesky(H, n, 0.0) < 0
+def _products(X: FloatArray, M: FloatArray, Y: FloatArray, out: FloatArray) -> None:
+    """out[r, s] = X[r] M Y[s]ᵀ."""
+    image = np.empty(M.shape[1])
+    for r in range(len(X)):
+        vecmat(X[r], M, image)
+        matvec(Y, image, out[r])
 
 
 @njit(**COMPILED)
-def _solve_nuclear(cone: Cone, at: Point, right: FloatArray) -> None:
-    """right (n_rows + n_equalities,) becomes the step of the multipliers."""
-    n, weights = len(at.corner), at.vectors[_WEIGHT]
-    if len(at.system) == len(right):
-        solve_lower(at.system, len(right), right)
-        solve_upper(at.system, len(right), right)
-        return
-    image, shift = np.empty(n), right * weights
-    vecmat(shift, cone.rows, at.corner)
-    vecmat(at.corner, at.kronecker, image)
-    solve_lower(at.system, n, image)
-    solve_upper(at.system, n, image)
-    matvec(at.kronecker, image, at.corner)
-    matvec(cone.rows, at.corner, shift)
-    for r in range(len(right)):
-        right[r] = weights[r] * (right[r] - shift[r])
+def _factor_nuclear(cone: Cone, at: Point) -> bool:
+    r"""The factored equations of the nuclear norm in the multipliers, A K Aᵀ/2 + D⁻¹.
+
+    For rows :math:`A_r = u_r v_r^\top` and the parts of S and T as in `_fill_kronecker`, A K Aᵀ has the entries
+    :math:`\tfrac12 (u_r^\top P u_s\, v_r^\top T_{22} v_s + u_r^\top T_{11} u_s\, v_r^\top Q v_s
+    + u_r^\top V v_s\, u_s^\top T_{12} v_r + u_r^\top T_{12} v_s\, u_s^\top V v_r)`.
+    """
+    H, A, h = at.system, cone.rows, cone.height
+    S, T = at.blocks[_S], at.blocks[_INVERSE]
+    if len(cone.left) == len(A):
+        first, second = np.empty_like(H), np.empty_like(H)
+        H[:] = 0.0
+        for upper, lower in ((S, T), (T, S)):
+            _products(cone.left, np.ascontiguousarray(upper[:h, :h]), cone.left, first)
+            _products(cone.right, np.ascontiguousarray(lower[h:, h:]), cone.right, second)
+            for r in range(len(H)):
+                for q in range(r + 1):
+                    H[r, q] += 0.25 * first[r, q] * second[r, q]
+        _products(cone.left, np.ascontiguousarray(S[:h, h:]), cone.right, first)
+        _products(cone.left, np.ascontiguousarray(T[:h, h:]), cone.right, second)
+        for r in range(len(H)):
+            for q in range(r + 1):
+                H[r, q] += 0.25 * (first[r, q] * second[q, r] + second[r, q] * first[q, r])
+    else:
+        _fill_kronecker(S, T, h, at.kronecker)
+        images = np.empty_like(A)
+        for r in range(len(A)):
+            matvec(at.kronecker, A[r], images[r])
+            matvec(images[: r + 1], A[r], H[r, : r + 1])
+            for q in range(r + 1):
+                H[r, q] *= 0.5
+    for r in range(len(A)):
+        H[r, r] += 1.0 / at.vectors[_WEIGHT, r]
+    return _factor_with_ridge(H, len(H))
 
 
 @njit(**COMPILED)
@@ -369,7 +373,8 @@ def _step(cone: Cone, norm: int, at: Point, target: float) -> None:
             v[_MULTIPLIER_STEP, r] *= -1.0
             if r < m:
                 v[_MULTIPLIER_STEP, r] += (target - v[_SLACK_CORRECTION, r]) / v[_MULTIPLIER, r] + cone.lower[r]
-        _solve_nuclear(cone, at, v[_MULTIPLIER_STEP])
+        solve_lower(at.system, n_all, v[_MULTIPLIER_STEP])
+        solve_upper(at.system, n_all, v[_MULTIPLIER_STEP])
         vecmat(v[_MULTIPLIER_STEP], cone.rows, at.corner)
         _set_arrow(blocks[_Y_STEP], cone.height, 0.0, at.corner, -0.5)
     else:
@@ -502,14 +507,20 @@ def _advance(norm: int, at: Point, of_S: float, of_Y: float) -> None:
 
 @njit(**COMPILED)
 def interior_point(
-    cone: Cone, norm: int, x: FloatArray, multipliers: FloatArray, best: FloatArray, best_multipliers: FloatArray
+    cone: Cone,
+    norm: int,
+    x: FloatArray,
+    multipliers: FloatArray,
+    gap: float,
+    best: FloatArray,
+    best_multipliers: FloatArray,
 ) -> int:
-    """Solve one problem from its Euclidean solution; writes the best W and multipliers met, and returns the number of steps.
+    """Solve one problem from a feasible point to a bracket gap; writes the best W and multipliers met, and returns the number of steps.
 
     Multipliers are scaled to a dual norm of one: their products with the lower bounds add up to the lower end of the bracket.
     """
     (n_all, n), m, size = cone.rows.shape, len(cone.lower), cone.height + cone.width
-    n_system = n + 1 if norm == SPECTRAL else n_all if 2 * n_all <= 3 * n else n
+    n_system = n + 1 if norm == SPECTRAL else n_all
     at = Point(
         np.zeros((8, n // (cone.height * cone.width) * size, size)),
         np.zeros((8, n_all)),
@@ -524,16 +535,15 @@ def interior_point(
         matvec(cone.rows, at.corner, v[_PRODUCT])
         complementarity = _inner(blocks[_S], blocks[_S], 0.0, blocks[_Y], blocks[_Y], 0.0)
         complementarity += dot(v[_SLACK, :m], v[_MULTIPLIER, :m])
-        is_close = complementarity < _BRACKET_BELOW * dot(cone.lower, v[_MULTIPLIER, :m])
+        is_close = complementarity < max(_BRACKET_BELOW, gap) * dot(cone.lower, v[_MULTIPLIER, :m])
         if is_close or steps > MAX_BARRIER_STEPS // 2:
             better = _improve_bracket(cone, norm, at, best, best_multipliers, bracket)
             stalled = 0 if better else stalled + 1
-            if bracket[1] - bracket[0] <= BARRIER_GAP_RTOL * bracket[0] or stalled > _MAX_STALLED_STEPS:
+            if bracket[1] - bracket[0] <= gap * bracket[0] or stalled > _MAX_STALLED_STEPS:
                 return steps
         if not _factor(blocks[_Y], blocks[_Y], 0.0, blocks[_FACTOR]):
             return steps
         _invert(blocks[_FACTOR], blocks[_INVERSE])
-        _fill_kronecker(blocks[_S], blocks[_INVERSE], cone.height, at.kronecker)
         for r in range(n_all):
             v[_WEIGHT, r] = v[_MULTIPLIER, r] / v[_SLACK, r] if r < m else 1.0 / _EQUALITY_RIDGE
             residual = v[_PRODUCT, r] - (cone.lower[r] + v[_SLACK, r] if r < m else 0.0)
@@ -560,20 +570,76 @@ def solve_matrix_norm(problem: NormProblem, norm: Any) -> NormSolved:
     right = _span(rows.reshape(-1, problem.shape[1]))
     by_row = isinstance(norm, MaxRow)
     left = np.eye(problem.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, problem.shape[0]))
-    reduced = rows if by_row else left.T @ rows
-    reduced = np.ascontiguousarray((reduced @ right).reshape(len(rows), -1))
+    if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
+        return NormSolved(problem.x, problem.multipliers)
+    reduced = np.ascontiguousarray((rows if by_row else left.T @ rows) @ right)
     size = float(np.linalg.norm(problem.x))
     start = left.T @ (problem.x.reshape(problem.shape) / size) @ right
     multipliers = np.concatenate([problem.multipliers[:m], _difference(problem.multipliers[m:])])
-    x, solved = start.reshape(-1).copy(), multipliers.copy()
-    cone = Cone(reduced, problem.lower[:m] / size, 1 if by_row else left.shape[1], right.shape[1])
-    interior_point(cone, NUCLEAR if isinstance(norm, Nuclear) else SPECTRAL, start.reshape(-1), multipliers, x, solved)
+    factors = _rank_one_factors(reduced)
+    cone = Cone(
+        reduced.reshape(len(rows), -1),
+        *factors,
+        problem.lower[:m] / size,
+        1 if by_row else left.shape[1],
+        right.shape[1],
+    )
+    code = NUCLEAR if isinstance(norm, Nuclear) else SPECTRAL
+    x, solved = _over_working_rows(cone, code, start.reshape(-1), multipliers)
     if n_ties:
-        x -= np.linalg.lstsq(reduced[m:], reduced[m:] @ x)[0]
+        x = x - np.linalg.lstsq(cone.rows[m:], cone.rows[m:] @ x)[0]
     solved = _without_idle_rows(cone, x, solved, lambda M: norm.dual(M.reshape(start.shape)))
     W = left @ x.reshape(start.shape) @ right.T
     ties = (np.maximum(solved[m:], 0.0), np.maximum(-solved[m:], 0.0))
     return NormSolved(W * size, np.concatenate([solved[:m], *ties]))
+
+
+def _over_working_rows(
+    cone: Cone, norm: int, start: FloatArray, multipliers: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """W and the multipliers; where inequalities are many, of those that matter, to which the rows that W violates are added."""
+    m, n_all = len(cone.lower), len(cone.rows)
+    n_added = max(_MIN_ADDED_ROWS, cone.rows.shape[1] // 2)
+    x, solved = start.copy(), multipliers.copy()
+    if m <= 4 * n_added:
+        interior_point(cone, norm, start, multipliers, BARRIER_GAP_RTOL, x, solved)
+        return x, solved
+    ties = np.arange(m, n_all)
+    slack = cone.rows[:m] @ start - cone.lower
+    working = np.sort(np.argsort(np.where(multipliers[:m] > 0.0, -1.0, slack), kind="stable")[: 2 * n_added])
+    for gap in _ROUND_GAPS:
+        for _ in range(_MAX_ROUNDS):
+            indices = np.concatenate([working, ties])
+            part = Cone(
+                cone.rows[indices],
+                cone.left[indices] if len(cone.left) else cone.left,
+                cone.right[indices] if len(cone.right) else cone.right,
+                cone.lower[working],
+                cone.height,
+                cone.width,
+            )
+            weights = multipliers[indices]
+            interior_point(part, norm, start, multipliers[indices], gap, x, weights)
+            solved = np.zeros(n_all)
+            solved[indices] = weights
+            shortfall = cone.lower * (1.0 - 0.5 * gap) - cone.rows[:m] @ x
+            violated = np.flatnonzero(shortfall > 0.0)
+            if not len(violated):
+                break
+            worst = violated[np.argsort(-shortfall[violated], kind="stable")[:n_added]]
+            working = np.union1d(working, worst)
+    return x, solved
+
+
+def _rank_one_factors(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """left (n, height) and right (n, width) with rows[r] = left[r] right[r]ᵀ; without rows where one is of higher rank."""
+    n, height, width = rows.shape
+    at = np.argmax(np.abs(rows.reshape(n, -1)), axis=1)
+    right = np.ascontiguousarray(rows[np.arange(n), at // width])
+    left = rows[np.arange(n), :, at % width] / rows[np.arange(n), at // width, at % width][:, None]
+    if np.abs(rows - left[:, :, None] * right[:, None, :]).max(initial=0.0) > _SPAN_ATOL:
+        return np.empty((0, height)), np.empty((0, width))
+    return np.ascontiguousarray(left), right
 
 
 def _without_idle_rows(
