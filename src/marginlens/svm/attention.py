@@ -51,7 +51,7 @@ def att_svm(
     shape = formed.shape[-2:]
     if not isinstance(norm, L2):
         check_solved_norm(norm, shape)
-    solution = least_distance(formed.reshape(*rows.shape[:-1], -1), lower, pairs=pairs)
+    solution = least_distance(formed.reshape(*rows.shape[:-1], shape[0] * shape[1]), lower, pairs=pairs)
     solution = replace(solution, x=solution.x.reshape(*solution.x.shape[:-1], *shape))
     return replace(solution, norm=norm) if isinstance(norm, L2) else solve_in_norm(solution, norm)
 

@@ -1,0 +1,173 @@
+"""Margin problems in the spectral, nuclear and max-row norm: brackets, another solver, and what the norms imply."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tolerances
+from marginlens.data import SequenceDataset, TokenDataset
+from marginlens.errors import InputError
+from marginlens.graphs import priority_graphs
+from marginlens.norms import L1, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral
+from marginlens.svm import MarginSolution, Status, att_svm, bilinear_svm, graph_svm
+
+MATRIX_NORMS = (Spectral(), Nuclear(), MaxRow())
+GAP = 1e-8  # the promised bracket of matrix norms
+
+
+def problem(
+    seed: int, n: int = 4, T: int = 4, d: int = 5, d_query: int = 5
+) -> tuple[TokenDataset, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    data = TokenDataset(rng.standard_normal((n, T, d)), np.ones(n))
+    return data, rng.integers(T, size=n), rng.standard_normal((n, d_query))
+
+
+def optimum(solution: MarginSolution) -> float:
+    assert solution.status is Status.OPTIMAL
+    bracket = solution.bracket()
+    assert 0.0 < bracket.lower <= bracket.upper * (1.0 + tolerances.ROUNDING)
+    assert bracket.gap <= GAP
+    return float(bracket.upper)
+
+
+@pytest.mark.statement("D W-SVM")
+@given(seed=st.integers(0, 10**6), norm=st.sampled_from(MATRIX_NORMS), d_query=st.integers(2, 6))
+@settings(deadline=None, max_examples=25)
+def test_brackets_hold_and_bound_every_other_solution(seed: int, norm: object, d_query: int) -> None:
+    """W satisfies its rows; the Frobenius solution is no shorter than the lower bound, and W no shorter in its norm than it."""
+    data, selected, z = problem(seed, d_query=d_query)
+    solution = att_svm(data, selected, norm=norm, query=z)
+    euclidean = att_svm(data, selected, norm=Frobenius(), query=z)
+    smallest = optimum(solution)
+    assert (solution.rows @ solution.x.ravel() >= 1.0 - tolerances.ROUNDING).all()
+    assert norm.value(euclidean.x) >= smallest * (1.0 - GAP)
+    assert np.linalg.norm(solution.x) >= np.linalg.norm(euclidean.x) * (1.0 - GAP)
+
+
+@pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
+def test_an_existing_conic_solver_agrees(norm: object) -> None:
+    cvxpy = pytest.importorskip("cvxpy")
+    for seed in range(2):
+        data, selected, z = problem(seed)
+        solution = att_svm(data, selected, norm=norm, query=z)
+        W = cvxpy.Variable(solution.x.shape)
+        sizes = {Spectral: cvxpy.sigma_max, Nuclear: cvxpy.normNuc, MaxRow: lambda V: cvxpy.max(cvxpy.norm(V, axis=1))}
+        size = sizes[type(norm)](W)
+        other = cvxpy.Problem(cvxpy.Minimize(size), [solution.rows @ cvxpy.vec(W, order="C") >= 1.0])
+        other.solve(solver=cvxpy.CLARABEL)
+        assert optimum(solution) == pytest.approx(other.value, rel=tolerances.SVM_INTERIOR_POINT)
+
+
+@pytest.mark.parametrize("norm", [Spectral(), Nuclear()], ids=repr)
+def test_a_matrix_of_rank_one_has_the_euclidean_solution(norm: object) -> None:
+    """One query, and one coordinate of either side: every norm of singular values is the Euclidean one."""
+    data, selected, z = problem(3, d=12)
+    for query in (z[0], z[:, :1]):
+        euclidean = att_svm(data, selected, norm=Frobenius(), query=query)
+        solution = att_svm(data, selected, norm=norm, query=query)
+        assert solution.status == euclidean.status
+        if solution.status is Status.OPTIMAL:
+            np.testing.assert_allclose(solution.x, euclidean.x, atol=tolerances.ROUNDING * np.abs(euclidean.x).max())
+            assert solution.rank() == 1
+
+
+@pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
+def test_rotations_and_scales_change_nothing(norm: object) -> None:
+    """Tokens and queries (for max-row, tokens alone) in another basis, and in another unit."""
+    data, selected, z = problem(5)
+    rng = np.random.default_rng(5)
+    R, Q = (np.linalg.qr(rng.standard_normal((5, 5)))[0] for _ in range(2))
+    if isinstance(norm, MaxRow):
+        Q = np.eye(5)
+    turned = TokenDataset(1e-3 * data.X @ R, data.y)
+    first = optimum(att_svm(data, selected, norm=norm, query=z))
+    second = optimum(att_svm(turned, selected, norm=norm, query=100.0 * z @ Q))
+    assert second == pytest.approx(10.0 * first, rel=2 * GAP)
+
+
+def test_the_nuclear_solution_has_small_rank() -> None:
+    """At most the number of inputs, and at most that of the spectral one."""
+    for seed in range(5):
+        data, selected, z = problem(seed, n=3, d=6, d_query=6)
+        nuclear, spectral = (att_svm(data, selected, norm=norm, query=z) for norm in (Nuclear(), Spectral()))
+        assert 1 <= nuclear.rank() <= spectral.rank() <= 3
+
+
+def test_every_norm_is_smallest_at_its_own_solution() -> None:
+    data, selected, z = problem(8)
+    norms = (*MATRIX_NORMS, Frobenius(), L1(), LInf(), Lp(3.0))
+    solutions = [att_svm(data, selected, norm=norm, query=z) for norm in norms]
+    for norm, solution in zip(norms, solutions, strict=True):
+        assert norm.value(solution.x) <= min(norm.value(other.x) for other in solutions) * (1.0 + GAP)
+
+
+@pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
+def test_a_batch_is_a_loop_with_infeasible_and_short_inputs(norm: object) -> None:
+    rng = np.random.default_rng(2)
+    X, selected, z = rng.standard_normal((3, 4, 4, 5)), rng.integers(4, size=(3, 4)), rng.standard_normal((3, 4, 5))
+    X[1, 0, :] = X[1, 0, 0]  # tokens that no W tells apart
+    data = TokenDataset(X, np.ones((3, 4)))
+    batch = att_svm(data, selected, norm=norm, query=z)
+    assert batch.status[1] is Status.INFEASIBLE
+    assert batch.rank()[1] == -1
+    for j in (0, 2):
+        single = att_svm(data[j], selected[j], norm=norm, query=z[j])
+        np.testing.assert_array_equal(batch.x[j], single.x)
+        np.testing.assert_array_equal(batch.multipliers[j], single.multipliers)
+        assert batch.bracket().gap[j] <= GAP
+    short = TokenDataset([X[0, 0], X[0, 1, :1], X[0, 2, :2]], np.ones(3))
+    assert optimum(att_svm(short, [0, 0, 1], norm=norm, query=z[0, :3])) > 0.0
+    alone = att_svm(TokenDataset(X[0, :, :1], np.ones(4)), np.zeros(4, dtype=int), norm=norm, query=z[0])
+    assert alone.status is Status.TRIVIAL
+
+
+@pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
+def test_repeated_rows_do_not_matter(norm: object) -> None:
+    rng = np.random.default_rng(4)
+    X, Q = rng.standard_normal((5, 6)), rng.standard_normal((3, 6))
+    triples = np.array([[0, 0, 1], [0, 0, 2], [1, 3, 4], [2, 1, 0]])
+    once = bilinear_svm(X, Q, triples, norm=norm)
+    twice = bilinear_svm(X, Q, np.concatenate([triples, triples, triples[:2]]), norm=norm)
+    assert optimum(once) == pytest.approx(optimum(twice), rel=2 * GAP)
+
+
+@pytest.mark.parametrize("norm", [Spectral(), Nuclear()], ids=repr)
+def test_graph_svm_keeps_its_ties(norm: object) -> None:
+    """Equal priorities have equal logits to rounding, and the multipliers of ties are part of the proof."""
+    rng = np.random.default_rng(0)
+    E = rng.standard_normal((5, 6))
+    data = SequenceDataset([[0, 1, 2], [1, 0, 2], [3, 4, 2], [0, 3, 2], [2, 0, 4]], [0, 1, 3, 0, 2], E)
+    solution = graph_svm(data, priority_graphs(data), norm=norm)
+    assert len(solution.tied) > 0
+    optimum(solution)
+    assert np.abs(solution.equalities.apply(solution.x)).max() <= tolerances.ROUNDING * np.linalg.norm(solution.x)
+
+
+def test_many_rows_are_solved_by_working_rows() -> None:
+    """Three classes with 90 rows each: far more rows than unknowns, certified against all of them."""
+    rng = np.random.default_rng(1)
+    centres = np.eye(3, 4)
+    points = np.concatenate([centre + 0.1 * rng.standard_normal((90, 4)) for centre in centres])
+    classes = np.repeat(np.arange(3), 90)
+    triples = [(i, classes[i], other) for i in range(270) for other in range(3) if other != classes[i]]
+    for norm in MATRIX_NORMS:
+        solution = bilinear_svm(np.eye(3), points, triples, norm=norm)
+        optimum(solution)
+        assert solution.active.sum() < 60
+
+
+def test_what_is_refused() -> None:
+    data, selected, z = problem(0)
+    for arguments in (
+        {"norm": Spectral()},
+        {"norm": Nuclear(), "query": z[:2]},
+        {"query": np.full((4, 5), np.nan)},
+    ):
+        with pytest.raises(InputError, match=r"^The '(norm|query)' argument must be .*\.$"):
+            att_svm(data, selected, **arguments)
+    with pytest.raises(InputError, match="whose x is a matrix"):
+        att_svm(data, selected).rank()
