@@ -49,7 +49,7 @@ class MulticlassRisk:
 
     def logits(self, x: ArrayLike) -> FloatArray:
         """W h_i, (…, n_points, n_classes)."""
-        return np.einsum("...cd,id->...ic", as_points(x, self.shape), self.H)
+        return self.H @ np.swapaxes(as_points(x, self.shape), -1, -2)
 
     def margins(self, x: ArrayLike) -> FloatArray:
         """The smallest (e_y - e_c)ᵀ W h of each point, (…, n_points)."""
@@ -77,18 +77,15 @@ class MulticlassRisk:
         .. math:: \nabla L(W) = \frac1n \sum_i \sum_{c \ne y_i} s_{ic} (e_c - e_{y_i})\, h_i^\top
         """
         ratios = self._ratios(x)
-        logs = ratios - np.logaddexp(0.0, np.logaddexp.reduce(ratios, axis=-1))[..., None]  # log s_c
-        largest = np.max(logs, axis=-1)  # (…, n_points)
-        left = np.exp(logs - largest[..., None])
-        np.put_along_axis(
-            left,
-            np.broadcast_to(self.classes[:, None], (*left.shape[:-1], 1)),
-            -np.sum(left, axis=-1, keepdims=True),
-            -1,
-        )
+        largest = np.max(ratios, axis=-1)  # (…, n_points)
+        left = np.exp(ratios - largest[..., None])
+        total = np.sum(left, axis=-1, keepdims=True)
+        largest = largest - np.logaddexp(0.0, largest + np.log(total[..., 0]))  # log s_c of the largest other class
+        np.put_along_axis(left, np.broadcast_to(self.classes[:, None], total.shape), -total, -1)
         left /= len(self.H)
         scale = np.max(largest, axis=-1)
-        dense = np.einsum("...ic,...i,id->...cd", left, np.exp(largest - scale[..., None]), self.H)
+        weights = left * np.exp(largest - scale[..., None])[..., None]
+        dense = np.swapaxes(weights, -1, -2) @ self.H
         right = np.broadcast_to(self.H, (*left.shape[:-1], self.H.shape[1]))
         return LogScaled(dense, scale, axes=2, terms=RankOneTerms(left, right, largest))
 
@@ -118,4 +115,6 @@ class MulticlassRisk:
 
     def _log_rest(self, x: ArrayLike) -> FloatArray:
         """log Σ_{c ≠ y} e^{-(e_y - e_c)ᵀ W h}, (…, n_points)."""
-        return np.asarray(np.logaddexp.reduce(self._ratios(x), axis=-1))
+        ratios = self._ratios(x)
+        largest = np.max(ratios, axis=-1)
+        return np.asarray(largest + np.log(np.sum(np.exp(ratios - largest[..., None]), axis=-1)))
