@@ -52,6 +52,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "C-F6": "c.figures_3_to_6",
     "C-A": "c.automaton",
     "C-L": "c.gradient",
+    "F-1": "f.figure_2",
     "X-O": "ours.residual_law",
     "X-B": "ours.basins",
     "X-T5": "ours.class_window",
