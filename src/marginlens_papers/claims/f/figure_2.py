@@ -88,7 +88,10 @@ class F_1(Claim):
         best = {name: _max_margin(risk, norm) for name, norm in NORMS.items()}
         runs: dict[str, dict[str, Curves]] = {"paper": {}, "long": {}}
         for name, geometry in progress.each(list(GEOMETRIES.items())):
-            sizes = {"paper": 0.05 if geometry == "spectral" else 0.1, "long": LONG_STEPS[name] / float(best[geometry].margin)}
+            sizes = {
+                "paper": 0.05 if geometry == "spectral" else 0.1,
+                "long": LONG_STEPS[name] / float(best[geometry].margin),
+            }
             for kind, size in sizes.items():
                 runs[kind][name] = _train(risk, best, name, size, n_steps)
         numbers = _numbers(runs, best)
