@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA
@@ -116,11 +117,59 @@ def test_a_sentence_model_is_probed(run, tmp_path):
     assert '<script type="application/json" id="probe">' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_five_optimizers_end_at_five_limits(run, tmp_path):
+    output = run("five_optimizers_five_limits", "picture.png")
+    assert len(set(re.findall(r"limit (\[.*?\])", output))) == 5
+    assert min(numbers(r"best margin ([\d.]+)", output)) > 0.999
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sign_descent_wins_in_its_own_norm(run):
+    output = run("sign_descent")
+    in_l2, in_linf = numbers(r"([\d.]+) of the best ℓ2", output), numbers(r"([\d.]+) of the best ℓ∞", output)
+    assert in_l2[0] > 0.98 > in_l2[1]
+    assert in_linf[1] > 0.98 > in_linf[0]
+    assert "SignDescent heads for the p of the least ℓ∞ norm" in output
+
+
+def test_coordinate_descent_uses_few_coordinates(run):
+    output = run("coordinate_descent")
+    assert numbers(r"attains ([\d.]+)", output)[0] > 0.98
+    sparse, dense, _ = numbers(r"uses (\d+)", output)
+    assert sparse < 0.6 * dense
+
+
+def test_muon_on_w_has_the_largest_spectral_margin(run):
+    gradient, plain, with_momentum = numbers(r"([\d.]+) of the best", run("muon_on_w"))
+    assert plain > 0.99
+    assert gradient < with_momentum < plain
+
+
+def test_adam_turns_later_in_proportion_to_the_logarithm_of_epsilon(run):
+    output = run("adam_two_faces")
+    turns = numbers(r"turns at step (\d+)", output)
+    assert np.allclose(turns, np.arange(1, 4) * turns[-1] / 3.0, rtol=0.05)
+    assert max(numbers(r"([\d.]+) degrees", output)) < 5.0
+
+
+def test_mirror_descent_has_the_largest_margin_in_its_own_norm(run):
+    shares = np.array(numbers(r"  ?(0\.\d+|1\.0000)", run("mirror_descent"))).reshape(3, 3)
+    assert np.array_equal(np.argmax(shares, axis=0), np.arange(3))
+    assert np.diag(shares).min() > 0.995
+
+
+def test_training_the_factors_goes_to_the_nuclear_and_the_spectral_norm(run):
+    output = run("training_the_factors")
+    nuclear, spectral = numbers(r"nuclear ([\d.]+)", output), numbers(r"spectral ([\d.]+),", output)
+    assert nuclear[0] > 0.93 > nuclear[1]
+    assert spectral[1] > 0.93 > spectral[0]
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST
-    assert re.match(r"[ABC] (Thm|Fig|ATT-SVM|Assumption)", ast.get_docstring(ast.parse(text)))
+    assert re.match(r"[A-F] (Thm|Fig|ATT-SVM|Assumption)|X-", ast.get_docstring(ast.parse(text)))
     places = [text.find(f"# {word}: ") for word in ("Data", "Solve", "Look", "What to notice")]
     assert -1 not in places
     assert places == sorted(places)

@@ -32,7 +32,6 @@ from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.svm.attention import token_pairs
 from marginlens.svm.bilinear import bilinear_svm
-from marginlens.svm.solvers.norms import SOLVERS
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 BY_A = "A Thms 2 and 3, for constant steps up to 1/L_p and the starts that they name"
@@ -148,9 +147,7 @@ def implicit_bias(
     if isinstance(risk, MatrixRisk) and not risk.shares_query:
         proved = [BY_D if proof == BY_A else proof for proof in proved]
     tokens = _tokens(risk, start, selected)
-    solution = None
-    if known.norm is not None and tokens is not None and not _is_unsolved(known.norm, variable):
-        solution = _solve(risk, tokens, known.norm)
+    solution = None if known.norm is None or tokens is None else _solve(risk, tokens, known.norm)
     return ImplicitBias(
         _words(rule), variable, known.norm, known.early_norm, tuple(proved), known.observed, tokens, solution
     )
@@ -269,15 +266,13 @@ def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
     return of_p.data.optimal(of_p.head) if of_p.is_linear else None
 
 
-def _is_unsolved(norm: Norm, variable: str) -> bool:
-    """Whether no solver takes margin problems in this norm; that of rows knows W with the tokens' coordinates as rows only."""
-    if isinstance(norm, L2):
-        return False
-    return type(norm) not in SOLVERS or (isinstance(norm, MaxRow) and variable != ON_P)
-
-
 def _solve(risk: Any, tokens: IntArray, norm: Norm) -> MarginSolution | None:
-    """The margin problem of these tokens, in p or in the transpose of W."""
+    """The margin problem of these tokens, in p or in the transpose of W; None where no solver takes it.
+
+    The rows of the transpose are not those of W, so the problem in the norm of rows is left out.
+    """
+    if isinstance(norm, MaxRow):
+        return None
     try:
         if isinstance(risk, AttentionRisk):
             return att_svm(risk.data, tokens, norm=norm)
@@ -287,5 +282,5 @@ def _solve(risk: Any, tokens: IntArray, norm: Norm) -> MarginSolution | None:
         query = np.zeros(len(pairs), dtype=np.int64) if risk.shares_query else pairs[:, 0]
         triples = np.stack([query, first + pairs[:, 1], first + pairs[:, 2]], axis=-1)
         return bilinear_svm(data.X.reshape(-1, data.d_model), queries, triples, norm=norm)
-    except InputError:  # rows beyond the range of the solvers
+    except InputError:  # a norm without a solver, or rows beyond the range of the solvers
         return None
