@@ -14,7 +14,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 ARGS ?=
 
 help:
