@@ -53,7 +53,7 @@ def test_path_in_the_plane_agrees_with_a_grid(seed):
 
 
 @pytest.mark.statement("A Eq. (2)")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_path_is_global_on_small_problems(seed):
     rng = np.random.default_rng(100 + seed)
     data, v = ragged_problem(rng, 3, 4, 3)
@@ -83,7 +83,7 @@ def test_path_is_global_on_small_problems(seed):
 @pytest.mark.statement("A Eq. (2)")
 def test_other_seeds_and_more_starts_find_nothing_better():
     rng = np.random.default_rng(7)
-    for _ in range(4):
+    for _ in range(2):
         data, v = problem(rng, 3, 4, 3)
         radii = [3.0, 30.0, 3000.0]
         one, other = (ml.path(data, radii, head=v, restarts=k, rng=k) for k in (16, 40))
