@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.optimizers import Blockwise, PowerDecay
+from marginlens.optimizers import Blockwise
 from marginlens.theory import implicit_bias
 
 
@@ -42,10 +42,9 @@ def test_every_optimizer_of_p_has_its_norm(optimizer, norm):
     if not isinstance(optimizer, ml.GradientDescent):
         assert prediction.direction is None  # no theorem that is checked here covers it
         assert str(bias) in str(prediction)
-    if bias.direction is not None:
-        assert norm.value(bias.direction) == pytest.approx(1.0, rel=1e-9)
-        rows, _ = risk.margin_rows(bias.selected)
-        assert (rows @ bias.direction).min() == pytest.approx(bias.solution.margin, rel=1e-6)
+    assert norm.value(bias.direction) == pytest.approx(1.0, rel=1e-9)
+    rows, _ = risk.margin_rows(bias.selected)
+    assert (rows @ bias.direction).min() == pytest.approx(bias.solution.margin, rel=1e-6)
 
 
 ON_MATRICES = {
@@ -65,7 +64,7 @@ def test_every_optimizer_of_w_has_its_norm(optimizer, norm):
     bias = ml.predict(risk, optimizer=optimizer).bias
     assert bias.norm == norm
     assert bias.variable == "W"
-    if bias.direction is not None:
+    if not isinstance(norm, ml.MaxRow):
         assert bias.direction.shape == risk.shape
         assert norm.value(bias.direction) == pytest.approx(1.0, rel=1e-9)
         rows, _ = risk.margin_rows(bias.selected)
@@ -109,23 +108,24 @@ def test_what_is_proved_and_what_is_only_seen():
 @pytest.mark.parametrize(
     "optimizer",
     [
-        ml.NormalizedGD(0.05),
-        ml.SteepestDescent(ml.Lp(3), PowerDecay(0.5, 0.5)),
-        ml.SignDescent(PowerDecay(0.2, 0.5)),
-        ml.CoordinateDescent(PowerDecay(0.5, 0.5)),
+        ml.NormalizedGD(0.02),
+        ml.SteepestDescent(ml.Lp(3), 0.02),
+        ml.SignDescent(0.01),
+        ml.CoordinateDescent(0.1),
+        ml.Adam(0.01, (0.9, 0.95)),
+        ml.MirrorDescent(1.75, 0.1, normalized=True),
     ],
     ids=repr,
 )
 def test_runs_attain_the_margin_that_is_predicted(optimizer):
-    """The share of the best margin in the norm of the bias, for the tokens that the run selects, and of less in the others."""
+    """The share of the best margin in the norm of the bias, for the tokens that the run selects."""
     risk, _ = problem()
-    run = ml.descend(risk, optimizer=optimizer, n_steps=1500)
+    run = ml.descend(risk, optimizer=optimizer, n_steps=10_000)
     bias = implicit_bias(optimizer, risk, selected=run.selected)
-    if bias.direction is None:
-        pytest.skip("no solver takes this norm")
+    assert bias.direction is not None
     rows, _ = risk.margin_rows(run.selected)
     share = (rows @ run.final).min() / bias.norm.value(run.final) / bias.solution.margin
-    assert 0.95 < share <= 1.0 + 1e-8
+    assert 0.98 < share <= 1.0 + 1e-8
 
 
 def test_a_start_says_which_tokens():
