@@ -35,11 +35,11 @@ def optimum(solution: MarginSolution) -> float:
 
 
 @pytest.mark.statement("D W-SVM")
-@given(seed=st.integers(0, 10**6), norm=st.sampled_from(MATRIX_NORMS), d_query=st.integers(2, 6))
+@given(seed=st.integers(0, 10**6), norm=st.sampled_from(MATRIX_NORMS), d_query=st.integers(3, 6))
 @settings(deadline=None, max_examples=25)
 def test_brackets_hold_and_bound_every_other_solution(seed: int, norm: object, d_query: int) -> None:
     """W satisfies its rows; the Frobenius solution is no shorter than the lower bound, and W no shorter in its norm than it."""
-    data, selected, z = problem(seed, d_query=d_query)
+    data, selected, z = problem(seed, n=3, T=3, d_query=d_query)
     solution = att_svm(data, selected, norm=norm, query=z)
     euclidean = att_svm(data, selected, norm=Frobenius(), query=z)
     smallest = optimum(solution)
