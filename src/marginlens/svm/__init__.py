@@ -7,8 +7,8 @@ from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, g
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.matrix_norms import solve_matrix_norm
-from marginlens.svm.solvers.norms import SOLVERS
+from marginlens.svm.solvers.matrix_norms import solve_matrix_norms
+from marginlens.svm.solvers.norms import BATCH_SOLVERS
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 
 __all__ = [
@@ -34,4 +34,4 @@ __all__ = [
     "vocabulary_svm",
 ]
 
-SOLVERS.update(dict.fromkeys((Spectral, Nuclear, MaxRow), solve_matrix_norm))
+BATCH_SOLVERS.update(dict.fromkeys((Spectral, Nuclear, MaxRow), solve_matrix_norms))

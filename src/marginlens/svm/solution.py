@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
-from marginlens.norms import L1, L2, LInf, Lp, Norm
+from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.result import Result, axes_for
 from marginlens.status import Status
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
@@ -434,6 +434,12 @@ class MarginSolution(Result):
             return power_norms(points, _dual_power(power) if is_dual else power)
         function = norm.dual if is_dual else norm.value
         shape = self.x.shape[self.lower.ndim - 1 :]
+        if isinstance(norm, Spectral | Nuclear):
+            finite = np.isfinite(points).all(axis=-1)
+            matrices = np.where(finite[..., None], points, 0.0).reshape(*points.shape[:-1], *shape)
+            values = np.linalg.svd(matrices, compute_uv=False)
+            sums = values.sum(axis=-1) if isinstance(norm, Nuclear) != is_dual else values.max(axis=-1, initial=0.0)
+            return np.where(finite, sums, np.nan)
         flat = points.reshape(-1, points.shape[-1])
         values = [function(point.reshape(shape)) if np.isfinite(point).all() else np.nan for point in flat]
         return np.array(values, dtype=np.float64).reshape(points.shape[:-1])

@@ -56,6 +56,7 @@ from marginlens.theory.mixing import (
     nonoptimality_bounds,
     optimal_sets,
 )
+from marginlens.theory.multi_token import MatrixParts, MultiTokenLimit, multi_token_limit
 from marginlens.theory.next_token import NextTokenDetails
 from marginlens.theory.optimality import (
     LocalOptima,
@@ -89,6 +90,8 @@ __all__ = [
     "ImplicitBias",
     "JointDetails",
     "LocalOptima",
+    "MatrixParts",
+    "MultiTokenLimit",
     "NextTokenDetails",
     "Prediction",
     "Smoothness",
@@ -141,6 +144,7 @@ __all__ = [
     "locally_optimal_directions",
     "log_nonoptimality",
     "mixing_constants",
+    "multi_token_limit",
     "nonoptimality_bounds",
     "optimal_sets",
     "own_max_margin",

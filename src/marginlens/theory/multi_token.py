@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import correlation
-from marginlens.errors import real_array, reject
+from marginlens.errors import n_axes, real_array, reject
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, axes_for
@@ -49,7 +49,9 @@ class MultiTokenLimit(Result):
     residual: float
 
     def __repr__(self) -> str:
-        return f"MultiTokenLimit({len(self.goals)} equations, residual {self.residual:.1g}, direction {self.direction!r})"
+        return (
+            f"MultiTokenLimit({len(self.goals)} equations, residual {self.residual:.1g}, direction {self.direction!r})"
+        )
 
     def split(self, W: ArrayLike) -> MatrixParts:
         """W (d_query, d_model) as its part in the span of the equations, which tends to `finite`, and the rest, which grows."""
@@ -66,11 +68,10 @@ class MultiTokenLimit(Result):
         return float(correlation(self.split(W).growing.ravel(), self.direction.x.ravel()))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the logit differences that W^fin gives within the sets over those asked for. Returns the axes."""
+        """Draw the logit differences within the sets, one bar for each equation. Returns the axes."""
         ax = axes_for(ax)
-        ax.plot(self.goals, self.goals, color="#999999", zorder=0)
-        ax.scatter(self.goals, self.goals + self.residual, color="#0072B2")
-        ax.set(xlabel="log ratio of attention within a set", ylabel="logit difference of the finite part")
+        ax.bar(np.arange(len(self.goals)), self.goals, color="#0072B2")
+        ax.set(xlabel="equation", ylabel="log ratio of attention within a set")
         return ax
 
 
@@ -82,11 +83,12 @@ def multi_token_limit(
 
     .. math:: W^{fin} = \arg\min \|W\|_F \ \text{s.t.}\ z_i^\top W (x_{it} - x_{iu}) = \log(s_{it}/s_{iu}), \quad t, u \in O_i
 
-    .. math:: W^{dir} = \arg\min \|W\| \ \text{s.t.}\ z_i^\top W (x_{it} - x_{iu}) = 0\ (t, u \in O_i),\quad \ge 1\ (t \in O_i, u \notin O_i)
+    .. math:: W^{dir} = \arg\min \|W\| \ \text{s.t.}\ z_i^\top W (x_{it} - x_{iu})
+        = 0\ (t, u \in O_i),\quad \ge 1\ (t \in O_i, u \notin O_i)
 
     Args:
         data: one problem with keys `data.K` (n_inputs, n_tokens, d_model).
-        selected: the sets O_i: for every input a list of tokens, or a boolean mask (n_inputs, n_tokens).
+        selected: the sets O_i: for every input a list of tokens.
         attention: (n_inputs, n_tokens) the limit s of the attention, positive on the sets; entries outside are not read.
         query: z of shape (d_query,) for all inputs, or (n_inputs, d_query).
         norm: of W^dir; W^fin, which is unique in the span of its equations, has the Frobenius norm.
@@ -94,12 +96,11 @@ def multi_token_limit(
         A `MultiTokenLimit`. With one token in every set W^fin is zero and W^dir is that of `att_svm(data, selected, query=query)`.
     """
     as_dataset(data)
-    if data.is_batch:
+    if data.batch_shape:
         raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sets = as_optimal_sets(data, selected)
     s = real_array(attention, "attention", (data.n_inputs, data.n_tokens))
-    z = np.asarray(query, dtype=np.float64)
-    z = real_array(query, "query", ("d_query",) if z.ndim == 1 else (data.n_inputs, "d_query"))
+    z = real_array(query, "query", ("d_query",) if n_axes(query) == 1 else (data.n_inputs, "d_query"))
     z = np.broadcast_to(z, (data.n_inputs, z.shape[-1]))
     shape = (z.shape[1], data.d_key)
     equations = np.array([(i, t[0], u) for i, t in enumerate(sets) for u in t[1:]], dtype=np.int64).reshape(-1, 3)

@@ -14,7 +14,7 @@ Nothing is believed of what comes out: the bracket of the norm is computed from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,8 @@ import numpy as np
 from marginlens.kernels.linalg import COMPILED, SUMMING, cholesky, dot, gram, matvec, solve_lower, solve_upper, vecmat
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.compilation import njit
-from marginlens.svm.solvers.norms import NormProblem, NormSolved
+from marginlens.runtime.threads import n_threads
+from marginlens.svm.solvers.norms import NormBatch, NormProblem, NormSolved
 from marginlens.typing import FloatArray
 
 BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough
@@ -558,7 +559,26 @@ def interior_point(
 # ---- how problems get there and back
 
 
-def solve_matrix_norm(problem: NormProblem, norm: Any) -> NormSolved:
+def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
+    """A batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm; compiled code runs side by side."""
+
+    def solve(j: int) -> None:
+        used = np.flatnonzero(batch.rows[j].any(axis=1))
+        n_ties = np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities) // 2
+        fields = (batch.rows[j][used], batch.lower[j, used], batch.shape, batch.x[j], batch.multipliers[j, used])
+        solved = _solve_single(NormProblem(*fields, n_ties), norm)
+        batch.x[j], batch.multipliers[j, used] = solved.x.reshape(-1), solved.multipliers
+
+    workers = min(n_threads(), len(batch.indices))
+    if workers <= 1:
+        for j in batch.indices:
+            solve(j)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(solve, batch.indices))
+
+
+def _solve_single(problem: NormProblem, norm: Any) -> NormSolved:
     """A problem whose x is a matrix, in the spectral, nuclear or max-row norm.
 
     W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
@@ -588,7 +608,7 @@ def solve_matrix_norm(problem: NormProblem, norm: Any) -> NormSolved:
     x, solved = _over_working_rows(cone, code, start.reshape(-1), multipliers)
     if n_ties:
         x = x - np.linalg.lstsq(cone.rows[m:], cone.rows[m:] @ x)[0]
-    solved = _without_idle_rows(cone, x, solved, lambda M: norm.dual(M.reshape(start.shape)))
+    solved = _without_idle_rows(cone, code, x, solved)
     W = left @ x.reshape(start.shape) @ right.T
     ties = (np.maximum(solved[m:], 0.0), np.maximum(-solved[m:], 0.0))
     return NormSolved(W * size, np.concatenate([solved[:m], *ties]))
@@ -642,17 +662,16 @@ def _rank_one_factors(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.ascontiguousarray(left), right
 
 
-def _without_idle_rows(
-    cone: Cone, x: FloatArray, multipliers: FloatArray, dual: Callable[[FloatArray], float]
-) -> FloatArray:
-    """The multipliers with zeros for rows that x satisfies with slack to spare, as many as change the bracket by nothing."""
-    m = len(cone.lower)
+def _without_idle_rows(cone: Cone, norm: int, x: FloatArray, multipliers: FloatArray) -> FloatArray:
+    """The multipliers with zeros for rows that x satisfies with slack to spare, as many as hardly change the bracket."""
+    m, which = len(cone.lower), 0 if norm == NUCLEAR else 1
     slack = cone.rows[:m] @ x - cone.lower
-    value = cone.lower @ multipliers[:m] / dual(multipliers @ cone.rows)
+    value = cone.lower @ multipliers[:m] / _norms_of_blocks(multipliers @ cone.rows, cone.height, cone.width)[which]
     for share in _IDLE_SHARES:
         active = multipliers.copy()
         active[:m][multipliers[:m] < share * slack] = 0.0
-        if cone.lower @ active[:m] >= (1.0 - _IDLE_LOSS_RTOL) * value * dual(active @ cone.rows):
+        dual = _norms_of_blocks(active @ cone.rows, cone.height, cone.width)[which]
+        if cone.lower @ active[:m] >= (1.0 - _IDLE_LOSS_RTOL) * value * dual:
             return active
     return multipliers
 

@@ -48,6 +48,8 @@ class NormBatch(NamedTuple):
     x: FloatArray  # (batch, d)
     multipliers: FloatArray  # (batch, n_rows)
     indices: IntArray  # the problems to solve; the others are infeasible or trivial
+    shape: tuple[int, ...] = ()  # of x, as in `NormProblem`
+    n_equalities: int = 0  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
 
 
 NormSolver = Callable[[NormProblem, Any], NormSolved]  # of a problem and its norm
@@ -162,7 +164,8 @@ def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
     status = np.atleast_1d(np.asarray(euclidean.status))
     open_problems = np.flatnonzero((status != Status.INFEASIBLE) & (status != Status.TRIVIAL))
     x = np.ascontiguousarray(euclidean.x.reshape(len(A), A.shape[-1]) / scale)
-    batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems)
+    shape = euclidean.x.shape[euclidean.lower.ndim - 1 :]
+    batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems, shape, m)
     BATCH_SOLVERS[type(norm)](batch, norm)
     solution = _unscaled(euclidean, norm, batch, unit, scale)
     unproved = np.flatnonzero(np.atleast_1d(solution.status == Status.INACCURATE))
