@@ -435,10 +435,10 @@ class MarginSolution(Result):
         function = norm.dual if is_dual else norm.value
         shape = self.x.shape[self.lower.ndim - 1 :]
         if isinstance(norm, Spectral | Nuclear):
-            finite = np.isfinite(points).all(axis=-1)
+            finite = np.asarray(np.isfinite(points).all(axis=-1))
             matrices = np.where(finite[..., None], points, 0.0).reshape(*points.shape[:-1], *shape)
-            values = np.linalg.svd(matrices, compute_uv=False)
-            sums = values.sum(axis=-1) if isinstance(norm, Nuclear) != is_dual else values.max(axis=-1, initial=0.0)
+            singular: FloatArray = np.linalg.svd(matrices, compute_uv=False)
+            sums = singular.sum(axis=-1) if isinstance(norm, Nuclear) != is_dual else singular.max(axis=-1, initial=0.0)
             return np.where(finite, sums, np.nan)
         flat = points.reshape(-1, points.shape[-1])
         values = [function(point.reshape(shape)) if np.isfinite(point).all() else np.nan for point in flat]

@@ -564,7 +564,7 @@ def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
 
     def solve(j: int) -> None:
         used = np.flatnonzero(batch.rows[j].any(axis=1))
-        n_ties = np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities) // 2
+        n_ties = int(np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities)) // 2
         fields = (batch.rows[j][used], batch.lower[j, used], batch.shape, batch.x[j], batch.multipliers[j, used])
         solved = _solve_single(NormProblem(*fields, n_ties), norm)
         batch.x[j], batch.multipliers[j, used] = solved.x.reshape(-1), solved.multipliers
