@@ -17,12 +17,12 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject
-from marginlens.training.loop import Callbacks, Ending, epoch_display
+from marginlens.training.loop import Callbacks, epoch_display
 from marginlens.training.script import (
     add_run_options,
     check_folder,
-    in_one_sentence,
     parse_settings,
+    run_script,
     time_left,
     versions_on,
 )
@@ -33,9 +33,7 @@ _LENGTH = 256  # tokens of a K-level sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, write the result's table and facts to a folder, and say in one line per few seconds how it goes."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
-    return in_one_sentence(lambda: _train(options, given), options.checkpoint)
+    return run_script(_parser(), _train, arguments)
 
 
 def _train(options: Any, given: list[str]) -> int:
@@ -76,8 +74,7 @@ def _train(options: Any, given: list[str]) -> int:
         f"{run}, training accuracy {run.accuracy:.4f}{measured}. {run.ending.value} The table is in {options.out}.",
         flush=True,
     )
-    stopped = run.ending is Ending.TIME_LIMIT and options.checkpoint
-    return 0 if run.ending is Ending.FINISHED or stopped else 1
+    return run.ending.exit_code(options.checkpoint)
 
 
 def _describe(record: EpochRecord) -> str:

@@ -27,6 +27,10 @@ class Ending(Enum):
     TIME_LIMIT = "The time limit came before the last epoch; the checkpoint, where there is one, holds where to go on."
     DIVERGED = "The loss or a weight is no longer a finite number, so training stopped; a smaller rate may help."
 
+    def exit_code(self, checkpoint: Path | None) -> int:
+        """Of a script: 0 where the run finished, or stopped at its time limit with a checkpoint to go on from."""
+        return int(self is not Ending.FINISHED and not (self is Ending.TIME_LIMIT and checkpoint))
+
 
 class Schedule:
     """A checkpoint after every `every` epochs, and a time limit in seconds that counts from now; None for no limit."""

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> 
         kept = f"; {checkpoint} holds where to go on" if not notes and checkpoint and checkpoint.is_file() else ""
         print(f"marginlens: interrupted{kept}.", *notes, file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def run_script(
+    parser: argparse.ArgumentParser, train: Callable[[Any, list[str]], int], given: Sequence[str] | None
+) -> int:
+    """The exit code of `train`, which is called with the options and the words they were parsed from, the command line's for None."""
+    words = list(sys.argv[1:] if given is None else given)
+    options = parser.parse_args(words)
+    return in_one_sentence(lambda: train(options, words), options.checkpoint)
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:

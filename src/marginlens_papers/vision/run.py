@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import reject
-from marginlens.training.loop import Callbacks, Ending, epoch_display
+from marginlens.training.loop import Callbacks, epoch_display
 from marginlens.training.script import (
     add_run_options,
     check_folder,
-    in_one_sentence,
     parse_settings,
+    run_script,
     time_left,
     versions_on,
 )
@@ -26,9 +26,7 @@ from marginlens_papers.vision.training import train_vision
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, write curves, maps and facts to one file in a folder, and say how it goes, epoch by epoch."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
-    return in_one_sentence(lambda: _train(options, given), options.checkpoint)
+    return run_script(_parser(), _train, arguments)
 
 
 def _train(options: Any, given: list[str]) -> int:
@@ -63,8 +61,7 @@ def _train(options: Any, given: list[str]) -> int:
         )
     run.write(options.out, facts)
     print(f"{run}, test accuracy {run.accuracy:.4f}. {run.ending.value} The curves are in {options.out}.", flush=True)
-    stopped = run.ending is Ending.TIME_LIMIT and options.checkpoint
-    return 0 if run.ending is Ending.FINISHED or stopped else 1
+    return run.ending.exit_code(options.checkpoint)
 
 
 def _describe(record: VisionEpochRecord) -> str:
