@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from marginlens.directions import length
+from marginlens.dynamics.brackets import Witness
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.kernels.attention_descent import AttentionLoop
 from marginlens.dynamics.kernels.joint_descent import JointLoop
@@ -22,6 +23,7 @@ from marginlens.dynamics.kernels.steepest_descent import (
     SPECTRAL,
     STEEPEST,
     MatrixLoop,
+    MatrixState,
     Rule,
 )
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
@@ -139,7 +141,16 @@ class Descent:
         points = self.loop.advance(state, (begin, end), np.append(save, end), progress)  # the final iterate rides along
         with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped at the edge of the numbers
             trajectory = trajectory_of(risk, points, (state.ends[:, 0], state.ends[:, 1].copy()), save, record)
-        return replace(trajectory, continuation=Descent(risk, self.loop, state, end))
+        witness = _witness(risk, state) if isinstance(state, MatrixState) else None
+        return replace(trajectory, continuation=Descent(risk, self.loop, state, end), witness=witness)
+
+
+def _witness(risk: Any, state: MatrixState) -> Witness:
+    """What a compiled loop has summed up, without the batch axis for one problem."""
+    data = getattr(risk, "of_p", risk).data
+    residuals = state.residuals.reshape(len(state.residuals), -1, data.n_inputs, data.n_tokens)
+    witness = Witness(residuals.copy(), state.anchors.reshape(len(residuals), -1, *risk.shape).copy())
+    return witness if risk.is_batch else witness[0]
 
 
 def trajectory_of(

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
+from marginlens.norms import Norm
 from marginlens.result import MAX_LINES, Result, axes_for, draw_matrix
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
+from marginlens.svm.solution import Bracket
 from marginlens.typing import FloatArray, IntArray
 
 RUN_FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
@@ -35,6 +38,7 @@ class Trajectory(Result):
         selected: the token with the largest attention in each input, (…, n_inputs). norm: ‖final‖, (…).
         status: a Status, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
         saved: what `record` asked to keep. risk: what was trained. continuation: what `resume` goes on from.
+        witness: what the run has summed up for `bracket`, None for a loop that sums up nothing.
 
     There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
     """
@@ -48,6 +52,7 @@ class Trajectory(Result):
     saved: Saved = field(repr=False)
     risk: Any = field(default=None, repr=False)
     continuation: Any = field(default=None, repr=False)
+    witness: Any = field(default=None, repr=False)
 
     @property
     def x(self) -> FloatArray:
@@ -98,7 +103,9 @@ class Trajectory(Result):
             name: None if (value := getattr(self, name)) is None else value[places] for name in per_run
         }
         kept = {name: _at(value, places) for name, value in self.saved.items()}
-        return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=self.risk)
+        risk = self.risk[places] if getattr(self.risk, "is_batch", False) else self.risk
+        witness = None if self.witness is None else self.witness[places]
+        return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=risk, witness=witness)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run, without what was trained, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
@@ -154,6 +161,30 @@ class Trajectory(Result):
         if not callable(getattr(law, "deviation", None)):
             raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
         return law.deviation(self.final)
+
+    def bracket(self, norm: Norm) -> Bracket:
+        r"""Bounds on the smallest norm :math:`\|x^\star\|` with which the selected tokens can be separated, proved by the run alone.
+
+        .. math:: \frac{b^\top\lambda}{\|A^\top\lambda\|_*} \le \|x^\star\| \le \frac{\|x\|}{\min_r a_r^\top x/b_r}
+
+        x is the last iterate, or what the run has moved since an earlier one; λ is the residual attention at the end, or its sum over the
+        later steps where the loop has kept it (the compiled loop of optimizers in any norm does). For factors x is Q Kᵀ.
+
+        Args:
+            norm: of the margin problem; that of the optimizer gives the narrowest bracket.
+        Returns:
+            A `Bracket` of floats, or of arrays (batch,); `bracket.lower * min_r a_r·x/b_r / norm.value(x)` is a share of the best margin
+            that x certainly attains.
+        """
+        if self.risk is None:
+            raise reject(
+                "run", "one that knows its risk", "one that was loaded without", "Give it: Trajectory.load(path, risk)."
+            )
+        if not self.is_batch:
+            return run_bracket(self.risk, self.final, self.selected, norm, self.witness)
+        runs = [self[j] for j in range(len(self))]
+        brackets = [run_bracket(run.risk, run.final, run.selected, norm, run.witness) for run in runs]
+        return Bracket(*(np.array(bounds) for bounds in zip(*brackets, strict=True)))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw what was kept along the way over the steps, the first quantity of `record` that is a number; without any, the final

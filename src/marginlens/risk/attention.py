@@ -271,6 +271,14 @@ class AttentionRisk:
         """
         return self.at(self.logits(x)).gradient()
 
+    def residual_attention(self, x: Any) -> FloatArray:
+        r"""The multipliers of the margin rows that the attention at p shows, (…, n_inputs, n_tokens), the largest scaled to one.
+
+        .. math:: \lambda_{it} = |\ell'_i|\, s_{it} (f_i - \gamma_{it}), \qquad
+            -\nabla L = \tfrac1n \sum_{i, t} \lambda_{it} (k_{i\alpha_i} - k_{it})
+        """
+        return self.at(self.logits(x)).residual_attention()
+
     def second_order(self, x: FloatArray) -> SecondOrder:
         r"""Gradient and second derivative of the risk of one problem at points (n_points, d_key).
 
@@ -442,6 +450,19 @@ class AtLogits:
         """The gradient in a p that all inputs share, (…, d_key)."""
         at, margin = self.risk.scored_head.attend(self.logits)
         return pairwise_gradient(self.risk.data.K, at, slope_of(self.risk.loss, margin))
+
+    def residual_attention(self) -> FloatArray:
+        r"""Multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens), the largest scaled to one.
+
+        They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
+        """
+        at, margin = self.risk.scored_head.attend(self.logits)
+        slope = slope_of(self.risk.loss, margin)
+        sign, logs = _pull(at)
+        logs = np.where(self.risk.data.mask, logs + slope.log[..., None], -np.inf)
+        np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
+        largest = np.max(logs, axis=(-2, -1), keepdims=True)
+        return -slope.sign[..., None] * sign * np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
 
     def gradients_by_input(self) -> LogScaled:
         """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own."""

@@ -99,6 +99,10 @@ class _RiskThroughP(ABC):
         """The token with the largest attention in each input, (…, n_inputs)."""
         return self.of_p.at(self.logits(x)).select()
 
+    def residual_attention(self, x: ArrayLike) -> FloatArray:
+        """The multipliers of the margin rows that the attention shows, (…, n_inputs, n_tokens), the largest scaled to one."""
+        return self.of_p.at(self.logits(x)).residual_attention()
+
     def best_tokens(self) -> IntArray:
         """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
         return self.of_p.best_tokens()
