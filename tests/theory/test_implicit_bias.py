@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.optimizers import Blockwise
+from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.theory import implicit_bias
 
 
@@ -160,3 +160,45 @@ def test_norms_that_do_not_fit_are_refused_in_one_sentence():
         ml.predict(risk, optimizer=ml.Muon(0.1))
     with pytest.raises(ml.InputError, match="'risk' argument must be of one problem"):
         implicit_bias(ml.SignDescent(0.1), ml.AttentionRisk(*ml.data.sphere_tokens(3, 2, 3, 4, 0)))
+
+
+def classes(separable=True):
+    rng = np.random.default_rng(4)
+    means = 3.0 * rng.normal(size=(3, 4))
+    labels = np.arange(12) % 3
+    points = means[labels] + 0.1 * rng.normal(size=(12, 4))
+    if not separable:
+        points[1] = points[0]  # one point with two classes
+    return ml.risk.MulticlassRisk(points, labels)
+
+
+@pytest.mark.statement("F Thm 1", "F Thm 2")
+@pytest.mark.parametrize("norm", [ml.L1(), ml.LInf(), ml.Lp(3), ml.Frobenius(), ml.Spectral(), ml.Nuclear()], ids=repr)
+def test_the_theorems_of_f_on_linear_classifiers(norm):
+    risk, steps = classes(), PowerDecay(0.5, 0.5)
+    for momentum, theorem in ((0.0, "F Thm 1"), (0.9, "F Thm 2")):
+        prediction = ml.predict(risk, optimizer=ml.SteepestDescent(norm, steps, momentum))
+        assert prediction.verdicts[0].citation == theorem
+        assert prediction.verdicts[0].applies
+        assert prediction.why.startswith("Certain")
+    run = ml.descend(risk, optimizer=ml.SteepestDescent(norm, steps), n_steps=200)
+    best = prediction.bias.solution
+    gaps = [1.0 - risk.margins(x).min() / norm.value(x) / best.margin for x in (run.final, run.resume(600).final)]
+    assert gaps[1] >= -1e-9
+    assert gaps[1] <= 0.75 * max(gaps[0], 1e-3)  # four times the steps: half the gap, but for logarithms
+    if isinstance(norm, ml.Frobenius):
+        assert np.allclose(prediction.direction, best.direction)
+
+
+def test_where_the_theorems_of_f_do_not_apply():
+    steps = PowerDecay(0.5, 0.5)
+    constant = ml.predict(classes(), optimizer=ml.SignDescent(0.1))
+    assert "does not fall like t^-1/2" in constant.why
+    ahead = ml.predict(classes(), optimizer=ml.Muon(steps))
+    assert "with Nesterov's look-ahead" in ahead.why
+    rows = ml.predict(classes(), optimizer=ml.SteepestDescent(ml.MaxRow(), steps))
+    assert "is no entrywise or Schatten norm" in rows.why
+    mixed = ml.predict(classes(separable=False), optimizer=ml.SignDescent(steps))
+    assert "no W classifies every point" in mixed.why
+    assert ml.predict(classes(), optimizer=ml.Adam(0.1)).bias.norm == ml.LInf()
+    assert "give optimizer=" in ml.predict(classes()).why

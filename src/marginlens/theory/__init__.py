@@ -57,6 +57,7 @@ from marginlens.theory.mixing import (
     optimal_sets,
 )
 from marginlens.theory.multi_token import MatrixParts, MultiTokenLimit, multi_token_limit
+from marginlens.theory.multiclass import check_steepest_theorem
 from marginlens.theory.next_token import NextTokenDetails
 from marginlens.theory.optimality import (
     LocalOptima,
@@ -112,6 +113,7 @@ __all__ = [
     "check_mixing",
     "check_neighbour_count",
     "check_separable",
+    "check_steepest_theorem",
     "check_step",
     "check_strict_optimum",
     "check_theorem_5",

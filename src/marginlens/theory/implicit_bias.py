@@ -27,7 +27,7 @@ from marginlens.optimizers import (
     SteepestDescent,
     as_optimizer,
 )
-from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk
+from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.svm.attention import token_pairs
@@ -49,7 +49,7 @@ BY_TWO_FACES = (
 BY_FAST_RATES = "arXiv 2402.05738, for W with normalised and Polyak steps, on data of its kind"
 ON_LINEAR_MODELS = (BY_F_1, BY_F_2, BY_F_ADAM, BY_ADAM, BY_TWO_FACES)  # the others are about attention
 
-ON_P, ON_W, ON_FACTORS = "p", "W", "W = Q Kᵀ"
+ON_P, ON_W, ON_FACTORS, ON_CLASSES = "p", "W", "W = Q Kᵀ", "W of a linear classifier"
 OBSERVED_ON = {ON_P: "X-N2", ON_W: "X-N1", ON_FACTORS: "X-N3"}  # the claims that compare norms, by what is trained
 NORMS_OBSERVED_ON = {
     ON_P: (L1, L2, LInf, Lp),
@@ -61,7 +61,8 @@ class ImplicitBias(NamedTuple):
     """Which margin the runs of an optimizer on a risk head for; `str` of it is a readable account.
 
     Attributes:
-        optimizer: as it is written in Python. variable: whose norm it is: "p", "W", or "W = Q Kᵀ" where the factors are trained.
+        optimizer: as it is written in Python. variable: whose norm it is: "p", "W", "W = Q Kᵀ" where the factors are trained, or "W of a
+            linear classifier".
         norm: the norm of the margin problem that runs end in; None where it is not known.
         early_norm: another norm that runs head for long before, where there is one.
         proved: who proves it, for what; empty where nobody is known to. observed: ids of the claims of the ledger that look at it.
@@ -84,7 +85,7 @@ class ImplicitBias(NamedTuple):
         if self.solution is None or self.solution.status is not Status.OPTIMAL:
             return None
         direction = self.solution.direction
-        return direction if self.variable == ON_P else direction.T
+        return direction.T if self.variable in (ON_W, ON_FACTORS) else direction
 
     def __str__(self) -> str:
         if self.norm is None:
@@ -94,12 +95,12 @@ class ImplicitBias(NamedTuple):
         if self.early_norm is not None:
             early = f", after a long time near that of the least {norm_words(self.early_norm)}"
         sentences = [
-            f"{self.optimizer} heads for the {self.variable} of the least {norm_words(self.norm)} among all that select the same tokens "
-            f"with margin one{early}."
+            f"{self.optimizer} heads for the {self.variable} of the least {norm_words(self.norm)} among all that "
+            f"{'classify the points' if self.variable == ON_CLASSES else 'select the same tokens'} with margin one{early}."
         ]
         if self.proved:
             sentences.append(f"Proved by {'; and by '.join(self.proved)}.")
-        on_attention = any(proof not in ON_LINEAR_MODELS for proof in self.proved)
+        on_attention = self.variable == ON_CLASSES or any(proof not in ON_LINEAR_MODELS for proof in self.proved)
         if self.observed:
             claims = f"{'claims' if len(self.observed) > 1 else 'claim'} {' and '.join(self.observed)}"
             sentences.append(f"{'Seen' if on_attention else 'On attention seen, not proved,'} by {claims}.")
@@ -129,12 +130,14 @@ def implicit_bias(
     """Which norm's margin the runs of an optimizer head for on a risk of one problem, who proves it, and the direction for given tokens.
 
     Args:
-        optimizer: any of the library's. risk: an `AttentionRisk`, `MatrixRisk` or `FactorRisk`.
+        optimizer: any of the library's. risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
         start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`.
     Returns:
         An `ImplicitBias`; None for an optimizer or a risk of which nothing is known, a user's own for instance.
     """
     rule = as_optimizer(optimizer)
+    if isinstance(risk, MulticlassRisk):
+        return _of_classes(rule, risk)
     if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk):
         return None
     if risk.is_batch:
@@ -238,6 +241,19 @@ def _of_factors(rule: Any) -> _Known | None:
         return None
     is_sign = isinstance(inner, SteepestDescent) and isinstance(inner.norm, LInf)
     return _Known(None, observed=(OBSERVED_ON[ON_FACTORS],) if is_sign else ())
+
+
+def _of_classes(rule: Any, risk: MulticlassRisk) -> ImplicitBias | None:
+    """What is known of linear classifiers, with their margin problem: tokens are classes, queries are points."""
+    known = _bias(rule, risk.shape)
+    if known is None or known.norm is None:
+        return None
+    n_classes = risk.shape[0]
+    point, other = np.nonzero(np.arange(n_classes) != risk.classes[:, None])
+    triples = np.stack([point, risk.classes[point], other], axis=-1)
+    proved = tuple(proof for proof in known.proved if proof in ON_LINEAR_MODELS)
+    solution = bilinear_svm(np.eye(n_classes), risk.H, triples, norm=known.norm)
+    return ImplicitBias(_words(rule), ON_CLASSES, known.norm, known.early_norm, proved, ("F-1",), None, solution)
 
 
 def _words(rule: Any) -> str:

@@ -141,6 +141,7 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
     its proof is implicit; a start in the cone beyond the paper's radius only is reported as `details.basin`: expected, not certain.
     Without a start only Theorems 1, 2 and 8 can make a limit certain. `MatrixRisk`: the same through Lemma 1.
     *`JointRisk`*: A Theorems 5 and 6, about the joint path. *`NextTokenRisk`*: C Theorems 1 to 3.
+    *`MulticlassRisk`*: F Theorems 1 and 2, for the optimizer that is given.
     With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
 
     Args:
