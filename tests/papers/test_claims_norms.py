@@ -2,6 +2,11 @@
 
 import numpy as np
 
+from marginlens.data import sphere_queries
+from marginlens.dynamics import descend
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import AttentionRisk
+from marginlens_papers.claims.d import local_convergence as d_1
 from marginlens_papers.claims.f import figure_2 as f_1
 from quick_claims import quick_run
 from tolerances import ROUNDING
@@ -16,3 +21,19 @@ def test_no_run_has_more_than_the_best_margin_of_any_norm():
 def test_exponents_are_those_of_power_laws():
     steps = np.unique(np.geomspace(1, 10_000, 60).astype(int))
     assert abs(f_1._slope(steps, 3.0 * steps**-0.5) + 0.5) < ROUNDING
+
+
+def test_the_gradient_that_cancels_follows_the_exact_one_at_first():
+    data, v, queries = sphere_queries(3, 4, 5, 6, 0)
+    start = np.random.default_rng(1).uniform(-0.4, 0.4, (3, 6, 6))
+    risk = AttentionRisk(data, v).as_matrix(queries)
+    exact = descend(risk, optimizer=NormalizedGD(d_1.STEP), n_steps=20, start=start)
+    cancelling = d_1._textbook(data, v, queries, start, np.array([20]))
+    assert np.abs(cancelling[:, 0] - exact.final).max() < ROUNDING
+
+
+def test_a_nuclear_solution_has_no_larger_rank_than_its_multipliers_allow():
+    _, finding, _ = quick_run("D-2")
+    for row in finding.arrays["rows"]:
+        assert (row["nuclear"] <= row["face"]).all()
+        assert (row["frobenius"][row["solved"]] <= min(row["n"], row["d"])).all()

@@ -17,7 +17,9 @@ SOLVER = 1e-8  # of two linear programmes
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4), (4, 3)])
 def test_the_best_margin_is_that_of_a_programme_over_all_signs(shape):
     rows = np.random.default_rng(sum(shape)).standard_normal((5, *shape))
-    atoms = [np.outer(s, t) for s in product([1.0, -1.0], repeat=shape[0]) for t in product([1.0, -1.0], repeat=shape[1])]
+    atoms = [
+        np.outer(s, t) for s in product([1.0, -1.0], repeat=shape[0]) for t in product([1.0, -1.0], repeat=shape[1])
+    ]
     columns = np.einsum("rqd,jqd->jr", rows, atoms)  # the greatest g with Σ_j c_j columns[j] >= g
     whole = linprog(
         np.append(np.zeros(len(atoms)), -1.0),

@@ -91,7 +91,9 @@ def sign_factor_margin(rows: ArrayLike) -> SignFactorMargin:
         columns.append(np.einsum("rqd,q,d->r", A, s, t))
         multipliers, weights = _solve(np.array(columns))
         lower = float(np.min(weights @ np.array(columns)))
-    return SignFactorMargin(lower, upper, best, weights, np.array(lefts[: len(weights)]), np.array(rights[: len(weights)]))
+    return SignFactorMargin(
+        lower, upper, best, weights, np.array(lefts[: len(weights)]), np.array(rights[: len(weights)])
+    )
 
 
 def _solve(columns: FloatArray) -> tuple[FloatArray, FloatArray]:

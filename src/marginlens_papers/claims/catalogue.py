@@ -52,10 +52,13 @@ _MODULES: dict[str, str] = {  # module of each claim
     "C-F6": "c.figures_3_to_6",
     "C-A": "c.automaton",
     "C-L": "c.gradient",
+    "D-1": "d.local_convergence",
+    "D-2": "d.rank",
     "F-1": "f.figure_2",
     "X-O": "ours.residual_law",
     "X-B": "ours.basins",
     "X-T5": "ours.class_window",
+    "X-N3": "ours.factors",
 }
 
 

@@ -1,0 +1,177 @@
+"""D's rank figure: the ranks of the Frobenius and nuclear solutions of W-SVM against the dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from marginlens import plotting
+from marginlens.data import sphere_queries
+from marginlens.norms import Frobenius, Nuclear
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, att_svm
+from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
+
+SEED = 12
+SETTINGS = ((5, 5), (5, 10), (5, 15), (10, 5), (15, 5))  # n, T: one of them is 5
+DIMENSIONS = (2, 3, 4, 5, 10, 15, 20)
+RANK_RTOL = 1e-5  # of the largest singular value, up to which one counts as none
+FACE_RTOL = 1e-3  # below the largest singular value of Σ λ_r A_r, up to which one counts as equal to it
+ABSOLUTE_TOL = 1e-7  # of the authors' rank
+
+
+class D_2(Claim):
+    labels = ("D Fig (rank)",)
+    title = "The Frobenius solution has rank min(n, d), the nuclear one far less"
+    statement = (
+        "The Frobenius solution of W-SVM is a sum of rank-one matrices with the n queries on one side: its rank is at most min(n, d), and "
+        "in general it is that. The nuclear solution, which the factors go to, has no larger rank, and a smaller one near d ≈ n."
+    )
+    protocol = (
+        "Tokens, head and a query for each input uniform on the sphere, labels ±1, the selected tokens those of the highest score; "
+        "(n, T) = (5, 5), (5, 10), (5, 15), (10, 5), (15, 5), d = 2, 3, 4, 5, 10, 15, 20, 100 problems each, both norms: 7,000 "
+        "problems (the authors also take d = 1). Infeasible problems are counted, not ranked. The rank counts singular "
+        "values above 1e-5 of the largest; for the nuclear norm it is held against a second count from the multipliers alone: an optimal "
+        "W has at most as many as Σ λ_r A_r has singular values equal to the largest (within 1e-3)."
+    )
+    paper_value = (
+        "rank n at n = 5 and d ≥ 5 for Frobenius; nuclear below n near d ≈ n, 13.9 at n = 15, d = 15 (tolerance 1e-7)"
+    )
+    expected = {
+        "share_of_frobenius_ranks_min_n_d": Bound(low=0.9),
+        "largest_frobenius_rank_over_min_n_d": Bound(high=0.0),
+        "largest_nuclear_rank_over_frobenius": Bound(high=0.0),
+        "share_of_nuclear_ranks_within_face": Bound(low=1.0),
+        "share_of_nuclear_solutions_proved": Bound(low=0.99),
+    }
+    as_stated = {"mean_nuclear_rank_n15_d15": Bound(13.4, 14.4)}
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Solve all problems of all settings in both norms and count."""
+        paper = effort is Effort.PAPER
+        settings = SETTINGS if paper else ((5, 5), (15, 5))
+        dimensions = DIMENSIONS if paper else (4, 5, 15)
+        n_problems = 100 if paper else 6
+        rng = np.random.default_rng(SEED)
+        rows = [
+            _ranks(n, T, d, n_problems, rng)
+            for n, T, d in progress.each([(*nt, d) for nt in settings for d in dimensions])
+        ]
+        numbers = _numbers(rows)
+        return Finding(_sentence(numbers), numbers, {"rows": rows}, note=_note(numbers))
+
+    # ---- figures
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Mean ranks against d, as in the paper, and the singular values of the nuclear solutions at n = d = 15."""
+        return {"rank": _draw_ranks(finding), "singular": _draw_singular_values(finding)}
+
+
+def _ranks(n: int, T: int, d: int, n_problems: int, rng: np.random.Generator) -> dict[str, Any]:
+    """The ranks of one setting: of both solutions, and the bound from the nuclear multipliers; -1 where no W separates."""
+    data, v, queries = sphere_queries(n_problems, n, T, d, rng)
+    selected = data.optimal(v)
+    frobenius = att_svm(data, selected, norm=Frobenius(), query=queries)
+    nuclear = att_svm(data, selected, norm=Nuclear(), query=queries)
+    solved = np.array([status is Status.OPTIMAL for status in frobenius.status])
+    values = np.full((n_problems, d), np.nan)
+    values[solved] = np.linalg.svd(nuclear.x[solved], compute_uv=False)
+    proved = np.array([status is Status.OPTIMAL for status in nuclear.status])
+    return {
+        "n": n,
+        "T": T,
+        "d": d,
+        "solved": solved,
+        "frobenius": np.asarray(frobenius.rank(RANK_RTOL)),
+        "nuclear": np.asarray(nuclear.rank(RANK_RTOL)),
+        "absolute": np.sum(values > ABSOLUTE_TOL, axis=-1),
+        "face": _face_dimensions(nuclear, solved),
+        "gap": float(np.max(nuclear.bracket().gap[solved], initial=0.0)),
+        "proved": proved,
+        "singular_values": values,
+    }
+
+
+def _face_dimensions(nuclear: MarginSolution, solved: Any) -> IntArray:
+    """How many singular values of Σ λ_r A_r equal the largest, (batch,): no optimal W has a larger rank."""
+    combined: FloatArray = np.einsum("br,brk->bk", np.nan_to_num(nuclear.multipliers), nuclear.rows)
+    values = np.linalg.svd(combined.reshape(nuclear.x.shape), compute_uv=False)
+    return np.where(solved, np.sum(values >= (1.0 - FACE_RTOL) * values[:, :1], axis=-1), -1)
+
+
+def _numbers(rows: list[dict[str, Any]]) -> dict[str, float]:
+    def all_of(name: str) -> FloatArray:
+        return np.concatenate([row[name][row["solved"]] for row in rows]).astype(np.float64)
+
+    least = np.concatenate([np.full(int(row["solved"].sum()), min(row["n"], row["d"])) for row in rows])
+    square = next(row for row in rows if (row["n"], row["T"], row["d"]) == (15, 5, 15))
+    there = square["solved"]
+    return {
+        "n_solved": float(2 * len(least)),
+        "share_infeasible": 1.0 - float(np.mean(np.concatenate([row["solved"] for row in rows]))),
+        "share_of_frobenius_ranks_min_n_d": float(np.mean(all_of("frobenius") == least)),
+        "largest_frobenius_rank_over_min_n_d": float(np.max(all_of("frobenius") - least)),
+        "largest_nuclear_rank_over_frobenius": float(np.max(all_of("nuclear") - all_of("frobenius"))),
+        "share_of_nuclear_ranks_within_face": float(np.mean(all_of("nuclear") <= all_of("face"))),
+        "share_of_nuclear_ranks_equal_to_face": float(np.mean(all_of("nuclear") == all_of("face"))),
+        "mean_nuclear_rank_n15_d15": float(np.mean(square["nuclear"][there])),
+        "mean_nuclear_rank_n15_d15_tol_1e-7": float(np.mean(square["absolute"][there])),
+        "mean_frobenius_rank_n15_d15": float(np.mean(square["frobenius"][there])),
+        "share_of_nuclear_solutions_proved": float(np.mean(all_of("proved"))),
+        "largest_bracket_gap": max(row["gap"] for row in rows),
+    }
+
+
+def _sentence(numbers: dict[str, float]) -> str:
+    return (
+        f"{numbers['n_solved']:,.0f} solutions ({numbers['share_infeasible']:.1%} of the problems are infeasible): the Frobenius solution "
+        f"has rank min(n, d) in {numbers['share_of_frobenius_ranks_min_n_d']:.1%}, never more; the nuclear one never more than that. At "
+        f"n = 15, d = 15 nuclear solutions have mean rank {numbers['mean_nuclear_rank_n15_d15']:.2f} (Frobenius "
+        f"{numbers['mean_frobenius_rank_n15_d15']:.2f}), and the multipliers allow no more in "
+        f"{numbers['share_of_nuclear_ranks_within_face']:.1%}. {numbers['share_of_nuclear_solutions_proved']:.1%} of the nuclear "
+        f"solutions are proved to 1e-8, the others to {numbers['largest_bracket_gap']:.0e}."
+    )
+
+
+def _note(numbers: dict[str, float]) -> str:
+    return (
+        "The paper's 13.9 at n = d = 15 counts singular values above 1e-7 outright. An inexact solver leaves such in every direction: of "
+        "six problems of this size the default answers of SCS have rank 13 or 14 by that count, those of Clarabel 4 or 5. Here "
+        f"the rank is {numbers['mean_nuclear_rank_n15_d15']:.1f}, and the multipliers allow no more."
+    )
+
+
+# ---- figures
+
+
+def _draw_ranks(finding: Finding) -> Figure:
+    fig, axes = plotting.figure(2, width=5.2, height=4.2)
+    rows = finding.arrays["rows"]
+    for ax, by, fixed in ((axes[0], "n", "T"), (axes[1], "T", "n")):
+        counts = sorted({row[by] for row in rows if row[fixed] == 5})
+        for colour, count in zip(plotting.shades(3), counts, strict=False):
+            chosen = [row for row in rows if row[by] == count and row[fixed] == 5 and row["solved"].any()]
+            d = [row["d"] for row in chosen]
+            for name, style in (("frobenius", "o-"), ("nuclear", "s--")):
+                heights = [np.mean(row[name][row["solved"]]) for row in chosen]
+                ax.plot(d, heights, style, color=colour, label=f"{by} = {count}, {name.capitalize()}")
+        ax.set(xlabel="dimension d", ylabel="mean rank of the solution", title=f"{fixed} = 5", ylim=(0, None))
+        ax.legend(fontsize=9)
+    return fig
+
+
+def _draw_singular_values(finding: Finding) -> Figure:
+    fig, (ax,) = plotting.figure(1, width=6.4, height=4.0)
+    row = next(row for row in finding.arrays["rows"] if (row["n"], row["T"], row["d"]) == (15, 5, 15))
+    values = row["singular_values"][row["solved"]]
+    ax.semilogy(np.arange(1, 16), np.maximum(values / values[:, :1], 1e-17).T, color=plotting.LOCAL, lw=0.8, alpha=0.5)
+    level(ax, RANK_RTOL, "counted above this line", side="right")
+    ax.set(
+        xlabel="singular value, by size",
+        ylabel="relative to the largest",
+        title="Nuclear solutions, n = 15, T = 5, d = 15",
+    )
+    return fig
