@@ -61,7 +61,11 @@ class D_1(Claim):
         of_p = AttentionRisk(data, v)
         progress.expect(4)
         run = descend(
-            of_p.as_matrix(queries), optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start[0], record=Record(steps)
+            of_p.as_matrix(queries),
+            optimizer=NormalizedGD(STEP),
+            n_steps=n_steps,
+            start=start[0],
+            record=Record(steps.tolist()),
         )
         on_W = _against_svms(data, queries, run.selected, steps, run.saved["x"])
         progress.advance()
@@ -75,7 +79,7 @@ class D_1(Claim):
             optimizer=Blockwise(NormalizedGD(STEP)),
             n_steps=n_factor_steps,
             start=np.concatenate([start[1], start[2]], axis=1),
-            record=Record(steps),
+            record=Record(steps.tolist()),
         )
         progress.advance()
         on_factors = _against_svms(data, queries, factored.selected, steps, risk.matrix(factored.saved["x"]))

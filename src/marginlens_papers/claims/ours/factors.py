@@ -78,8 +78,8 @@ class X_N3(Claim):
         for width in progress.each(widths, more=2):
             risk = FactorRisk(of_p, queries, width)
             start = rng.uniform(-START, START, (n_problems, *risk.shape))
-            optimizer = SignDescent(PowerDecay(SIGN_SIZE / np.sqrt(width), 0.5))
-            sign.append({"width": width, **_sign_run(risk, optimizer, start, n_steps)})
+            rule = SignDescent(PowerDecay(SIGN_SIZE / np.sqrt(width), 0.5))
+            sign.append({"width": width, **_sign_run(risk, rule, start, n_steps)})
         risk = FactorRisk(of_p, queries, 10)
         start = rng.uniform(-START, START, (n_problems, *risk.shape))
         others: dict[str, Optimizer] = {
@@ -106,7 +106,7 @@ def _sign_run(risk: FactorRisk, optimizer: Optimizer, start: FloatArray, n_steps
     looks = np.unique(np.geomspace(n_steps // 20, n_steps, 6).astype(np.int64))
     windows = [np.unique(np.linspace((1.0 - WINDOW) * k, k, N_IN_WINDOW).astype(np.int64)) for k in looks]
     steps = np.unique(np.concatenate(windows))
-    run = descend(risk, optimizer=optimizer, n_steps=n_steps, start=start, record=Record(steps))
+    run = descend(risk, optimizer=optimizer, n_steps=n_steps, start=start, record=Record(steps.tolist()))
     points = run.saved["x"]  # (n_problems, n_saved, 2 d, width)
     W = risk.matrix(points)
     of_W = risk.of_p.as_matrix(risk.query)
