@@ -380,20 +380,26 @@ class MarginSolution(Result):
         """
         solved = np.asarray((self.status != Status.INFEASIBLE) & (self.status != Status.TRIVIAL))
         solution = replace(self, norm=norm, x=x.reshape(self.x.shape), multipliers=multipliers, equality_multipliers=mu)
-        share = solution._smallest_share()
-        flat = x / np.where(solved & (share > 0.0) & (share < np.inf), share, 1.0)[..., None]
-        solution = replace(solution, x=flat.reshape(self.x.shape))
+        share, size = solution._smallest_share(), solution._norms()
         dual = solution._over_points(solution._combined(multipliers), is_dual=True)
-        factor = np.where(solved & (dual > 0.0), solution._norms() / _nonzero(dual), 1.0)[..., None]
-        solution = replace(
-            solution, multipliers=multipliers * factor, equality_multipliers=None if mu is None else mu * factor
-        )
+        scale = np.where(solved & (share > 0.0) & (share < np.inf), share, 1.0)
+        factor = np.where(solved & (dual > 0.0), size / scale / _nonzero(dual), 1.0)[..., None]
+        flat, weights = x / scale[..., None], multipliers * factor
         row_norms = _row_norms(self.rows)
         slack = _apply(self.rows, flat) - self.lower
         near = slack <= ACTIVE_SLACK_RTOL * self.lower + ROUNDOFF_RTOL * length(flat)[..., None] * row_norms
-        active = (row_norms > 0.0) & (near | (solution.multipliers > 0.0))
-        solution = replace(solution, active=np.where(solved[..., None], active, self.active))
-        verdict = np.where(solution.is_verified(), np.array(Status.OPTIMAL), np.array(Status.INACCURATE))
+        solution = replace(
+            solution,
+            x=flat.reshape(self.x.shape),
+            multipliers=weights,
+            equality_multipliers=None if mu is None else mu * factor,
+            active=np.where(solved[..., None], (row_norms > 0.0) & (near | (weights > 0.0)), self.active),
+        )
+        gap = size / share * dual / np.sum(self.lower * multipliers, axis=-1) - 1.0  # of the bracket, to rounding
+        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(type(norm), GAP_RTOL)))
+        if not proved.all():
+            proved = np.asarray(solution.is_verified())
+        verdict = np.where(proved, np.array(Status.OPTIMAL), np.array(Status.INACCURATE))
         status = np.where(solved, verdict, np.asarray(self.status))
         return replace(solution, status=status if self.is_batch else status.item())
 

@@ -71,7 +71,7 @@ def check_solved_norm(norm: Any, shape: tuple[int, ...]) -> None:
 
 
 def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
-    r"""The problem of a Euclidean solution, or of each of a batch, solved in another norm.
+    r"""The problem of a Euclidean solution, or of each of a batch, solved in another norm, which `check_solved_norm` has accepted.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
@@ -80,7 +80,6 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
     the solution's `bracket` alone says whether it is OPTIMAL.
     """
-    check_solved_norm(norm, euclidean.x.shape[euclidean.lower.ndim - 1 :])
     if type(norm) in BATCH_SOLVERS:
         return _solve_batch(euclidean, norm)
     if not euclidean.is_batch:
@@ -143,28 +142,23 @@ def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
     """One problem or a batch in one call of a compiled solver, and by another solver what that leaves unproved."""
     _check_size(euclidean, norm)
     batched = (len(euclidean), euclidean.lower.shape[-1])
-    A = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))
-    C = A[:, :0]
+    rows = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))
+    lower, weights = euclidean.lower.reshape(batched), euclidean.multipliers.reshape(batched)
     if euclidean.equalities is not None:
         C = np.asarray(euclidean.equalities)
-        C = C.reshape(len(A), C.shape[-2], A.shape[-1])
-    rows, m = np.concatenate([A, C, -C], axis=1), C.shape[1]
+        C = C.reshape(len(rows), C.shape[-2], rows.shape[-1])
+        mu = np.asarray(euclidean.equality_multipliers).reshape(C.shape[:2])
+        rows, lower = np.concatenate([rows, C, -C], axis=1), np.concatenate([lower, 0.0 * mu, 0.0 * mu], axis=1)
+        weights = np.concatenate([weights, np.maximum(mu, 0.0), np.maximum(-mu, 0.0)], axis=1)
     norms = length(rows)
     unit = np.where(norms == 0.0, 1.0, norms)
-    lower = np.concatenate([euclidean.lower.reshape(batched), np.zeros((len(A), 2 * m))], axis=1) / unit
-    scale = np.where(lower.any(axis=1), lower.max(axis=1, initial=0.0), 1.0)[:, None]
-    mu = (
-        np.zeros((len(A), m))
-        if euclidean.equality_multipliers is None
-        else euclidean.equality_multipliers.reshape(len(A), m)
-    )
-    weights = np.concatenate(
-        [euclidean.multipliers.reshape(batched), np.maximum(mu, 0.0), np.maximum(-mu, 0.0)], axis=1
-    )
+    lower = lower / unit
+    scale = lower.max(axis=1, initial=0.0, keepdims=True)
+    scale[scale == 0.0] = 1.0
     status = np.atleast_1d(np.asarray(euclidean.status))
     open_problems = np.flatnonzero((status != Status.INFEASIBLE) & (status != Status.TRIVIAL))
-    x = np.ascontiguousarray(euclidean.x.reshape(len(A), A.shape[-1]) / scale)
-    shape = euclidean.x.shape[euclidean.lower.ndim - 1 :]
+    x = euclidean.x.reshape(len(rows), rows.shape[-1]) / scale
+    shape, m = euclidean.x.shape[euclidean.lower.ndim - 1 :], (rows.shape[1] - euclidean.lower.shape[-1]) // 2
     batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems, shape, m)
     BATCH_SOLVERS[type(norm)](batch, norm)
     solution = _unscaled(euclidean, norm, batch, unit, scale)

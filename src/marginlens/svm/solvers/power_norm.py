@@ -48,6 +48,12 @@ _FIRST_FACTOR, _FIRST_SHARE = (
     1.05,
     0.02,
 )  # by which x is longer than the Euclidean solution at first; of the largest, below which no slack and no multiplier starts
+_MIN_MULTIPLIER, _MAX_SLACK = (
+    1e-12,
+    1e-4,
+)  # of the largest: a row of a larger multiplier and a smaller slack is polished
+_MAX_POLISHES = 4
+_POLISHED_GAP, _RETRIED_GAP = 1e-12, 1e-10  # beyond which a solution is polished, and the other method tried
 _FIRST_Q, _Q_FACTOR = 5.0, 1.7  # powers of the dual norm that lead to a large one
 _FIRST_P, _P_FACTOR = 6.0, 1.4  # powers that lead to a large one
 _FIRST_WORKING_ROWS, _ROWS_ADDED, _MAX_ROUNDS = 300, 100, 100
@@ -243,7 +249,7 @@ def interior_point(A: Any, b: Any, p: float, multipliers: Any, x: Any) -> float:
             inverse[j] = (p - 1.0) * max(size, abs(combined[j]) ** (q - 1.0)) ** (p - 2.0)
             largest = max(largest, inverse[j])
         for j in range(d):
-            inverse[j] = 1.0 / max(inverse[j], _MIN_CURVATURE * largest)
+            inverse[j] = 1.0 / (max(inverse[j], _MIN_CURVATURE * largest) if p > 2.0 else inverse[j])
             root = math.sqrt(inverse[j])
             for r in range(n):
                 scaled[r, j] = A[r, j] * root
@@ -290,22 +296,100 @@ def interior_point(A: Any, b: Any, p: float, multipliers: Any, x: Any) -> float:
     return (upper - lower) / lower if lower > 0.0 else math.inf
 
 
+# ---- both
+
+
+@njit(**COMPILED)
+def polish(A: Any, b: Any, p: float, multipliers: Any, x: Any) -> None:
+    """Correct x by the rows that it should satisfy with equality, in the metric of the norm's curvature, where that shortens it.
+
+    Where rows nearly cancel, the rows determine x better than the dual vector of Aᵀλ does.
+    """
+    n, d = A.shape
+    products, point, weights = np.empty(n), x.copy(), np.empty(d)
+    members, scaled, K, step = np.empty(n, dtype=np.int64), np.empty((n, d)), np.empty((n, n)), np.empty(n)
+    matvec(A, x, products)
+    upper = _upper_bound(b, products, _power_norm(x, p))
+    if upper == math.inf:
+        return
+    heaviest, k = max_abs(multipliers), 0
+    for r in range(n):
+        if multipliers[r] > _MIN_MULTIPLIER * heaviest and abs(products[r] - b[r]) <= _MAX_SLACK * max_abs(b):
+            members[k] = r
+            k += 1
+    largest = max_abs(x)
+    for j in range(d):
+        weights[j] = max(abs(x[j]) / largest, _MIN_ENTRY) ** (2.0 - p)
+    heaviest = max_abs(weights)
+    for j in range(d):
+        weights[j] = max(weights[j] / heaviest, _MIN_CURVATURE) if p < 2.0 else min(weights[j] / heaviest, 1.0)
+        root = math.sqrt(weights[j])
+        for i in range(k):
+            scaled[i, j] = A[members[i], j] * root
+    gram(scaled, np.arange(k), np.int64(0), K)
+    if not _factored(K, k, _SHIFT):
+        return
+    for _ in range(_MAX_POLISHES):
+        for i in range(k):
+            step[i] = b[members[i]] - products[members[i]]
+        solve_lower(K, k, step)
+        solve_upper(K, k, step)
+        for j in range(d):
+            total = 0.0
+            for i in range(k):
+                total += A[members[i], j] * step[i]
+            point[j] += weights[j] * total
+        matvec(A, point, products)
+        bound = _upper_bound(b, products, _power_norm(point, p))
+        if not bound < upper:
+            return
+        upper = bound
+        x[:] = point
+
+
+@njit(**COMPILED)
+def _gap(A: Any, b: Any, p: float, multipliers: Any, x: Any) -> float:
+    """The gap of the bracket."""
+    n, d = A.shape
+    products, g, image = np.empty(n), np.empty(d), np.empty(d)
+    matvec(A, x, products)
+    vecmat(multipliers, A, g)
+    lower = dot(b, multipliers) / dual_vector(g, p / (p - 1.0), image)
+    upper = _upper_bound(b, products, _power_norm(x, p))
+    return upper / lower - 1.0 if lower > 0.0 else math.inf
+
+
 @njit(**COMPILED)
 def solve_power(A: Any, b: Any, p: float, multipliers: Any, x: Any) -> None:
     """Solve one problem with rows of Euclidean norm one from its Euclidean solution; x and the multipliers are overwritten."""
+    first_x, first_multipliers = x.copy(), multipliers.copy()
     if p < 2.0:
         q = p / (p - 1.0)
         power = min(q, _FIRST_Q)
         while power < q:
             newton(A, b, power, multipliers, x)
             power = min(q, power * _Q_FACTOR)
-        newton(A, b, q, multipliers, x)
+        gap = newton(A, b, q, multipliers, x)
+    else:
+        power = min(p, _FIRST_P)
+        while power < p:
+            interior_point(A, b, power, multipliers, x)
+            power = min(p, power * _P_FACTOR)
+        gap = interior_point(A, b, p, multipliers, x)
+    if gap <= _POLISHED_GAP:
         return
-    power = min(p, _FIRST_P)
-    while power < p:
-        interior_point(A, b, power, multipliers, x)
-        power = min(p, power * _P_FACTOR)
-    interior_point(A, b, p, multipliers, x)
+    polish(A, b, p, multipliers, x)
+    gap = _gap(A, b, p, multipliers, x)
+    if gap <= _RETRIED_GAP:
+        return
+    if p < 2.0:
+        interior_point(A, b, p, first_multipliers, first_x)
+    else:
+        first_multipliers[:] = multipliers
+        newton(A, b, p / (p - 1.0), first_multipliers, first_x)
+    polish(A, b, p, first_multipliers, first_x)
+    if _gap(A, b, p, first_multipliers, first_x) < gap:
+        x[:], multipliers[:] = first_x, first_multipliers
 
 
 @njit(**COMPILED)
