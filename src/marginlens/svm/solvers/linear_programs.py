@@ -18,6 +18,7 @@ from scipy.optimize import linprog
 
 from marginlens.kernels.linalg import COMPILED, EPS, SUMMING
 from marginlens.runtime.compilation import njit
+from marginlens.runtime.threads import over_problems
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 MAX_TABLEAU_ROWS = 128  # up to so many rows, all are in the tableau from the start
@@ -30,6 +31,7 @@ _MIN_STEP = 1e-14  # shorter steps are no progress
 _MAX_STALLED = 40  # pivots without progress, after which the entering variable is drawn at random
 _FIRST_WORKING_ROWS, _ROWS_ADDED = 300, 100  # of a working set at first, and at most in every round
 _MAX_ROUNDS = 100
+_COST_PER_ENTRY = 100.0  # operations for each entry of A, about
 
 
 class Basis(NamedTuple):
@@ -305,12 +307,26 @@ def _read_off(A: Any, b: Any, basis: Basis, is_box: bool, tableau: Tableau, x: A
 
 
 @njit(**COMPILED)
-def solve_program(A: Any, b: Any, members: Any, basis: Basis, is_box: bool, x: Any, multipliers: Any) -> bool:
-    """Solve the problem of the rows `members` (ℓ1 where `is_box`, else ℓ∞) from a basis, which is left at the optimal one.
+def linear_program_slice(
+    first: int,
+    last: int,
+    rows: Any,
+    lower: Any,
+    members: Any,
+    indices: Any,
+    is_box: bool,
+    basis: Basis,
+    x: Any,
+    multipliers: Any,
+) -> None:
+    """Solve the problems `indices[first:last]` of a batch over their rows `members`: in ℓ1 where `is_box`, else in ℓ∞.
 
-    x and the multipliers have free scale. False where no optimum was found.
+    Args:
+        rows: (batch, n_rows, d) of Euclidean norm one; lower: (batch, n_rows).
+        basis: with a batch axis, where to start; left at the optimal one.
+        x: (batch, d) and multipliers: (batch, n_rows), written in free scale.
     """
-    n_basic, m = len(basis.entry), len(members)
+    n_basic, m = basis.entry.shape[1], len(members)
     tableau = Tableau(
         np.empty((n_basic, m)),
         np.empty(m),
@@ -319,65 +335,64 @@ def solve_program(A: Any, b: Any, members: Any, basis: Basis, is_box: bool, x: A
         np.empty(n_basic, dtype=np.int64),
         np.empty(m, dtype=np.int64),
     )
-    for _ in range(_MAX_BUILDS):
-        _build(A, b, members, basis, is_box, tableau)
-        pivots = _pivot(len(b), basis, is_box, tableau)
-        if pivots <= 0:
-            break
-    _read_off(A, b, basis, is_box, tableau, x, multipliers)
-    return pivots == 0
-
-
-@njit(**COMPILED)
-def first_basis(A: Any, b: Any, first: int, is_box: bool) -> Basis:
-    """The basis of λ = 0 (ℓ1), or of the row `first` with a positive lower bound as the only one that counts (ℓ∞)."""
-    n, d = A.shape
-    n_basic = d if is_box else d + 1
-    basis = Basis(np.zeros(n, dtype=np.bool_), np.ones(n_basic, dtype=np.bool_), np.ones(n_basic))
-    if not is_box:
-        basis.row[first], basis.entry[d] = True, False
-        for j in range(d):
-            basis.sign[j] = 1.0 if A[first, j] >= 0.0 else -1.0
-    return basis
-
-
-@njit(**COMPILED)
-def linear_program_slice(
-    first: int, last: int, rows: Any, lower: Any, indices: Any, is_box: bool, x: Any, multipliers: Any
-) -> None:
-    """Solve the problems `indices[first:last]` of a batch with rows of Euclidean norm one, from the multipliers as they are.
-
-    Args:
-        rows: (batch, n_rows, d); lower: (batch, n_rows); x: (batch, d) and multipliers: (batch, n_rows), overwritten.
-    """
-    members = np.arange(rows.shape[1])
     for place in range(first, last):
         j = indices[place]
-        basis = first_basis(rows[j], lower[j], np.argmax(lower[j] * multipliers[j]), is_box)
-        solve_program(rows[j], lower[j], members, basis, is_box, x[j], multipliers[j])
+        A, b, start = rows[j], lower[j], Basis(basis.row[j], basis.entry[j], basis.sign[j])
+        for _ in range(_MAX_BUILDS):
+            _build(A, b, members, start, is_box, tableau)
+            if _pivot(len(b), start, is_box, tableau) <= 0:
+                break
+        _read_off(A, b, start, is_box, tableau, x[j], multipliers[j])
+
+
+def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is_box: bool) -> Basis:
+    """The bases, with a batch axis, of λ = 0 (ℓ1), or of the row of the largest b_r λ_r as the only one that counts (ℓ∞)."""
+    n_problems, n, d = rows.shape
+    row, entry = (
+        np.zeros((n_problems, n), dtype=np.bool_),
+        np.ones((n_problems, d if is_box else d + 1), dtype=np.bool_),
+    )
+    sign = np.ones(entry.shape)
+    if not is_box:
+        heaviest = np.argmax(np.nan_to_num(lower * multipliers), axis=1)
+        every = np.arange(n_problems)
+        row[every, heaviest], entry[:, d] = True, False
+        sign[:, :d] = np.where(rows[every, heaviest] >= 0.0, 1.0, -1.0)
+    return Basis(row, entry, sign)
+
+
+def solve_batch(
+    rows: FloatArray, lower: FloatArray, indices: IntArray, is_box: bool, x: FloatArray, multipliers: FloatArray
+) -> None:
+    """Solve the problems `indices` of a batch, from x (batch, d) and multipliers (batch, n_rows), which are overwritten."""
+    basis, n_rows = first_basis(rows, lower, multipliers, is_box), lower.shape[1]
+    if n_rows <= MAX_TABLEAU_ROWS:
+        fields = (rows, lower, np.arange(n_rows), indices, is_box, basis, x, multipliers)
+        over_problems(linear_program_slice, len(indices), *fields, step_cost=_COST_PER_ENTRY * rows[0].size)
+        return
+    for j in indices:
+        part = slice(j, j + 1)
+        single = Basis(basis.row[part], basis.entry[part], basis.sign[part])
+        _solve_with_working_set(rows[part], lower[part], is_box, single, x[part], multipliers[part])
 
 
 # ---- many rows
 
 
-def solve_with_working_set(A: FloatArray, b: FloatArray, is_box: bool, x: FloatArray, multipliers: FloatArray) -> None:
-    """Solve one problem of many rows: rows that the solution of a working set violates join it until there are none.
-
-    Args:
-        x: (d,) the Euclidean solution, and multipliers: (n_rows,) its multipliers; both are overwritten.
-    """
-    slack = A @ x - b
-    members = np.argsort(slack, kind="stable")[:_FIRST_WORKING_ROWS]
-    first = int(np.argmax(b * multipliers))
-    basis = first_basis(A, b, first, is_box)
-    members = np.union1d(members, [first])
+def _solve_with_working_set(
+    rows: FloatArray, lower: FloatArray, is_box: bool, basis: Basis, x: FloatArray, multipliers: FloatArray
+) -> None:
+    """Solve a batch of one problem of many rows: rows that the solution of a working set violates join it until there are none."""
+    A, b, only = rows[0], lower[0], np.zeros(1, dtype=np.int64)
+    slack = A @ x[0] - b
+    members = np.union1d(np.argsort(slack, kind="stable")[:_FIRST_WORKING_ROWS], np.flatnonzero(basis.row[0]))
     for _ in range(_MAX_ROUNDS):
-        solved = solve_program(A, b, members, basis, is_box, x, multipliers)
-        margin = 1.0 if is_box else float(np.abs(multipliers @ A).sum())
-        slack = A @ x - margin * b
+        linear_program_slice(0, 1, rows, lower, members, only, is_box, basis, x, multipliers)
+        margin = 1.0 if is_box else float(np.abs(multipliers[0] @ A).sum())
+        slack = A @ x[0] - margin * b
         slack_atol = 16.0 * EPS * float(np.linalg.norm(x))
         violated = np.setdiff1d(np.flatnonzero(slack < -slack_atol), members)
-        if not solved or not len(violated):
+        if not len(violated):
             break
         worst = violated[np.argsort(slack[violated], kind="stable")[:_ROWS_ADDED]]
         members = np.union1d(members, worst)

@@ -12,13 +12,12 @@ import numpy as np
 from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.norms import L1, LInf, Lp, Norm, as_norm
-from marginlens.runtime.threads import n_threads, over_problems
+from marginlens.runtime.threads import n_threads
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import linear_programs, power_norm
 from marginlens.svm.solvers.linear_programs import solve_by_highs
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-_COST_PER_ENTRY = 100.0  # operations for each entry of A, about, of a problem in ℓ1, ℓ∞ or ℓp
 MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
 
 
@@ -157,6 +156,8 @@ def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
     scale[scale == 0.0] = 1.0
     status = np.atleast_1d(np.asarray(euclidean.status))
     open_problems = np.flatnonzero((status != Status.INFEASIBLE) & (status != Status.TRIVIAL))
+    if not len(open_problems):
+        return replace(euclidean, norm=norm)
     x = euclidean.x.reshape(len(rows), rows.shape[-1]) / scale
     shape, m = euclidean.x.shape[euclidean.lower.ndim - 1 :], (rows.shape[1] - euclidean.lower.shape[-1]) // 2
     batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems, shape, m)
@@ -201,26 +202,13 @@ def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solut
 
 def _linear_programs(batch: NormBatch, norm: Norm) -> None:
     """ℓ1 and ℓ∞."""
-    is_box, n_problems, n_rows = isinstance(norm, L1), len(batch.indices), batch.lower.shape[1]
-    if n_rows <= linear_programs.MAX_TABLEAU_ROWS:
-        fields = (batch.rows, batch.lower, batch.indices, is_box, batch.x, batch.multipliers)
-        over_problems(
-            linear_programs.linear_program_slice, n_problems, *fields, step_cost=_COST_PER_ENTRY * batch.rows[0].size
-        )
-        return
-    for j in batch.indices:
-        linear_programs.solve_with_working_set(batch.rows[j], batch.lower[j], is_box, batch.x[j], batch.multipliers[j])
+    fields = (batch.rows, batch.lower, batch.indices, isinstance(norm, L1), batch.x, batch.multipliers)
+    linear_programs.solve_batch(*fields)
 
 
 def _power_norms(batch: NormBatch, norm: Lp) -> None:
     """ℓp."""
-    n_problems, n_rows = len(batch.indices), batch.lower.shape[1]
-    if n_rows <= power_norm.MAX_NEWTON_ROWS:
-        fields = (batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
-        over_problems(power_norm.power_norm_slice, n_problems, *fields, step_cost=_COST_PER_ENTRY * batch.rows[0].size)
-        return
-    for j in batch.indices:
-        power_norm.solve_with_working_set(batch.rows[j], batch.lower[j], norm.p, batch.x[j], batch.multipliers[j])
+    power_norm.solve_batch(batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
 
 
 BATCH_SOLVERS: dict[type, BatchSolver] = {L1: _linear_programs, LInf: _linear_programs, Lp: _power_norms}
