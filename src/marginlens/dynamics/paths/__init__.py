@@ -1,9 +1,9 @@
 """Regularisation paths: points of smallest risk in balls of growing radius.
 
-`path` in `path.py` serves every risk; `attention`, `joint`, `next_token` and `general` hold a search for each kind of them.
+`path` in `path.py` serves every risk; `attention`, `factors`, `joint`, `next_token` and `general` hold a search for each kind of them.
 """
 
-from marginlens.dynamics.paths import attention, joint, next_token  # noqa: F401  they register their searches
+from marginlens.dynamics.paths import attention, factors, joint, next_token  # noqa: F401  they register their searches
 from marginlens.dynamics.paths.cone import Cone
 from marginlens.dynamics.paths.next_token import CyclicPart
 from marginlens.dynamics.paths.next_token_law import PathLaw, path_law

@@ -222,7 +222,8 @@ def path(
         problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
         radii: (n_radii,) positive and increasing. For a joint risk (n_radii, 2) limits on ‖v‖ and ‖p‖, or a pair (r, R) of them, each a
             number or (n_radii,), neither of which may fall.
-        norm: of the balls: `L2()`, which for matrices is `Frobenius()`.
+        norm: of the balls: `L2()`, which for matrices is `Frobenius()`. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the
+            ball ‖W‖_* ≤ r²/2 of its matrix W = Q Kᵀ in the nuclear norm.
         region: where a point may be; everywhere by default. A `Cone` for attention weights p; `CyclicPart(W)` for next tokens, which
             fixes the part along S_cyc, so that the balls hold the other part alone.
         restarts: new starts at each radius; by default 16 for p, 64 for (v, p), 4 for next tokens, 8 for other risks. More of them make
