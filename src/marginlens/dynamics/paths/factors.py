@@ -147,7 +147,7 @@ class FactorSearch(GeneralSearch):
         left = np.zeros(len(state.radii))
         for k, x in enumerate(state.points):
             g, u = self.risk.gradient(x).direction().ravel(), unit(x.ravel())
-            left[k] = float(np.linalg.norm(g - min(g @ u, 0.0) * u))
+            left[k] = float(np.linalg.norm(g - min(float(g @ u), 0.0) * u))
         return left
 
     def split(self, state: SearchState) -> Any:
