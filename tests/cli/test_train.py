@@ -146,3 +146,64 @@ def test_plot_draws_the_path(here, name, steps):
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"The picture is at {name}\n")
     assert sorted(path.name for path in here.iterdir()) == ["f.json", name]
+
+
+OPTIMIZERS = {
+    "sign": (("--optimizer", "sign"), ml.SignDescent(0.05), ml.LInf()),
+    "coordinate": (("--optimizer", "coordinate", "--step-size", "0.1"), ml.CoordinateDescent(0.1), ml.L1()),
+    "steepest": (
+        ("--optimizer", "steepest", "--norm", "l3", "--decay", "0.5", "--momentum", "0.5"),
+        ml.SteepestDescent(ml.Lp(3.0), ml.optimizers.PowerDecay(0.05, 0.5), 0.5),
+        ml.Lp(3.0),
+    ),
+    "adam": (("--optimizer", "adam", "--eps", "0"), ml.Adam(0.05), ml.LInf()),
+}
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
+    words, optimizer, norm = OPTIMIZERS[case]
+    data, v = sphere_tokens(1, 3, 4, 6, 4)
+    data, v = data[0], v[0]
+    write_problem("r.json", data, v)
+    told = numbers("r.json", "--steps", "600", *words)
+    assert told["training"]["optimizer"] == repr(optimizer)
+    (row,) = told["problems"]
+    run = ml.descend(data, v, optimizer=optimizer, n_steps=600)
+    np.testing.assert_allclose(np.multiply(row["direction"], row["norm"]), run.final, rtol=LOOP_AGREEMENT, atol=1e-9)
+    margin = np.min(ml.AttentionRisk(data, v).margin_rows(run.selected).rows @ run.final) / norm.value(run.final)
+    best = ml.att_svm(data, run.selected, norm=norm).bracket().upper
+    assert row["norm_margin"]["norm"] == repr(norm)
+    assert row["norm_margin"]["share"] == pytest.approx(margin * best, rel=1e-6)
+    assert 0.0 < row["norm_margin"]["proved_share"] <= row["norm_margin"]["share"] * (1.0 + 1e-9)
+    printed = " ".join(train("r.json", "--steps", "600", *words).stdout.split())
+    assert "of the largest margin in" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--optimizer", "lion"), "'optimizer' argument must be one of ngd, gd, sign"),
+        (("--optimizer", "steepest"), "'norm' argument must be given for the optimizer steepest"),
+        (("--optimizer", "mirror", "--norm", "linf"), "'norm' argument must be lP with a number P above 1"),
+        (("--optimizer", "sign", "--norm", "l1"), "'norm' argument must be left out for the optimizer sign"),
+        (("--optimizer", "muon"), "'norm' argument must be a norm of a vector"),
+        (("--optimizer", "sign", "--momentum", "1"), "'momentum' argument must be a number of at least 0 and below 1"),
+        (("--optimizer", "adam", "--eps", "-1"), "'eps' argument must be a number of at least 0"),
+        (("--optimizer", "sign", "--constant"), "'optimizer' argument must be left out beside --constant"),
+        (("--decay", "0.5"), "'decay' argument must be left out for the optimizer ngd"),
+    ],
+)
+def test_optimizers_that_make_no_sense_are_refused_in_one_sentence(here, words, message):
+    write_problem("b.npz", *figure_1b())
+    result = train("b.npz", *words)
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())
+
+
+def test_matrices_of_next_tokens_are_trained_by_muon(here):
+    Path("s.json").write_text(
+        '{"sequences": [["a", "a", "b"], ["a", "b", "b"], ["b", "c", "a"]], "labels": ["b", "b", "a"]}'
+    )
+    told = numbers("s.json", "--optimizer", "muon", "--steps", "20")
+    assert told["training"]["optimizer"].startswith("Muon(0.01")

@@ -29,6 +29,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
         "Hard-margin problems in other norms",
         "Solve hard-margin problems in other norms than the Euclidean one.",
     ),
+    "steps": ("Steps of descent in other norms", "Take steps of descent in other norms than the Euclidean one."),
     "graph": ("Priority graphs and Graph-SVM", "Rank the tokens of a million windows, and solve Graph-SVM."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from marginlens.theory import Prediction
 
 N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p unless said otherwise
+STEEPEST_STEP_SIZE = 0.05  # of the optimizers in other norms on p
 SEQUENCE_STEPS, SEQUENCE_STEP_SIZE = 4000, 0.01  # and on W, as in paper C's experiments
 LOSSES = {"logistic": "Logistic", "exponential": "Exponential", "correlation": "CorrelationLoss"}
 SEQUENCE_LOSSES = {
@@ -32,6 +34,8 @@ SEQUENCE_LOSSES = {
     "cross-entropy": "CrossEntropy",
     "squared-probability": "SquaredProbability",
 }
+OPTIMIZERS = ("ngd", "gd", "sign", "coordinate", "steepest", "muon", "adam", "mirror", "polyak")
+NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 
 
 def train(
@@ -50,6 +54,21 @@ def train(
     constant: Annotated[
         bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L unless given.")
     ] = False,
+    optimizer: Annotated[
+        str | None,
+        typer.Option("--optimizer", metavar="NAME", help=f"One of {', '.join(OPTIMIZERS)}.", show_default="ngd"),
+    ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option("--norm", metavar="NORM", help="Norm of steepest steps; lP of mirror descent for its power P."),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(metavar="M", help="Momentum of sign, coordinate, steepest and muon, below 1.")
+    ] = None,
+    eps: Annotated[float | None, typer.Option(metavar="E", help="ε of adam.", show_default="0")] = None,
+    decay: Annotated[
+        float | None, typer.Option(metavar="A", help="Let step t have the size S·t^-A.", show_default="0")
+    ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -73,16 +92,18 @@ def train(
 ) -> None:
     """Train the attention weights, and compare where they went with the max-margin theory.
 
-    Steps are normalised (every step has the same length) unless --constant is given. A file of sequences is a next-token problem: W is
+    Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
+    norm that the optimizer heads for. A file of sequences is a next-token problem: W is
     trained and compared with its Graph-SVM, its cyclic correction and its automaton.
     """
     with errors_as_sentences():
         from marginlens.data.files import holds_sequences
 
+        rule = Rule(optimizer, norm, momentum, eps, decay, constant)
         if holds_sequences(file):
             refuse_options("for a file of sequences", plot=plot)
             problem = _rows.read_sequence_problem(file, drop=drop)
-            choices = _sequence_choices(problem.named.data, steps, step_size, constant, loss, start)
+            choices = _sequence_choices(problem.named.data, steps, step_size, rule, loss, start)
             row = _train_sequences(file, choices, problem)
             if as_json:
                 typer.echo(_rows.as_json(row))
@@ -96,7 +117,7 @@ def train(
             from marginlens.plotting.plane import check_plot, problem_figure
 
             check_plot(data, plot)
-        choices = _token_choices(data, v, steps, step_size, constant, loss, start)
+        choices = _token_choices(data, v, steps, step_size, rule, loss, start)
         run = _descended(data, v, choices, record_path=plot is not None)
         problems = _compared(data, v, choices, run)
         if plot is not None:
@@ -110,12 +131,72 @@ def train(
             _show(file, data, choices, problems, plot)
 
 
+class Rule(NamedTuple):
+    """The optimizer as the command line names it: its options, None where not given, and whether --constant was."""
+
+    name: str | None
+    norm: str | None
+    momentum: float | None
+    eps: float | None
+    decay: float | None
+    constant: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether steps are those of plain gradient descent."""
+        return self.constant or self.name == "gd"
+
+    def of_size(self, size: float) -> ml.Optimizer:
+        """The optimizer with steps of this size."""
+        name = "ngd" if self.name is None else self.name.lower()
+        if name not in OPTIMIZERS:
+            raise reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.name))
+        if self.constant:
+            refuse_options("beside --constant, which is plain gradient descent", optimizer=self.name)
+            name = "gd"
+        if name in NEEDS_NORM and self.norm is None:
+            raise reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
+        if name not in NEEDS_NORM:
+            refuse_options(f"for the optimizer {name}, which has no norm to choose", norm=self.norm)
+        if name not in ("sign", "coordinate", "steepest", "muon"):
+            refuse_options(f"for the optimizer {name}", momentum=self.momentum)
+        if name != "adam":
+            refuse_options(f"for the optimizer {name}", eps=self.eps)
+        if name in ("ngd", "gd", "polyak"):
+            refuse_options(f"for the optimizer {name}", decay=self.decay)
+        schedule = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
+        momentum: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
+        if name == "steepest":
+            return ml.SteepestDescent(ml.norms.norm_named(str(self.norm)), schedule, **momentum)
+        if name == "mirror":
+            return ml.MirrorDescent(_power(str(self.norm)), schedule, normalized=True)
+        made: dict[str, Callable[[], ml.Optimizer]] = {
+            "ngd": lambda: ml.NormalizedGD(size),
+            "gd": lambda: ml.GradientDescent(size),
+            "polyak": lambda: ml.PolyakStep(size),
+            "sign": lambda: ml.SignDescent(schedule, **momentum),
+            "coordinate": lambda: ml.CoordinateDescent(schedule, **momentum),
+            "muon": lambda: ml.Muon(schedule, **momentum),
+            "adam": lambda: ml.Adam(schedule, eps=0.0 if self.eps is None else self.eps),
+        }
+        return made[name]()
+
+
+def _power(name: str) -> float:
+    """P of a norm lP; mirror descent has no other."""
+    found = ml.norms.norm_named(name)
+    power = 2.0 if type(found) is ml.L2 else getattr(found, "power", None)
+    if power is None or not 1.0 < power < np.inf:
+        raise reject("norm", "lP with a number P above 1 for mirror descent", repr(name))
+    return float(power)
+
+
 @dataclass(frozen=True)
 class Choices:
     """How to train, as objects."""
 
     n_steps: int
-    optimizer: ml.GradientDescent | ml.NormalizedGD
+    optimizer: Any
     loss_name: str
     loss: Any
     start: FloatArray
@@ -127,17 +208,23 @@ class Choices:
 
     def to_dict(self) -> dict[str, Any]:
         """The choices as plain values."""
-        return {
-            "steps": self.n_steps,
-            "step": "normalised" if self.normalized else "constant",
-            "step_size": self.optimizer.size,
-            "loss": self.loss_name,
-            "start": "zero" if self.start.ndim == 2 and not self.start.any() else self.start,
-        }
+        step: dict[str, Any] = {"step": "normalised" if self.normalized else "constant"}
+        step["step_size"] = getattr(self.optimizer, "size", None)
+        if not self.is_euclidean:
+            step = {"optimizer": repr(self.optimizer)}
+        start = "zero" if self.start.ndim == 2 and not self.start.any() else self.start
+        return {"steps": self.n_steps, **step, "loss": self.loss_name, "start": start}
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Whether steps are those of gradient descent, plain or normalised."""
+        return isinstance(self.optimizer, ml.NormalizedGD | ml.GradientDescent)
 
     def __str__(self) -> str:
         given = "the given W" if self.start.ndim == 2 else _rows.vector(self.start)
         begin = given if self.start.any() else "zero"
+        if not self.is_euclidean:
+            return f"{self.n_steps:,} steps of {self.optimizer!r}, {self.loss_name} loss, from {begin}"
         kind = "normalised steps of length" if self.normalized else "steps of plain gradient descent, η ="
         return f"{self.n_steps:,} {kind} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
 
@@ -155,7 +242,7 @@ def _token_choices(
     v: FloatArray,
     steps: int | None,
     size: float | None,
-    constant: bool,
+    rule: Rule,
     loss_name: str | None,
     start: str | None,
 ) -> Choices:
@@ -167,14 +254,15 @@ def _token_choices(
     )
     if size is not None:
         positive_number(size, "step_size")
-    elif constant:
+    elif rule.is_plain:
         largest = float(
             np.min(ml.theory.smoothness(data, v, loss).largest_step)
         )  # what the theorems allow for every problem
         if largest == 0.0:
             raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else STEP_SIZE
-    optimizer = (ml.GradientDescent if constant else ml.NormalizedGD)(STEP_SIZE if size is None else size)
+    default = STEP_SIZE if rule.name in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
+    optimizer = rule.of_size(default if size is None else size)
     return Choices(n_steps, optimizer, name, loss, begin)
 
 
@@ -182,7 +270,7 @@ def _sequence_choices(
     data: ml.SequenceDataset,
     steps: int | None,
     size: float | None,
-    constant: bool,
+    rule: Rule,
     loss_name: str | None,
     start: str | None,
 ) -> Choices:
@@ -191,7 +279,7 @@ def _sequence_choices(
     name, loss = _loss(loss_name, SEQUENCE_LOSSES, " for sequences")
     if size is not None:
         positive_number(size, "step_size")
-    elif constant:
+    elif rule.is_plain:
         size = 1.0 / ml.NextTokenRisk(data).smoothness()
     begin = np.zeros((data.d_model, data.d_model))
     if start is not None:
@@ -199,7 +287,7 @@ def _sequence_choices(
         if len(entries) != begin.size:
             raise reject("start", f"the {begin.size} entries of W for sequences, row by row", f"{len(entries)} numbers")
         begin = data.weights(entries.reshape(begin.shape), "start")
-    optimizer = (ml.GradientDescent if constant else ml.NormalizedGD)(SEQUENCE_STEP_SIZE if size is None else size)
+    optimizer = rule.of_size(SEQUENCE_STEP_SIZE if size is None else size)
     return Choices(n_steps, optimizer, name, loss, begin)
 
 
@@ -258,9 +346,22 @@ def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Tr
                 "correlation_with_observed": cosines.observed,
                 "agreement": _agreement(solution, cosines, run.status[j]),
                 "advice": advice if prediction.observed is not None and choices.normalized else "",
+                **({} if choices.is_euclidean else {"norm_margin": _norm_margin(batch[j], run[j], choices)}),
             }
         )
     return rows
+
+
+def _norm_margin(data: ml.TokenDataset, run: ml.Trajectory, choices: Choices) -> dict[str, Any]:
+    """What the run has of the largest margin in the norm that its optimizer heads for, and what it proves of that by itself."""
+    bias = ml.theory.implicit_bias(choices.optimizer, run.risk, selected=run.selected)
+    row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
+    if bias is None or bias.norm is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
+        return row
+    rows = run.risk.margin_rows(run.selected).rows
+    margin = float(np.min(rows @ run.final)) / bias.norm.value(run.final) if run.norm > 0.0 else 0.0
+    share, proved = margin * bias.solution.bracket().upper, margin * run.bracket(bias.norm).lower
+    return {**row, "norm": repr(bias.norm), "share": max(share, 0.0), "proved_share": max(proved, 0.0)}
 
 
 def _predicted(batch: ml.TokenDataset, head: FloatArray, choices: Choices) -> list[Prediction]:
@@ -404,6 +505,16 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "cosine": "–" if np.isnan(row["correlation"]) else cosine,
     }
     out.print(facts_table("The ATT-SVM of what it selects", margin))
+    if "norm_margin" in row:
+        of_norm = row["norm_margin"]
+        if of_norm["share"] is not None:
+            proved = f"at least {of_norm['proved_share']:.4f} of it by the run's own residual attention"
+            out.print(
+                f"It has {of_norm['share']:.4f} of the largest margin in {of_norm['norm']}, {proved}.",
+                style="bold",
+                markup=False,
+            )
+        out.print(of_norm["account"], markup=False)
     out.print(row["agreement"], style="bold")
     out.print(row["prediction"]["why"], markup=False)
     if row["advice"]:
@@ -431,6 +542,8 @@ def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if certain is not None
             else ("no" if observed is None else f"observed: {observed:.6f}"),
         }
+        if row.get("norm_margin", {}).get("share") is not None:
+            cells["share"] = f"{row['norm_margin']['share']:.4f} in {row['norm_margin']['norm']}"
         if any(other["status"] != "COMPLETED" for other in problems):
             cells["ended"] = row["status"].lower().replace("_", "-")
         rows.append(cells)
