@@ -13,10 +13,10 @@ risk = of_p.as_factors(rng.standard_normal((6, 10)), width=10)
 # Solve: normalised gradient descent on both factors, and Muon on each, from a small random start.
 start = 0.01 * rng.standard_normal(risk.shape)
 rules = {
-    "gradient": ml.NormalizedGD(0.05),
-    "Muon": ml.optimizers.Blockwise(ml.Muon(0.01, momentum=0.0, nesterov=False)),
+    "gradient": ml.NormalizedGD(0.1),
+    "Muon": ml.optimizers.Blockwise(ml.Muon(0.02, momentum=0.0, nesterov=False)),
 }
-runs = {name: ml.descend(risk, optimizer=rule, n_steps=1_500, start=start) for name, rule in rules.items()}
+runs = {name: ml.descend(risk, optimizer=rule, n_steps=800, start=start) for name, rule in rules.items()}
 
 # Look: shares of the best nuclear and spectral margins for the tokens that a run selects, and the singular values of its W.
 of_W = of_p.as_matrix(risk.query)

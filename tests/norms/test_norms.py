@@ -22,7 +22,7 @@ matrices = array_shapes(min_dims=2, max_dims=2, max_side=4).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(g=matrices, exponent=st.sampled_from([-200, -3, 0, 200]))
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_steepest_directions_have_norm_one_and_attain_the_dual_norm(norm, g, exponent):
@@ -36,7 +36,7 @@ def test_steepest_directions_have_norm_one_and_attain_the_dual_norm(norm, g, exp
     assert float(np.sum(g * s)) == pytest.approx(norm.dual(g), rel=RTOL)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(g=matrices, data=st.data())
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_no_point_of_the_unit_ball_beats_the_dual_norm(norm, g, data):
@@ -44,7 +44,7 @@ def test_no_point_of_the_unit_ball_beats_the_dual_norm(norm, g, data):
     assert float(np.sum(g * x)) <= norm.dual(g) * norm.value(x) * (1.0 + RTOL) + 1e-300
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(g=matrices, log_scale=st.sampled_from([-1e5, -10.0, 0.0, 300.0, 1e5]))
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_a_scale_common_to_all_entries_changes_no_direction(norm, g, log_scale):
