@@ -79,13 +79,15 @@ def test_factors_have_the_norm_of_their_product():
         ml.GradientDescent(0.1): ml.Nuclear(),
         Blockwise(ml.NormalizedGD(0.1)): ml.Nuclear(),
         Blockwise(ml.Muon(0.1)): ml.Spectral(),
+        Blockwise(ml.SteepestDescent(ml.Frobenius(), 0.1)): ml.Nuclear(),
         Blockwise(ml.SignDescent(0.1)): None,
         ml.Adam(0.1): None,
     }.items():
         bias = ml.predict(risk, optimizer=optimizer).bias
         assert bias.norm == norm
         assert bias.variable == "W = Q Kᵀ"
-        assert ("is not known" in str(bias)) == (norm is None)
+        assert ("known" in str(bias)) == (norm is None)
+    assert "max(|Q|∞, |K|∞)" in str(ml.predict(risk, optimizer=ml.SignDescent(0.1)).bias)
 
 
 def test_what_is_proved_and_what_is_only_seen():

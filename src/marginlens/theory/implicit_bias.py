@@ -47,6 +47,10 @@ BY_TWO_FACES = (
     "arXiv 2609.33904, for linear models: steps turn to those of gradient descent when gradients have fallen below ε"
 )
 BY_FAST_RATES = "arXiv 2402.05738, for W with normalised and Polyak steps, on data of its kind"
+SIGN_ON_FACTORS = (
+    "it is steepest descent in max(|Q|∞, |K|∞) and, as claim X-N3 saw, heads for stationary points of the margin problem in that norm, "
+    "whose best margin `sign_factor_margin` bounds for all widths"
+)
 ON_LINEAR_MODELS = (BY_F_1, BY_F_2, BY_F_ADAM, BY_ADAM, BY_TWO_FACES)  # the others are about attention
 
 ON_P, ON_W, ON_FACTORS, ON_CLASSES = "p", "W", "W = Q Kᵀ", "W of a linear classifier"
@@ -68,6 +72,7 @@ class ImplicitBias(NamedTuple):
         proved: who proves it, for what; empty where nobody is known to. observed: ids of the claims of the ledger that look at it.
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None where neither is known.
         solution: the margin problem of these tokens in `norm`; None where no solver takes it.
+        note: what is known where no norm of the variable is.
     """
 
     optimizer: str
@@ -78,6 +83,7 @@ class ImplicitBias(NamedTuple):
     observed: tuple[str, ...] = ()
     selected: IntArray | None = None
     solution: MarginSolution | None = None
+    note: str = ""
 
     @property
     def direction(self) -> FloatArray | None:
@@ -89,8 +95,11 @@ class ImplicitBias(NamedTuple):
 
     def __str__(self) -> str:
         if self.norm is None:
-            claim = f" The claim {self.observed[0]} looks at it." if self.observed else ""
-            return f"In which norm {self.optimizer} has the largest margin on {self.variable} is not known.{claim}"
+            if self.note:
+                return (
+                    f"{self.optimizer} heads for the largest margin in no known norm of {self.variable}: {self.note}."
+                )
+            return f"In which norm {self.optimizer} has the largest margin on {self.variable} is not known."
         early = ""
         if self.early_norm is not None:
             early = f", after a long time near that of the least {norm_words(self.early_norm)}"
@@ -151,9 +160,8 @@ def implicit_bias(
         proved = [BY_D if proof == BY_A else proof for proof in proved]
     tokens = _tokens(risk, start, selected)
     solution = None if known.norm is None or tokens is None else _solve(risk, tokens, known.norm)
-    return ImplicitBias(
-        _words(rule), variable, known.norm, known.early_norm, tuple(proved), known.observed, tokens, solution
-    )
+    fields = known._replace(proved=tuple(proved))._asdict()
+    return ImplicitBias(_words(rule), variable, selected=tokens, solution=solution, **fields)
 
 
 # ---- what is known of each optimizer
@@ -166,6 +174,7 @@ class _Known(NamedTuple):
     early_norm: Norm | None = None
     proved: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
+    note: str = ""
 
 
 @singledispatch
@@ -230,17 +239,15 @@ def _(rule: MirrorDescent, shape: tuple[int, ...]) -> _Known:
 
 def _of_factors(rule: Any) -> _Known | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
-    by_block = rule.optimizer if isinstance(rule, Blockwise) else None
-    if isinstance(by_block or rule, GradientDescent | NormalizedGD):
-        proved = (BY_D_FACTORS, BY_FLOW_OF_FACTORS)
-        return _Known(Nuclear(), proved=proved, observed=(OBSERVED_ON[ON_FACTORS],))
-    if isinstance(by_block, SteepestDescent) and isinstance(by_block.norm, Spectral):
-        return _Known(Spectral(), observed=(OBSERVED_ON[ON_FACTORS],))
-    inner = by_block or rule
-    if not isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep):
-        return None
-    is_sign = isinstance(inner, SteepestDescent) and isinstance(inner.norm, LInf)
-    return _Known(None, observed=(OBSERVED_ON[ON_FACTORS],) if is_sign else ())
+    inner, claims = rule.optimizer if isinstance(rule, Blockwise) else rule, (OBSERVED_ON[ON_FACTORS],)
+    steepest_in = inner.norm if isinstance(inner, SteepestDescent) else None
+    if isinstance(inner, GradientDescent | NormalizedGD) or isinstance(steepest_in, L2):
+        return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS), observed=claims)
+    if isinstance(steepest_in, Spectral) and isinstance(rule, Blockwise):
+        return _Known(Spectral(), observed=claims)
+    if isinstance(steepest_in, LInf):  # whether by block or not, it is the same
+        return _Known(None, observed=claims, note=SIGN_ON_FACTORS)
+    return _Known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
 
 
 def _of_classes(rule: Any, risk: MulticlassRisk) -> ImplicitBias | None:
