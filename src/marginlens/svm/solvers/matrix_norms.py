@@ -358,6 +358,46 @@ def _factor_nuclear(cone: Cone, at: Point) -> bool:
 
 
 @njit(**COMPILED)
+def _finish_S_step(blocks: FloatArray) -> None:
+    """S_step = target - S - (S Y_step Y⁻¹ + Y⁻¹ Y_step S)/2."""
+    S_step = blocks[_S_STEP]
+    _symmetric_product(blocks[_S], blocks[_Y_STEP], blocks[_INVERSE], S_step)
+    for i in range(S_step.shape[0]):
+        for j in range(S_step.shape[1]):
+            S_step[i, j] = blocks[_TARGET, i, j] - blocks[_S, i, j] - S_step[i, j]
+
+
+@njit(**COMPILED)
+def _refine_spectral_step(cone: Cone, at: Point, right: FloatArray) -> None:
+    """Solve once more for what a step leaves of M = -2 corner of S and of the trace: large weights amplify its rounding."""
+    n, n_all, blocks, v = len(at.corner), len(cone.rows), at.blocks, at.vectors
+    total, image = np.empty(n_all), np.empty(n_all)
+    for r in range(n_all):
+        total[r] = v[_MULTIPLIER, r] + v[_MULTIPLIER_STEP, r]
+    vecmat(total, cone.rows, right[:n])
+    for part in (_S, _S_STEP):
+        _get_corner(blocks[part], cone.height, at.corner)
+        for i in range(n):
+            right[i] += 2.0 * at.corner[i]
+    right[n] = -1.0
+    for i in range(blocks.shape[1]):
+        j = i % blocks.shape[2]
+        right[n] += blocks[_S, i, j] + blocks[_S_STEP, i, j]
+    solve_lower(at.system, n + 1, right)
+    solve_upper(at.system, n + 1, right)
+    at.corner[:] = right[:n]
+    matvec(cone.rows, at.corner, image)
+    for r in range(n_all):
+        v[_SLACK_STEP, r] += image[r]
+        v[_MULTIPLIER_STEP, r] -= v[_WEIGHT, r] * image[r]
+    _set_arrow(blocks[_FACTOR], cone.height, right[n], at.corner, 1.0)
+    for i in range(blocks.shape[1]):
+        for j in range(blocks.shape[2]):
+            blocks[_Y_STEP, i, j] += blocks[_FACTOR, i, j]
+    _finish_S_step(blocks)
+
+
+@njit(**COMPILED)
 def _step(cone: Cone, norm: int, at: Point, target: float) -> None:
     """The step towards complementarity `target`, less the correction."""
     m, n_all, n = len(cone.lower), len(cone.rows), len(at.corner)
@@ -390,13 +430,9 @@ def _step(cone: Cone, norm: int, at: Point, target: float) -> None:
         solve_upper(at.system, n + 1, right)
         at.corner[:] = right[:n]
         _set_arrow(blocks[_Y_STEP], cone.height, right[n], at.corner, 1.0)
-    S, S_step = blocks[_S], blocks[_S_STEP]
-    _symmetric_product(S, blocks[_Y_STEP], blocks[_INVERSE], S_step)
-    for i in range(wanted.shape[0]):
-        for j in range(wanted.shape[1]):
-            S_step[i, j] = wanted[i, j] - S[i, j] - S_step[i, j]
+    _finish_S_step(blocks)
     if norm == NUCLEAR:
-        _get_corner(S_step, cone.height, at.corner)
+        _get_corner(blocks[_S_STEP], cone.height, at.corner)
     matvec(cone.rows, at.corner, v[_SLACK_STEP])
     for r in range(m):
         v[_SLACK_STEP, r] += v[_RESIDUAL, r]
@@ -406,6 +442,7 @@ def _step(cone: Cone, norm: int, at: Point, target: float) -> None:
     if norm == SPECTRAL:
         for r in range(m, n_all):
             v[_MULTIPLIER_STEP, r] = -v[_WEIGHT, r] * (v[_SLACK_STEP, r] + v[_RESIDUAL, r])
+        _refine_spectral_step(cone, at, right)
 
 
 # ---- the method
