@@ -7,6 +7,7 @@ from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens_papers.claims.d import local_convergence as d_1
+from marginlens_papers.claims.e.cross_table import divergence
 from marginlens_papers.claims.f import figure_2 as f_1
 from quick_claims import quick_run
 from tolerances import ROUNDING
@@ -37,3 +38,14 @@ def test_a_nuclear_solution_has_no_larger_rank_than_its_multipliers_allow():
     for row in finding.arrays["rows"]:
         assert (row["nuclear"] <= row["face"]).all()
         assert (row["frobenius"][row["solved"]] <= min(row["n"], row["d"])).all()
+
+
+def test_the_divergence_of_unit_vectors_is_that_of_its_definition():
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((2, 4, 5))
+    for p in (1.75, 2.0, 3.0):
+        x, y = (w / np.sum(np.abs(w) ** p) ** (1 / p) for w in (a, b))
+        slope = np.sign(y) * np.abs(y) ** (p - 1)
+        defined = np.sum(np.abs(x) ** p) / p - np.sum(np.abs(y) ** p) / p - np.sum(slope * (x - y))
+        assert abs(divergence(a, b, p) - defined) < ROUNDING
+        assert abs(divergence(3.0 * a, a, p)) < ROUNDING
