@@ -133,11 +133,11 @@ def test_descent_in_a_norm_gains_its_margin(norm):
     """On one small problem the margin per norm of the weights grows in the norm of the descent."""
     data, v = ml.data.sphere_tokens(1, 3, 4, 6, 4)
     data, v = data[0], v[0]
-    run = ml.descend(data, v, optimizer=ml.SteepestDescent(norm, 0.05), n_steps=3000)
+    run = ml.descend(data, v, optimizer=ml.SteepestDescent(norm, 0.05), n_steps=1500)
     rows = ml.AttentionRisk(data, v).margin_rows(run.selected).rows
     share = np.min(rows @ run.final) / norm.value(run.final)
     others = [
-        ml.descend(data, v, optimizer=ml.SteepestDescent(other, 0.05), n_steps=3000).final for other in (ml.L1(),)
+        ml.descend(data, v, optimizer=ml.SteepestDescent(other, 0.05), n_steps=1500).final for other in (ml.L1(),)
     ]
     assert share > max(np.min(rows @ x) / norm.value(x) for x in others)
 
