@@ -23,7 +23,7 @@ from marginlens.kernels.linalg import COMPILED, SUMMING, cholesky, dot, gram, ma
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import n_threads
-from marginlens.svm.solvers.norms import NormBatch, NormProblem, NormSolved
+from marginlens.svm.solvers.norms import NormBatch
 from marginlens.typing import FloatArray
 
 BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough
@@ -596,6 +596,17 @@ def interior_point(
 # ---- how problems get there and back
 
 
+class MatrixProblem(NamedTuple):
+    """One problem of a `NormBatch`, with rows that are not zero."""
+
+    rows: FloatArray  # (n_rows, d)
+    lower: FloatArray  # (n_rows,)
+    shape: tuple[int, ...]
+    x: FloatArray  # (d,)
+    multipliers: FloatArray  # (n_rows,)
+    n_equalities: int
+
+
 def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
     """A batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm; compiled code runs side by side."""
 
@@ -603,8 +614,7 @@ def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
         used = np.flatnonzero(batch.rows[j].any(axis=1))
         n_ties = int(np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities)) // 2
         fields = (batch.rows[j][used], batch.lower[j, used], batch.shape, batch.x[j], batch.multipliers[j, used])
-        solved = _solve_single(NormProblem(*fields, n_ties), norm)
-        batch.x[j], batch.multipliers[j, used] = solved.x.reshape(-1), solved.multipliers
+        batch.x[j], batch.multipliers[j, used] = _solve_single(MatrixProblem(*fields, n_ties), norm)
 
     workers = min(n_threads(), len(batch.indices))
     if workers <= 1:
@@ -615,8 +625,8 @@ def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
         list(pool.map(solve, batch.indices))
 
 
-def _solve_single(problem: NormProblem, norm: Any) -> NormSolved:
-    """A problem whose x is a matrix, in the spectral, nuclear or max-row norm.
+def _solve_single(problem: MatrixProblem, norm: Any) -> tuple[FloatArray, FloatArray]:
+    """x (d,) and the multipliers (n_rows,) of a problem.
 
     W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
     their right ones, outside of which it only gets longer. Equalities hold exactly at the end, by a projection.
@@ -628,7 +638,7 @@ def _solve_single(problem: NormProblem, norm: Any) -> NormSolved:
     by_row = isinstance(norm, MaxRow)
     left = np.eye(problem.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, problem.shape[0]))
     if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
-        return NormSolved(problem.x, problem.multipliers)
+        return problem.x, problem.multipliers
     reduced = np.ascontiguousarray((rows if by_row else left.T @ rows) @ right)
     size = float(np.linalg.norm(problem.x))
     start = left.T @ (problem.x.reshape(problem.shape) / size) @ right
@@ -648,7 +658,7 @@ def _solve_single(problem: NormProblem, norm: Any) -> NormSolved:
     solved = _without_idle_rows(cone, code, x, solved)
     W = left @ x.reshape(start.shape) @ right.T
     ties = (np.maximum(solved[m:], 0.0), np.maximum(-solved[m:], 0.0))
-    return NormSolved(W * size, np.concatenate([solved[:m], *ties]))
+    return (W * size).reshape(-1), np.concatenate([solved[:m], *ties])
 
 
 def _over_working_rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +11,6 @@ import numpy as np
 from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.norms import L1, LInf, Lp, Norm, as_norm
-from marginlens.runtime.threads import n_threads
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import linear_programs, power_norm
 from marginlens.svm.solvers.linear_programs import solve_by_highs
@@ -21,40 +19,22 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
 
 
-class NormProblem(NamedTuple):
-    """One problem min ‖x‖ s.t. A x >= b as solvers of norms get it: feasible, not trivial, rows of Euclidean norm one, max b = 1."""
-
-    rows: FloatArray  # (n_rows, d) the matrix A, C-contiguous
-    lower: FloatArray  # (n_rows,) the lower bounds b, from 0 to 1
-    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
-    x: FloatArray  # (d,) the Euclidean solution
-    multipliers: FloatArray  # (n_rows,) its multipliers
-    n_equalities: int = 0  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
-
-
-class NormSolved(NamedTuple):
-    """What a solver of a norm gives back; the scale of either is free, since the bracket does not depend on it."""
-
-    x: FloatArray  # (d,) or in the problem's shape
-    multipliers: FloatArray  # (n_rows,) >= 0, with bᵀλ / ‖Aᵀλ‖_* close to the optimum
-
-
 class NormBatch(NamedTuple):
-    """Problems of one size as `NormProblem` has them; solvers of batches overwrite the Euclidean x and multipliers."""
+    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
+
+    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
+    """
 
     rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
     lower: FloatArray  # (batch, n_rows)
     x: FloatArray  # (batch, d)
     multipliers: FloatArray  # (batch, n_rows)
     indices: IntArray  # the problems to solve; the others are infeasible or trivial
-    shape: tuple[int, ...] = ()  # of x, as in `NormProblem`
-    n_equalities: int = 0  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
+    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
+    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
 
 
-NormSolver = Callable[[NormProblem, Any], NormSolved]  # of a problem and its norm
 BatchSolver = Callable[[NormBatch, Any], None]  # of a batch in one compiled call, and its norm
-
-SOLVERS: dict[type, NormSolver] = {}  # by the class of the norm
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)
 
@@ -62,8 +42,8 @@ _Solution = TypeVar("_Solution", bound=MarginSolution)
 def check_solved_norm(norm: Any, shape: tuple[int, ...]) -> None:
     """Refuse what is no norm, a norm that does not fit x of this shape, and a norm whose margin problems nobody solves."""
     as_norm(norm, shape)
-    if type(norm) not in SOLVERS and type(norm) not in BATCH_SOLVERS:
-        names = sorted(kind.__name__ for kind in (*SOLVERS, *BATCH_SOLVERS))
+    if type(norm) not in BATCH_SOLVERS:
+        names = sorted(kind.__name__ for kind in BATCH_SOLVERS)
         raise reject(
             "norm", f"one whose margin problems are solved: L2() or Frobenius(), {', '.join(names)}", repr(norm)
         )
@@ -79,66 +59,6 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
     the solution's `bracket` alone says whether it is OPTIMAL.
     """
-    if type(norm) in BATCH_SOLVERS:
-        return _solve_batch(euclidean, norm)
-    if not euclidean.is_batch:
-        return _solve_single(euclidean, norm)
-    with ThreadPoolExecutor(min(n_threads(), len(euclidean))) as pool:  # compiled solvers release the interpreter lock
-        solved = list(pool.map(lambda j: _solve_single(euclidean[j], norm), range(len(euclidean))))
-    stacked = {
-        name: np.stack([getattr(solution, name) for solution in solved])
-        for name in ("x", "multipliers", "active", "equality_multipliers")
-        if getattr(euclidean, name) is not None
-    }
-    status = np.array([solution.status for solution in solved], dtype=object)
-    return replace(euclidean, **stacked, status=status, norm=norm)
-
-
-# ---- one problem at a time
-
-
-def _solve_single(euclidean: _Solution, norm: Norm) -> _Solution:
-    if euclidean.status in (Status.INFEASIBLE, Status.TRIVIAL):
-        return replace(euclidean, norm=norm)
-    _check_size(euclidean, norm)
-    A, C = np.asarray(euclidean.rows), np.zeros((0, euclidean.x.size))
-    if euclidean.equalities is not None:
-        C = np.asarray(euclidean.equalities)
-    mu = euclidean.equality_multipliers if euclidean.equality_multipliers is not None else np.zeros(len(C))
-    rows = np.concatenate([A, C, -C])
-    norms = length(rows)
-    lower = np.concatenate([euclidean.lower, np.zeros(2 * len(C))]) / np.where(norms == 0.0, 1.0, norms)
-    scale, constraining = float(lower.max()), np.flatnonzero(norms)
-    start = np.concatenate([euclidean.multipliers, np.maximum(mu, 0.0), np.maximum(-mu, 0.0)]) * norms / scale
-    problem = NormProblem(
-        np.ascontiguousarray(rows[constraining] / norms[constraining, None]),
-        lower[constraining] / scale,
-        euclidean.x.shape,
-        euclidean.x.reshape(-1) / scale,
-        start[constraining],
-        int(np.count_nonzero(norms[len(A) : len(A) + len(C)])),
-    )
-    solved = SOLVERS[type(norm)](problem, norm)
-    weights = np.zeros(len(rows))
-    weights[constraining] = np.maximum(solved.multipliers, 0.0) / norms[constraining]
-    n, m = len(A), len(C)
-    ties = None if euclidean.equalities is None else weights[n : n + m] - weights[n + m :]
-    return euclidean.in_norm(norm, np.asarray(scale * solved.x).reshape(-1), weights[:n], ties)
-
-
-def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
-    n_rows = euclidean.lower.size
-    if euclidean.equalities is not None:
-        n_rows += 2 * euclidean.equalities.shape[-2] * len(euclidean)
-    if n_rows * (euclidean.x.size // len(euclidean)) > MAX_NORM_ENTRIES:
-        raise reject("norm", f"L2() or Frobenius() where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
-
-
-# ---- ℓ1, ℓ∞ and ℓp
-
-
-def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
-    """One problem or a batch in one call of a compiled solver, and by another solver what that leaves unproved."""
     _check_size(euclidean, norm)
     batched = (len(euclidean), euclidean.lower.shape[-1])
     rows = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))
@@ -173,6 +93,14 @@ def _solve_batch(euclidean: _Solution, norm: Norm) -> _Solution:
     again = _unscaled(euclidean, norm, batch, unit, scale)
     better = np.asarray(again.bracket().gap < solution.bracket().gap)
     return solution if not better.any() else _mixed(solution, again, better)
+
+
+def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
+    n_rows = euclidean.lower.size
+    if euclidean.equalities is not None:
+        n_rows += 2 * euclidean.equalities.shape[-2] * len(euclidean)
+    if n_rows * (euclidean.x.size // len(euclidean)) > MAX_NORM_ENTRIES:
+        raise reject("norm", f"L2() or Frobenius() where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
 
 
 def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArray, scale: FloatArray) -> _Solution:
