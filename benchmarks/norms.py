@@ -127,8 +127,8 @@ def _clusters(n_classes: int, n_points: int, d_model: int, spread: float, seed: 
     points, classes = class_clusters(n_classes, n_points, d_model, spread, seed)
     units = np.eye(n_classes)
     sides = units[classes][:, None] - units  # (points, classes, classes)
-    keep = np.arange(n_classes) != classes[:, None]
-    rows = sides[keep][:, :, None] * np.repeat(points, n_classes - 1, axis=0)[:, None, :]
+    other = np.arange(n_classes) != classes[:, None]
+    rows = sides[other][:, :, None] * np.repeat(points, n_classes - 1, axis=0)[:, None, :]
     return Problems(rows.reshape(1, len(rows), n_classes * d_model), (n_classes, d_model))
 
 
@@ -169,7 +169,7 @@ def _rival_row(rival: Rival, solution: MarginSolution, rows: FloatArray) -> dict
     except Exception as problem:
         return _row(rival.name, "in a loop", 0, None, None, f"{type(problem).__name__}: {problem}")
     checked = [solution[j].in_norm(solution.norm, x.ravel(), weights) for j, (x, weights) in enumerate(answers)]
-    return _row(rival.name, "in a loop", len(rows), seconds, max(float(one.bracket().gap) for one in checked))
+    return _row(rival.name, "in a loop", len(rows), seconds, max(float(answer.bracket().gap) for answer in checked))
 
 
 def _cpu(function: Callable[[], Any]) -> tuple[float, Any]:

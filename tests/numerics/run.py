@@ -25,6 +25,7 @@ AT_ONCE = 2
 FILES = (
     "tests/contract/test_bilinear_svm.py",
     "tests/contract/test_graph_svm.py",
+    "tests/contract/test_norm_solvers.py",
     "tests/contract/test_set_svm.py",
     "tests/contract/test_svm_solvers.py",
     "tests/contract/test_vocabulary_svm.py",

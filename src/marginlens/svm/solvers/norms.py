@@ -120,10 +120,10 @@ def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solut
     names = ("x", "multipliers", "equality_multipliers", "active", "status")
     chosen: dict[str, Any] = {}
     for name in names:
-        one, other = getattr(first, name), getattr(second, name)
-        if one is not None:
-            mask = use_second.reshape(use_second.shape + (1,) * (np.ndim(one) - use_second.ndim))
-            value = np.where(mask, other, one)
+        value = getattr(first, name)
+        if value is not None:
+            mask = use_second.reshape(use_second.shape + (1,) * (np.ndim(value) - use_second.ndim))
+            value = np.where(mask, getattr(second, name), value)
             chosen[name] = value if value.ndim else value.item()
     return replace(first, **chosen)
 
