@@ -60,6 +60,35 @@ def test_a_batch_of_matrices_is_a_loop_over_them(optimizer, width):
         assert np.allclose(single.final, whole.final[j], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [ml.SignDescent(0.05, 0.5), ml.CoordinateDescent(0.05), ml.Adam(0.02), ml.MirrorDescent(3.0, 0.1)],
+    ids=repr,
+)
+def test_head_and_attention_are_trained_together(optimizer):
+    """Part by part or as one point, in a batch as one by one; the risk falls."""
+    data, _ = ml.data.sphere_tokens(3, 3, 4, 5, 2)
+    risk = ml.JointRisk(data)
+    for rule in (optimizer, Blockwise(optimizer)):
+        run = ml.descend(risk, optimizer=rule, n_steps=60)
+        single = ml.descend(risk[1], optimizer=rule, n_steps=60)
+        assert np.allclose(run.final[1], single.final, rtol=1e-9, atol=1e-9)
+        assert np.all(risk.value(run.final) < risk.value(np.zeros_like(run.final)))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [ml.SignDescent(0.02), ml.Muon(0.02), ml.SteepestDescent(ml.Nuclear(), 0.05), ml.Adam(0.02)],
+    ids=lambda one: type(one).__name__,
+)
+def test_next_token_weights_are_trained_in_any_norm(optimizer):
+    batch = [ml.data.acyclic_sequences(5, 6, 4, 4, seed) for seed in (0, 1)]
+    risk = ml.NextTokenRisk(batch)
+    run = ml.descend(risk, optimizer=optimizer, n_steps=60)
+    assert np.all(risk.value(run.final) < risk.value(np.zeros_like(run.final)))
+    assert np.allclose(run[[1]].final[0], ml.descend(batch[1], optimizer=optimizer, n_steps=60).final, atol=1e-9)
+
+
 def gradient(values, log_scale):
     return LogScaled(np.array([values]), np.array([float(log_scale)]))
 

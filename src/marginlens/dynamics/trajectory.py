@@ -103,7 +103,8 @@ class Trajectory(Result):
             name: None if (value := getattr(self, name)) is None else value[places] for name in per_run
         }
         kept = {name: _at(value, places) for name, value in self.saved.items()}
-        risk = self.risk[places] if getattr(self.risk, "is_batch", False) else self.risk
+        has_brackets = self.witness is not None or hasattr(self.risk, "residual_attention")
+        risk = self.risk[places] if has_brackets and self.risk.is_batch else self.risk
         witness = None if self.witness is None else self.witness[places]
         return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=risk, witness=witness)
 
