@@ -31,6 +31,7 @@ ON_VECTORS = {
 }
 
 
+@pytest.mark.statement("X N2", "X N5")
 @pytest.mark.parametrize(("optimizer", "norm"), ON_VECTORS.items(), ids=repr)
 def test_every_optimizer_of_p_has_its_norm(optimizer, norm):
     risk, _ = problem()
@@ -57,6 +58,7 @@ ON_MATRICES = {
 }
 
 
+@pytest.mark.statement("X N1")
 @pytest.mark.parametrize(("optimizer", "norm"), ON_MATRICES.items(), ids=repr)
 def test_every_optimizer_of_w_has_its_norm(optimizer, norm):
     of_p, queries = problem()

@@ -27,6 +27,7 @@ from marginlens.optimizers import (
     SteepestDescent,
     as_optimizer,
 )
+from marginlens.papers import implements
 from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
@@ -133,6 +134,7 @@ def norm_words(norm: Norm) -> str:
     return f"{names[type(norm)]} norm" if type(norm) in names else repr(norm)
 
 
+@implements("X", "N1", "N2", "N5")
 def implicit_bias(
     optimizer: Any, risk: Any, *, start: ArrayLike | None = None, selected: ArrayLike | None = None
 ) -> ImplicitBias | None:
