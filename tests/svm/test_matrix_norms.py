@@ -117,7 +117,9 @@ def test_a_batch_is_a_loop_with_infeasible_and_short_inputs(norm: object) -> Non
     for j in (0, 2):
         single = att_svm(data[j], selected[j], norm=norm, query=z[j])
         np.testing.assert_allclose(batch.x[j], single.x, rtol=1e-10, atol=1e-10 * np.abs(single.x).max())
-        np.testing.assert_allclose(batch.multipliers[j], single.multipliers, rtol=1e-7, atol=1e-9 * np.abs(single.x).max())
+        np.testing.assert_allclose(
+            batch.multipliers[j], single.multipliers, rtol=1e-7, atol=1e-9 * np.abs(single.x).max()
+        )
         assert batch.bracket().gap[j] <= GAP
     short = TokenDataset([X[0, 0], X[0, 1, :1], X[0, 2, :2]], np.ones(3))
     assert optimum(att_svm(short, [0, 0, 1], norm=norm, query=z[0, :3])) > 0.0
