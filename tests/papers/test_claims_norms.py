@@ -7,6 +7,7 @@ from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens_papers.claims.d import local_convergence as d_1
+from marginlens_papers.claims.d import multi_token as d_3
 from marginlens_papers.claims.e.cross_table import divergence
 from marginlens_papers.claims.f import figure_2 as f_1
 from quick_claims import quick_run
@@ -49,3 +50,9 @@ def test_the_divergence_of_unit_vectors_is_that_of_its_definition():
         defined = np.sum(np.abs(x) ** p) / p - np.sum(np.abs(y) ** p) / p - np.sum(slope * (x - y))
         assert abs(divergence(a, b, p) - defined) < ROUNDING
         assert abs(divergence(3.0 * a, a, p)) < ROUNDING
+
+
+def test_runs_with_a_head_of_kinks_agree_until_attention_saturates():
+    problems = d_3._problems(5, 6)
+    steps = np.array([1, 15])
+    assert np.abs(d_3._cancelling(problems, steps) - d_3._exact(problems, steps)).max() < ROUNDING

@@ -54,6 +54,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "C-L": "c.gradient",
     "D-1": "d.local_convergence",
     "D-2": "d.rank",
+    "D-3": "d.multi_token",
     "E-1": "e.cross_table",
     "F-1": "f.figure_2",
     "X-O": "ours.residual_law",
