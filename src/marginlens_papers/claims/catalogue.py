@@ -60,7 +60,11 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-O": "ours.residual_law",
     "X-B": "ours.basins",
     "X-T5": "ours.class_window",
+    "X-N1": "ours.norm_margins",
+    "X-N2": "ours.norm_margins",
     "X-N3": "ours.factors",
+    "X-N4": "ours.norm_selections",
+    "X-N5": "ours.adam_faces",
 }
 
 

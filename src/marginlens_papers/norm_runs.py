@@ -1,0 +1,305 @@
+"""Descent in several norms on the same random problems, and the share of every norm's best margin that each run attains.
+
+`python -m marginlens_papers.norm_runs W --steps 100000 --problems 200` takes the long runs of X-N1 and puts their shares among the
+package's results, from which the claim reads them; `p` those of X-N2. Problems are spread over threads (`MARGINLENS_THREADS`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data import TokenDataset, sphere_queries, sphere_tokens
+from marginlens.dynamics import Record, descend
+from marginlens.errors import InputError, reject, whole_number
+from marginlens.norms import L1, L2, Frobenius, LInf, Lp, Norm, Nuclear, Spectral
+from marginlens.optimizers import SteepestDescent
+from marginlens.risk import AttentionRisk, MatrixRisk
+from marginlens.runtime.files import as_path, json_by_line, write_whole
+from marginlens.runtime.versions import versions
+from marginlens.svm import MarginSolution, att_svm
+from marginlens.training.script import in_one_sentence
+from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens_papers.archive import command_without_paths, results_folder
+
+NORM_RUNS_FORM = "marginlens shares of margins 1"
+USUAL_STEPS = 10_000  # of the runs for which sizes are given
+_DIGITS = 6  # of a share that is archived
+
+
+class Problems(NamedTuple):
+    """A batch of problems with their heads (batch, d_model), and for W a query for each input, (batch, n_inputs, d_model)."""
+
+    data: TokenDataset
+    heads: FloatArray
+    queries: FloatArray | None
+
+    @property
+    def risk(self) -> Any:
+        """The risk of W where there are queries, else of p; with the logistic loss."""
+        of_p = AttentionRisk(self.data, self.heads)
+        return of_p if self.queries is None else MatrixRisk(of_p, self.queries)
+
+    def best(self, selected: IntArray, norm: Norm) -> MarginSolution:
+        """The shortest weights in this norm that select these tokens (batch, n_inputs)."""
+        if self.queries is None:
+            return att_svm(self.data, selected, norm=norm)
+        return att_svm(self.data, selected, norm=norm, query=self.queries)
+
+
+class Geometry(NamedTuple):
+    """A norm, what it is called in tables, and the steps of descent in it: their size in runs of 10,000, and their momentum."""
+
+    name: str
+    norm: Norm
+    size: float
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def descent(self, n_steps: int, slower: float = 1.0) -> SteepestDescent:
+        """Steepest descent in the norm for a run of this many steps, of a constant size that falls like n_steps^(-1/4)."""
+        size = slower * self.size * (USUAL_STEPS / n_steps) ** 0.25
+        return SteepestDescent(self.norm, size, self.momentum, self.nesterov)
+
+    @property
+    def words(self) -> str:
+        """Size and momentum in a few words."""
+        kind = "Nesterov's momentum" if self.nesterov else "momentum"
+        return f"{self.name} {self.size:g}" + (f" with {kind} {self.momentum:g}" if self.momentum else "")
+
+
+class Setting(NamedTuple):
+    """What is trained, on which problems, in which norms."""
+
+    draw: Callable[[int], Problems]
+    words: str
+    geometries: tuple[Geometry, ...]
+
+
+def _with_queries(count: int) -> Problems:
+    return Problems(*sphere_queries(count, 6, 8, 10, np.random.default_rng(61)))
+
+
+def _with_vectors(count: int) -> Problems:
+    return Problems(*sphere_tokens(count, 4, 6, 30, np.random.default_rng(62)), None)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "W": Setting(
+        _with_queries,
+        "n = 6, T = 8, d = 10, one query per input; tokens, queries and head uniform on the sphere",
+        (
+            Geometry("ℓ1", L1(), 1.5, 0.85, nesterov=True),
+            Geometry("ℓ∞", LInf(), 0.07),
+            Geometry("Frobenius", Frobenius(), 3.0),
+            Geometry("nuclear", Nuclear(), 0.6, 0.8, nesterov=True),
+            Geometry("spectral", Spectral(), 0.5),
+        ),
+    ),
+    "p": Setting(
+        _with_vectors,
+        "n = 4, T = 6, d = 30; tokens and head uniform on the sphere",
+        (
+            Geometry("ℓ1", L1(), 0.7, 0.7),
+            Geometry("ℓ1.75", Lp(1.75), 1.0),
+            Geometry("ℓ2", L2(), 2.0),
+            Geometry("ℓ3", Lp(3.0), 0.5),
+            Geometry("ℓ∞", LInf(), 0.1, 0.5),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NormRuns:
+    """Runs of several descents on the same problems, each from zero.
+
+    Attributes:
+        names: of the norms, in which descents and margins are both ordered.
+        share: (n_descents, n_norms, n_problems) the run's margin over the best for the tokens it selects: at most one.
+        limits: (n_descents, n_norms, n_problems) the same of the solution that has the best margin in the descent's norm.
+        gap: (n_descents, n_problems) of the run's own bracket, no solver involved. solver_gap: the largest of any margin's bracket.
+        changed: (n_descents, n_problems) whether the selection changed over the second half of the steps.
+        selected: (n_descents, n_problems, n_inputs). margin: (n_descents, n_norms, n_problems) the best margins.
+        steps: at which `course` (n_descents, n_problems, n_saved) has the share of the final tokens' margin in the descent's norm.
+    """
+
+    names: tuple[str, ...]
+    share: FloatArray
+    limits: FloatArray
+    gap: FloatArray
+    solver_gap: float
+    changed: BoolArray
+    selected: IntArray
+    margin: FloatArray
+    steps: IntArray
+    course: FloatArray
+
+    @property
+    def table(self) -> FloatArray:
+        """(n_descents, n_norms) mean shares over all problems."""
+        return np.asarray(self.share.mean(axis=-1))
+
+    @property
+    def off_diagonal(self) -> FloatArray:
+        """The mean shares of other norms' margins."""
+        table = self.table
+        return table[~np.eye(len(table), dtype=bool)]
+
+
+def norm_runs(
+    problems: Problems, geometries: Sequence[Geometry], n_steps: int, advance: Callable[[], Any] = lambda: None
+) -> NormRuns:
+    """Train every problem by descent in every norm, and hold each run against the best margin of each norm for what it selected.
+
+    Args:
+        advance: called after each descent.
+    """
+    steps = np.unique(np.append(np.geomspace(min(100, n_steps), n_steps, 13).round(), n_steps // 2)).astype(np.int64)
+    found = []
+    for geometry in geometries:
+        found.append(_descent(problems, geometry, geometries, steps))
+        advance()
+    stacked = {name: np.stack([run[name] for run in found]) for name in found[0]}
+    solver_gap = float(stacked.pop("solver_gap").max())
+    return NormRuns(tuple(geometry.name for geometry in geometries), solver_gap=solver_gap, steps=steps, **stacked)
+
+
+def _descent(problems: Problems, geometry: Geometry, geometries: Sequence[Geometry], steps: IntArray) -> dict[str, Any]:
+    """One descent on all problems."""
+    risk = problems.risk
+    n_steps = int(steps[-1])
+    run = descend(risk, optimizer=geometry.descent(n_steps), n_steps=n_steps, record=Record(steps, ("x", "selected")))
+    solutions = [problems.best(run.selected, other.norm) for other in geometries]
+    own = next(k for k, other in enumerate(geometries) if other is geometry)
+    margins = np.stack([np.asarray(solution.margin) for solution in solutions])
+    lead, limit_lead = (smallest_lead(risk, x, run.selected) for x in (run.final, solutions[own].x))
+    middle = int(np.flatnonzero(steps == n_steps // 2)[0])
+    points = run.saved["x"]  # (batch, n_saved, *shape)
+    course = [
+        smallest_lead(risk, points[:, k], run.selected) / norms_of(geometry.norm, points[:, k]) / margins[own]
+        for k in range(len(steps))
+    ]
+    return {
+        "share": np.stack([lead / norms_of(other.norm, run.final) for other in geometries]) / margins,
+        "limits": np.stack([limit_lead / norms_of(other.norm, solutions[own].x) for other in geometries]) / margins,
+        "margin": margins,
+        "gap": np.asarray(run.bracket(geometry.norm).gap),
+        "solver_gap": np.max([solution.bracket().gap for solution in solutions]),
+        "changed": np.any(run.saved["selected"][:, middle] != run.selected, axis=-1),
+        "selected": run.selected,
+        "course": np.stack(course, axis=-1),
+    }
+
+
+def smallest_lead(risk: Any, x: FloatArray, selected: IntArray) -> FloatArray:
+    """By how much the logit of the selected token exceeds the next one, in the input where that is least, (batch,)."""
+    logits = np.array(risk.logits(x))  # (batch, n_inputs, n_tokens)
+    chosen = np.take_along_axis(logits, selected[..., None], axis=-1)
+    np.put_along_axis(logits, selected[..., None], -np.inf, axis=-1)
+    return np.asarray((chosen[..., 0] - logits.max(axis=-1)).min(axis=-1))
+
+
+def norms_of(norm: Norm, points: FloatArray) -> FloatArray:
+    """The norm of each point along the first axis."""
+    return np.array([norm.value(point) for point in points])
+
+
+# ---- the archive of longer runs
+
+
+def archive_norm_runs(runs: NormRuns, variable: str, command: str, into: Path) -> None:
+    """Write the shares of all runs, with settings, versions and the command that takes them again, to one small file."""
+    setting = SETTINGS[variable]
+    values = {
+        "form": NORM_RUNS_FORM,
+        "variable": variable,
+        "problems": {"count": int(runs.share.shape[-1]), "drawn": setting.words},
+        "descents": {geometry.name: repr(geometry.descent(int(runs.steps[-1]))) for geometry in setting.geometries},
+        "n_steps": int(runs.steps[-1]),
+        "command": command_without_paths(command),
+        "versions": versions(),
+        "solver_gap": float(f"{runs.solver_gap:.1e}"),
+        "steps": runs.steps.tolist(),
+        "names": list(runs.names),
+        **{name: _rounded(getattr(runs, name)) for name in ("share", "limits", "gap", "margin", "course")},
+        "changed": runs.changed.astype(int).tolist(),
+        "selected": runs.selected.tolist(),
+    }
+    write_whole(into, json_by_line(values), "out")
+
+
+def archived_norm_runs(variable: str, n_steps: int) -> NormRuns:
+    """The runs of this variable and length that come with the package."""
+    return read_norm_runs(results_folder() / file_name(variable, n_steps))
+
+
+def read_norm_runs(path: str | Path) -> NormRuns:
+    """The runs in a file that `archive_norm_runs` wrote."""
+    expected = "a file that marginlens_papers.norm_runs wrote"
+    file = as_path(path, "path", expected)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if values["form"] != NORM_RUNS_FORM:
+            raise reject("path", expected, f"{str(file)!r}, of another form")
+        arrays = {
+            name: np.array(values[name], dtype=np.float64) for name in ("share", "limits", "gap", "margin", "course")
+        }
+        return NormRuns(
+            names=tuple(values["names"]),
+            solver_gap=float(values["solver_gap"]),
+            changed=np.array(values["changed"], dtype=bool),
+            selected=np.array(values["selected"], dtype=np.int64),
+            steps=np.array(values["steps"], dtype=np.int64),
+            **arrays,
+        )
+    except InputError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as problem:
+        raise reject("path", expected, f"{str(file)!r}, which cannot be read") from problem
+
+
+def file_name(variable: str, n_steps: int) -> str:
+    """What the file of these runs is called."""
+    return f"norm-runs-{variable}-{n_steps}.json"
+
+
+def _rounded(values: FloatArray) -> Any:
+    """Nested lists of numbers with as many digits as are archived."""
+    return [_rounded(part) for part in values] if values.ndim else float(f"{float(values):.{_DIGITS}g}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take descents in several norms on random problems, and archive the shares of each norm's margin."""
+    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.norm_runs", description=main.__doc__)
+    parser.add_argument("variable", choices=tuple(SETTINGS), help="what is trained: the matrix W or the vector p")
+    parser.add_argument("--steps", type=int, default=100_000, help="of each run")
+    parser.add_argument("--problems", type=int, default=200, help="for each descent")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="by default among the package's own results")
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(words)
+
+    def take() -> int:
+        n_steps = whole_number(options.steps, "steps", at_least=200)
+        setting = SETTINGS[options.variable]
+        problems = setting.draw(whole_number(options.problems, "problems", at_least=1))
+        runs = norm_runs(problems, setting.geometries, n_steps, lambda: print(".", end="", flush=True))
+        place = options.out or results_folder() / file_name(options.variable, n_steps)
+        archive_norm_runs(runs, options.variable, shlex.join([parser.prog, *words]), place)
+        own = ", ".join(f"{name} {share:.4f}" for name, share in zip(runs.names, np.diag(runs.table), strict=True))
+        print(f" mean share of the own margin: {own}. It is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
+        return 0
+
+    return in_one_sentence(take)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
