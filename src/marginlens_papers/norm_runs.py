@@ -177,7 +177,9 @@ def _descent(problems: Problems, geometry: Geometry, geometries: Sequence[Geomet
     """One descent on all problems."""
     risk = problems.risk
     n_steps = int(steps[-1])
-    run = descend(risk, optimizer=geometry.descent(n_steps), n_steps=n_steps, record=Record(steps, ("x", "selected")))
+    run = descend(
+        risk, optimizer=geometry.descent(n_steps), n_steps=n_steps, record=Record(steps.tolist(), ("x", "selected"))
+    )
     solutions = [problems.best(run.selected, other.norm) for other in geometries]
     own = next(k for k, other in enumerate(geometries) if other is geometry)
     margins = np.stack([np.asarray(solution.margin) for solution in solutions])

@@ -122,7 +122,7 @@ def _saved_steps(n_steps: int) -> IntArray:
 def _follow(risk: AttentionRisk, schedule: Schedule, betas: tuple[float, float], epsilon: float) -> Any:
     size = PowerDecay(schedule.size, schedule.power) if schedule.power else schedule.size
     steps = _saved_steps(schedule.n_steps)
-    return descend(risk, optimizer=Adam(size, betas, epsilon), n_steps=schedule.n_steps, record=Record(steps))
+    return descend(risk, optimizer=Adam(size, betas, epsilon), n_steps=schedule.n_steps, record=Record(steps.tolist()))
 
 
 def _gradients(risk: AttentionRisk, points: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -308,7 +308,7 @@ def _draw_faces(finding: Finding) -> Figure:
         for k, face in enumerate(finding.arrays["faces"]):
             label = "ε = 0" if face["epsilon"] == 0.0 else f"ε = {face['epsilon']:.0e}".replace("e-0", "e-")
             cosine = face[f"{name}_cosine"].mean(axis=0)
-            look = {"color": plotting.ACCENTS[k], "ls": ("-", "--", "-.", ":")[k], "lw": 2.0 + 0.4 * k}
+            look: dict[str, Any] = {"color": plotting.ACCENTS[k], "ls": ("-", "--", "-.", ":")[k], "lw": 2.0 + 0.4 * k}
             ax.plot(face["steps"], cosine, label=label, **look)
         ax.axhline(1.0, color=plotting.INK, lw=0.8)
         ax.set(
