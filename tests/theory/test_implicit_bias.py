@@ -166,6 +166,18 @@ def test_norms_that_do_not_fit_are_refused_in_one_sentence():
         implicit_bias(ml.SignDescent(0.1), ml.AttentionRisk(*ml.data.sphere_tokens(3, 2, 3, 4, 0)))
 
 
+def test_claims_that_are_cited_are_in_the_ledger():
+    risk, queries = problem()
+    cited = {
+        claim
+        for of in (risk, risk.as_matrix(queries), risk.as_factors(queries, 2))
+        for optimizer in (*ON_VECTORS, *(ON_MATRICES if of is not risk else ()))
+        for claim in implicit_bias(optimizer, of).observed
+    }
+    assert len(cited) > 3
+    assert cited <= {claim.id for claim in ml.ledger()}
+
+
 def classes(separable=True):
     rng = np.random.default_rng(4)
     means = 3.0 * rng.normal(size=(3, 4))
