@@ -24,7 +24,7 @@ VARIABLES = tuple(SETTINGS)
 
 
 class X_N4(Claim):
-    labels = ("X N4",)
+    labels = ("X N1", "X N2")
     title = "Which tokens are selected depends on the norm of the descent"
     statement = (
         "On the same data and from the same start, zero, descents in different norms select different tokens in some problems. Where "
