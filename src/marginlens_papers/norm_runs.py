@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems = setting.draw(whole_number(options.problems, "problems", at_least=1))
         runs = norm_runs(problems, setting.geometries, n_steps, lambda: print(".", end="", flush=True))
         place = options.out or results_folder() / file_name(options.variable, n_steps)
-        archive_norm_runs(runs, options.variable, shlex.join([parser.prog, *words]), place)
+        archive_norm_runs(runs, options.variable, f"{parser.prog} {shlex.join(words)}", place)
         own = ", ".join(f"{name} {share:.4f}" for name, share in zip(runs.names, np.diag(runs.table), strict=True))
         print(f" mean share of the own margin: {own}. It is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
         return 0
