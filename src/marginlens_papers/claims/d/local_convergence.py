@@ -214,5 +214,5 @@ def _draw_spread(finding: Finding) -> Figure:
     drawing.cumulative(ax, on_W["textbook"][:, -1], "W, gradient that cancels", plotting.PATH)
     drawing.cumulative(ax, on_factors["nuclear"][:, -1], "factors, exact (nuclear solution)", plotting.ACCENTS[0])
     ax.set(xscale="log", xlabel="1 − correlation at the last step", ylabel="share of runs up to that", ylim=(0, 1.02))
-    ax.legend(loc="upper left")
+    ax.legend(loc="lower right")
     return fig
