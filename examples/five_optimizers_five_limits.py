@@ -49,10 +49,8 @@ for name, colour in zip(runs, ("#C4420F", "#B07A00", "#1E7A46", "#0F6FB4", "#7A3
 x, y = np.meshgrid(np.linspace(-0.6, 1.9, 400), np.linspace(-0.6, 1.5, 400))
 axes.contourf(x, y, (np.stack([x, y], -1) @ rows.T).min(-1), levels=[1.0, 1e9], colors=["#EDE7DA"], zorder=0)
 axes.scatter(*start, color="white", edgecolor="black", s=45, zorder=4, label="start")
-axes.set(
-    xlim=(-0.6, 1.9), ylim=(-0.6, 1.5), aspect="equal", xlabel="p, first coordinate", ylabel="p, second coordinate"
-)
-axes.set_title("Five optimizers, five limits")
+axes.set(xlim=(-0.6, 1.9), ylim=(-0.6, 1.5), aspect="equal", title="Five optimizers, five limits")
+axes.set(xlabel="first coordinate of p", ylabel="second coordinate of p")
 axes.legend(loc="upper left", fontsize=9)
 place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "five_limits.png"
 figure.savefig(place, dpi=150)
