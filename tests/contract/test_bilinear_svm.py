@@ -49,7 +49,7 @@ def check(solution: BilinearSolution) -> None:
     """What every optimal solution promises, from its own numbers."""
     assert solution.status is Status.OPTIMAL
     assert solution.kkt_residual() <= tolerances.SVM_KKT
-    lower, upper = solution.margin_bounds()
+    lower, upper = 1.0 / np.array(solution.bracket())[::-1]
     assert lower <= solution.margin * (1 + tolerances.SVM_KKT)
     assert solution.margin <= upper * (1 + tolerances.SVM_KKT)
     longest = float(
@@ -84,7 +84,7 @@ def test_verdicts_at_random_selections_are_those_of_the_formed_rows() -> None:
         if house.status is Status.INFEASIBLE:
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS
             assert solution.margin == 0.0
-            assert solution.margin_bounds() == (0.0, 0.0)
+            assert solution.bracket() == (np.inf, np.inf)
         else:
             check(solution)
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= statuses
@@ -132,9 +132,9 @@ def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: 
     monkeypatch.setattr("marginlens.svm.bilinear.MAX_OPEN_ENTRIES", 0)
     monkeypatch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 0)
     stopped = bilinear_svm(X, Q, triples)
-    lower, upper = stopped.margin_bounds()
+    lower, upper = stopped.bracket()
     assert stopped.status is Status.INACCURATE
-    assert lower <= best <= upper < np.inf
+    assert 0.0 < lower <= 1.0 / best <= upper
     assert stopped.kkt_residual() > tolerances.SVM_KKT
 
 

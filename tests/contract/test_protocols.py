@@ -7,8 +7,8 @@ import pytest
 
 import marginlens as ml
 from marginlens.optimizers import Blockwise
-from marginlens.risk import MarginRows
 from marginlens.testing import check_norm, check_optimizer, check_risk
+from quadratic_risk import Quadratic
 
 
 @dataclass(frozen=True)
@@ -24,31 +24,6 @@ class Momentum:
     def update(self, gradient, velocity):
         velocity = self.decay * velocity - self.size * gradient.value()
         return velocity, velocity
-
-
-class Quadratic:
-    """A risk of one's own: L(x) = |x - 1|²/2, which selects nothing but the larger entry."""
-
-    shape = (3,)
-
-    def value(self, x):
-        return 0.5 * float(np.sum((x - 1.0) ** 2))
-
-    def log_value(self, x):
-        return np.log(self.value(x))
-
-    def gradient(self, x):
-        return ml.risk.LogScaled(np.asarray(x) - 1.0, np.asarray(0.0))
-
-    def select(self, x):
-        return np.array([int(np.argmax(x))])
-
-    def margin_rows(self, selected):
-        others = np.delete(np.arange(3), selected[0])
-        return MarginRows(np.eye(3)[selected[0]] - np.eye(3)[others], np.ones(2))
-
-    def smoothness(self):
-        return 1.0
 
 
 def tokens(seed=0):

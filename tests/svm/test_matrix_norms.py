@@ -123,8 +123,8 @@ def test_a_batch_is_a_loop_with_infeasible_and_short_inputs(norm: object) -> Non
         assert batch.bracket().gap[j] <= GAP
     short = TokenDataset([X[0, 0], X[0, 1, :1], X[0, 2, :2]], np.ones(3))
     assert optimum(att_svm(short, [0, 0, 1], norm=norm, query=z[0, :3])) > 0.0
-    alone = att_svm(TokenDataset(X[0, :, :1], np.ones(4)), np.zeros(4, dtype=int), norm=norm, query=z[0])
-    assert alone.status is Status.TRIVIAL
+    single_tokens = att_svm(TokenDataset(X[0, :, :1], np.ones(4)), np.zeros(4, dtype=int), norm=norm, query=z[0])
+    assert single_tokens.status is Status.TRIVIAL
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)

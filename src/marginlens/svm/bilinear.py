@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.svm.solution import MarginSolution, Status
@@ -31,19 +30,6 @@ class BilinearSolution(MarginSolution):
         shape = f"{len(self.lower)} rows, {self.x.shape[0]} by {self.x.shape[1]}{self._norm_words()}"
         return f"BilinearSolution({self.status.name}, margin={self.margin:.6g}, {shape})"
 
-    def margin_bounds(self) -> tuple[float, float]:
-        """What the stored W and multipliers prove of the best margin, whatever the status: it lies between these two.
-
-        The lower one is W's own margin, zero where W violates a row; the upper one comes from the multipliers, by weak duality.
-        """
-        if not np.isfinite(self.x).all():
-            return 0.0, 0.0 if self.status is Status.INFEASIBLE else np.inf
-        norm = float(length(self.x.reshape(-1)))
-        lower = max(0.0, float(self.rows.apply(self.x).min(initial=np.inf))) / norm if norm > 0.0 else 0.0
-        multipliers = np.maximum(self.multipliers, 0.0)
-        total = float(multipliers @ self.lower)
-        return lower, float(length(self.rows.combine(multipliers).reshape(-1))) / total if total > 0.0 else np.inf
-
 
 def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobenius()) -> BilinearSolution:
     r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
@@ -57,8 +43,8 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobe
         norm: of W: Frobenius, spectral, nuclear, max-row, or one of its entries; infeasible problems are the same in all of them.
     Returns:
         A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
-        `kkt_residual()`, `certificate_residual()` and `margin_bounds()` check it. Infeasible problems with many unknowns end
-        as INACCURATE, and `margin_bounds()` says how small any margin must be.
+        `kkt_residual()`, `certificate_residual()` and `bracket()` check it. Infeasible problems with many unknowns end
+        as INACCURATE, and `bracket()` says how long any W must be.
     """
     if not isinstance(norm, L2):
         check_solved_norm(norm, (0, 0))

@@ -205,6 +205,19 @@ def level(ax: Axes, y: float, text: str, *, side: str = "left", dash: str = "--"
     ax.annotate(text, (end, y), (shift, 2), xycoords=ax.get_yaxis_transform(), **look)
 
 
+def heat_map(
+    ax: Axes, table: FloatArray, rows: Sequence[str], columns: Sequence[str], form: str, top: float = 1.0
+) -> None:
+    """A table as colours from 0 to `top` with its numbers written in by a format such as ".3f"; cells that are nan stay white."""
+    ax.imshow(np.ma.masked_invalid(table), cmap=plotting.SEQUENCE, vmin=0.0, vmax=top, aspect="auto")
+    for (i, j), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            ax.text(j, i, format(value, form), ha="center", va="center", color=INK if value > 0.6 * top else "white")
+    ax.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    ax.grid(visible=False)
+    ax.tick_params(length=0)
+
+
 def cumulative(ax: Axes, values: FloatArray, label: str, colour: Any) -> None:
     """The share of values up to each of them, as steps."""
     ordered = np.sort(values)

@@ -174,12 +174,8 @@ def _draw_tables(finding: Finding) -> Figure:
     names = [f"{p:g}" for p in NORMS]
     for ax, (key, title) in zip(axes, titles.items(), strict=True):
         mean = np.mean(finding.arrays[key], axis=-1)
-        ax.imshow(mean, vmin=0.0, vmax=0.25, cmap=plotting.SEQUENCE)
-        for (i, j), value in np.ndenumerate(mean):
-            ax.text(j, i, f"{value:.4f}", ha="center", va="center", color="white" if value < 0.15 else plotting.INK)
-        ax.set(xticks=range(3), xticklabels=names, yticks=range(3), yticklabels=names, title=title)
-        ax.set(xlabel="p' of margin and divergence", ylabel="p of mirror descent")
-        ax.grid(visible=False)
+        drawing.heat_map(ax, mean, names, names, ".4f", top=0.25)
+        ax.set(xlabel="p' of margin and divergence", ylabel="p of mirror descent", title=title)
     return fig
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
@@ -19,6 +18,7 @@ from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import heat_map
 
 SEED = 3
 SPREAD = 0.1
@@ -96,8 +96,13 @@ class F_1(Claim):
                 runs[kind][name] = _train(risk, best, name, size, n_steps)
         numbers = _numbers(runs, best)
         n_rows = len(best["max"].lower)
+        clocks = {
+            kind: {name: float(best[GEOMETRIES[name]].margin * curves.length[-1]) for name, curves in by_name.items()}
+            for kind, by_name in runs.items()
+        }
+        numbers |= {f"clock_{name}_paper": clock for name, clock in clocks["paper"].items()}
         numbers["largest_gap_times_clock_over_log_rows"] = max(
-            float(curves.gap(GEOMETRIES[name])[-1] * best[GEOMETRIES[name]].margin * curves.length[-1]) / np.log(n_rows)
+            float(curves.gap(GEOMETRIES[name])[-1]) * clocks["long"][name] / np.log(n_rows)
             for name, curves in runs["long"].items()
         )
         arrays = {"runs": runs, "best": {name: float(solution.margin) for name, solution in best.items()}}
@@ -194,7 +199,7 @@ def _note(numbers: dict[str, float]) -> str:
     listed = ", ".join(f"{LABELS[name]} (exponent {numbers[f'exponent_{name}_paper']:.2f})" for name in slow)
     return (
         f"With the paper's own η₀ the rate is not yet visible for {listed}: margins grow on the clock γ* Σ η_s, which those runs take "
-        "to about 5 only; n/√t, a term of the bound, is above one there."
+        f"to at most {max(numbers[f'clock_{name}_paper'] for name in slow):.1f}; n/√t, a term of the bound, is above one there."
     )
 
 
@@ -239,15 +244,7 @@ def _draw_table(finding: Finding) -> Figure:
     titles = {"paper": "Share of the best margin, paper's steps", "long": "Longer steps"}
     for ax, (kind, by_name) in zip(axes, finding.arrays["runs"].items(), strict=True):
         shares = np.array([[curves.share[norm][-1] for norm in NORMS] for curves in by_name.values()])
-        _shares_as_image(ax, shares, [LABELS[name] for name in by_name], list(WORDS.values()))
+        heat_map(ax, shares, [LABELS[name] for name in by_name], list(WORDS.values()), ".3f")
         ax.set(title=titles[kind], xlabel="margin in the norm")
     axes[0].set_ylabel("descent")
     return fig
-
-
-def _shares_as_image(ax: Axes, shares: FloatArray, rows: list[str], columns: list[str]) -> None:
-    ax.imshow(shares, vmin=0.0, vmax=1.0, cmap=plotting.SEQUENCE, aspect="auto")
-    for (i, j), share in np.ndenumerate(shares):
-        ax.text(j, i, f"{share:.3f}", ha="center", va="center", color="white" if share < 0.6 else plotting.INK)
-    ax.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
-    ax.grid(visible=False)

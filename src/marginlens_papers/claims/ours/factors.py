@@ -19,7 +19,7 @@ from marginlens.svm import att_svm
 from marginlens.theory.sign_factors import sign_factor_margin
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import level
+from marginlens_papers.claims.drawing import heat_map, level
 
 SEED = 31
 SIZES = (6, 8, 10)  # n, T, d
@@ -110,8 +110,8 @@ def _note(numbers: dict[str, float]) -> str:
         return ""
     return (
         f"The runs head for the conditions of a stationary point and are not there: alignment is {least:.3f} in the mean at the width "
-        f"where it is least (met from {STATIONARY:g} on), and grows with the steps. That it goes to one is a reading of the trend; "
-        "the bar of .8 was set after a first run of 6,000 steps had .840."
+        f"where it is least (met from {STATIONARY:g} on), and grows with the steps. That it goes to one is a reading of the trend, "
+        "and the bar of .8 was set after first runs."
     )
 
 
@@ -237,10 +237,6 @@ def _draw_table(finding: Finding) -> Figure:
     fig, (ax,) = plotting.figure(1, width=6.6, height=3.2)
     shares = finding.arrays["shares"]
     means = np.array([np.mean(values, axis=0) for values in shares.values()])
-    ax.imshow(means, vmin=0.0, vmax=1.0, cmap=plotting.SEQUENCE, aspect="auto")
-    for (i, j), share in np.ndenumerate(means):
-        ax.text(j, i, f"{share:.3f}", ha="center", va="center", color="white" if share < 0.6 else plotting.INK)
-    ax.set(xticks=range(len(KNOWN)), xticklabels=list(KNOWN), yticks=range(len(shares)), yticklabels=list(shares))
+    heat_map(ax, means, list(shares), list(KNOWN), ".3f")
     ax.set(xlabel="share of the best margin of W in the norm", ylabel="on the factors", title="Width 10")
-    ax.grid(visible=False)
     return fig

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import level
+from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
 
 STEPS, LONG_STEPS = 10_000, 100_000
@@ -72,9 +71,9 @@ class _OneNormOneMargin(Claim):
             _sentence(runs, long, numbers), numbers, {"runs": runs, "long": long}, note=self.note(runs, long)
         )
 
+    @abstractmethod
     def note(self, runs: NormRuns, long: NormRuns) -> str:
         """What misses its aim, and why."""
-        raise NotImplementedError
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The table of shares, beside that of the solutions themselves; and the way of each descent to its own margin."""
@@ -224,33 +223,18 @@ class X_N2(_OneNormOneMargin):
 
 def _draw_tables(runs: NormRuns) -> Figure:
     fig, (left, right) = plotting.figure(2, width=5.6, height=4.9)
-    _heat_map(left, runs.table, runs.names)
-    left.set(ylabel="descent in", title=f"Runs of {int(runs.steps[-1]):,} steps, {runs.share.shape[-1]} problems")
-    _heat_map(right, runs.limits.mean(axis=-1), runs.names)
-    right.set(ylabel="solution of the margin problem in", title="The max-margin solutions themselves")
+    heat_map(left, runs.table, runs.names, runs.names, ".4f")
+    left.set(
+        xlabel="margin in",
+        ylabel="descent in",
+        title=f"Runs of {int(runs.steps[-1]):,} steps, {runs.share.shape[-1]} problems",
+    )
+    heat_map(right, runs.limits.mean(axis=-1), runs.names, runs.names, ".4f")
+    right.set(
+        xlabel="margin in", ylabel="solution of the margin problem in", title="The max-margin solutions themselves"
+    )
     fig.suptitle("Share of the largest margin in each norm")
     return fig
-
-
-def _heat_map(ax: Axes, table: FloatArray, names: Any) -> None:
-    """A square table as colours with its numbers written in; the diagonal in bold."""
-    ax.imshow(table, cmap="cividis", vmin=0.0, vmax=1.0, aspect="equal")
-    for (i, j), share in np.ndenumerate(table):
-        text = f"{share:.4f}" if i == j else f"{share:.3f}"
-        ax.text(
-            j,
-            i,
-            text.lstrip("0"),
-            ha="center",
-            va="center",
-            fontsize=11.5,
-            color=plotting.INK if share > 0.55 else "white",
-            fontweight="bold" if i == j else "normal",
-        )
-    ax.set(xticks=range(len(names)), yticks=range(len(names)), xticklabels=names, yticklabels=names)
-    ax.set_xlabel("margin in")
-    ax.grid(visible=False)
-    ax.tick_params(length=0)
 
 
 def _draw_course(arrays: Any) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
@@ -160,14 +159,14 @@ def _draw(variable: str, part: dict[str, Any]) -> Figure:
     fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.9)
     names = part["names"]
     n = len(names)
-    _cells(left, 100.0 * part["differ"], names, "{:.0f}", max(10.0, 100.0 * float(part["differ"].max())))
+    drawing.heat_map(left, 100.0 * part["differ"], names, names, ".0f", max(10.0, 100.0 * float(part["differ"].max())))
     left.set(
         xlabel="descent in",
         ylabel="descent in",
         title="Select differently, % of problems\n(diagonal: steps half as long)",
     )
     own = np.array([[100.0 * part["wins"][i, j, i] if i != j else np.nan for j in range(n)] for i in range(n)])
-    _cells(middle, own, names, "{:.0f}", 100.0)
+    drawing.heat_map(middle, own, names, names, ".0f", 100.0)
     middle.set(xlabel="than the descent in", ylabel="descent in")
     middle.set_title("Larger margin in its own norm,\n% of problems where the two differ")
     successes = np.round(part["best"] * part["count"])
@@ -181,16 +180,3 @@ def _draw(variable: str, part: dict[str, Any]) -> Figure:
     right.grid(visible=False, axis="x")
     fig.suptitle(f"Tokens that five descents on {variable} select, {part['count']} problems")
     return fig
-
-
-def _cells(ax: Axes, table: FloatArray, names: Any, form: str, top: float) -> None:
-    """A square table as colours with its numbers written in; cells without a number are left white."""
-    ax.imshow(np.ma.masked_invalid(table), cmap="cividis", vmin=0.0, vmax=top, aspect="equal")
-    for (i, j), value in np.ndenumerate(table):
-        if np.isfinite(value):
-            colour = plotting.INK if value > 0.55 * top else "white"
-            ax.text(j, i, form.format(value), ha="center", va="center", fontsize=11.5, color=colour)
-    ax.set(xticks=range(len(names)), yticks=range(len(names)), xticklabels=names, yticklabels=names)
-    ax.tick_params(axis="x", labelrotation=25)
-    ax.grid(visible=False)
-    ax.tick_params(length=0)
