@@ -1,5 +1,6 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
+from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.files import (
     load,
     read_labelled,
@@ -74,6 +75,7 @@ __all__ = [
     "figure_3b",
     "figure_5",
     "figure_8",
+    "gaussian_problems",
     "gaussian_tokens",
     "label_mixing",
     "level_sequences",
@@ -88,6 +90,7 @@ __all__ = [
     "read_text",
     "save",
     "scored_tokens",
+    "sphere_problems",
     "sphere_queries",
     "sphere_tokens",
     "split_sequences",
