@@ -54,7 +54,9 @@ def test_numbers_are_box_and_mullers(problem, seed, cell, d):
 
 
 @settings(max_examples=10)
-@given(st.integers(0, 50), st.integers(1, 40), st.integers(1, 20), st.sampled_from([sphere_problems, gaussian_problems]))
+@given(
+    st.integers(0, 50), st.integers(1, 40), st.integers(1, 20), st.sampled_from([sphere_problems, gaussian_problems])
+)
 def test_a_problem_is_the_same_in_every_range(first, count, d, make):
     data, v = make(first, first + count, 2, 3, d, 7, 3)
     j = count // 2
