@@ -21,6 +21,10 @@ class MissingExtra(ImportError):
     """An optional package that a feature needs; the message names the extra to install."""
 
 
+class EngineError(RuntimeError):
+    """Workers, or the machine that hands out the work, that are gone; the message says what became of the tasks."""
+
+
 def reject(argument: str, expected: str, got: object, remedy: str = "") -> InputError:
     """The error for one unusable argument, in the words that every message of the library uses."""
     received = str(got)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from marginlens.errors import InputError, MissingExtra
+from marginlens.errors import EngineError, InputError, MissingExtra
 
 EXIT_NOT_REPRODUCED = 1
 EXIT_UNUSABLE = 2
@@ -25,7 +25,7 @@ def errors_as_sentences(after_interruption: str = "") -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of the output has left, as head does: there is nobody to tell
         raise
-    except (InputError, MissingExtra, OSError, MemoryError) as problem:
+    except (EngineError, InputError, MissingExtra, OSError, MemoryError) as problem:
         what = "Not enough memory. " if isinstance(problem, MemoryError) else ""
         typer.echo(f"marginlens: {what}{problem}".rstrip(), err=True)
         raise typer.Exit(EXIT_UNUSABLE) from None

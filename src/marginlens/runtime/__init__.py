@@ -1,1 +1,1 @@
-"""Compiled functions, threads, progress, files written whole, and the versions a result was computed with."""
+"""Compiled functions, threads, Ctrl-C, progress, files written whole, and the versions a result was computed with."""

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +19,8 @@ _SLICE_SECONDS = 0.1  # how long one call of a kernel is meant to take; Ctrl-C w
 _FIRST_RATE = 2e8  # operations a second that the first slice is sized for
 _MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
 _WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
+
+_limit: ContextVar[int | None] = ContextVar("limit", default=None)  # threads that the caller's batches may use
 
 Advance = Callable[
     [int, int, int, int], None
@@ -32,13 +36,26 @@ class Work(NamedTuple):
 
 
 def n_threads() -> int:
-    """How many threads a batch is spread over: `MARGINLENS_THREADS`, else the processors this process may use."""
+    """How many threads a batch is spread over: the limit of the block, else `MARGINLENS_THREADS`, else the processors of this process."""
+    limit = _limit.get()
+    if limit is not None:
+        return limit
     asked = os.environ.get("MARGINLENS_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    """Spread what the calling thread computes in this block over `count` threads at most; other threads are not concerned."""
+    token = _limit.set(min(count, n_threads()))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:
@@ -90,7 +107,7 @@ class _Slices:
     """Problems handed out to workers, a few at a time, or one in several windows of steps where it takes long."""
 
     def __init__(self, advance: Advance, work: Work) -> None:
-        self.advance, self.work = advance, work
+        self.advance, self.work, self.n_threads = advance, work, n_threads()
         self.rate = _FIRST_RATE / max(work.step_cost, 1.0)  # steps a second of one thread
         self.stop, self.lock, self.next, self.open = threading.Event(), threading.Lock(), 0, 0
 
@@ -127,7 +144,9 @@ class _Slices:
             if first >= self.work.n_problems or self.stop.is_set():
                 return None
             size = max(1, int(self.rate * _SLICE_SECONDS / max(self.work.n_steps, 1)))
-            size = min(size, -(-(self.work.n_problems - first) // n_threads()))  # the last problems are shared by all
+            size = min(
+                size, -(-(self.work.n_problems - first) // self.n_threads)
+            )  # the last problems are shared by all
             self.next, self.open = first + size, self.open + 1
             return first, first + size
 

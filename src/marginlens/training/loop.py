@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from marginlens.errors import positive_number, reject, whole_number
+from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.training.checkpoint import Checkpoint
 from marginlens.training.settings import RunSettings
 
@@ -43,36 +42,6 @@ class Schedule:
     def is_over(self) -> bool:
         """Whether the time limit has passed."""
         return time.perf_counter() > self._deadline
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """Defer the first SIGINT or SIGTERM to the end of the block; a second one acts as usual.
-
-    Yields:
-        A function that tells whether one has come. After the block it raises KeyboardInterrupt. An ignored signal stays ignored.
-    """
-    usual: dict[int, Any] = {}
-    received: list[int] = []
-
-    def restore() -> None:
-        while usual:
-            signal.signal(*usual.popitem())
-
-    def receive(number: int, frame: Any) -> None:
-        received.append(number)
-        restore()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                usual[number] = signal.signal(number, receive)
-    try:
-        yield lambda: bool(received)
-    finally:
-        restore()
-    if received:
-        raise KeyboardInterrupt
 
 
 class TrainingLoop(ABC):

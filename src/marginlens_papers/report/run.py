@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,10 @@ from typing import Any
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.plotting.files import png, svg
+from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocked
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.runtime.versions import versions
-from marginlens.training.loop import deferred_interrupts
 from marginlens_papers.claim import Claim, Effort, Progress, Verdict
 from marginlens_papers.report.folder import Draft, draft
 from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Entry, Picture, read_ledger, write_ledger
@@ -263,7 +263,7 @@ def _in_processes(
     initial = (messages, max(1, n_threads() // workers))
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_process, initargs=initial)
     try:
-        with _interrupts_blocked():  # the processes start in it
+        with interrupts_blocked():  # the processes start in it
             waiting = {pool.submit(_run_in_process, claim, effort): claim for claim in claims}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -282,23 +282,6 @@ def _in_processes(
         for child in set(multiprocessing.active_children()) - others:  # idle, unless this is an interruption
             child.kill()
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Deliver Ctrl-C at the end of the block, and never to a process that starts in it.
-
-    A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
-    would print a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _deliver(

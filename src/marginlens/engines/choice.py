@@ -1,0 +1,18 @@
+"""The choice of an engine: an engine itself, a Dask client, the address of a Dask scheduler, or nothing for this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marginlens.engines.local import Threads
+from marginlens.engines.protocol import Engine
+from marginlens.errors import reject
+
+
+def as_engine(engine: Any = None) -> Engine:
+    """The engine that is meant: `None` is `Threads()`, a Dask client or the address "tcp://…" of a scheduler a cluster."""
+    if engine is None:
+        return Threads()
+    if isinstance(engine, Engine) and not isinstance(engine, type):
+        return engine
+    raise reject("engine", "an engine, a Dask client, the address of a scheduler, or None", type(engine).__name__)

@@ -1,0 +1,172 @@
+"""Engines of this machine: threads, and processes that are replaced when they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+from typing import Any
+
+from joblib import wrap_non_picklable_objects  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
+from marginlens.errors import EngineError, whole_number
+from marginlens.runtime.interrupts import interrupts_blocked
+from marginlens.runtime.threads import limited_threads, n_threads
+
+_MAX_DEATHS = 3  # worker processes that one task may take with it
+
+
+class Threads:
+    """Tasks in threads of this process: for work that compiled kernels do, which release the interpreter lock.
+
+    Args:
+        n_workers: tasks at the same time; each then uses its share of the processors. One by default, since compiled kernels spread
+            over all processors by themselves; the next task is computed while the caller deals with the result of the last.
+    """
+
+    def __init__(self, n_workers: int | None = None) -> None:
+        self.n_workers = 1 if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield (task, work(task)) as tasks are finished."""
+        share = max(1, n_threads() // self.n_workers)
+
+        def with_share(task: int) -> Any:
+            with limited_threads(share):
+                return work(task)
+
+        pool = ThreadPoolExecutor(self.n_workers, thread_name_prefix="marginlens")
+        try:
+            yield from as_finished(
+                lambda task: pool.submit(with_share, task), tasks, lambda: QUEUE_FACTOR * self.n_workers
+            )
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def __repr__(self) -> str:
+        return f"Threads({self.n_workers})"
+
+
+class Processes:
+    """Tasks in processes of this machine: for work in Python, such as a generator function of one's own.
+
+    The processes are spawned, not forked, and read compiled functions from the cache on disk. Where one dies, its task is run again
+    in a new one; the other processes go on meanwhile. A script that uses processes needs the usual `if __name__ == "__main__":`.
+
+    Args:
+        n_workers: processes; each uses its share of the processors. By default as many as there are processors.
+    """
+
+    def __init__(self, n_workers: int | None = None) -> None:
+        self.n_workers = n_threads() if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield (task, work(task)) as tasks are finished."""
+        workers = _Workers(work, self.n_workers)
+        try:
+            yield from as_finished(workers.submit, tasks, lambda: QUEUE_FACTOR * self.n_workers, workers.lost)
+        finally:
+            workers.close()
+
+    def __repr__(self) -> str:
+        return f"Processes({self.n_workers})"
+
+
+class _Workers:
+    """Worker processes, each a pool of one, so that a death tells whose task it was and disturbs no other process."""
+
+    def __init__(self, work: TaskFunction, count: int) -> None:
+        self.prepared = (wrap_non_picklable_objects(work), max(1, n_threads() // count))
+        self.workers = [_Worker(self.prepared) for _ in range(count)]
+        self.deaths: Counter[int] = Counter()
+
+    def submit(self, task: int) -> Future[Any]:
+        """Give the task to the process with the fewest."""
+        worker = min(self.workers, key=lambda worker: len(worker.tasks))
+        try:
+            return worker.submit(task)
+        except BrokenProcessPool:  # killed while it had nothing to do
+            return self._replace(worker).submit(task)
+
+    def lost(self, task: int, future: Future[Any]) -> bool:
+        """Whether the process of a task died; the first of its tasks was the one that it was running."""
+        worker = next((worker for worker in self.workers if future in worker.tasks), None)
+        if not _died(future):
+            if worker is not None:
+                del worker.tasks[future]
+            return False
+        if worker is not None:
+            running = next(task for future, task in worker.tasks.items() if future.done() and _died(future))
+            self.deaths[running] += 1
+            if self.deaths[running] >= _MAX_DEATHS:
+                raise EngineError(
+                    f"Task {running} ended {_MAX_DEATHS} worker processes one after the other: they were killed, ran out of memory, or "
+                    'the script starts processes outside of if __name__ == "__main__".'
+                )
+            self._replace(worker)
+        return True
+
+    def close(self) -> None:
+        """End all processes, at once where they are still at work."""
+        for worker in self.workers:
+            worker.close()
+
+    def _replace(self, worker: _Worker) -> _Worker:
+        worker.close()
+        fresh = self.workers[self.workers.index(worker)] = _Worker(self.prepared)
+        return fresh
+
+
+class _Worker:
+    """One process and the tasks that it was given, in their order."""
+
+    def __init__(self, prepared: tuple[Any, int]) -> None:
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process, initargs=prepared)
+        self.tasks: dict[Future[Any], int] = {}
+
+    def submit(self, task: int) -> Future[Any]:
+        with interrupts_blocked():  # the process starts in it
+            future = self.pool.submit(_run_task, task)
+        self.tasks[future] = task
+        return future
+
+    def close(self) -> None:
+        for process in list((self.pool._processes or {}).values()):
+            process.kill()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _died(future: Future[Any]) -> bool:
+    return not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)
+
+
+_work: TaskFunction | None = None  # of a worker process
+
+
+def _prepare_process(work: TaskFunction, threads: int) -> None:
+    """Let a new process leave Ctrl-C to the one that started it, take its share of the processors, and end when the other ends."""
+    global _work
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    threadpool_limits(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _run_task(task: int) -> Any:
+    assert _work is not None
+    return _work(task)
