@@ -30,7 +30,7 @@ _WHOLE = np.uint64(0x4330000000000000)  # the bits of 2^52
 _SMALLEST_NORMAL, _UP = 2.0**-1022, 2.0**54
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_of_bits(typing_context: Any, bits: Any) -> Any:
     """The double with these bits (uint64)."""
 
@@ -40,7 +40,7 @@ def float_of_bits(typing_context: Any, bits: Any) -> Any:
     return types.float64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_of_float(typing_context: Any, x: Any) -> Any:
     """The bits of a double, as uint64."""
 
