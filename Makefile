@@ -1,10 +1,11 @@
 # make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
 # make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm")
+# make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # Both prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test numerics lint docs picture clean
+.PHONY: help setup reproduce test test-gpu numerics lint docs picture clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -40,8 +41,11 @@ reproduce: $(READY)
 	@$(BIN)/marginlens reproduce $(ARGS)
 
 test: lint
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
+
+test-gpu:
+	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -p no:cacheprovider -m gpu tests/gpu
 
 numerics: $(READY)
 	@$(BIN)/python tests/numerics/run.py

@@ -1,6 +1,7 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.files import (
     load,
     read_labelled,
@@ -51,6 +52,7 @@ from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, W
 
 __all__ = [
     "Characters",
+    "DeviceTokens",
     "LabelledSequences",
     "Levels",
     "MonotoneNetwork",

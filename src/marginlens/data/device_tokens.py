@@ -1,0 +1,118 @@
+"""Token problems whose arrays are on a GPU: made there, solved there, and brought over only when asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset
+from marginlens.errors import reject
+from marginlens.gpu.device import Device, device_of
+
+
+class DeviceTokens:
+    r"""A batch of problems :math:`(Y_i, X_i, K_i)_{i=1}^n` in arrays on a device; what `TokenDataset` is for arrays of NumPy.
+
+    Args:
+        X: tokens (batch, n_inputs, n_tokens, d_model), a float64 array of CuPy. y: labels (batch, n_inputs), each -1 or +1.
+        K: keys (batch, n_inputs, n_tokens, d_key); X by default.
+        lengths: (batch, n_inputs) real tokens of each input, int64; all of them by default. Tokens beyond are not read.
+        device: of the arrays; found from X by default.
+    """
+
+    is_batch = True
+
+    def __init__(self, X: Any, y: Any, K: Any = None, lengths: Any = None, device: Device | None = None) -> None:
+        if getattr(X, "ndim", 0) != 4 or 0 in X.shape:
+            shape = getattr(X, "shape", type(X).__name__)
+            raise reject("X", "a CuPy array of shape (batch, n_inputs, n_tokens, d_model)", f"shape {shape}")
+        self.device = device_of(X) if device is None else device
+        xp = self.device.xp
+        with self.device.active():
+            self.X = xp.ascontiguousarray(X, dtype=np.float64)
+            self.K = self.X if K is None else xp.ascontiguousarray(K, dtype=np.float64)
+            self.y = xp.ascontiguousarray(y, dtype=np.float64)
+            self.lengths = None if lengths is None else xp.ascontiguousarray(lengths, dtype=np.int64)
+        if self.K.shape[:3] != self.X.shape[:3]:
+            raise reject("K", f"keys for tokens of shape {self.X.shape[:3]}", f"shape {self.K.shape[:3]}")
+        for name, array in (("y", self.y), ("lengths", self.lengths)):
+            if array is not None and array.shape != self.X.shape[:2]:
+                raise reject(name, f"of shape {self.X.shape[:2]}", f"shape {array.shape}")
+
+    @property
+    def n_inputs(self) -> int:
+        """Inputs per problem."""
+        return int(self.X.shape[1])
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the longest input."""
+        return int(self.X.shape[2])
+
+    @property
+    def d_model(self) -> int:
+        """Width of a token."""
+        return int(self.X.shape[3])
+
+    @property
+    def d_key(self) -> int:
+        """Width of a key, which is the width of p."""
+        return int(self.K.shape[3])
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def __repr__(self) -> str:
+        return (
+            f"DeviceTokens({len(self)} problems of {self.n_inputs} inputs × {self.n_tokens} tokens, "
+            f"d_model={self.d_model}, d_key={self.d_key}, on {self.device.name})"
+        )
+
+    def __getitem__(self, index: slice | Any) -> DeviceTokens:
+        """The problems that a slice, a mask or a list of indices picks, as a batch."""
+        if isinstance(index, int | np.integer):
+            index = [int(index)]
+        with self.device.active():
+            X = self.X[index]
+            K = None if self.K is self.X else self.K[index]
+            lengths = None if self.lengths is None else self.lengths[index]
+            return DeviceTokens(X, self.y[index], K, lengths, self.device)
+
+    def head(self, head: Any) -> Any:
+        """A head v as an array on the device, (d_model,) or (batch, d_model)."""
+        with self.device.active():
+            v = self.device.xp.asarray(head, dtype=np.float64)
+        if v.shape not in ((self.d_model,), (len(self), self.d_model)):
+            raise reject("head", f"of shape ({self.d_model},) or ({len(self)}, {self.d_model})", f"shape {v.shape}")
+        return v
+
+    def scores(self, head: Any) -> Any:
+        r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (batch, n_inputs, n_tokens) on the device; zero for no token."""
+        v = self.head(head)
+        xp = self.device.xp
+        with self.device.active():
+            flat = self.X.reshape(len(self), -1, self.d_model)
+            products = (flat @ (v[:, None] if v.ndim == 1 else v[:, :, None])).reshape(self.X.shape[:3])
+            products *= self.y[:, :, None]
+            if self.lengths is not None:
+                products *= xp.arange(self.n_tokens)[None, None] < self.lengths[:, :, None]
+            return products
+
+    def to_host(self) -> TokenDataset:
+        """The same problems as a `TokenDataset`."""
+        X, y = to_host(self.X), to_host(self.y)
+        K = None if self.K is self.X else to_host(self.K)
+        if self.lengths is None:
+            return TokenDataset(X, y, K=K)
+        lengths = to_host(self.lengths)
+
+        def ragged(tokens: Any) -> Any:
+            return [[tokens[b, i, :length] for i, length in enumerate(row)] for b, row in enumerate(lengths)]
+
+        return TokenDataset(ragged(X), y, K=None if K is None else ragged(K))
+
+
+def to_host(array: Any) -> Any:
+    """An array on a device as one of NumPy; an array of NumPy as it is."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)

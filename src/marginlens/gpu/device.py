@@ -1,0 +1,257 @@
+"""CUDA devices by CuPy: finding one, compiling the sources of this package for it, and how many problems fit in its memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from marginlens.errors import InputError, MissingExtra, reject
+
+EXPECTED = "'cpu', 'cuda', or 'cuda:1' for the device of that number"
+MEMORY_SHARE = 0.8  # of the free memory that one part of a batch may take
+STATIC_SHARED_BYTES = 48 * 1024  # of shared memory that a block may take without asking
+RESERVED_SHARED_BYTES = 1024  # of shared memory that CUDA takes for each block
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_NAME = re.compile(r"cuda(?::(\d+))?")
+
+
+class Layout(NamedTuple):
+    """How warps share the device: how many make up a block, and how many doubles of shared memory each has."""
+
+    warps_per_block: int = 4
+    shared_doubles: int = 0
+
+
+class Kernel(Protocol):
+    """A compiled function over problems; `n_warps` of them run at the same time at most, which sizes memory that each warp has."""
+
+    n_warps: int
+
+    def __call__(self, n_problems: int, *arguments: Any) -> None:
+        """Run it on problems 0 … n_problems - 1; arguments are arrays on the device, None, whole numbers and reals."""
+
+
+class Device(Protocol):
+    """Where arrays are and kernels run: a GPU, or in tests the CPU, for which the same sources compile."""
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+
+    @property
+    def xp(self) -> Any:
+        """The module whose arrays are on this device, CuPy or NumPy."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """The context in which its arrays are made."""
+
+    def kernel(self, source: str, function: str, constants: Mapping[str, Any], layout: Layout) -> Kernel:
+        """`function` of the file `source` of marginlens/gpu/source, compiled with -DNAME=value for each constant; compiled once."""
+
+    def free_bytes(self) -> int:
+        """How much memory arrays can still take."""
+
+    def shared_bytes(self) -> int:
+        """How much shared memory a block can have."""
+
+    def synchronize(self) -> None:
+        """Wait until every kernel is done."""
+
+
+def as_device(device: Any) -> Device | None:
+    """The device of this name: None for 'cpu', else a CUDA device; refused in one sentence where there is none.
+
+    'cuda' is CuPy's current device, so that the device of a surrounding `cupy.cuda.Device(k)` is taken.
+    """
+    if device == "cpu":
+        return None
+    match = _NAME.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise reject("device", EXPECTED, repr(device))
+    return find_device(None if match[1] is None else int(match[1]))
+
+
+def find_device(number: int | None) -> Device:
+    """The CUDA device of this number, the current one for None."""
+    cupy = import_cupy()
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as problem:
+        raise InputError(
+            f"The 'device' argument asks for a GPU, but CUDA finds none that it can use ({problem}); take device='cpu'."
+        ) from problem
+    if count == 0:
+        raise InputError("The 'device' argument asks for a GPU, but CUDA finds none; take device='cpu'.")
+    if number is None:
+        number = int(cupy.cuda.Device().id)
+    if number >= count:
+        raise reject("device", f"one of {', '.join(f'cuda:{k}' for k in range(count))}", repr(f"cuda:{number}"))
+    return _cuda_device(number)
+
+
+def device_of(array: Any) -> Device:
+    """The device that an array is on."""
+    return _cuda_device(int(array.device.id))
+
+
+def import_cupy() -> Any:
+    """The module CuPy; refused in one sentence where it is not installed."""
+    try:
+        import cupy
+    except ImportError as problem:
+        raise MissingExtra(
+            "Running on a GPU needs the package CuPy: install it with pip install 'marginlens[gpu]', "
+            "or with pip install cupy-cuda13x for CUDA 13."
+        ) from problem
+    return cupy
+
+
+def source_text(name: str) -> str:
+    """The text of a file of marginlens/gpu/source with the files that it includes put in, each once."""
+    included: set[str] = set()
+
+    def text(file: str) -> str:
+        if file in included:
+            return ""
+        included.add(file)
+        return _INCLUDE.sub(lambda match: text(match[1]), _file_text(file))
+
+    return text(name)
+
+
+def _file_text(name: str) -> str:
+    return resources.files("marginlens.gpu").joinpath("source").joinpath(name).read_text(encoding="utf-8")
+
+
+def definitions(constants: Mapping[str, Any]) -> tuple[str, ...]:
+    """Compiler options that define the constants."""
+    return tuple(f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in constants.items())
+
+
+def parts(
+    device: Device, n_problems: int, bytes_per_problem: int, fixed_bytes: int = 0, at_most: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Ranges (first, last) that cover all problems, each as large as the free memory allows; refused where not one problem fits.
+
+    Args:
+        bytes_per_problem: of all arrays that a problem of a part needs. fixed_bytes: of arrays that do not depend on their number.
+    """
+    room = MEMORY_SHARE * device.free_bytes() - fixed_bytes
+    fit = int(room // max(bytes_per_problem, 1))
+    if fit < 1:
+        needed, free = (bytes_per_problem + fixed_bytes) / 1e9, device.free_bytes() / 1e9
+        raise InputError(
+            f"A problem of this size needs {needed:.3g} GB on {device.name}, where {free:.3g} GB are free, so that none fits; "
+            "take device='cpu'."
+        )
+    size = min(fit, n_problems if at_most is None else at_most)
+    for first in range(0, n_problems, max(size, 1)):
+        yield first, min(n_problems, first + size)
+
+
+# ---- CUDA by CuPy
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A CUDA device as CuPy sees it."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """As the argument `device` calls it."""
+        return f"cuda:{self.number}"
+
+    @property
+    def xp(self) -> Any:
+        """CuPy."""
+        return import_cupy()
+
+    def active(self) -> AbstractContextManager[Any]:
+        """The context in which its arrays are made."""
+        return self.xp.cuda.Device(self.number)
+
+    def kernel(self, source: str, function: str, constants: Mapping[str, Any], layout: Layout = Layout()) -> Kernel:  # noqa: B008
+        """`function` of the file `source`, compiled once for each set of constants."""
+        return _cuda_kernel(self, source, function, tuple(sorted(constants.items())), layout)
+
+    def free_bytes(self) -> int:
+        """What the device has free, and what CuPy has set aside and does not use."""
+        with self.active():
+            free, _ = self.xp.cuda.runtime.memGetInfo()
+            return int(free) + int(self.xp.get_default_memory_pool().free_bytes())
+
+    def shared_bytes(self) -> int:
+        """How much shared memory a block can have."""
+        return int(self._attributes["MaxSharedMemoryPerBlockOptin"])
+
+    def resident_blocks(self, n_threads: int, n_registers: int, shared_bytes: int) -> int:
+        """How many blocks of a kernel the device runs at the same time: bounded by threads, registers of a thread and shared memory."""
+        limits = self._attributes
+        by_registers = limits["MaxRegistersPerMultiprocessor"] // (n_threads * -(-max(n_registers, 1) // 8) * 8)
+        by_shared = limits["MaxSharedMemoryPerMultiprocessor"] // (shared_bytes + RESERVED_SHARED_BYTES)
+        by_threads = limits["MaxThreadsPerMultiProcessor"] // n_threads
+        return max(1, min(by_registers, by_shared, by_threads)) * limits["MultiProcessorCount"]
+
+    def synchronize(self) -> None:
+        """Wait until every kernel is done."""
+        with self.active():
+            self.xp.cuda.get_current_stream().synchronize()
+
+    @cached_property
+    def _attributes(self) -> Mapping[str, int]:
+        attributes: Mapping[str, int] = self.xp.cuda.Device(self.number).attributes
+        return attributes
+
+
+_cuda_device = cache(CudaDevice)
+
+
+@cache
+def _cuda_kernel(
+    device: CudaDevice, source: str, function: str, constants: tuple[tuple[str, Any], ...], layout: Layout
+) -> CudaKernel:
+    with device.active():
+        return CudaKernel(device, source, function, dict(constants), layout)
+
+
+class CudaKernel:
+    """A function compiled by NVRTC, launched with as many blocks as the device runs at the same time."""
+
+    def __init__(
+        self, device: CudaDevice, source: str, function: str, constants: Mapping[str, Any], layout: Layout
+    ) -> None:
+        defined = {**constants, "WARPS_PER_BLOCK": layout.warps_per_block}
+        module = device.xp.RawModule(
+            code=source_text(source), options=("-std=c++17", *definitions(defined)), backend="nvrtc"
+        )
+        self.function = module.get_function(function)
+        self.device, self.n_threads = device, 32 * layout.warps_per_block
+        self.bytes = 8 * layout.shared_doubles * layout.warps_per_block
+        if self.bytes > STATIC_SHARED_BYTES:
+            self.function.max_dynamic_shared_size_bytes = self.bytes
+        self.n_blocks = device.resident_blocks(self.n_threads, int(self.function.num_regs), self.bytes)
+        self.n_warps = self.n_blocks * layout.warps_per_block
+
+    def __call__(self, n_problems: int, *arguments: Any) -> None:
+        """Launch it on problems 0 … n_problems - 1 and return at once."""
+        n_blocks = min(self.n_blocks, -(-n_problems * 32 // self.n_threads))
+        if n_blocks > 0:
+            given = (np.int64(n_problems), *map(_argument, arguments))
+            self.function((n_blocks,), (self.n_threads,), given, shared_mem=self.bytes)
+
+
+def _argument(value: Any) -> Any:
+    if value is None:
+        return np.intp(0)
+    if isinstance(value, bool | int | np.integer):
+        return np.int64(value)
+    return np.float64(value) if isinstance(value, float | np.floating) else value

@@ -1,0 +1,101 @@
+"""The device: names that are refused in one sentence, sources that two compilers take, and problems that are split by memory."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from gpu.twin import TwinDevice, needs_compiler
+from marginlens.data import DeviceTokens, sphere_tokens
+from marginlens.gpu.device import as_device, parts, source_text
+
+HAS_CUPY = True
+try:
+    import cupy  # noqa: F401
+except ImportError:
+    HAS_CUPY = False
+
+
+def test_the_cpu_is_no_device_of_its_own():
+    assert as_device("cpu") is None
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CUDA", 1, None])
+def test_an_unknown_device_is_refused(name):
+    with pytest.raises(ml.InputError, match="'cpu', 'cuda', or 'cuda:1'"):
+        as_device(name)
+
+
+@pytest.mark.skipif(HAS_CUPY, reason="CuPy is installed")
+def test_without_cupy_the_extra_is_named():
+    with pytest.raises(ImportError, match=r"marginlens\[gpu\]"):
+        as_device("cuda")
+
+
+def test_included_files_are_put_in_once():
+    text = source_text("warp.h")
+    assert "#pragma once" in text
+    assert '#include "' not in text
+
+
+def test_batches_are_split_by_free_memory():
+    device = TwinDevice(free=1000)
+    assert list(parts(device, 10, 200)) == [(0, 4), (4, 8), (8, 10)]
+    assert list(parts(device, 3, 1)) == [(0, 3)]
+    with pytest.raises(ml.InputError, match="none fits"):
+        list(parts(device, 10, 900))
+
+
+def test_device_tokens_have_the_scores_of_their_dataset():
+    data, head = sphere_tokens(5, 3, 4, 6, 0)
+    tokens = DeviceTokens(data.X, data.y, device=TwinDevice())
+    assert tokens.to_host() == data
+    np.testing.assert_allclose(tokens.scores(head), data.scores(head), rtol=1e-13, atol=1e-15)
+    assert len(tokens[1:3]) == 2
+    assert tokens[[4, 0]].to_host() == data[[4, 0]]
+
+
+def test_ragged_device_tokens_come_back_ragged():
+    data, head = sphere_tokens(3, 2, 4, 5, 1)
+    lengths = np.array([[4, 2], [1, 3], [4, 4]])
+    tokens = DeviceTokens(data.X, data.y, lengths=lengths, device=TwinDevice())
+    back = tokens.to_host()
+    np.testing.assert_array_equal(back.lengths, lengths)
+    scores = tokens.scores(head)
+    np.testing.assert_allclose(scores[back.mask], back.scores(head)[back.mask], rtol=1e-13, atol=1e-15)
+    assert not scores[~back.mask].any()
+
+
+@needs_compiler
+def test_lanes_of_a_warp_on_the_cpu(tmp_path, monkeypatch):
+    """Sums, largest entries and shuffles of the lane types, in a kernel that is written as all are."""
+    from marginlens.gpu import device
+
+    code = """
+    #include "warp.h"
+    KERNEL lanes_at_work(int64 n_problems, const double *x, double *out) {
+        double *memory = warp_memory(LANES);
+        const lanes<int> lane = lane_number();
+        for (int64 j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
+            lanes<double> v = load(x + 32 * j, lane);
+            store(memory, lane, v);
+            warp_sync();
+            lanes<double> largest = v;
+            const lanes<int> first = group_argmax<8>(largest, lane);
+            const double total = warp_sum(v);
+            v = load(memory, 31 - lane) + total + largest + select(first == lane, 100.0, 0.0);
+            store_if(lane < 30, out + 32 * j, lane, v);
+            warp_sync();
+        }
+    }
+    """
+    texts = {"lanes.cu": "\n".join(line.strip() for line in code.splitlines()), "warp.h": source_text("warp.h")}
+    monkeypatch.setattr(device, "_file_text", texts.__getitem__)
+    x = np.random.default_rng(0).integers(0, 5, (3, 32)).astype(float)
+    out = np.full((3, 32), -1.0)
+    TwinDevice().kernel("lanes.cu", "lanes_at_work", {})(3, x, out)
+    groups = x.reshape(3, 4, 8)
+    expected = x[:, ::-1] + x.sum(axis=1, keepdims=True) + np.repeat(groups.max(axis=2), 8, axis=1)
+    for problem, group in np.ndindex(3, 4):
+        expected[problem, 8 * group + groups[problem, group].argmax()] += 100.0
+    expected[:, 30:] = -1.0
+    np.testing.assert_array_equal(out, expected)
