@@ -14,6 +14,7 @@ from marginlens import (
     probe as probe,
     risk as risk,
     svm as svm,
+    sweeps as sweeps,
     text as text,
     theory as theory,
 )
@@ -92,6 +93,7 @@ from marginlens.svm import (
     set_svm as set_svm,
     vocabulary_svm as vocabulary_svm,
 )
+from marginlens.sweeps import sweep as sweep
 from marginlens.text.classifier import AttentionTextClassifier as AttentionTextClassifier
 from marginlens.theory import (
     Prediction as Prediction,

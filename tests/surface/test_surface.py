@@ -6,7 +6,7 @@ from pathlib import Path
 import marginlens as ml
 
 PACKAGES = (
-    "data dynamics embeddings errors graphs losses nexttoken norms optimizers plotting probe risk svm text theory"
+    "data dynamics embeddings errors graphs losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
 )
 NAMES = """
 AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
@@ -14,7 +14,7 @@ LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon Polyak
 LogLoss Logistic MarginSolution NextTokenAutomaton NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
 descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm
-set_svm token_optimality token_statistics vocabulary_svm
+set_svm sweep token_optimality token_statistics vocabulary_svm
 """
 ONE_WORD_EACH = {
     "ds": "data",

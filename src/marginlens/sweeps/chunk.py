@@ -1,0 +1,270 @@
+"""A chunk of a sweep: its problems made, trained and measured, and the Parquet file that holds what was recorded of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import TokenDataset
+from marginlens.dynamics import Record, descend
+from marginlens.errors import InputError, missing_extra, reject
+from marginlens.sweeps.choices import loss_named, optimizer_named, starting_point
+from marginlens.sweeps.grid import Cell, Chunk
+from marginlens.sweeps.plan import FORMAT, Plan
+from marginlens.sweeps.records import Categories, ChunkRun, SequenceChunkRun, recorded
+
+if TYPE_CHECKING:
+    import pyarrow
+
+METADATA = b"marginlens"  # the entry of a file's schema that says which chunk of which plan it is
+DATA_NUMBERS, START_NUMBERS = 0, 1  # what a chunk draws random numbers for
+COMPRESSION = "zstd"
+
+
+def arrow() -> Any:
+    """The package pyarrow, else the sentence that names the extra."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise missing_extra("pyarrow", "sweep", "A sweep") from problem
+    return pyarrow
+
+
+# ---- the work of a chunk
+
+
+@dataclass(frozen=True)
+class ChunkWork:
+    """What an engine calls with the number of a chunk: makes its problems, trains and measures them, and gives back its file's bytes."""
+
+    plan: Plan
+
+    def __call__(self, index: int) -> bytes:
+        chunk = self.plan.grid.chunk_at(index)
+        return encoded(measured(self.plan, chunk), chunk, self.plan.hash)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _work_of, (_ModuleFolder(self.plan.folder), self.plan)  # loaded in this order
+
+
+@dataclass(frozen=True)
+class _ModuleFolder:
+    """A folder that joins Python's path where a pickle is loaded, so that functions which come after it are found."""
+
+    folder: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _join_path, (self.folder,)
+
+
+def _join_path(folder: str) -> _ModuleFolder:
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    return _ModuleFolder(folder)
+
+
+def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
+    return ChunkWork(plan)
+
+
+def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
+    """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
+    with _SINGLE_THREADED_BLAS:
+        run = trained(plan, chunk)
+        columns = recorded(run, plan.record or ())
+        for name, measure in plan.measures.items():
+            columns[name] = _checked_measure(measure(run), name, chunk.n_problems)
+    return columns
+
+
+def trained(plan: Plan, chunk: Chunk) -> Any:
+    """The runs of a chunk: its problems, and the descent on them."""
+    cell = plan.cells[chunk.cell]
+    settings = {**cell.settings, "step": plan.step_of(cell)}
+    data, head = made_problems(cell, chunk, plan.seed, plan.device)
+    options: dict[str, Any] = {
+        "loss": loss_named(settings["loss"], plan.problem),
+        "optimizer": optimizer_named(settings["optimizer"], settings["step"]),
+        "n_steps": settings["n_steps"],
+        "record": Record(list(plan.saved_steps), ("x",)) if plan.saved_steps else None,
+    }
+    rng = random_numbers(plan.seed, cell, chunk, START_NUMBERS)
+    if plan.problem == "selection":
+        start = starting_point(settings["start"], chunk.n_problems, (data.d_key,), rng)
+        return ChunkRun(data, head, descend(data, head, start=start, **options), settings)
+    start = starting_point(settings["start"], chunk.n_problems, (data[0].d_model, data[0].d_model), rng)
+    return SequenceChunkRun(data, head, descend(data, head, start=start, **options), settings)
+
+
+def made_problems(cell: Cell, chunk: Chunk, seed: int, device: str = "cpu") -> tuple[Any, Any]:
+    """The problems of a chunk and their heads, which depend on seed, stream and number alone, not on who makes them when."""
+    from marginlens.data import counter_based
+
+    settings = cell.settings
+    if isinstance(settings["data"], str):
+        make = {"sphere": counter_based.sphere_problems, "gaussian": counter_based.gaussian_problems}[settings["data"]]
+        shape = settings["n_inputs"], settings["n_tokens"], settings["d"]
+        return make(chunk.first, chunk.last, *shape, seed, cell.stream, device=device)
+    made = settings["data"](random_numbers(seed, cell, chunk, DATA_NUMBERS), chunk.n_problems, dict(settings))
+    expected = f"a function that returns (data, head) with {chunk.n_problems} problems"
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise reject("data", expected, type(made).__name__)
+    data, head = made
+    if isinstance(data, TokenDataset):
+        data = data.as_batch()
+    elif not isinstance(data, list) or not all(isinstance(problem, SequenceDataset) for problem in data):
+        raise reject("data", f"{expected} as a TokenDataset or as a list of SequenceDataset", type(data).__name__)
+    if len(data) != chunk.n_problems:
+        raise reject("data", expected, f"{len(data)} of them")
+    return data, head
+
+
+def random_numbers(seed: int, cell: Cell, chunk: Chunk, purpose: int) -> np.random.Generator:
+    """The generator of a chunk for one purpose, by counter: Philox under a key of seed, stream and number of the chunk."""
+    key = (cell.stream, chunk.number) if purpose == DATA_NUMBERS else (cell.stream, chunk.number, purpose)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
+
+
+def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or len(array) != n_problems:
+        got = f"shape {array.shape} with dtype {array.dtype}"
+        raise reject("measures", f"functions that return numbers ({n_problems},) or ({n_problems}, k)", f"{got} by {name}")
+    return array if array.dtype.kind == "b" and array.ndim == 1 else array.astype(np.float64)
+
+
+class _Limited:
+    """One BLAS thread while any chunk is computed: sums then have the same order whatever runs beside them."""
+
+    def __init__(self) -> None:
+        self.lock, self.depth, self.limit = threading.Lock(), 0, None  # type: tuple[Any, int, Any]
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.depth += 1
+            if self.depth == 1:
+                self.limit = _blas().limit(limits=1, user_api="blas")
+
+    def __exit__(self, *_: Any) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                self.limit.restore_original_limits()
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+_SINGLE_THREADED_BLAS = _Limited()
+
+
+# ---- its file
+
+
+def encoded(columns: Mapping[str, Any], chunk: Chunk, plan_hash: str) -> bytes:
+    """The Parquet file of a chunk: its numbers, with checksums of pages and columns and the hash of the plan."""
+    pa = arrow()
+    problems = np.arange(chunk.first, chunk.last, dtype=np.int64)
+    arrays = {"cell": pa.array(np.full(chunk.n_problems, chunk.cell, dtype=np.int32)), "problem": pa.array(problems)}
+    arrays |= {name: _as_arrow(value) for name, value in columns.items()}
+    about = {
+        "format": FORMAT,
+        "plan": plan_hash,
+        "chunk": chunk.index,
+        "cell": chunk.cell,
+        "number": chunk.number,
+        "columns": {name: column_digest([array]) for name, array in arrays.items()},
+    }
+    table = pa.table(arrays).replace_schema_metadata({METADATA: json.dumps(about).encode()})
+    sink = io.BytesIO()
+    words = [name for name, array in arrays.items() if pa.types.is_dictionary(array.type)]
+    pa.parquet.write_table(
+        table, sink, compression=COMPRESSION, use_dictionary=words, write_page_checksum=True, write_statistics=False
+    )
+    return sink.getvalue()
+
+
+def decoded(place: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None = None) -> pyarrow.Table:
+    """The table of a chunk's file, of all columns or some, every one of them checked; a damaged file is refused by name."""
+    pa = arrow()
+    try:
+        with pa.parquet.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file:
+            about = json.loads(file.schema_arrow.metadata[METADATA])
+            table = file.read(columns=columns, use_threads=False)
+        digests = {name: column_digest(table[name].chunks) for name in table.column_names}
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as problem:
+        raise DamagedChunk(place, " ".join(str(problem).split())) from problem
+    if (about.get("format"), about.get("plan"), about.get("chunk")) != (FORMAT, plan_hash, chunk.index):
+        raise DamagedChunk(place, "it is of another plan or place")
+    wrong = [name for name, digest in digests.items() if about["columns"].get(name) != digest]
+    if wrong or table.num_rows != chunk.n_problems or (columns is None and set(digests) != set(about["columns"])):
+        raise DamagedChunk(place, f"its checksums do not match: {', '.join(wrong) or 'rows or columns are missing'}")
+    return table.replace_schema_metadata(None)
+
+
+class DamagedChunk(InputError):
+    """A chunk's file that is not what was written; the message names it."""
+
+    def __init__(self, place: Path, reason: str) -> None:
+        super().__init__(
+            f"The chunk file {str(place)!r} is damaged ({reason}); running the same sweep again computes it anew."
+        )
+        self.place, self.reason = place, reason
+
+
+def _as_arrow(value: Any) -> Any:
+    """A column as an Arrow array: words as a dictionary, (n, k) as lists of k, nan and zero with one pattern of bits each."""
+    pa = arrow()
+    if isinstance(value, Categories):
+        names = pa.array(value.names)
+        return pa.DictionaryArray.from_arrays(pa.array(value.codes.astype(np.int8)), names)
+    array = np.asarray(value)
+    if array.dtype.kind == "f":
+        array = np.where(np.isnan(array), np.nan, array + 0.0)
+    elif array.dtype.kind in "iu":
+        array = array.astype(np.int32)
+    if array.ndim == 1:
+        return pa.array(array)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).ravel()), array.shape[1])
+
+
+def column_digest(pieces: list[Any], into: Any = None) -> str:
+    """SHA-256 of a column's content, the same however it is cut into pieces, compressed or encoded.
+
+    Numbers count by their bytes (little-endian, lists by their entries one after the other), words by their letters, one a line.
+    """
+    digest = hashlib.sha256() if into is None else into
+    pa = arrow()
+    for piece in pieces:
+        if pa.types.is_dictionary(piece.type) or pa.types.is_string(piece.type):
+            digest.update(_lines(piece, pa))
+            continue
+        values = piece.flatten() if pa.types.is_fixed_size_list(piece.type) or pa.types.is_list(piece.type) else piece
+        numbers = values.to_numpy(zero_copy_only=False)
+        digest.update(np.ascontiguousarray(numbers, dtype=numbers.dtype.newbyteorder("<")).data)
+    return str(digest.hexdigest())
+
+
+def _lines(piece: Any, pa: Any) -> bytes:
+    if pa.types.is_dictionary(piece.type):
+        words = [str(word).encode() + b"\n" for word in piece.dictionary.to_pylist()]
+        return b"".join(map(words.__getitem__, piece.indices.to_pylist()))
+    return b"".join(str(word).encode() + b"\n" for word in piece.to_pylist())

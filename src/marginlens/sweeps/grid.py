@@ -1,0 +1,133 @@
+"""The grid of a sweep: cells as the product of axes, the same problems in cells that differ in training alone, chunks of each cell."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from marginlens.errors import reject, whole_number
+
+DATA_AXES = ("data", "n_inputs", "n_tokens", "d")  # cells that agree in these, and in the parameters, have the same problems
+TRAINING_AXES = ("loss", "optimizer", "step", "start", "n_steps")
+AXES = (*DATA_AXES, *TRAINING_AXES)  # in the order of the grid, the parameters by name after them; the last one varies fastest
+
+
+class Chunk(NamedTuple):
+    """Problems first … last - 1 of a cell; `index` counts chunks through all cells, `number` those of the cell."""
+
+    index: int
+    cell: int
+    number: int
+    first: int
+    last: int
+
+    @property
+    def n_problems(self) -> int:
+        """How many problems it has."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid.
+
+    Attributes:
+        index: its number. stream: the number of its random problems, which cells with the same data share.
+        settings: key → value of every axis and of what is the same in all cells. axes: those that vary over the grid.
+    """
+
+    index: int
+    stream: int
+    settings: Mapping[str, Any]
+    axes: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {value}" for name, value in self.axes.items()) or "all problems"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells and chunks.
+
+    Attributes:
+        n_problems: in each cell. fixed: settings that are the same in all cells. axes: axis → its values, in the order of the grid.
+        chunk_sizes: problems in a chunk of each cell, of all but its last; one number where all cells have the same.
+    """
+
+    n_problems: int
+    fixed: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]]
+    chunk_sizes: tuple[int, ...]
+
+    @classmethod
+    def of_written(cls, plan: Mapping[str, Any]) -> Grid:
+        """The grid of a plan as `Plan.to_dict` writes it, for which none of its functions is needed."""
+        listed = {name: plan[name] for name in AXES} | dict(sorted(plan["parameters"].items()))
+        axes = {
+            name: tuple(value)
+            for name, value in listed.items()
+            if isinstance(value, list) and not (name == "start" and is_point(value))
+        }
+        fixed = {name: value for name, value in listed.items() if name not in axes}
+        sizes = plan["chunk"]
+        return cls(plan["n_problems"], fixed, axes, tuple(sizes) if isinstance(sizes, list) else (sizes,))
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, the last axis varying fastest."""
+        streams: dict[tuple[int, ...], int] = {}
+        of_data = [k for k, name in enumerate(self.axes) if name not in TRAINING_AXES]
+        cells = []
+        for index, places in enumerate(itertools.product(*(range(len(values)) for values in self.axes.values()))):
+            chosen = {name: values[k] for (name, values), k in zip(self.axes.items(), places, strict=True)}
+            stream = streams.setdefault(tuple(places[k] for k in of_data), len(streams))
+            cells.append(Cell(index, stream, {**self.fixed, **chosen}, chosen))
+        return tuple(cells)
+
+    @property
+    def n_total(self) -> int:
+        """Problems of all cells together."""
+        return self.n_problems * len(self.cells)
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks of all cells together."""
+        return self._first_chunks[-1]
+
+    def chunk_size(self, cell: int) -> int:
+        """Problems in a chunk of a cell."""
+        return self.chunk_sizes[cell if len(self.chunk_sizes) > 1 else 0]
+
+    def chunk_at(self, index: int) -> Chunk:
+        """The chunk with this number, counted through all cells."""
+        cell = bisect_right(self._first_chunks, index) - 1
+        number, size = index - self._first_chunks[cell], self.chunk_size(cell)
+        return Chunk(index, cell, number, number * size, min((number + 1) * size, self.n_problems))
+
+    def chunks_of(self, cell: int) -> range:
+        """The numbers of the chunks of a cell."""
+        return range(self._first_chunks[cell], self._first_chunks[cell + 1])
+
+    def locate(self, index: Any) -> tuple[Chunk, int]:
+        """The chunk of problem `index`, counted through all cells, and its place there."""
+        whole = whole_number(index, "index", at_least=0)
+        if whole >= self.n_total:
+            raise reject("index", f"below {self.n_total}, the number of problems", whole)
+        cell, problem = divmod(whole, self.n_problems)
+        chunk = self.chunk_at(self._first_chunks[cell] + problem // self.chunk_size(cell))
+        return chunk, problem - chunk.first
+
+    @cached_property
+    def _first_chunks(self) -> list[int]:
+        """The index of the first chunk of each cell, and the number of all chunks last."""
+        counts = (-(-self.n_problems // self.chunk_size(cell)) for cell in range(len(self.cells)))
+        return [0, *itertools.accumulate(counts)]
+
+
+def is_point(start: Any) -> bool:
+    """Whether a start given as a list is a point, of numbers, and no list of starts."""
+    return bool(start) and all(isinstance(entry, int | float) for entry in start)

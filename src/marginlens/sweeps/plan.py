@@ -1,0 +1,426 @@
+"""The plan of a sweep: a grid of settings, problems in each cell, what to record of each, and how they are cut into chunks."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import InputError, positive_number, reject, whole_number
+from marginlens.optimizers import Optimizer, as_optimizer
+from marginlens.runtime.files import as_path, unusable
+from marginlens.sweeps.choices import (
+    PROTOCOLS,
+    checked_start,
+    default_step,
+    described,
+    function_record,
+    imported,
+    loss_named,
+    nearest,
+    optimizer_named,
+    working_folder,
+)
+from marginlens.sweeps.grid import AXES, Cell, Grid, is_point
+from marginlens.sweeps.records import RECORDS, SEQUENCE_RECORDS
+
+FORMAT = "marginlens-sweep-1"  # of a plan and of its chunks; part of the plan's hash
+KINDS = ("selection", "next-token")
+DEFAULT_RECORD = ("selection", "norm", "saturation", "correlation", "margin", "score_gap", "optimality", "status")
+DEFAULT_SEQUENCE_RECORD = ("norm", "correlation", "margin", "status")
+
+CHUNK_SECONDS = 1.0  # of work on two cores that a chunk is meant for
+GPU_FACTOR = 100  # times as many problems in a chunk on a GPU
+MAX_CHUNK_BYTES = {"cpu": 64e6, "cuda": 4e9}  # of tokens in a chunk
+UNKNOWN_TOKENS = 24  # tokens of a problem of one's own, whose shape a plan does not say
+STEP_SECONDS, PAIR_SECONDS, NUMBER_SECONDS, PROBLEM_SECONDS = 1e-7, 3e-10, 4e-9, 2e-5  # see `seconds_per_problem`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep does. A list for a key of `AXES`, or for one of the `parameters`, is an axis of the grid; cells are their product.
+
+    Cells that differ in nothing but loss, optimizer, step, start and n_steps have the same problems, so that they compare in pairs.
+
+    Args:
+        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of one's own).
+        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`, in a file "module:function"; `cell` is a
+            dict of the settings, and data a batch `TokenDataset`, for next tokens a list of `SequenceDataset`.
+        n_inputs, n_tokens, d: shape of a problem. n_problems: in each cell.
+        loss: "logistic", "exponential", "correlation"; for next tokens "log", "squared", "cross-entropy", "squared-probability".
+        optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "polyak", "l3" (steepest descent in ℓ3), "mirror:l3".
+        step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
+        start: "zero", "normal:SCALE", or a list of numbers. A list of several starts is an axis.
+        seed: from which all random numbers follow. record: names of `RECORDS`. measures: name → function(run) → (n_problems,) numbers
+            or (n_problems, k), in a file "module:function"; run has data, head, trajectory, solution, optimality and cell.
+        saved_steps: steps after which iterates are kept for the measures, in `run.trajectory.saved["x"]`.
+        parameters: further settings for a function that makes data. chunk: problems in a chunk. device: "cpu", "cuda" or "cuda:1".
+        folder: where the modules of "module:function" are looked for besides Python's own path; no part of what the plan is.
+    """
+
+    n_problems: int
+    problem: str = "selection"
+    data: Any = "sphere"
+    n_inputs: Any = None
+    n_tokens: Any = None
+    d: Any = None
+    loss: Any = None
+    optimizer: Any = "normalized-gd"
+    step: Any = None
+    start: Any = "zero"
+    n_steps: Any = 1000
+    seed: int = 0
+    record: tuple[str, ...] | None = None
+    measures: Any = None
+    saved_steps: tuple[int, ...] = ()
+    parameters: Any = None
+    chunk: int | None = None
+    device: str = "cpu"
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        store = object.__setattr__
+        if self.problem not in KINDS:
+            raise reject("problem", " or ".join(KINDS), repr(self.problem))
+        store(self, "folder", self.folder or working_folder())
+        store(self, "n_problems", whole_number(self.n_problems, "n_problems", at_least=1))
+        store(self, "seed", whole_number(self.seed, "seed", at_least=0))
+        for name in ("n_inputs", "n_tokens", "d"):
+            store(self, name, _values(getattr(self, name), name, _size))
+        store(self, "n_steps", _values(self.n_steps, "n_steps", lambda v, n: whole_number(v, n, at_least=0)))
+        store(self, "data", _values(self.data, "data", self._checked_data))
+        default = "logistic" if self.problem == "selection" else "log"
+        store(self, "loss", _values(default if self.loss is None else self.loss, "loss", self._checked_loss))
+        store(self, "optimizer", _values(self.optimizer, "optimizer", _checked_optimizer))
+        store(self, "step", None if self.step is None else _values(self.step, "step", positive_number))
+        store(self, "start", _starts(self.start))
+        store(self, "parameters", _parameters(self.parameters))
+        store(self, "record", self._checked_record())
+        store(self, "measures", self._checked_measures())
+        store(self, "saved_steps", self._checked_steps())
+        if self.chunk is not None:
+            store(self, "chunk", whole_number(self.chunk, "chunk", at_least=1))
+        if not isinstance(self.device, str) or not (self.device == "cpu" or _is_cuda(self.device)):
+            raise reject("device", "cpu, cuda, or cuda:K with the number K of a device", repr(self.device))
+        self._check_together()
+
+    # ---- where plans come from
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> Plan:
+        """The plan of these keys; one that is unknown is refused with the nearest known one."""
+        known = [field.name for field in fields(cls)]
+        for key in keys:
+            if key not in known:
+                raise reject("plan", f"made of the keys {', '.join(known[:-1])}", repr(key), nearest(str(key), known))
+        if "n_problems" not in keys:
+            raise reject("plan", "one that says n_problems", f"the keys {', '.join(keys) or 'of an empty plan'}")
+        return cls(**keys)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Plan:
+        """The plan in a TOML file; functions "module:function" are looked for in the working folder too."""
+        place = as_path(path, "plan", "the path of a TOML file")
+        try:
+            keys = tomllib.loads(place.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise reject("plan", "a file that can be read", unusable(place, problem)) from problem
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise reject("plan", "a TOML file", f"{str(place)!r} ({problem})") from problem
+        if "folder" in keys:
+            raise reject("plan", "without the key folder, which is the working folder", repr(keys["folder"]))
+        return cls.of(keys)
+
+    # ---- the grid
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Cells and chunks; chunk sizes follow from the plan alone and are the same for cells with the same problems."""
+        listed = {name: getattr(self, name) for name in AXES} | dict(sorted(self.parameters.items()))
+        axes = {name: value.values for name, value in listed.items() if isinstance(value, Axis)}
+        fixed = {name: value for name, value in listed.items() if name not in axes}
+        grid = Grid(self.n_problems, fixed, axes, (self.n_problems,))
+        sizes: dict[int, int] = {}
+        for cell in grid.cells:
+            most = self._chunk_of(cell) if self.chunk is None else min(self.chunk, self.n_problems)
+            sizes[cell.stream] = min(sizes.get(cell.stream, most), most)
+        chunk_sizes = tuple(sizes[cell.stream] for cell in grid.cells)
+        return Grid(self.n_problems, fixed, axes, chunk_sizes[:1] if len(set(chunk_sizes)) == 1 else chunk_sizes)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells of the grid."""
+        return self.grid.cells
+
+    def step_of(self, cell: Cell) -> Any:
+        """The step size of a cell: the given one, or that of its optimizer; None for an optimizer that has its own."""
+        optimizer, step = cell.settings["optimizer"], cell.settings["step"]
+        return default_step(optimizer, self.problem) if step is None and isinstance(optimizer, str) else step
+
+    def _chunk_of(self, cell: Cell) -> int:
+        """Problems that take about a second on two cores and fit in memory, as a power of two."""
+        kind, settings = self.device.partition(":")[0], cell.settings
+        at_once = CHUNK_SECONDS / seconds_per_problem(settings) * (GPU_FACTOR if kind == "cuda" else 1)
+        at_once = min(at_once, MAX_CHUNK_BYTES[kind] / (8 * n_tokens_in_all(settings) * (settings["d"] or 1)))
+        return max(1, min(self.n_problems, 2 ** int(np.log2(max(at_once, 1.0)))))
+
+    # ---- what a plan is
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan in types that JSON has: all that its results depend on."""
+        plan: dict[str, Any] = {"format": FORMAT}
+        for field in fields(self):
+            if field.name not in ("folder", "chunk"):
+                value = getattr(self, field.name)
+                plan[field.name] = value.written() if isinstance(value, Axis) else written(value)
+        sizes = self.grid.chunk_sizes
+        return {**plan, "chunk": sizes[0] if len(sizes) == 1 else list(sizes)}
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the plan as canonical JSON: keys sorted, no spaces."""
+        return plan_hash(self.to_dict())
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name} {_shortly(values)}" for name, values in self.grid.axes.items())
+        grid = f"{len(self.cells):,} cells ({axes})" if axes else "one cell"
+        return f"Plan({grid}, {self.n_problems:,} problems each, {self.grid.n_chunks:,} chunks, records {', '.join(self.columns)})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is recorded of each problem, the measures last."""
+        return (*(self.record or ()), *self.measures)
+
+    # ---- checks
+
+    def _checked_data(self, value: Any, key: str) -> Any:
+        if isinstance(value, str) and ":" in value:
+            return imported(value, key, self.folder)
+        if callable(value):
+            return value
+        if value not in PROTOCOLS:
+            expected = f"one of {', '.join(PROTOCOLS)}, or a function, in a file as module:function"
+            raise reject(key, expected, repr(value), nearest(str(value), PROTOCOLS))
+        return value
+
+    def _checked_loss(self, value: Any, key: str) -> Any:
+        loss = loss_named(value, self.problem)
+        if loss is value:
+            described(loss, key)
+        return value
+
+    def _checked_record(self) -> tuple[str, ...]:
+        known = RECORDS if self.problem == "selection" else SEQUENCE_RECORDS
+        if self.record is None:
+            return DEFAULT_RECORD if self.problem == "selection" else DEFAULT_SEQUENCE_RECORD
+        if isinstance(self.record, str) or not isinstance(self.record, list | tuple):
+            raise reject("record", f"a list of names among {', '.join(known)}", repr(self.record))
+        for name in self.record:
+            if name not in known:
+                raise reject("record", f"names among {', '.join(known)}", repr(name), nearest(str(name), known))
+        if len(set(self.record)) < len(self.record):
+            raise reject("record", "names that differ", repr(list(self.record)))
+        return tuple(self.record)
+
+    def _checked_measures(self) -> dict[str, Callable[..., Any]]:
+        if self.measures is not None and not isinstance(self.measures, Mapping):
+            raise reject("measures", "a table of names and functions", repr(self.measures))
+        measures = {}
+        for name, function in (self.measures or {}).items():
+            if not isinstance(name, str) or not name.isidentifier() or name in ("cell", "problem", *AXES, *RECORDS):
+                raise reject("measures", "names of columns that nothing else has", repr(name))
+            found = imported(function, "measures", self.folder) if isinstance(function, str) else function
+            if not callable(found):
+                raise reject("measures", "functions, in a file as module:function", repr(function))
+            measures[name] = found
+        return measures
+
+    def _checked_steps(self) -> tuple[int, ...]:
+        if not isinstance(self.saved_steps, list | tuple | np.ndarray):
+            raise reject("saved_steps", "a list of steps", repr(self.saved_steps))
+        steps = tuple(whole_number(step, "saved_steps", at_least=0) for step in self.saved_steps)
+        if any(b <= a for a, b in itertools.pairwise(steps)):
+            raise reject("saved_steps", "steps that increase", repr(list(steps)))
+        return steps
+
+    def _check_together(self) -> None:
+        """What no key says alone: shapes for random data, steps of optimizers, something to record, steps to save."""
+        if not self.columns:
+            raise reject("record", "at least one name, unless there are measures", "none")
+        for cell in self.cells:
+            settings = cell.settings
+            if isinstance(settings["data"], str):
+                if self.problem != "selection":
+                    raise reject("data", "a function for next-token problems", repr(settings["data"]))
+                for name in ("n_inputs", "n_tokens", "d"):
+                    if settings[name] is None:
+                        raise reject(name, f"given for the data {settings['data']}", "none")
+            if isinstance(settings["optimizer"], str):
+                optimizer_named(settings["optimizer"], self.step_of(cell))
+            elif settings["step"] is not None:
+                raise reject("step", "left out for an optimizer that has its own", settings["step"])
+            if self.saved_steps and self.saved_steps[-1] > settings["n_steps"]:
+                raise reject("saved_steps", f"at most n_steps = {settings['n_steps']}", self.saved_steps[-1])
+        taken = set(self.parameters) & {*AXES, *RECORDS, *self.measures, "cell", "problem"}
+        if taken:
+            raise reject("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of a key that a plan gives as a list."""
+
+    values: tuple[Any, ...]
+
+    def written(self) -> list[Any]:
+        """The values in types that JSON has."""
+        return [written(value) for value in self.values]
+
+
+def as_plan(plan: Any, keys: Mapping[str, Any]) -> Plan:
+    """A plan, from one, from the path of a TOML file, from a dict, or from keys."""
+    if isinstance(plan, Plan) or plan is None:
+        if plan is not None and keys:
+            raise reject("plan", "given without further keys", f"{', '.join(keys)} beside it")
+        return Plan.of(keys) if plan is None else plan
+    if keys:
+        raise reject("plan", "given without further keys", f"{', '.join(keys)} beside it")
+    if isinstance(plan, Mapping):
+        return Plan.of(plan)
+    if isinstance(plan, str | os.PathLike):
+        return Plan.from_file(plan)
+    raise reject("plan", "a Plan, a dict of its keys, or the path of a TOML file", repr(plan))
+
+
+def plan_hash(plan: Mapping[str, Any]) -> str:
+    """SHA-256 of a plan as canonical JSON."""
+    return hashlib.sha256(json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def seconds_per_problem(settings: Mapping[str, Any]) -> float:
+    """About how long a problem takes on two cores: steps over pairs of tokens, their Gram matrix, making and measuring it."""
+    n, d = n_tokens_in_all(settings), settings["d"] or UNKNOWN_TOKENS
+    steps = settings["n_steps"] * (STEP_SECONDS + PAIR_SECONDS * n * n)
+    return float(PROBLEM_SECONDS + NUMBER_SECONDS * n * d + PAIR_SECONDS * n * n * d + steps)
+
+
+def n_tokens_in_all(settings: Mapping[str, Any]) -> int:
+    """Tokens of all inputs of a problem."""
+    if settings["n_inputs"] is None or settings["n_tokens"] is None:
+        return UNKNOWN_TOKENS
+    return int(settings["n_inputs"] * settings["n_tokens"])
+
+
+def written(value: Any) -> Any:
+    """A setting in types that JSON has: functions by where they are and the hash of their source, objects by their repr."""
+    if isinstance(value, Mapping):
+        return {name: entry.written() if isinstance(entry, Axis) else written(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [written(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Optimizer) or not callable(value):
+        return described(value, "plan")
+    return function_record(value)
+
+
+def _values(value: Any, key: str, check: Callable[[Any, str], Any]) -> Any:
+    """A checked value, or an axis of them."""
+    if isinstance(value, Axis):
+        return value
+    if isinstance(value, list | tuple | range | np.ndarray):
+        values = tuple(check(_plain(entry), key) for entry in value)
+        if not values:
+            raise reject(key, "at least one value for the grid", "an empty list")
+        if len({json.dumps(written(entry), sort_keys=True) for entry in values}) < len(values):
+            raise reject(key, "values that differ", f"{[written(entry) for entry in values]}")
+        return Axis(values)
+    return check(_plain(value), key)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _size(value: Any, key: str) -> int | None:
+    return None if value is None else whole_number(value, key, at_least=1)
+
+
+def _checked_optimizer(value: Any, key: str) -> Any:
+    if isinstance(value, str):
+        optimizer_named(value, 1.0)
+        return value
+    described(as_optimizer(value), key)
+    return value
+
+
+def _starts(value: Any) -> Any:
+    """A start, or an axis: a list whose entries are not numbers."""
+    if isinstance(value, Axis):
+        return value
+    if isinstance(value, list | tuple) and not is_point(value):
+        return _values(list(value), "start", lambda entry, _: checked_start(entry))
+    return checked_start(value)
+
+
+def _parameters(value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise reject("parameters", "a table of names and values", repr(value))
+    found = {}
+    for name, entry in (value or {}).items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise reject("parameters", "names that Python could have", repr(name))
+        found[name] = _values(entry, "parameters", _checked_parameter)
+    return dict(sorted(found.items()))
+
+
+def _checked_parameter(value: Any, key: str) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise reject(key, "numbers, texts, or lists of them", repr(value))
+
+
+def _is_cuda(device: str) -> bool:
+    kind, colon, number = device.partition(":")
+    return kind == "cuda" and (number.isdigit() if colon else True)
+
+
+def _shortly(values: tuple[Any, ...]) -> str:
+    names = [str(written(value)) for value in values]
+    return ", ".join(names) if len(names) <= 8 else f"{names[0]}, …, {names[-1]}"
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two written plans, for a sentence: key, the value before, the value now."""
+    keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+    return "; ".join(f"{key} is {_value(before.get(key))} there and {_value(now.get(key))} here" for key in keys)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping) and set(value) == {"function", "source"}:
+        return f"{value['function']} with source {value['source'][:8]}"
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def read_written_plan(place: Path) -> dict[str, Any]:
+    """The written plan of a sweep's folder, checked against its hash."""
+    try:
+        content = json.loads(place.read_text(encoding="utf-8"))
+        plan, known = content["plan"], content["hash"]
+    except OSError as problem:
+        raise reject("folder", "that of a sweep", unusable(place, problem)) from problem
+    except (ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"The plan {str(place)!r} is damaged ({problem}).") from problem
+    if plan_hash(plan) != known:
+        raise InputError(f"The plan {str(place)!r} is damaged: it does not have the hash that it says.")
+    return plan

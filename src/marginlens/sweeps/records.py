@@ -1,0 +1,140 @@
+"""What a sweep can record of a problem, by name, and the runs of a chunk from which it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.tokens import TokenDataset
+from marginlens.directions import correlation
+from marginlens.dynamics.trajectory import Trajectory
+from marginlens.graphs.priority import priority_graphs
+from marginlens.status import Status
+from marginlens.svm import MarginSolution, att_svm, graph_svm
+from marginlens.theory.optimality import TokenOptimality, token_optimality
+from marginlens.typing import FloatArray, IntArray
+
+STATUSES = tuple(status.name for status in Status)
+OPTIMALITY = ("global", "local", "neither", "infeasible")  # in this order: a selection is the first that holds
+
+
+class Categories(NamedTuple):
+    """A column of words: `codes` (n_problems,) are places among `names`."""
+
+    codes: IntArray
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChunkRun:
+    """The trained problems of a chunk of token data, as records and measures of one's own read them.
+
+    Attributes:
+        data: the problems as a batch. head: v (n_problems, d_model). trajectory: the descent on all of them.
+        cell: the settings of the cell.
+    """
+
+    data: TokenDataset
+    head: Any
+    trajectory: Trajectory
+    cell: Mapping[str, Any]
+
+    @cached_property
+    def solution(self) -> MarginSolution:
+        """The ATT-SVM of the tokens that each run selects."""
+        return self.optimality.solution if "optimality" in self.__dict__ else att_svm(self.data, self.selected)
+
+    @cached_property
+    def optimality(self) -> TokenOptimality:
+        """Whether the selected tokens are locally or globally optimal, with their score gap."""
+        return token_optimality(self.data, self.head, self.selected)
+
+    @property
+    def selected(self) -> IntArray:
+        """The token with the largest attention in each input, (n_problems, n_inputs)."""
+        return self.trajectory.selected
+
+    @cached_property
+    def probabilities(self) -> FloatArray:
+        """The attention on the selected tokens, (n_problems, n_inputs)."""
+        chosen = np.take_along_axis(self.trajectory.attention, self.selected[..., None], axis=-1)
+        return np.asarray(chosen[..., 0])
+
+
+@dataclass(frozen=True)
+class SequenceChunkRun:
+    """The trained problems of a chunk of next-token data.
+
+    Attributes:
+        data: one dataset a problem. head: theirs, or None. trajectory: the descent on all of them. cell: the settings of the cell.
+    """
+
+    data: list[SequenceDataset]
+    head: Any
+    trajectory: Trajectory
+    cell: Mapping[str, Any]
+
+    @cached_property
+    def solution(self) -> list[Any]:
+        """Graph-SVM of each problem's priority graphs."""
+        return [graph_svm(problem.E, priority_graphs(problem)) for problem in self.data]
+
+
+def status_codes(statuses: Any) -> Categories:
+    """Statuses as a column of their names."""
+    places = {status: k for k, status in enumerate(Status)}
+    return Categories(np.array([places[status] for status in statuses], dtype=np.int8), STATUSES)
+
+
+def _optimality(run: ChunkRun) -> Categories:
+    found = run.optimality
+    kinds = [found.is_globally_optimal, found.is_locally_optimal, found.is_feasible]
+    return Categories(np.select(kinds, [0, 1, 2], 3).astype(np.int8), OPTIMALITY)
+
+
+def _of_svm(run: ChunkRun) -> MarginSolution:
+    return run.solution
+
+
+def _sequence_correlation(run: SequenceChunkRun) -> FloatArray:
+    solved = np.stack([solution.x for solution in run.solution])
+    return np.asarray(correlation(run.trajectory.final, solved, axes=2))
+
+
+RECORDS: dict[str, Callable[[Any], Any]] = {
+    "selection": lambda run: run.selected,
+    "norm": lambda run: run.trajectory.norm,
+    "saturation": lambda run: run.probabilities.mean(axis=-1),
+    "smallest_probability": lambda run: run.probabilities.min(axis=-1),
+    "final": lambda run: run.trajectory.final,
+    "status": lambda run: status_codes(run.trajectory.status),
+    "steps_taken": lambda run: run.trajectory.steps_taken,
+    "correlation": lambda run: correlation(run.trajectory.final, _of_svm(run).x),
+    "margin": lambda run: _of_svm(run).margin,
+    "svm_status": lambda run: status_codes(_of_svm(run).status),
+    "svm_residual": lambda run: _of_svm(run).kkt_residual(),
+    "score_gap": lambda run: run.optimality.score_gap,
+    "optimality": _optimality,
+}
+SEQUENCE_RECORDS: dict[str, Callable[[Any], Any]] = {
+    "norm": RECORDS["norm"],
+    "status": RECORDS["status"],
+    "steps_taken": RECORDS["steps_taken"],
+    "correlation": _sequence_correlation,
+    "margin": lambda run: np.array([solution.margin for solution in run.solution]),
+    "svm_status": lambda run: status_codes([solution.status for solution in run.solution]),
+}
+_NEEDS_OPTIMALITY = ("score_gap", "optimality")
+
+
+def recorded(run: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The named quantities of a chunk's runs; those that need the same margin problems have them solved once."""
+    known = RECORDS if isinstance(run, ChunkRun) else SEQUENCE_RECORDS
+    order = sorted(names, key=lambda name: name not in _NEEDS_OPTIMALITY)
+    made = {name: known[name](run) for name in order}
+    return {name: made[name] for name in names}

@@ -1,0 +1,260 @@
+"""Sweeps: run a plan chunk by chunk into a folder, go on after whatever ended it, and read what is there."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marginlens.errors import InputError, reject
+from marginlens.result import Result
+from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.sweeps.choices import function_record, imported, working_folder
+from marginlens.sweeps.chunk import ChunkWork, arrow, made_problems
+from marginlens.sweeps.grid import Cell
+from marginlens.sweeps.plan import Plan, as_plan
+from marginlens.sweeps.store import Store, opened
+from marginlens.sweeps.table import digest, whole_table
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Problem(NamedTuple):
+    """One problem of a sweep: its data and head, and the settings of its cell."""
+
+    data: Any
+    head: Any
+    cell: dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SweepStatus(Result):
+    """How far a sweep is.
+
+    Attributes:
+        folder: where it is. n_chunks, n_problems: of the plan. chunks_done, problems_done: of these. bytes: on the disk.
+        is_running: whether a process is at work on it. damaged: files that are not what was written, where that was looked for.
+    """
+
+    folder: str
+    n_chunks: int
+    n_problems: int
+    chunks_done: int
+    problems_done: int
+    bytes: int
+    is_running: bool
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every chunk is there."""
+        return self.chunks_done == self.n_chunks
+
+    def __str__(self) -> str:
+        share = f"{self.chunks_done:,} of {self.n_chunks:,} chunks ({self.problems_done:,} of {self.n_problems:,} problems)"
+        if self.is_finished:
+            state = "finished"
+        else:
+            state = "running" if self.is_running else "not finished: running the same sweep again goes on"
+        wrong = f" {len(self.damaged)} files are damaged: {', '.join(self.damaged)}." if self.damaged else ""
+        return f"{self.folder}: {share}, {self.bytes / 1e6:.1f} MB; {state}.{wrong}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Sweep:
+    """The folder of a sweep, finished or not: what it has recorded, as a table, summed up by cell, drawn, or problem by problem."""
+
+    store: Store
+
+    @classmethod
+    def of(cls, folder: Any) -> Sweep:
+        """The sweep in a folder."""
+        arrow()
+        return folder if isinstance(folder, Sweep) else cls(Store.of(folder))
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self.store.folder
+
+    def status(self, *, check: bool = False) -> SweepStatus:
+        """How far it is; with `check` every file is read and damaged ones are named."""
+        there = self.store.listed()
+        grid = self.store.grid
+        damaged = tuple(str(problem.place) for problem in self.store.damaged(there)) if check else ()
+        done = sum(grid.chunk_at(index).n_problems for index in there)
+        return SweepStatus(
+            str(self.folder),
+            grid.n_chunks,
+            grid.n_total,
+            len(there),
+            done,
+            sum(there.values()),
+            self.store.is_running(),
+            damaged,
+        )
+
+    def table(self, columns: list[str] | None = None, *, format: str = "arrow", partial: bool = False) -> Any:
+        """One row a problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
+
+        Args:
+            columns: which of the recorded ones; all by default. format: "arrow", "pandas" or "polars".
+            partial: the chunks that are there, of a sweep that is not finished.
+        """
+        wanted = None if columns is None else list(dict.fromkeys(["cell", "problem", *columns]))
+        return whole_table(self.store, wanted, format=format, partial=partial)
+
+    def digest(self) -> str:
+        """SHA-256 of the table's content, the same whoever computed it in whatever order."""
+        return digest(self.store)
+
+    def problem(self, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
+        """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
+
+        Args:
+            data: the function that made them, where it is one of your own that cannot be imported by name.
+        """
+        chunk, place = self.store.grid.locate(index)
+        cell = self.store.grid.cells[chunk.cell]
+        said = cell.settings["data"]
+        if isinstance(said, str):
+            only = chunk._replace(first=chunk.first + place, last=chunk.first + place + 1)
+            problems, head = made_problems(cell, only, self.store.plan["seed"])
+            return Problem(problems[0], head[0], dict(cell.settings))
+        function = data if data is not None else imported(said["function"], "data", working_folder())
+        if function_record(function)["source"] != said["source"]:
+            raise reject("data", f"the function {said['function']} as it was when the sweep was run", "a changed one")
+        settings = {**cell.settings, "data": function}
+        problems, head = made_problems(Cell(cell.index, cell.stream, settings, cell.axes), chunk, self.store.plan["seed"])
+        shared = head is None or (hasattr(head, "ndim") and head.ndim == 1)
+        return Problem(problems[place], head if shared else head[place], dict(cell.settings))
+
+    def __repr__(self) -> str:
+        grid = self.store.grid
+        axes = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in grid.axes.items())
+        recorded = ", ".join([*self.store.plan["record"], *self.store.plan["measures"]])
+        return (
+            f"Sweep of {len(grid.cells):,} cells{f' ({axes})' if axes else ''} with {grid.n_problems:,} problems each, recording "
+            f"{recorded}. {self.status()}"
+        )
+
+
+class _SweepCall:
+    """`ml.sweep`: runs a plan, and reads the folders of sweeps."""
+
+    def __call__(
+        self,
+        plan: Any = None,
+        out: Any = None,
+        *,
+        engine: Any = None,
+        client: Any = None,
+        progress: ProgressCallback | None = None,
+        **keys: Any,
+    ) -> Sweep:
+        """Run a plan into a folder, or go on with it: chunks that are there are not computed again.
+
+        Args:
+            plan: a `Plan`, a dict, or the path of a TOML file; or the keys of a `Plan` as keyword arguments.
+            out: the folder. One process at a time works in it; another plan than its own is refused.
+            engine: where chunks are computed; threads of this process by default. client: a Dask client in its place.
+            progress: called as `progress(done, total)` in problems after every chunk, those of earlier runs included.
+        Returns:
+            The `Sweep`. Ctrl-C ends it after the next chunk, with all before it kept; calling it again goes on.
+        """
+        arrow()
+        made = as_plan(plan, keys)
+        if out is None:
+            raise reject("out", "the folder that the results go to", "none")
+        return run(made, out, _chosen_engine(engine, client), as_progress(progress))
+
+    def table(self, folder: Any, columns: list[str] | None = None, **options: Any) -> Any:
+        """`Sweep.table` of a folder."""
+        return Sweep.of(folder).table(columns, **options)
+
+    def status(self, folder: Any, *, check: bool = False) -> SweepStatus:
+        """`Sweep.status` of a folder."""
+        return Sweep.of(folder).status(check=check)
+
+    def digest(self, folder: Any) -> str:
+        """`Sweep.digest` of a folder."""
+        return Sweep.of(folder).digest()
+
+    def problem(self, folder: Any, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
+        """`Sweep.problem` of a folder."""
+        return Sweep.of(folder).problem(index, data=data)
+
+    def __repr__(self) -> str:
+        return "<ml.sweep: runs a plan into a folder, and reads it by its methods table, summary, status, plot, problem and digest>"
+
+
+sweep = _SweepCall()
+
+
+def run(plan: Plan, out: Any, engine: Any, progress: ProgressCallback | None) -> Sweep:
+    """Compute every chunk that is not there or damaged, and write each as soon as it is finished."""
+    with opened(out, plan) as store:
+        there = store.listed()
+        damaged = store.damaged(there)
+        for problem in damaged:
+            problem.place.unlink()
+        missing = sorted(set(range(plan.grid.n_chunks)) - set(store.listed()))
+        done, total = sum(plan.grid.chunk_at(index).n_problems for index in store.listed()), plan.grid.n_total
+        if progress is not None:
+            progress(done, total)
+        with _stopping() as stop, closing(engine.run(ChunkWork(plan), missing)) as results:
+            for index, content in results:
+                store.write(index, content)
+                done += plan.grid.chunk_at(index).n_problems
+                if progress is not None:
+                    progress(done, total)
+                if stop.is_set() and done < total:
+                    raise KeyboardInterrupt(
+                        f"{done:,} of {total:,} problems are kept in {str(store.folder)!r}: the same sweep again goes on from there."
+                    )
+    return Sweep(Store(store.folder))
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and a request to terminate set; the second one ends at once, as they did before."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals are the main thread's
+        return
+    before = {}
+
+    def ask(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.default_int_handler:
+            before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _InOrder:
+    """Chunks one after the other in this thread."""
+
+    n_workers = 1
+
+    def run(self, work: Callable[[int], Any], tasks: Any) -> Iterator[tuple[int, Any]]:
+        """(task, work(task)) for each."""
+        for task in tasks:
+            yield task, work(task)
+
+
+def _chosen_engine(engine: Any, client: Any) -> Any:
+    if engine is not None and client is not None:
+        raise reject("client", "left out where an engine is given", "both")
+    return _InOrder() if engine is None else engine
