@@ -141,7 +141,9 @@ def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or len(array) != n_problems:
         got = f"shape {array.shape} with dtype {array.dtype}"
-        raise reject("measures", f"functions that return numbers ({n_problems},) or ({n_problems}, k)", f"{got} by {name}")
+        raise reject(
+            "measures", f"functions that return numbers ({n_problems},) or ({n_problems}, k)", f"{got} by {name}"
+        )
     return array if array.dtype.kind == "b" and array.ndim == 1 else array.astype(np.float64)
 
 
@@ -166,7 +168,7 @@ class _Limited:
 
 @cache
 def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()
 

@@ -7,16 +7,25 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from marginlens.errors import reject, whole_number
 
-DATA_AXES = ("data", "n_inputs", "n_tokens", "d")  # cells that agree in these, and in the parameters, have the same problems
+DATA_AXES = (
+    "data",
+    "n_inputs",
+    "n_tokens",
+    "d",
+)  # cells that agree in these, and in the parameters, have the same problems
 TRAINING_AXES = ("loss", "optimizer", "step", "start", "n_steps")
-AXES = (*DATA_AXES, *TRAINING_AXES)  # in the order of the grid, the parameters by name after them; the last one varies fastest
+AXES = (
+    *DATA_AXES,
+    *TRAINING_AXES,
+)  # in the order of the grid, the parameters by name after them; the last one varies fastest
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True)
+class Chunk:
     """Problems first … last - 1 of a cell; `index` counts chunks through all cells, `number` those of the cell."""
 
     index: int

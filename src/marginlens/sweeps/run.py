@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+import itertools
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from marginlens.errors import InputError, reject
+from marginlens.engines import Engine, as_engine
+from marginlens.errors import reject
 from marginlens.result import Result
-from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.interrupts import deferred_interrupts
+from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.sweeps.choices import function_record, imported, working_folder
 from marginlens.sweeps.chunk import ChunkWork, arrow, made_problems
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.plan import Plan, as_plan
 from marginlens.sweeps.store import Store, opened
 from marginlens.sweeps.table import digest, whole_table
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 class Problem(NamedTuple):
@@ -56,11 +55,11 @@ class SweepStatus(Result):
         return self.chunks_done == self.n_chunks
 
     def __str__(self) -> str:
-        share = f"{self.chunks_done:,} of {self.n_chunks:,} chunks ({self.problems_done:,} of {self.n_problems:,} problems)"
-        if self.is_finished:
-            state = "finished"
-        else:
-            state = "running" if self.is_running else "not finished: running the same sweep again goes on"
+        share = (
+            f"{self.chunks_done:,} of {self.n_chunks:,} chunks ({self.problems_done:,} of {self.n_problems:,} problems)"
+        )
+        unfinished = "running" if self.is_running else "not finished: running the same sweep again goes on"
+        state = "finished" if self.is_finished else unfinished
         wrong = f" {len(self.damaged)} files are damaged: {', '.join(self.damaged)}." if self.damaged else ""
         return f"{self.folder}: {share}, {self.bytes / 1e6:.1f} MB; {state}.{wrong}"
 
@@ -123,14 +122,16 @@ class Sweep:
         cell = self.store.grid.cells[chunk.cell]
         said = cell.settings["data"]
         if isinstance(said, str):
-            only = chunk._replace(first=chunk.first + place, last=chunk.first + place + 1)
+            only = replace(chunk, first=chunk.first + place, last=chunk.first + place + 1)
             problems, head = made_problems(cell, only, self.store.plan["seed"])
             return Problem(problems[0], head[0], dict(cell.settings))
         function = data if data is not None else imported(said["function"], "data", working_folder())
         if function_record(function)["source"] != said["source"]:
             raise reject("data", f"the function {said['function']} as it was when the sweep was run", "a changed one")
         settings = {**cell.settings, "data": function}
-        problems, head = made_problems(Cell(cell.index, cell.stream, settings, cell.axes), chunk, self.store.plan["seed"])
+        problems, head = made_problems(
+            Cell(cell.index, cell.stream, settings, cell.axes), chunk, self.store.plan["seed"]
+        )
         shared = head is None or (hasattr(head, "ndim") and head.ndim == 1)
         return Problem(problems[place], head if shared else head[place], dict(cell.settings))
 
@@ -171,7 +172,9 @@ class _SweepCall:
         made = as_plan(plan, keys)
         if out is None:
             raise reject("out", "the folder that the results go to", "none")
-        return run(made, out, _chosen_engine(engine, client), as_progress(progress))
+        if engine is not None and client is not None:
+            raise reject("client", "left out where an engine is given", "both")
+        return run(made, out, as_engine(client if engine is None else engine), as_progress(progress))
 
     def table(self, folder: Any, columns: list[str] | None = None, **options: Any) -> Any:
         """`Sweep.table` of a folder."""
@@ -196,65 +199,24 @@ class _SweepCall:
 sweep = _SweepCall()
 
 
-def run(plan: Plan, out: Any, engine: Any, progress: ProgressCallback | None) -> Sweep:
+def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None) -> Sweep:
     """Compute every chunk that is not there or damaged, and write each as soon as it is finished."""
     with opened(out, plan) as store:
-        there = store.listed()
-        damaged = store.damaged(there)
-        for problem in damaged:
+        for problem in store.damaged(store.listed()):
+            warnings.warn(f"The chunk file {str(problem.place)!r} is damaged and computed anew.", stacklevel=3)
             problem.place.unlink()
-        missing = sorted(set(range(plan.grid.n_chunks)) - set(store.listed()))
-        done, total = sum(plan.grid.chunk_at(index).n_problems for index in store.listed()), plan.grid.n_total
-        if progress is not None:
-            progress(done, total)
-        with _stopping() as stop, closing(engine.run(ChunkWork(plan), missing)) as results:
-            for index, content in results:
-                store.write(index, content)
-                done += plan.grid.chunk_at(index).n_problems
-                if progress is not None:
-                    progress(done, total)
-                if stop.is_set() and done < total:
-                    raise KeyboardInterrupt(
-                        f"{done:,} of {total:,} problems are kept in {str(store.folder)!r}: the same sweep again goes on from there."
-                    )
+        there, grid = store.listed(), plan.grid
+        report = Progress(progress, grid.n_total)
+        report.advance(sum(grid.chunk_at(index).n_problems for index in there))
+        missing = (index for index in range(grid.n_chunks) if index not in there)
+        try:
+            with deferred_interrupts() as interrupted:
+                tasks = itertools.takewhile(lambda _: not interrupted(), missing)
+                with closing(engine.run(ChunkWork(plan), tasks)) as results:  # type: ignore[type-var]
+                    for index, content in results:
+                        store.write(index, content)
+                        report.advance(grid.chunk_at(index).n_problems)
+        except KeyboardInterrupt:
+            kept = f"{report.done:,} of {report.total:,} problems are in {str(store.folder)!r}"
+            raise KeyboardInterrupt(f"{kept}; running the same sweep again goes on from there.") from None
     return Sweep(Store(store.folder))
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and a request to terminate set; the second one ends at once, as they did before."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals are the main thread's
-        return
-    before = {}
-
-    def ask(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(number, before[number])
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is signal.default_int_handler:
-            before[number] = signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _InOrder:
-    """Chunks one after the other in this thread."""
-
-    n_workers = 1
-
-    def run(self, work: Callable[[int], Any], tasks: Any) -> Iterator[tuple[int, Any]]:
-        """(task, work(task)) for each."""
-        for task in tasks:
-            yield task, work(task)
-
-
-def _chosen_engine(engine: Any, client: Any) -> Any:
-    if engine is not None and client is not None:
-        raise reject("client", "left out where an engine is given", "both")
-    return _InOrder() if engine is None else engine

@@ -1,0 +1,156 @@
+"""Plans: grids in their documented order, one sentence for whatever is wrong, and a hash of all that results depend on."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import marginlens as ml
+from marginlens.sweeps import Plan
+from marginlens.sweeps.grid import AXES, Grid
+
+SHAPE = {"n_inputs": 2, "n_tokens": 3, "d": 4}
+
+
+def plan(**keys):
+    return Plan.of({**SHAPE, "n_problems": 10, **keys})
+
+
+def axis(values):
+    return st.lists(values, min_size=1, max_size=3, unique=True)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n_tokens=axis(st.integers(2, 6)),
+    d=axis(st.integers(1, 600)),
+    loss=axis(st.sampled_from(["logistic", "exponential", "correlation"])),
+    step=axis(st.floats(0.001, 3.0)),
+    n_problems=st.integers(1, 10**8),
+    chunk=st.none() | st.integers(1, 10**6),
+)
+def test_every_problem_of_every_cell_is_in_one_chunk(n_tokens, d, loss, step, n_problems, chunk):
+    made = plan(n_tokens=n_tokens, d=d, loss=loss, step=step, n_problems=n_problems, chunk=chunk)
+    grid = made.grid
+    axes = [cell.axes for cell in grid.cells]
+    assert [tuple(cell.values()) for cell in axes] == list(itertools.product(n_tokens, d, loss, step))
+    assert [name for name in AXES if name in axes[0]] == list(axes[0])
+    for cell in range(len(grid.cells)):
+        chunks = grid.chunks_of(cell)
+        ends = [grid.chunk_at(index) for index in {chunks[0], chunks[len(chunks) // 2], chunks[-1]}]
+        assert all(part.cell == cell and 0 <= part.first < part.last <= n_problems for part in ends)
+        assert grid.chunk_at(chunks[0]).first == 0
+        assert grid.chunk_at(chunks[-1]).last == n_problems
+    for index in (0, grid.n_total // 2, grid.n_total - 1):
+        part, place = grid.locate(index)
+        assert part.cell * n_problems + part.first + place == index
+    written = Grid.of_written(made.to_dict())  # what a reader of the folder knows
+    assert (written.n_chunks, [cell.axes for cell in written.cells]) == (grid.n_chunks, axes)
+
+
+def test_cells_that_differ_in_training_alone_have_the_same_problems():
+    made = plan(d=[3, 4], loss=["logistic", "exponential"], n_steps=[10, 1000])
+    assert [cell.stream for cell in made.cells] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert len({made.grid.chunk_size(cell.index) for cell in made.cells if cell.stream == 0}) == 1
+
+
+def test_the_hash_is_that_of_what_results_depend_on():
+    same = [plan(), plan(optimizer="normalized-gd"), plan(d=np.int64(4)), plan(seed=0)]
+    assert len({made.hash for made in same}) == 1
+    other = [plan(seed=1), plan(d=5), plan(d=[4]), plan(chunk=5), plan(device="cuda"), plan(record=["norm"])]
+    assert len({made.hash for made in (same[0], *other)}) == 1 + len(other)
+
+
+def first_measure(run):
+    return run.trajectory.norm
+
+
+def second_measure(run):
+    return 2.0 * run.trajectory.norm
+
+
+def test_a_changed_function_is_a_changed_plan():
+    hashes = {plan(measures={"size": function}).hash for function in (first_measure, second_measure)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"n_token": 3}, "Did you mean n_tokens?"),
+        ({"n_problems": 0}, "'n_problems' argument must be a whole number of at least 1; got 0"),
+        ({"d": []}, "'d' argument must be at least one value for the grid; got an empty list"),
+        ({"d": [4, 4]}, "'d' argument must be values that differ; got [4, 4]"),
+        ({"d": 0}, "'d' argument must be a whole number of at least 1"),
+        ({"d": None}, "'d' argument must be given for the data sphere; got none"),
+        ({"data": "spere"}, "Did you mean sphere?"),
+        ({"data": "no_such_module:make"}, "a module that can be imported; got 'no_such_module:make'"),
+        ({"data": "os:system('x')"}, "a function as module:function"),
+        ({"data": "os:nothing"}, "must be a function of the module os"),
+        ({"loss": "logistik"}, "Did you mean logistic?"),
+        ({"optimizer": "normalised-gd"}, "Did you mean normalized-gd?"),
+        ({"optimizer": "mirror:linf"}, "mirror:lP with a number P above 1"),
+        ({"optimizer": ml.SignDescent(0.1), "step": 1.0}, "left out for an optimizer that has its own"),
+        ({"step": [1.0, -1.0]}, "'step' argument must be a positive number; got -1.0"),
+        ({"start": "normal:-1"}, "normal:SCALE with a positive scale"),
+        ({"start": []}, "'start' argument must be at least one value"),
+        ({"record": ["score-gap"]}, "Did you mean score_gap?"),
+        ({"record": []}, "at least one name, unless there are measures"),
+        ({"record": "norm"}, "a list of names"),
+        ({"measures": {"norm": abs}}, "names of columns that nothing else has"),
+        ({"measures": {"size": 3}}, "functions, in a file as module:function"),
+        ({"saved_steps": [5, 2]}, "steps that increase"),
+        ({"saved_steps": [2000]}, "at most n_steps = 1000"),
+        ({"parameters": {"d": 3}}, "names that no other key or column has"),
+        ({"parameters": {"width": object}}, "numbers, texts, or lists of them"),
+        ({"seed": -1}, "'seed' argument must be a whole number of at least 0"),
+        ({"chunk": 0}, "'chunk' argument must be a whole number of at least 1"),
+        ({"device": "gpu"}, "cpu, cuda, or cuda:K"),
+        ({"problem": "next-token"}, "a function for next-token problems"),
+        ({"problem": "regression"}, "selection or next-token"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_one_sentence(keys, sentence):
+    with pytest.raises(ml.InputError) as refused:
+        plan(**keys)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_plan_without_problems_and_a_plan_beside_keys_are_refused(tmp_path):
+    with pytest.raises(ml.InputError, match="one that says n_problems"):
+        ml.sweep(d=4, out=tmp_path)
+    with pytest.raises(ml.InputError, match="without further keys"):
+        ml.sweep(plan(), tmp_path, d=4)
+    with pytest.raises(ml.InputError, match="the folder that the results go to"):
+        ml.sweep(plan())
+
+
+def test_a_plan_in_a_file_is_the_plan_of_the_same_keys(tmp_path, monkeypatch):
+    (tmp_path / "made_up_data.py").write_text("def make(rng, n_problems, cell):\n    raise NotImplementedError\n")
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'data = "made_up_data:make"\nn_problems = 5\nn_steps = [10, 20]\n[parameters]\nwidth = [1, 2]\n',
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = Plan.from_file(file)
+    import made_up_data
+
+    keys = {"data": made_up_data.make, "n_problems": 5, "n_steps": [10, 20], "parameters": {"width": [1, 2]}}
+    assert made.hash == Plan.of(keys).hash
+    assert [tuple(cell.axes.values()) for cell in made.cells] == [(10, 1), (10, 2), (20, 1), (20, 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [(b"d = ", "a TOML file"), (b"\xff", "a TOML file"), (None, "a file that can be read")]
+)
+def test_a_file_that_is_no_plan_is_one_sentence(tmp_path, content, sentence):
+    file = tmp_path / "plan.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ml.InputError, match=sentence):
+        Plan.from_file(file)

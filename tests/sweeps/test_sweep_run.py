@@ -1,0 +1,175 @@
+"""Sweeps run and resumed: what they record, and that it depends on nothing but the plan."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.data.counter_based import sphere_problems
+from marginlens.data.sequence_generators import acyclic_sequences
+from marginlens.engines import Processes, Threads
+
+KEYS = {
+    "n_inputs": 3,
+    "n_tokens": 4,
+    "d": [2, 6],
+    "loss": ["logistic", "correlation"],
+    "n_steps": 60,
+    "n_problems": 30,
+    "chunk": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return ml.sweep(out=tmp_path_factory.mktemp("sweep") / "made", **KEYS)
+
+
+def test_the_table_has_what_a_loop_over_cells_gives(made):
+    table = made.table().to_pandas()
+    assert list(table.columns[:4]) == ["cell", "problem", "d", "loss"]
+    assert len(table) == 4 * 30
+    for cell, (d, loss) in enumerate(
+        [(2, ml.Logistic()), (2, ml.CorrelationLoss()), (6, ml.Logistic()), (6, ml.CorrelationLoss())]
+    ):
+        rows = table[table["cell"] == cell]
+        assert rows["problem"].tolist() == list(range(30))
+        data, head = sphere_problems(0, 30, 3, 4, d, 0, cell // 2)
+        run = ml.descend(data, head, loss=loss, n_steps=60)
+        found = ml.token_optimality(data, head, run.selected)
+        np.testing.assert_array_equal(np.stack(rows["selection"]), run.selected)
+        np.testing.assert_allclose(rows["norm"], run.norm, rtol=1e-12)
+        np.testing.assert_allclose(rows["margin"], found.margin, rtol=1e-9)
+        np.testing.assert_allclose(rows["score_gap"], found.score_gap, rtol=1e-9)
+        cosines = ml.correlation(run.final, found.solution.x)
+        np.testing.assert_allclose(rows["correlation"], cosines, rtol=1e-9)
+        assert (rows["optimality"] == "global").tolist() == found.is_globally_optimal.tolist()
+        assert rows["status"].tolist() == [status.name for status in run.status]
+
+
+def test_running_again_computes_nothing_and_changes_nothing(made, monkeypatch):
+    before = {file.name: file.read_bytes() for file in (made.folder / "chunks").iterdir()}
+    monkeypatch.setattr("marginlens.sweeps.chunk.measured", pytest.fail)
+    again = ml.sweep(out=made.folder, **KEYS)
+    assert {file.name: file.read_bytes() for file in (made.folder / "chunks").iterdir()} == before
+    assert again.digest() == made.digest()
+
+
+@pytest.mark.parametrize("change", [{"chunk": 30}, {"chunk": 7}])
+def test_chunks_do_not_change_the_problems_of_a_protocol(made, tmp_path, change):
+    other = ml.sweep(out=tmp_path / "other", **{**KEYS, **change, "record": ["selection", "score_gap", "optimality"]})
+    wanted = ["selection", "optimality"]
+    assert other.table(wanted).equals(made.table(wanted))
+
+
+@pytest.mark.parametrize("engine", [Threads(2), Processes(2)], ids=["threads", "processes"])
+def test_engines_and_workers_do_not_change_a_bit(made, tmp_path, engine):
+    assert ml.sweep(out=tmp_path / "other", engine=engine, **KEYS).digest() == made.digest()
+
+
+def test_progress_counts_problems_those_of_earlier_runs_included(made, tmp_path):
+    calls = []
+    ml.sweep(out=made.folder, progress=lambda *call: calls.append(call), **KEYS)
+    assert calls == [(120, 120)]
+    ml.sweep(out=tmp_path / "new", n_inputs=2, n_tokens=2, d=2, n_problems=5, chunk=2, n_steps=1,
+             progress=lambda *call: calls.append(call))  # fmt: skip
+    assert calls[1:] == [(0, 5), (2, 5), (4, 5), (5, 5)]
+
+
+def test_problem_gives_back_the_data_of_a_row(made):
+    data, head = sphere_problems(0, 30, 3, 4, 6, 0, 1)
+    problem = made.problem(2 * 30 + 17)
+    assert problem.data == data[17]
+    np.testing.assert_array_equal(problem.head, head[17])
+    assert problem.cell["d"] == 6
+    with pytest.raises(ml.InputError, match="below 120"):
+        made.problem(120)
+
+
+# ---- data and measures of one's own
+
+
+def shifted(rng, n_problems, cell):
+    X = rng.standard_normal((n_problems, 2, 3, 4)) + cell["shift"]
+    return ml.TokenDataset(X, np.ones((n_problems, 2))), rng.standard_normal((n_problems, 4))
+
+
+def first_weight(run):
+    return run.trajectory.final[:, 0]
+
+
+def growth(run):
+    return np.linalg.norm(run.trajectory.saved["x"], axis=-1)  # (n_problems, n_saved)
+
+
+def is_sure(run):
+    return run.probabilities.min(axis=-1) > 0.5
+
+
+def test_generators_and_measures_of_ones_own(tmp_path):
+    keys = {
+        "data": shifted,
+        "parameters": {"shift": [0.0, 1.0]},
+        "n_problems": 9,
+        "chunk": 4,
+        "n_steps": 20,
+        "start": "normal:0.1",
+        "saved_steps": [0, 10, 20],
+        "record": ["norm"],
+        "measures": {"first_weight": first_weight, "growth": growth, "is_sure": is_sure},
+    }
+    made = ml.sweep(out=tmp_path / "own", **keys)
+    table = made.table(format="pandas")
+    assert table["shift"].tolist() == [0.0] * 9 + [1.0] * 9
+    steps = np.stack(table["growth"])
+    np.testing.assert_allclose(steps[:, -1], table["norm"])
+    assert (np.abs(steps[:, 0]) > 0).all()  # random starts
+    assert table["is_sure"].dtype == bool
+    other = ml.sweep(out=tmp_path / "processes", engine=Processes(2), **keys)
+    assert other.digest() == made.digest()
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(1, 1))))
+    data, _ = shifted(rng, 4, {"shift": 1.0})
+    assert made.problem(9 + 6, data=shifted).data == data[2]
+    with pytest.raises(ml.InputError, match="a changed one"):
+        made.problem(0, data=first_weight)
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda data, v: data, "returns \\(data, head\\)"),
+        (lambda data, v: (data[:2], v), "2 of them"),
+        (lambda data, v: (data.X, v), "as a TokenDataset"),
+    ],
+)
+def test_a_generator_that_makes_something_else_is_one_sentence(tmp_path, made, sentence):
+    def wrong(rng, n_problems, cell):
+        return made(*shifted(rng, n_problems, {"shift": 0.0}))
+
+    with pytest.raises(ml.InputError, match=sentence):
+        ml.sweep(out=tmp_path / "wrong", data=wrong, n_problems=5, n_steps=1)
+
+
+def first_token(run):
+    return run.data.X[:, 0]
+
+
+def test_a_measure_of_another_shape_is_one_sentence(tmp_path):
+    with pytest.raises(ml.InputError, match=r"numbers \(5,\) or \(5, k\)"):
+        ml.sweep(
+            out=tmp_path / "wrong", n_inputs=2, n_tokens=2, d=2, n_problems=5, n_steps=1, measures={"size": first_token}
+        )
+
+
+def sequences(rng, n_problems, cell):
+    return [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(n_problems)], None
+
+
+def test_next_token_problems(tmp_path):
+    keys = {"problem": "next-token", "data": sequences, "n_problems": 5, "chunk": 3, "n_steps": 2000}
+    made = ml.sweep(out=tmp_path / "next", **keys)
+    table = made.table(format="pandas")
+    assert (table["correlation"].dropna() > 0.9).all()
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(0, 1))))
+    data = [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(2)]
+    run = ml.descend(data, n_steps=2000)
+    np.testing.assert_allclose(table["norm"][3:], run.norm, rtol=1e-9)
