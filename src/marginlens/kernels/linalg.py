@@ -63,6 +63,17 @@ def matvec(A: Any, x: Any, out: Any) -> None:
 
 
 @njit(**SUMMING)
+def matvec_rows(A: Any, rows: Any, x: Any, out: Any) -> None:
+    """out = A[rows] x, without forming A[rows]."""
+    n, d = rows.shape[0], A.shape[1]
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        out[i], out[i + 1], out[i + 2], out[i + 3] = dot_4(A, (rows[i], rows[i + 1], rows[i + 2], rows[i + 3]), x, d)
+    for i in range(whole, n):
+        out[i] = dot(A[rows[i]], x)
+
+
+@njit(**SUMMING)
 def vecmat(weights: Any, A: Any, out: Any) -> None:
     """out = Aᵀ weights."""
     out[:] = 0.0
@@ -155,6 +166,41 @@ def gram(A: Any, rows: Any, known: int, G: Any) -> None:
         G[i2, i], G[i2, i1], G[i2, i2] = s20, s21, s22
         G[i1, i], G[i1, i1] = s10, s11
         G[i, i] = s00
+
+
+@njit(**SUMMING)
+def inner_products(A: Any, B: Any, out: Any) -> None:
+    """out = A Bᵀ, the inner products of all rows of A with all of B, in blocks of 4 × 4."""
+    n, m, d = A.shape[0], B.shape[0], A.shape[1]
+    for i in range(0, n, 4):
+        i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+        for j in range(0, m, 4):
+            j1, j2, j3 = min(j + 1, m - 1), min(j + 2, m - 1), min(j + 3, m - 1)
+            s00, s01, s02, s03, s10, s11, s12, s13 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+            s20, s21, s22, s23, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+            for k in range(d):
+                a, b, c, e = B[j, k], B[j1, k], B[j2, k], B[j3, k]
+                x, y, z, w = A[i, k], A[i1, k], A[i2, k], A[i3, k]
+                s00 += x * a
+                s01 += x * b
+                s02 += x * c
+                s03 += x * e
+                s10 += y * a
+                s11 += y * b
+                s12 += y * c
+                s13 += y * e
+                s20 += z * a
+                s21 += z * b
+                s22 += z * c
+                s23 += z * e
+                s30 += w * a
+                s31 += w * b
+                s32 += w * c
+                s33 += w * e
+            out[i, j], out[i, j1], out[i, j2], out[i, j3] = s00, s01, s02, s03
+            out[i1, j], out[i1, j1], out[i1, j2], out[i1, j3] = s10, s11, s12, s13
+            out[i2, j], out[i2, j1], out[i2, j2], out[i2, j3] = s20, s21, s22, s23
+            out[i3, j], out[i3, j1], out[i3, j2], out[i3, j3] = s30, s31, s32, s33
 
 
 @njit(**COMPILED)

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
-from marginlens.kernels.linalg import COMPILED, all_finite, dot, dot_and_size, matvec, norm
+from marginlens.kernels.linalg import (
+    COMPILED,
+    all_finite,
+    dot,
+    dot_and_size,
+    inner_products,
+    matvec,
+    matvec_rows,
+    norm,
+    vecmat_rows,
+)
 from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights, likelihood_weights
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
 from marginlens.runtime.compilation import njit
@@ -25,6 +35,7 @@ from marginlens.typing import FloatArray, IntArray
 _RESYNC = 64  # steps after which accumulated logits are computed afresh
 
 
+@njit(**COMPILED)
 def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
     """Whether the state of a descent is W itself, (d²,), and not its coefficients over the pairs, (n_pairs,)."""
     return 2 * d * (n_pairs + n_queries * d) < n_pairs * n_pairs
@@ -53,16 +64,17 @@ def descend_problems(
         p0, q0, s0, e0, h0, r0 = parts[b]
         p1, q1, s1, e1, h1, r1 = parts[b + 1]
         centred, E, token, query, queries = embeddings
-        pairs = (_gathered(centred, token[p0:p1]), query[p0:p1], _gathered(E, queries[q0:q1]))
+        asking = _gathered(E, queries[q0:q1])
+        pairs = (centred, token[p0:p1], _edges(query[p0:p1], q1 - q0), asking, np.ascontiguousarray(asking.T))
         size = r1 - r0 if h1 - h0 == (r1 - r0) ** 2 else 1  # a loss of the label alone comes without whole heads
         head = heads[h0:h1].reshape(size, size)
         pair, log_count, score, ids, span, share, label = entries
         per_entry = (pair[e0:e1], log_count[e0:e1], score[e0:e1], ids[e0:e1])
         samples = (*per_entry, span[s0:s1], share[s0:s1], label[s0:s1], head)
-        m, d = pairs[0].shape
-        in_weights = 2 * d * (m + pairs[2].shape[0] * d) < m * m
+        m, d = p1 - p0, E.shape[1]
+        in_weights = moves_in_weights(m, q1 - q0, d)
         state, a, origin = states[places[b] : places[b + 1]], logits[p0:p1], np.empty(m)
-        _apply(pairs, start[b], np.empty_like(pairs[2]), origin)
+        _apply(pairs, start[b], np.empty_like(asking), origin)
         if ends[b, 1] == 0:
             for k in range(m):
                 a[k] = origin[k]
@@ -95,6 +107,15 @@ def _gathered(rows: Any, chosen: Any) -> Any:
 
 
 @njit(**COMPILED)
+def _edges(query: Any, n_queries: int) -> Any:
+    """Where the pairs of each query begin, (n_queries + 1,); pairs are sorted by their queries."""
+    edges = np.zeros(n_queries + 1, dtype=np.int64)
+    for k in range(query.shape[0]):
+        edges[query[k] + 1] = k + 1
+    return edges
+
+
+@njit(**COMPILED)
 def _take_steps(
     pairs: Any,
     samples: Any,
@@ -114,9 +135,9 @@ def _take_steps(
     They move `state` and the logits `a`, which are `origin` plus what the state adds.
     """
     normalized, eta, code, _, stop = rule
-    keys, _, asking = pairs  # (n_pairs, d), the query of each, (n_queries, d)
-    m, d = keys.shape
-    in_weights = 2 * d * (m + asking.shape[0] * d) < m * m
+    asking = pairs[3]  # (n_queries, d)
+    m, d = a.shape[0], asking.shape[1]
+    in_weights = moves_in_weights(m, asking.shape[0], d)
     turned, gradient = np.empty_like(asking), np.zeros((d, d))
     flat = gradient.reshape(d * d)
     pair, log_count, _, _, span, share, _, head = samples
@@ -143,15 +164,15 @@ def _take_steps(
         if in_weights:
             _lift(pairs, w, turned, gradient)
             _apply(pairs, gradient, turned, h)
-            reach = norm(flat)
+            square, size = dot(flat, flat), 0.0
         else:
             matvec(gram, w, h)
             square, size = dot_and_size(w, h)
-            if square > 1e-6 * size and 1e-280 < square < 1e280:
-                reach = math.sqrt(square)
-            else:  # the Gram matrix has cancelled
-                _lift(pairs, w, turned, gradient)
-                reach = norm(flat)
+        if square > 1e-6 * size and 1e-280 < square < 1e280:
+            reach = math.sqrt(square)
+        else:  # the Gram matrix has cancelled, or the squares have left the range
+            _lift(pairs, w, turned, gradient)
+            reach = norm(flat)
         if reach == 0.0:
             return STATIONARY, step, values[-1]
         move = eta / reach if normalized else eta * math.exp(log_scale)
@@ -181,44 +202,37 @@ def _take_steps(
 @njit(**COMPILED)
 def _gram(pairs: Any, gram: Any) -> None:
     """Inner products of the matrices e_x e_kᵀ, written into `gram` (n_pairs, n_pairs)."""
-    keys, query, asking = pairs
-    m = keys.shape[0]
+    keys, token, edges, asking, _ = pairs
     n_queries = asking.shape[0]
     between = np.empty((n_queries, n_queries))
+    inner_products(asking, asking, between)
     for q in range(n_queries):
-        matvec(asking, asking[q], between[q])
-    for k in range(m):
-        for j in range(k + 1):
-            gram[k, j] = dot(keys[k], keys[j]) * between[query[k], query[j]]
-            gram[j, k] = gram[k, j]
+        for r in range(q + 1):
+            for k in range(edges[q], edges[q + 1]):
+                for j in range(edges[r], min(edges[r + 1], k + 1)):
+                    gram[k, j] = dot(keys[token[k]], keys[token[j]]) * between[q, r]
+                    gram[j, k] = gram[k, j]
 
 
 @njit(**COMPILED)
 def _apply(pairs: Any, W: Any, turned: Any, out: Any) -> None:
     """out = e_xᵀ W e_k for every pair; `turned` (n_queries, d) is room for W e_k."""
-    keys, query, asking = pairs
+    keys, token, edges, asking, _ = pairs
+    inner_products(asking, W, turned)
     for q in range(asking.shape[0]):
-        matvec(W, asking[q], turned[q])
-    for k in range(keys.shape[0]):
-        out[k] = dot(keys[k], turned[query[k]])
+        begin, end = edges[q], edges[q + 1]
+        matvec_rows(keys, token[begin:end], turned[q], out[begin:end])
 
 
 @njit(**COMPILED)
 def _lift(pairs: Any, w: Any, turned: Any, out: Any) -> None:
     """out = Σ w e_x e_kᵀ over the pairs; `turned` (n_queries, d) is room for Σ w e_x by query."""
-    keys, query, asking = pairs
-    d = keys.shape[1]
-    turned[:] = 0.0
-    for k in range(keys.shape[0]):
-        q, weight = query[k], w[k]
-        for j in range(d):
-            turned[q, j] += weight * keys[k, j]
-    out[:] = 0.0
+    keys, token, edges, asking, columns = pairs
     for q in range(asking.shape[0]):
-        for j in range(d):
-            weight = turned[q, j]
-            for c in range(d):
-                out[j, c] += weight * asking[q, c]
+        begin, end = edges[q], edges[q + 1]
+        vecmat_rows(w[begin:end], keys, token[begin:end], turned[q])
+    across = np.ascontiguousarray(turned.T)
+    inner_products(across, columns, out)
 
 
 @njit(**COMPILED)
@@ -226,7 +240,7 @@ def _write(pairs: Any, start: Any, state: Any, in_weights: bool, out: Any) -> No
     """W of a state, written into `out` (d, d)."""
     d = out.shape[0]
     if not in_weights:
-        _lift(pairs, state, np.empty_like(pairs[2]), out)
+        _lift(pairs, state, np.empty_like(pairs[3]), out)
     for j in range(d):
         for c in range(d):
             out[j, c] = state[j * d + c] if in_weights else start[j, c] + out[j, c]

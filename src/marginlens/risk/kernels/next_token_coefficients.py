@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.kernels.exponential import exp
 from marginlens.kernels.linalg import COMPILED, dot
 from marginlens.runtime.compilation import njit
 
@@ -68,27 +69,30 @@ def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any,
     scale = math.exp(guess) if guess != 0.0 else 1.0
     for k in range(w.shape[0]):
         w[k] = 0.0
-    biggest = 0.0
     for i in range(span.shape[0]):
         begin, end = span[i, 0], span[i, 1]
         top = -np.inf
         for k in range(begin, end):
             x = a[pair[k]] + log_count[k]
             values[k] = x
-            if x > top:
-                top = x
+            top = x if x > top else top
+        values[begin] -= top
+        top += guess
+        for k in range(begin + 1, end):
+            values[k] -= top
+    for k in range(pair.shape[0]):
+        values[k] = exp(values[k])
+    biggest = 0.0
+    for i in range(span.shape[0]):
+        begin, end = span[i, 0], span[i, 1]
         others = 0.0
         for k in range(begin + 1, end):
-            x = math.exp(values[k] - top - guess)
-            values[k] = x
-            others += x
-        factor = share[i] / (scale * others + math.exp(values[begin] - top))
+            others += values[k]
+        factor = share[i] / (scale * others + values[begin])
         for k in range(begin + 1, end):
-            x = values[k] * factor
-            w[pair[k]] += x
-            if x > biggest:
-                biggest = x
+            w[pair[k]] += values[k] * factor
         w[pair[begin]] -= others * factor
+        biggest = max(biggest, others * factor)
     if not 1.0 / _FAR < biggest < _FAR:
         if not 1.0 / _TOO_FAR < biggest < _TOO_FAR:
             values[-1] = 0.0
