@@ -47,6 +47,7 @@ from marginlens.data.sequence_generators import (
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows
+from marginlens.data.token_stream import TokenStream
 from marginlens.data.tokens import TokenDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, Words
 
@@ -60,6 +61,7 @@ __all__ = [
     "SequenceDataset",
     "SequenceSplit",
     "TokenDataset",
+    "TokenStream",
     "Vocabulary",
     "Words",
     "acyclic_sequences",

@@ -29,6 +29,7 @@ from marginlens.graphs.priority import (
     reduced_order,
     separated_tokens,
 )
+from marginlens.graphs.stream import GraphSummary, StoredGraphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 
 __all__ = [
@@ -36,8 +37,10 @@ __all__ = [
     "CyclicSubset",
     "CyclicSubspace",
     "Evidence",
+    "GraphSummary",
     "LocalRule",
     "PriorityGraph",
+    "StoredGraphs",
     "component_levels",
     "component_order",
     "cyclic_subset",

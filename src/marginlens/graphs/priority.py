@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, axes_for
+from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import BoolArray, IntArray
 
-_MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
+if TYPE_CHECKING:
+    from marginlens.graphs.stream import StoredGraphs
+
+MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
 _MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
@@ -105,19 +111,54 @@ class PriorityGraph:
         return ends[:, 0] == ends[:, 1]
 
 
+@overload
+def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]: ...
+@overload
+def priority_graphs(
+    data: TokenStream,
+    *,
+    head: Any = None,
+    out: str | os.PathLike[str] | None = None,
+    engine: Any = None,
+    progress: ProgressCallback | None = None,
+) -> StoredGraphs: ...
 @implements("C", "§3.1")
-def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]:
+def priority_graphs(
+    data: SequenceDataset | TokenStream,
+    *,
+    head: Any = None,
+    out: str | os.PathLike[str] | None = None,
+    engine: Any = None,
+    progress: ProgressCallback | None = None,
+) -> Mapping[int, PriorityGraph]:
     """The token-priority graph of every last token that occurs, from the labels of the data.
 
     For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
     linear in the number of positions. Of a sequence that lacks its label, the edges come from the token that `separated_tokens` gives;
     it is left out where there is none, and so is a last token that only such sequences have.
 
+    The windows of a `TokenStream` need not fit in memory, nor their graphs: chunks of windows are counted on an engine and merged
+    into files of a folder, and the graphs are those of one pass over all windows. A second call with the same folder goes on from what
+    is there.
+
     Args:
-        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I.
+        data: sequences and their labels, or a stream of windows.
+        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I, as for streams.
+        out: the folder for the graphs of a stream; None for a temporary one that goes with them.
+        engine: where chunks of a stream are counted; None for the threads of this process.
+        progress: called as `progress(done, total)` after each chunk of a stream.
     Returns:
-        A dictionary from last token to its `PriorityGraph`.
+        A mapping from last token to its `PriorityGraph`: a dictionary, or `StoredGraphs`, which read a graph when it is asked for.
     """
+    if isinstance(data, TokenStream):
+        from marginlens.graphs.stream import stream_graphs
+
+        if head is not None:
+            raise reject("head", "left out for a stream, whose windows without their label are left out", "one")
+        return stream_graphs(data, out, engine, progress)
+    for argument, value in (("out", out), ("engine", engine), ("progress", progress)):
+        if value is not None:
+            raise reject(argument, "left out unless the data are a stream", repr(value))
     targets = separated_tokens(data, head)
     used = np.repeat(targets >= 0, data.lengths)
     last, heads = (np.repeat(ids, data.lengths)[used] for ids in (data.last, targets))
@@ -157,25 +198,51 @@ def separated_tokens(data: SequenceDataset, head: Any = None) -> IntArray:
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
     """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
-    if K > _MAX_TOKENS:
-        raise reject("n_vocabulary", f"at most {_MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
+    if K > MAX_TOKENS:
+        raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
     last, head, tail = (_ids(ids, name, K) for ids, name in ((last, "last"), (head, "head"), (tail, "tail")))
     if not len(last) == len(head) == len(tail):
         raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
-    keys, counts = _counted((last * K + head) * K + tail, K**3)
+    arrays = graph_arrays(*_counted((last * K + head) * K + tail, K**3), K)
+    return {int(k): arrays.graph(place) for place, k in enumerate(arrays.last)}
+
+
+class GraphArrays(NamedTuple):
+    """Priority graphs side by side.
+
+    Attributes:
+        last: (n_graphs,) last tokens, increasing. node_offsets, edge_offsets: (n_graphs + 1,) where the nodes and the edges of each
+            graph begin. nodes, component_of: (n_nodes,) and edges (n_edges, 2), counts (n_edges,): as in `PriorityGraph`.
+    """
+
+    last: IntArray
+    node_offsets: IntArray
+    edge_offsets: IntArray
+    nodes: IntArray
+    component_of: IntArray
+    edges: IntArray
+    counts: IntArray
+
+    def graph(self, place: int) -> PriorityGraph:
+        """The graph of `last[place]`."""
+        of_nodes, of_edges = (slice(*offsets[place : place + 2]) for offsets in (self.node_offsets, self.edge_offsets))
+        nodes, ranks = (np.asarray(array[of_nodes], dtype=np.int64) for array in (self.nodes, self.component_of))
+        edges, counts = (np.asarray(array[of_edges], dtype=np.int64) for array in (self.edges, self.counts))
+        return PriorityGraph(int(self.last[place]), nodes, edges, counts, ranks)
+
+
+def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphArrays:
+    """The graphs of counted edges, whose numbers `keys` = (last · K + head) · K + tail (n_keys,) are distinct and increasing."""
+    K = n_vocabulary
     k, i, j = keys // (K * K), keys // K % K, keys % K
     nodes = np.unique(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
     proper = i != j
     heads, tails = np.searchsorted(nodes, (k * K + i)[proper]), np.searchsorted(nodes, (k * K + j)[proper])
     edges, counts, k = np.stack([i, j], axis=1)[proper], counts[proper], k[proper]
-    rank = _ranks(heads, tails, nodes // K)
-    queries = np.unique(nodes // K)
-    of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (nodes // K, k))
-    graphs = {}
-    for place, q in enumerate(queries.tolist()):
-        own_nodes, own_edges = slice(*of_nodes[place : place + 2]), slice(*of_edges[place : place + 2])
-        graphs[q] = PriorityGraph(q, nodes[own_nodes] % K, edges[own_edges], counts[own_edges], rank[own_nodes])
-    return graphs
+    last = nodes // K
+    rank, queries = _ranks(heads, tails, last), np.unique(last)
+    of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (last, k))
+    return GraphArrays(queries, of_nodes, of_edges, nodes % K, rank, edges, counts)
 
 
 @implements("C", "Def 2")

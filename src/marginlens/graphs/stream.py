@@ -1,0 +1,518 @@
+"""Priority graphs of streams: windows counted by chunks, merged by ranges of last tokens, and graphs read from a folder one at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data.token_stream import Chunk, TokenStream
+from marginlens.errors import InputError, reject
+from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
+from marginlens.result import Result, axes_for
+from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
+from marginlens.runtime.compilation import njit
+from marginlens.runtime.files import as_path, unusable, write_whole
+from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.typing import BoolArray, IntArray
+
+FORMAT = 1
+STREAM, INDEX, CHUNKS, PARTS = "stream.json", "graphs.index", "chunks", "parts"  # what the folder of a stream holds
+_RANGE_ENTRIES = 1 << 22  # counted edges that are merged at a time, unless one last token has more
+
+
+def stream_graphs(
+    stream: TokenStream, out: str | os.PathLike[str] | None, engine: Any, progress: ProgressCallback | None
+) -> StoredGraphs:
+    """The graphs of a stream in the folder `out`, with what is there already; see `priority_graphs`."""
+    if stream.n_vocabulary > MAX_TOKENS:
+        remedy = "Number the tokens that occur from 0 on."
+        raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
+    if out is None:
+        temporary = tempfile.mkdtemp(prefix="marginlens-graphs-")
+        try:
+            _Store(Path(temporary), stream).fill(engine, Progress(progress))
+            graphs = StoredGraphs(temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        weakref.finalize(graphs, shutil.rmtree, temporary, ignore_errors=True)
+        return graphs
+    folder = as_path(out, "out", "the path of a folder")
+    _Store(folder, stream).fill(engine, Progress(progress))
+    return StoredGraphs(folder)
+
+
+# ---- counting the windows of a chunk
+
+
+class EdgeCounts(NamedTuple):
+    """Edges of priority graphs and how often each occurs.
+
+    Attributes:
+        keys: (n_edges,) (last · K + label) · K + token, distinct and increasing. counts: (n_edges,) in how many positions.
+    """
+
+    keys: IntArray
+    counts: IntArray
+
+
+class ChunkCounts(NamedTuple):
+    """The edges of the windows of a chunk that hold their label, and how many windows there are in all."""
+
+    edges: EdgeCounts
+    n_windows: int
+
+
+@dataclass(frozen=True, eq=False)
+class CountChunk:
+    """The task of counting one chunk of a stream."""
+
+    stream: TokenStream
+
+    def __call__(self, index: int) -> ChunkCounts:
+        return count_windows(self.stream.read(index), self.stream)
+
+
+def count_windows(chunk: Chunk, stream: TokenStream) -> ChunkCounts:
+    """Count the edges of the windows of a chunk, in time linear in its tokens but for sorting the edges."""
+    K, separator = stream.n_vocabulary, -1 if stream.separator is None else stream.separator
+    followed, n_windows = _followed(chunk.ids, chunk.starts, chunk.first, stream.window, separator, K)
+    keys = _edge_keys(chunk.ids, followed, stream.window, K)
+    keys.sort()
+    counts = np.empty(len(keys), dtype=np.int64)
+    n_edges = _run_lengths(keys, counts)
+    return ChunkCounts(EdgeCounts(keys[:n_edges].copy(), counts[:n_edges].copy()), int(n_windows))
+
+
+@njit(nogil=True)
+def _followed(
+    ids: IntArray, starts: IntArray, first: int, window: int, separator: int, n_vocabulary: int
+) -> tuple[IntArray, int]:
+    """The places from `first` on whose token occurs among the `window` tokens before it in its text; how many have a window."""
+    latest = np.full(n_vocabulary, -1, dtype=np.int64)  # the place of each token
+    places = np.empty(len(ids), dtype=np.int64)
+    n_places, n_windows, start, text = 0, 0, 0, 0
+    for j in range(len(ids)):
+        while text < len(starts) and starts[text] <= j:
+            start = starts[text]
+            text += 1
+        token = ids[j]
+        if token == separator:
+            start = j + 1
+            continue
+        if j >= first and j - window >= start:
+            n_windows += 1
+            if latest[token] >= j - window:
+                places[n_places] = j
+                n_places += 1
+        latest[token] = j
+    return places[:n_places].copy(), n_windows
+
+
+@njit(nogil=True)
+def _edge_keys(ids: IntArray, places: IntArray, window: int, n_vocabulary: int) -> IntArray:
+    """(n_places · window,) the edge of every token of the windows before these places."""
+    keys = np.empty(len(places) * window, dtype=np.int64)
+    for n in range(len(places)):
+        j = places[n]
+        pair = (ids[j - 1] * n_vocabulary + ids[j]) * n_vocabulary
+        for t in range(window):
+            keys[n * window + t] = pair + ids[j - window + t]
+    return keys
+
+
+@njit(nogil=True)
+def _run_lengths(keys: IntArray, counts: IntArray) -> int:
+    """Move the distinct keys of a sorted array to its beginning, write how often each occurs, and return their number."""
+    n = 0
+    for k in range(len(keys)):
+        if n and keys[k] == keys[n - 1]:
+            counts[n - 1] += 1
+        else:
+            keys[n], counts[n] = keys[k], 1
+            n += 1
+    return n
+
+
+# ---- merging counts
+
+
+def merged(parts: list[EdgeCounts]) -> EdgeCounts:
+    """The counts of all parts together; in whatever order they are merged, the result is the same."""
+    while len(parts) > 1:
+        odd = parts[-1:] if len(parts) % 2 else []
+        parts = [_merged_pair(*parts[k : k + 2]) for k in range(0, len(parts) - 1, 2)] + odd
+    return parts[0]
+
+
+def _merged_pair(a: EdgeCounts, b: EdgeCounts) -> EdgeCounts:
+    keys, counts = (np.empty(len(a.keys) + len(b.keys), dtype=np.int64) for _ in range(2))
+    n = _merge(a.keys, a.counts, b.keys, b.counts, keys, counts)
+    return EdgeCounts(keys[:n], counts[:n])
+
+
+@njit(nogil=True)
+def _merge(
+    keys_a: IntArray, counts_a: IntArray, keys_b: IntArray, counts_b: IntArray, keys: IntArray, counts: IntArray
+) -> int:
+    i, j, n = 0, 0, 0
+    while i < len(keys_a) and j < len(keys_b):
+        a, b = keys_a[i], keys_b[j]
+        keys[n] = min(a, b)
+        counts[n] = (counts_a[i] if a <= b else 0) + (counts_b[j] if b <= a else 0)
+        i += a <= b
+        j += b <= a
+        n += 1
+    while i < len(keys_a):
+        keys[n], counts[n] = keys_a[i], counts_a[i]
+        i += 1
+        n += 1
+    while j < len(keys_b):
+        keys[n], counts[n] = keys_b[j], counts_b[j]
+        j += 1
+        n += 1
+    return n
+
+
+class Range(NamedTuple):
+    """Last tokens from `first` to `end` - 1."""
+
+    first: int
+    end: int
+
+
+class MergedRange(NamedTuple):
+    """The graphs of a range of last tokens; positions: (n_graphs,) the tokens of all windows behind each."""
+
+    graphs: GraphArrays
+    positions: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class MergeRange:
+    """The task of merging the counts of a range of last tokens from the files of all chunks."""
+
+    files: tuple[Path, ...]
+    ranges: tuple[Range, ...]
+    n_vocabulary: int
+
+    def __call__(self, index: int) -> MergedRange:
+        K, (first, end) = self.n_vocabulary, self.ranges[index]
+        edges = merged([_edges_of(read_arrays(file), first, end, K) for file in self.files])
+        graphs = graph_arrays(edges.keys, edges.counts, K)
+        begins = np.searchsorted(edges.keys, graphs.last * (K * K))
+        return MergedRange(graphs, np.add.reduceat(edges.counts, begins))
+
+
+def _edges_of(file: ArrayFile, first: int, end: int, n_vocabulary: int) -> EdgeCounts:
+    """The edges of a chunk's file whose last token is in a range."""
+    last, offsets = np.asarray(file.arrays["last"]), np.asarray(file.arrays["offsets"])
+    a, b = np.searchsorted(last, (first, end))
+    chosen = slice(offsets[a], offsets[b])
+    begins = np.repeat(last[a:b].astype(np.int64) * (n_vocabulary * n_vocabulary), np.diff(offsets[a : b + 1]))
+    return EdgeCounts(
+        begins + file.arrays["pairs"][chosen].astype(np.int64), file.arrays["counts"][chosen].astype(np.int64)
+    )
+
+
+# ---- the folder
+
+
+@dataclass(frozen=True, eq=False)
+class _Store:
+    """The folder of a stream: files of chunks while they are counted, then files of graphs by ranges of last tokens, then their index."""
+
+    folder: Path
+    stream: TokenStream
+
+    def fill(self, engine: Any, progress: Progress) -> None:
+        """Count and merge what the folder does not hold yet."""
+        self._claim()
+        if self._is_complete():
+            return
+        missing = [k for k in range(self.stream.n_chunks) if not self._is_whole(self._chunk(k), self._chunk_facts(k))]
+        progress.expect(len(missing))
+        for k, counted in _in_threads(CountChunk(self.stream), missing):
+            self._write_chunk(k, counted)
+            progress.advance()
+        ranges, totals = self._ranges()
+        made = [p for p, r in enumerate(ranges) if self._is_whole(self._part(p), self._part_facts(r))]
+        files = tuple(self._chunk(k) for k in range(self.stream.n_chunks))
+        merge = MergeRange(files, tuple(ranges), self.stream.n_vocabulary)
+        missing = sorted({*range(len(ranges))} - {*made})
+        progress.expect(progress.done + len(missing))
+        for p, part in _in_threads(merge, missing):
+            self._write_part(p, ranges[p], part)
+            progress.advance()
+        self._write_index(ranges, totals)
+        shutil.rmtree(self.folder / CHUNKS, ignore_errors=True)
+
+    def _claim(self) -> None:
+        """Make the folder one of this stream, or refuse it where it is one of another or of something else."""
+        expected = "an empty folder, or one of the same stream"
+        place = self.folder / STREAM
+        sizes = {"window": self.stream.window, "n_vocabulary": self.stream.n_vocabulary}
+        identity = {"format": FORMAT, "stream": self.stream.fingerprint, **sizes}
+        try:
+            if place.is_file():
+                earlier = json.loads(place.read_text(encoding="utf-8"))
+                if earlier != identity:
+                    raise reject("out", expected, f"{str(self.folder)!r}, which holds the graphs of another stream")
+            elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+                raise reject("out", expected, f"{str(self.folder)!r}, which holds something else")
+            for name in (CHUNKS, PARTS):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            if not place.is_file():
+                write_whole(place, json.dumps(identity).encode(), "out")
+        except OSError as problem:
+            raise reject("out", expected, unusable(self.folder, problem)) from problem
+        except InputError:
+            raise
+        except ValueError as problem:
+            raise reject("out", expected, f"{str(place)!r}, which cannot be read") from problem
+
+    # ---- files
+
+    def _chunk(self, index: int) -> Path:
+        return self.folder / CHUNKS / f"{index:06d}.counts"
+
+    def _part(self, index: int) -> Path:
+        return self.folder / PARTS / part_name(index)
+
+    def _chunk_facts(self, index: int) -> dict[str, Any]:
+        return {"stream": self.stream.fingerprint, "chunk": index, "tokens_per_chunk": self.stream.tokens_per_chunk}
+
+    def _part_facts(self, tokens: Range) -> dict[str, Any]:
+        return {"stream": self.stream.fingerprint, "first": tokens.first, "end": tokens.end}
+
+    def _is_whole(self, path: Path, facts: Mapping[str, Any]) -> bool:
+        """Whether a file is there, undamaged and of these facts; a damaged one is named and will be made again."""
+        if not path.exists():
+            return False
+        try:
+            file = read_arrays(path)
+            file.verify()
+        except DamagedFile as problem:
+            warnings.warn(f"{str(path)!r} is damaged ({problem}) and is made again.", stacklevel=2)
+            return False
+        return all(file.facts.get(name) == value for name, value in facts.items())
+
+    def _is_complete(self) -> bool:
+        """Whether the index is there and every file that it lists is whole; otherwise the index goes."""
+        index = self.folder / INDEX
+        if not self._is_whole(index, {"stream": self.stream.fingerprint}):
+            return False
+        ranges = [Range(*pair) for pair in read_arrays(index).facts["ranges"]]
+        if all(self._is_whole(self._part(p), self._part_facts(r)) for p, r in enumerate(ranges)):
+            return True
+        index.unlink()
+        return False
+
+    def _write_chunk(self, index: int, counted: ChunkCounts) -> None:
+        K, (keys, counts) = self.stream.n_vocabulary, counted.edges
+        tokens = np.arange(K + 1) * (K * K)
+        offsets = np.searchsorted(keys, tokens)
+        present = np.flatnonzero(np.diff(offsets))
+        arrays = {
+            "last": present.astype(np.uint32),
+            "offsets": np.append(offsets[present], len(keys)),
+            "pairs": (keys % (K * K)).astype(_smallest(K * K)),
+            "counts": counts.astype(np.uint32),
+        }
+        facts = {**self._chunk_facts(index), "windows": counted.n_windows, "positions": int(counts.sum())}
+        write_arrays(self._chunk(index), facts, arrays, "out")
+
+    def _write_part(self, index: int, tokens: Range, part: MergedRange) -> None:
+        graphs = part.graphs
+        small = _smallest(self.stream.n_vocabulary)
+        arrays = graphs._asdict() | {
+            "nodes": graphs.nodes.astype(small),
+            "component_of": graphs.component_of.astype(small),
+            "edges": graphs.edges.astype(small),
+            "counts": graphs.counts.astype(_smallest(int(graphs.counts.max(initial=0)) + 1)),
+            "positions": part.positions,
+        }
+        write_arrays(self._part(index), self._part_facts(tokens), arrays, "out")
+
+    def _ranges(self) -> tuple[list[Range], dict[str, int]]:
+        """Ranges of last tokens with about as many edges each, and the windows of all chunks."""
+        entries = np.zeros(self.stream.n_vocabulary, dtype=np.int64)
+        windows = positions = 0
+        for k in range(self.stream.n_chunks):
+            file = read_arrays(self._chunk(k))
+            entries[np.asarray(file.arrays["last"])] += np.diff(file.arrays["offsets"])
+            windows += file.facts["windows"]
+            positions += file.facts["positions"]
+        if not positions:
+            window = self.stream.window
+            raise reject("window", "long enough that some window holds the token that follows it", window)
+        total, edges = np.cumsum(entries), [0]
+        while edges[-1] < len(total):
+            before = total[edges[-1] - 1] if edges[-1] else 0
+            edges.append(max(edges[-1] + 1, int(np.searchsorted(total, before + _RANGE_ENTRIES, side="right"))))
+        ranges = [
+            Range(a, b) for a, b in pairwise(edges) if total[b - 1] > (total[a - 1] if a else 0)
+        ]
+        return ranges, {"n_windows": windows, "n_dropped": windows - positions // self.stream.window}
+
+    def _write_index(self, ranges: list[Range], totals: dict[str, int]) -> None:
+        rows: dict[str, list[Any]] = {name: [] for name in ("last", "part", "place", *_SIZES)}
+        for p in range(len(ranges)):
+            arrays = read_arrays(self._part(p)).arrays
+            n_graphs, node_offsets = len(arrays["last"]), np.asarray(arrays["node_offsets"])
+            rows["last"].append(np.asarray(arrays["last"]))
+            rows["part"].append(np.full(n_graphs, p))
+            rows["place"].append(np.arange(n_graphs))
+            rows["tokens"].append(np.diff(node_offsets))
+            rows["edges"].append(np.diff(arrays["edge_offsets"]))
+            rows["components"].append(
+                np.maximum.reduceat(arrays["component_of"], node_offsets[:-1]).astype(np.int64) + 1
+            )
+            rows["windows"].append(np.asarray(arrays["positions"]) // self.stream.window)
+        facts = {
+            "stream": self.stream.fingerprint,
+            "window": self.stream.window,
+            "n_vocabulary": self.stream.n_vocabulary,
+            "ranges": ranges,
+            **totals,
+        }
+        arrays = {name: np.concatenate(parts).astype(np.int64) for name, parts in rows.items()}
+        write_arrays(self.folder / INDEX, facts, arrays, "out")
+
+
+_SIZES = ("tokens", "edges", "components", "windows")  # of each graph, in the index
+
+
+def part_name(index: int) -> str:
+    """The file of a range of last tokens."""
+    return f"{index:06d}.graphs"
+
+
+def _smallest(n_values: int) -> type[np.unsignedinteger[Any]]:
+    """The smallest of three types that holds 0 to n_values - 1."""
+    return np.uint16 if n_values <= 2**16 else np.uint32 if n_values <= 2**32 else np.uint64
+
+
+# ---- the graphs of a folder
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GraphSummary(Result):
+    """The sizes of many priority graphs.
+
+    Attributes:
+        n_windows: windows of the stream. n_dropped: those that lack the token which follows them. n_graphs: last tokens of the others.
+        n_edges, n_components, n_acyclic: of all graphs together. share_acyclic: n_acyclic / n_graphs.
+        last, windows, tokens, edges, components: (n_graphs,) of each graph.
+    """
+
+    n_windows: int
+    n_dropped: int
+    n_graphs: int
+    n_edges: int
+    n_components: int
+    n_acyclic: int
+    share_acyclic: float
+    last: IntArray
+    windows: IntArray
+    tokens: IntArray
+    edges: IntArray
+    components: IntArray
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the components of each graph over its tokens; graphs without ties lie on the diagonal. Returns the axes."""
+        ax = axes_for(ax)
+        ax.loglog(self.tokens, self.components, ".", color="#0072B2", alpha=0.3)
+        ax.set(xlabel="tokens", ylabel="components")
+        return ax
+
+
+class StoredGraphs(Mapping[int, PriorityGraph]):
+    """The priority graphs in the folder of a stream, from last token to `PriorityGraph`; each is read when it is asked for.
+
+    Args:
+        folder: what `priority_graphs(stream, out=folder)` has filled.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = as_path(folder, "folder", "the path of a folder")
+        try:
+            index = read_arrays(self.folder / INDEX)
+            index.verify()
+        except DamagedFile as problem:
+            expected = "a folder that priority_graphs has filled from a stream"
+            raise reject(
+                "folder", expected, f"{str(self.folder)!r}, whose {INDEX} is not usable ({problem})"
+            ) from problem
+        self.facts = index.facts
+        self._arrays = {name: np.array(array) for name, array in index.arrays.items()}
+        self._whole: BoolArray = np.zeros(len(index.facts["ranges"]), dtype=bool)
+
+    def __repr__(self) -> str:
+        n_edges = int(self._arrays["edges"].sum())
+        return f"StoredGraphs({len(self)} graphs, {n_edges} edges in {str(self.folder)!r})"
+
+    def __len__(self) -> int:
+        return len(self._arrays["last"])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._arrays["last"].tolist())
+
+    def __contains__(self, last: object) -> bool:
+        return self._place(last) >= 0
+
+    def __getitem__(self, last: int) -> PriorityGraph:
+        place = self._place(last)
+        if place < 0:
+            raise KeyError(last)
+        part = int(self._arrays["part"][place])
+        path = self.folder / PARTS / part_name(part)
+        try:
+            file = read_arrays(path)
+            if not self._whole[part]:
+                file.verify()
+                self._whole[part] = True
+        except DamagedFile as problem:
+            remedy = "Call priority_graphs with the stream and this folder: it is made again."
+            raise reject(
+                "folder", "one of whole files", f"{str(path)!r}, which is damaged ({problem})", remedy
+            ) from problem
+        graphs = GraphArrays(*(file.arrays[name] for name in GraphArrays._fields))
+        return graphs.graph(int(self._arrays["place"][place]))
+
+    def _place(self, last: object) -> int:
+        if isinstance(last, bool) or not isinstance(last, int | np.integer):
+            return -1
+        tokens = self._arrays["last"]
+        place = int(np.searchsorted(tokens, last))
+        return place if place < len(tokens) and tokens[place] == last else -1
+
+    def summary(self) -> GraphSummary:
+        """The sizes of all graphs, from the index alone."""
+        sizes = {name: self._arrays[name].copy() for name in ("last", *_SIZES)}
+        n_acyclic = int(np.sum(sizes["tokens"] == sizes["components"]))
+        return GraphSummary(
+            n_windows=self.facts["n_windows"],
+            n_dropped=self.facts["n_dropped"],
+            n_graphs=len(self),
+            n_edges=int(sizes["edges"].sum()),
+            n_components=int(sizes["components"].sum()),
+            n_acyclic=n_acyclic,
+            share_acyclic=n_acyclic / len(self),
+            **sizes,
+        )
+
+
+def _in_threads(work: Any, tasks: list[int]) -> Iterator[tuple[int, Any]]:
+    return ((task, work(task)) for task in tasks)
