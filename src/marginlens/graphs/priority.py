@@ -235,12 +235,12 @@ def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphAr
     """The graphs of counted edges, whose numbers `keys` = (last · K + head) · K + tail (n_keys,) are distinct and increasing."""
     K = n_vocabulary
     k, i, j = keys // (K * K), keys // K % K, keys % K
-    nodes = np.unique(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
+    nodes = _distinct(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
     proper = i != j
     heads, tails = np.searchsorted(nodes, (k * K + i)[proper]), np.searchsorted(nodes, (k * K + j)[proper])
     edges, counts, k = np.stack([i, j], axis=1)[proper], counts[proper], k[proper]
     last = nodes // K
-    rank, queries = _ranks(heads, tails, last), np.unique(last)
+    rank, queries = _ranks(heads, tails, last), _distinct(last)
     of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (last, k))
     return GraphArrays(queries, of_nodes, of_edges, nodes % K, rank, edges, counts)
 
@@ -294,6 +294,12 @@ def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
     return np.unique(keys, return_counts=True)
 
 
+def _distinct(values: IntArray) -> IntArray:
+    """The different values, increasing; by sorting, which takes a tenth of the time of the hash table of `np.unique`."""
+    ordered = np.sort(values)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+
+
 def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> IntArray:
     """(n_nodes,) the strong component of each node, numbered from 0 in each graph along the edges; ties by the smallest token.
 
@@ -316,7 +322,7 @@ def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> IntArray:
 
 def _levels(heads: IntArray, tails: IntArray, count: int) -> IntArray:
     """(count,) the longest chain of edges that leads to each component, in as many rounds as the longest chain has edges."""
-    across = np.unique(heads[heads != tails] * count + tails[heads != tails])
+    across = _distinct(heads[heads != tails] * count + tails[heads != tails])
     heads, tails = across // count, across % count
     level, waiting = np.zeros(count, dtype=np.int64), np.bincount(tails, minlength=count)
     starts = np.searchsorted(heads, np.arange(count + 1))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.token_stream import Chunk, TokenStream
+from marginlens.engines import Threads, as_engine
 from marginlens.errors import InputError, reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
 from marginlens.result import Result, axes_for
@@ -24,11 +25,12 @@ from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, w
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.files import as_path, unusable, write_whole
 from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.runtime.threads import n_threads
 from marginlens.typing import BoolArray, IntArray
 
 FORMAT = 1
 STREAM, INDEX, CHUNKS, PARTS = "stream.json", "graphs.index", "chunks", "parts"  # what the folder of a stream holds
-_RANGE_ENTRIES = 1 << 22  # counted edges that are merged at a time, unless one last token has more
+_RANGE_ENTRIES = 1 << 20  # counted edges that are merged at a time, unless one last token has more
 
 
 def stream_graphs(
@@ -243,7 +245,8 @@ class _Store:
             return
         missing = [k for k in range(self.stream.n_chunks) if not self._is_whole(self._chunk(k), self._chunk_facts(k))]
         progress.expect(len(missing))
-        for k, counted in _in_threads(CountChunk(self.stream), missing):
+        threads = Threads(n_threads())
+        for k, counted in (threads if engine is None else as_engine(engine)).run(CountChunk(self.stream), missing):
             self._write_chunk(k, counted)
             progress.advance()
         ranges, totals = self._ranges()
@@ -252,7 +255,7 @@ class _Store:
         merge = MergeRange(files, tuple(ranges), self.stream.n_vocabulary)
         missing = sorted({*range(len(ranges))} - {*made})
         progress.expect(progress.done + len(missing))
-        for p, part in _in_threads(merge, missing):
+        for p, part in threads.run(merge, missing):
             self._write_part(p, ranges[p], part)
             progress.advance()
         self._write_index(ranges, totals)
@@ -361,9 +364,7 @@ class _Store:
         while edges[-1] < len(total):
             before = total[edges[-1] - 1] if edges[-1] else 0
             edges.append(max(edges[-1] + 1, int(np.searchsorted(total, before + _RANGE_ENTRIES, side="right"))))
-        ranges = [
-            Range(a, b) for a, b in pairwise(edges) if total[b - 1] > (total[a - 1] if a else 0)
-        ]
+        ranges = [Range(a, b) for a, b in pairwise(edges) if total[b - 1] > (total[a - 1] if a else 0)]
         return ranges, {"n_windows": windows, "n_dropped": windows - positions // self.stream.window}
 
     def _write_index(self, ranges: list[Range], totals: dict[str, int]) -> None:
@@ -512,7 +513,3 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
             share_acyclic=n_acyclic / len(self),
             **sizes,
         )
-
-
-def _in_threads(work: Any, tasks: list[int]) -> Iterator[tuple[int, Any]]:
-    return ((task, work(task)) for task in tasks)
