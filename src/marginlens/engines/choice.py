@@ -13,6 +13,10 @@ def as_engine(engine: Any = None) -> Engine:
     """The engine that is meant: `None` is `Threads()`, a Dask client or the address "tcp://…" of a scheduler a cluster."""
     if engine is None:
         return Threads()
+    if isinstance(engine, str) or type(engine).__module__.partition(".")[0] == "distributed":
+        from marginlens.engines.dask import DaskEngine
+
+        return DaskEngine.from_scheduler(engine) if isinstance(engine, str) else DaskEngine(engine)
     if isinstance(engine, Engine) and not isinstance(engine, type):
         return engine
     raise reject("engine", "an engine, a Dask client, the address of a scheduler, or None", type(engine).__name__)

@@ -1,0 +1,227 @@
+"""A Dask cluster as an engine: tasks go to its workers a few at a time, and workers may join, leave and die meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pydoc import locate
+from typing import Any
+from uuid import uuid4
+
+from marginlens import __version__
+from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
+from marginlens.errors import EngineError, missing_extra, reject, whole_number
+from marginlens.runtime.threads import limited_threads, n_threads
+
+try:
+    import cloudpickle  # type: ignore[import-untyped]
+    import distributed
+except ImportError as problem:
+    raise missing_extra("distributed", "cluster", "A Dask cluster") from problem
+
+_CONNECT_SECONDS = 10.0  # for which a scheduler may take to answer
+_RETRY_SECONDS = 0.2  # between two attempts to reach a scheduler
+_COUNT_SECONDS = 2.0  # between two counts of the workers
+_LOGGERS = ("distributed", "tornado", "asyncio")  # which log every lost connection at length
+
+
+class DaskEngine:
+    """Tasks on the workers of a Dask cluster, whose number may change at any time.
+
+    Workers need marginlens in the version of this process; the scheduler needs only Dask. A task uses its worker's share of the
+    processors: those of the machine, divided by the threads of all workers there (or `MARGINLENS_THREADS` of the worker).
+
+    Args:
+        client: a `distributed.Client`, of dask-jobqueue, Kubernetes, or any other cluster. It stays open.
+    """
+
+    def __init__(self, client: Any) -> None:
+        if not isinstance(client, distributed.Client) or client.asynchronous or client.status != "running":
+            got = f"one that is {client.status}" if isinstance(client, distributed.Client) else type(client).__name__
+            raise reject("client", "a Dask client that is connected and not asynchronous", got)
+        self.client, self.address = client, client.scheduler.address
+
+    @classmethod
+    def from_scheduler(cls, address: str, seconds: float = _CONNECT_SECONDS) -> DaskEngine:
+        """The cluster of the scheduler at this address, such as "tcp://host:8786"; the connection is closed with the engine."""
+        try:
+            with _quiet_loggers():
+                _await_listener(address, seconds)
+                client = distributed.Client(address, timeout=seconds, set_as_default=False)
+        except (OSError, ValueError, TypeError) as problem:
+            expected = "the address of a Dask scheduler that is running, such as tcp://host:8786"
+            raise reject("scheduler", expected, repr(address), f"None answered there in {seconds:g} s.") from problem
+        return cls(client)._owning(client)
+
+    @classmethod
+    def local(cls, n_workers: int | None = None) -> DaskEngine:
+        """A cluster of processes on this machine, which ends with the engine."""
+        count = n_threads() if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
+        cluster = distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
+        )
+        client = distributed.Client(cluster, set_as_default=False)
+        return cls(client)._owning(client, cluster)
+
+    def _owning(self, *connections: Any) -> DaskEngine:
+        self.close = weakref.finalize(self, _close_all, connections)
+        return self
+
+    @property
+    def n_workers(self) -> int:
+        """How many tasks the workers run at the same time just now."""
+        return _Workers(self.client, self.address).threads.total()
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield (task, work(task)) as tasks are finished."""
+        with _quiet_loggers():
+            workers = _Workers(self.client, self.address)
+            workers.check_versions()
+            name = f"marginlens-{uuid4().hex}"
+
+            def submit(task: int) -> Future[Any]:
+                outcome: Future[Any] = Future()
+                call = cloudpickle.dumps(_Call(work, task, workers.threads))
+                remote = self.client.submit(pickle.loads, call, key=f"{name}-{task}", pure=False)
+                outcome.add_done_callback(lambda done: remote.cancel() if done.cancelled() else None)
+                remote.add_done_callback(partial(self._hand_over, outcome, task))
+                return outcome
+
+            yield from as_finished(submit, tasks, workers.in_flight)
+
+    def _hand_over(self, outcome: Future[Any], task: int, remote: Any) -> None:
+        """Set the outcome of a task to the result or the error of its Dask future."""
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(remote.result())
+        except BaseException as problem:  # asyncio.CancelledError among them
+            outcome.set_exception(self._explained(task, problem, remote.status))
+        remote.release()
+
+    def _explained(self, task: int, problem: BaseException, status: str) -> BaseException:
+        if status in ("cancelled", "lost") or isinstance(problem, distributed.comm.CommClosedError):
+            return _scheduler_gone(self.address)
+        if isinstance(problem, distributed.KilledWorker):
+            deaths = problem.allowed_failures + 1
+            return EngineError(
+                f"Task {task} ended {deaths} Dask workers one after the other: killed, or out of memory."
+            )
+        if isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] == "marginlens":
+            return _other_version("a worker", "an older one or none")
+        return problem
+
+    def __repr__(self) -> str:
+        return f"DaskEngine({self.address!r})"
+
+
+class _Call:
+    """A call `_run_on_worker(work, task, …)` that is made when it is unpickled.
+
+    A scheduler unpickles what it is given: this reaches it as `pickle.loads` and bytes, and it needs no marginlens.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run_on_worker, (__version__, *self.arguments)
+
+
+def _run_on_worker(version: str, work: TaskFunction, task: int, threads_by_host: dict[str, int]) -> Any:
+    worker = distributed.get_worker()
+    if version != __version__:
+        raise _other_version(worker.address, __version__)
+    if "MARGINLENS_THREADS" in os.environ:
+        return work(task)
+    threads = threads_by_host.get(distributed.comm.get_address_host(worker.address), worker.state.nthreads)
+    with limited_threads(max(1, n_threads() // threads)):
+        return work(task)
+
+
+class _Workers:
+    """The workers of a cluster, counted every few seconds."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        self.client, self.address, self.warned = client, address, False
+        self._count()
+
+    def _count(self) -> None:
+        self.counted = time.monotonic()
+        if self.client.status != "running":
+            raise _scheduler_gone(self.address)
+        try:
+            by_address = self.client.nthreads(callback_timeout=_CONNECT_SECONDS)
+        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:
+            raise _scheduler_gone(self.address) from problem
+        self.threads: Counter[str] = Counter()  # of all workers, by host
+        for worker, threads in by_address.items():
+            self.threads[distributed.comm.get_address_host(worker)] += threads
+
+    def in_flight(self) -> int:
+        """How many tasks may be out; a word once where nobody is there to run them."""
+        if self.client.status != "running" or time.monotonic() > self.counted + _COUNT_SECONDS:
+            self._count()
+        if not self.threads and not self.warned:
+            self.warned = True
+            warnings.warn(f"The Dask scheduler at {self.address} has no workers yet; waiting for some.", stacklevel=2)
+        return max(1, QUEUE_FACTOR * self.threads.total())
+
+    def check_versions(self) -> None:
+        """Refuse workers without marginlens, or with another version of it."""
+        versions = self.client.run(locate, "marginlens.__version__", on_error="return")
+        for worker, version in versions.items():
+            if version != __version__:
+                raise _other_version(worker, version if isinstance(version, str) else "none")
+
+
+def _await_listener(address: str, seconds: float) -> None:
+    """Wait until something listens at the address: a client that finds nobody there goes on trying after it has been given up."""
+    host, port = distributed.comm.get_address_host_port(address, strict=True)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=seconds).close()
+            return
+        except OSError:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
+
+
+def _scheduler_gone(address: str) -> EngineError:
+    return EngineError(f"The Dask scheduler at {address} is gone; what was finished is kept; run it again to go on.")
+
+
+def _other_version(worker: str, version: str) -> EngineError:
+    return EngineError(f"Workers need marginlens {__version__}, the version of this process; {worker} has {version}.")
+
+
+def _close_all(connections: Iterable[Any]) -> None:
+    with _quiet_loggers():
+        for connection in connections:
+            connection.close()
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Keep Dask from logging each lost connection: what matters of it is raised in one sentence."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _LOGGERS]
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,56 @@
+"""The GPUs of this machine as an engine: one thread for each, whose work runs on that device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
+from marginlens.errors import missing_extra, reject, whole_number
+
+
+class Gpus:
+    """Tasks on the GPUs of this machine, one at a time on each; work with `device="cuda"` runs on the GPU of its thread.
+
+    Args:
+        count: how many of them, the first ones; all by default.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        available = _device_count()
+        self.n_workers = available if count is None else whole_number(count, "count", at_least=1)
+        if not 1 <= self.n_workers <= available:
+            raise reject(
+                "count", "a number of GPUs that this machine has", f"{self.n_workers} where it has {available}"
+            )
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield (task, work(task)) as tasks are finished."""
+        import cupy
+
+        devices: SimpleQueue[int] = SimpleQueue()
+        for device in range(self.n_workers):
+            devices.put(device)
+        pool = ThreadPoolExecutor(
+            self.n_workers, "marginlens-gpu", initializer=lambda: cupy.cuda.Device(devices.get()).use()
+        )
+        try:
+            yield from as_finished(lambda task: pool.submit(work, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def __repr__(self) -> str:
+        return f"Gpus({self.n_workers})"
+
+
+def _device_count() -> int:
+    try:
+        import cupy
+    except ImportError as problem:
+        raise missing_extra("cupy", "gpu", "Work on GPUs") from problem
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or no device
+        return 0
