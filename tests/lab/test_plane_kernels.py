@@ -1,0 +1,363 @@
+"""The page's descent, margins, optimality and verdicts against the library, on the figures' problems and on random ones.
+
+MARGINLENS_LAB_PROBLEMS=500 compares so many random problems instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from lab_kernels import as_json, ask, needs_node
+from marginlens.data.random_tokens import scored_tokens
+from marginlens.dynamics import Record
+from marginlens.errors import InputError
+from marginlens.optimizers import Blockwise
+from marginlens.optimizers.schedules import PowerDecay
+from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
+
+pytestmark = needs_node
+
+N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "42"))
+RTOL = 1e-9  # of directions and paths
+SAVED = (0, 1, 2, 3, 10, 63, 64, 65, 200, 400)  # steps at which paths are compared
+MAX_PROBLEMS = 10_000
+LOSSES = {"Logistic": ml.Logistic(), "Exponential": ml.Exponential(), "CorrelationLoss": ml.CorrelationLoss()}
+
+
+class Case(NamedTuple):
+    """A problem of p with all that the page asks for."""
+
+    name: str
+    data: ml.TokenDataset
+    head: Any
+    start: Any
+    optimizer: dict[str, Any]
+    loss: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        settings = {"optimizer": self.optimizer, "loss": self.loss, "steps": SAVED[-1]}
+        return as_json(self.data, self.head, start=np.asarray(self.start).tolist(), **settings)
+
+    @property
+    def rule(self) -> Any:
+        """The optimizer as the library has it."""
+        settings = dict(self.optimizer)
+        name, decay = settings.pop("name"), settings.pop("decay", 0.0)
+        if decay:
+            settings["size"] = PowerDecay(settings["size"], decay)
+        if name == "SteepestDescent":
+            return ml.SteepestDescent(ml.Lp(settings["p"]), settings["size"])
+        return getattr(ml, name)(**settings)
+
+
+OPTIMIZERS = (
+    {"name": "NormalizedGD", "size": 0.1},
+    {"name": "GradientDescent", "size": 0.5},
+    {"name": "SignDescent", "size": 0.05},
+    {"name": "Adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
+    {"name": "CoordinateDescent", "size": 0.1},
+    {"name": "SteepestDescent", "size": 0.1, "p": 3.0},
+    {"name": "NormalizedGD", "size": 1.0},
+    {"name": "SteepestDescent", "size": 0.3, "p": 1.5, "decay": 0.3},
+    {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
+)
+
+
+def plane_cases() -> Iterator[Case]:
+    """The problems of the ledger's claims in the plane, each with a few starts and all optimizers in turn."""
+    problems = {
+        "figure_1a": ml.data.figure_1a(),
+        "figure_1b": ml.data.figure_1b(),
+        "figure_1c": ml.data.figure_1c(),
+        "figure_5(3)": ml.data.figure_5(3.0),
+        "figure_5(10)": ml.data.figure_5(10.0),
+        "figure_8": ml.data.figure_8(),
+    }
+    starts = ([0.0, 0.0], [1.0, 0.2], [-3.0, 2.0], [900.0, 30.0], [-1e5, 1e6])
+    count = 0
+    for name, (data, head) in problems.items():
+        for start in starts:
+            loss = list(LOSSES)[count % 3]
+            yield Case(f"{name} from {start}", data, head, start, OPTIMIZERS[count % len(OPTIMIZERS)], loss)
+            count += 1
+
+
+def random_case(number: int) -> Case:
+    """A random problem of at most 8 inputs of at most 12 tokens in 2 to 6 dimensions; in every fourth, scores tie."""
+    rng = np.random.default_rng([1804, number])
+    n_inputs, d = int(rng.integers(1, 9)), int(rng.integers(2, 7))
+    longest = int(rng.integers(2, 13))
+    lengths = rng.integers(1 if number % 5 == 0 else 2, longest + 1, n_inputs)
+    lengths[0] = longest
+    kind = number % 4
+    labels = rng.choice([-1.0, 1.0], n_inputs)
+    tokens = [rng.standard_normal((length, d)) for length in lengths]
+    if kind == 0:  # keys are the tokens, on the sphere
+        tokens = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in tokens]
+        data, head = ml.TokenDataset(tokens, labels), rng.standard_normal(d)
+    elif kind == 1:  # keys of another width
+        keys = [rng.standard_normal((length, d)) for length in lengths]
+        values = [rng.standard_normal((length, d + 1)) for length in lengths]
+        data, head = ml.TokenDataset(values, labels, K=keys), rng.standard_normal(d + 1)
+    else:  # scores outright, on a coarse grid where they tie, and keys on one too
+        keys_array = rng.standard_normal((n_inputs, longest, d)).round(1 if kind == 2 else 8)
+        scores = rng.uniform(-1.0, 1.0, (n_inputs, longest)).round(1 if kind == 2 else 8)
+        if number % 8 == 3:  # Assumption B
+            scores[:] = 0.25
+            scores[np.arange(n_inputs), rng.integers(longest, size=n_inputs)] = 1.0
+        data, head = scored_tokens(keys_array, scores, labels)
+    start = rng.standard_normal(d) * 10.0 ** rng.integers(-1, 7) * (number % 7 > 0)
+    return Case(f"random {number}", data, head, start, OPTIMIZERS[number % 9], list(LOSSES)[number // 3 % 3])
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    return (*plane_cases(), *map(random_case, range(N_RANDOM)))
+
+
+def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
+    """Whether two vectors or lists of numbers agree relative to the larger of 1 and their largest entry; inf and nan must match."""
+    a, b = np.asarray(mine, dtype=float), np.asarray(theirs, dtype=float)
+    if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return False
+    finite = np.isfinite(a)
+    same = np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    size = max(1.0, float(np.abs(b[finite]).max(initial=0.0)))
+    return same and bool(np.all(np.abs(a[finite] - b[finite]) <= rtol * size))
+
+
+# ---- paths
+
+
+def path_of(case: Case, start: Any = None) -> Any:
+    return ml.descend(
+        case.data,
+        case.head,
+        loss=LOSSES[case.loss],
+        optimizer=case.rule,
+        n_steps=SAVED[-1],
+        start=case.start if start is None else start,
+        record=Record(SAVED),
+    )
+
+
+def sensitivity(case: Case, run: Any) -> Any:
+    """How far a start that rounding could have made is carried from the run, at each saved step."""
+    rng = np.random.default_rng(0)
+    spread = np.zeros(len(SAVED))
+    for _ in range(3):
+        nudged = np.asarray(case.start) * (1.0 + 2.0**-51 * rng.choice([-1.0, 1.0], len(case.start)))
+        nudged = nudged + 2.0**-51 * rng.choice([-1.0, 1.0], len(case.start))
+        other = path_of(case, nudged).saved["x"]
+        spread = np.maximum(spread, np.linalg.norm(other - run.saved["x"], axis=-1))
+    return spread
+
+
+def test_paths_agree_at_the_same_steps() -> None:
+    answers = ask([{"call": "descent", "problem": case.json, "steps": SAVED} for case in cases()])
+    wrong = []
+    for case, answer in zip(cases(), answers, strict=True):
+        run = path_of(case)
+        saved = run.saved["x"]
+        distance = np.linalg.norm(np.array(answer["points"]) - saved, axis=-1)
+        allowed = RTOL * np.maximum(1.0, np.linalg.norm(saved, axis=-1))
+        if np.any(distance > allowed):  # only where rounding of the start itself is carried as far
+            allowed = np.maximum(allowed, 1e3 * sensitivity(case, run))
+        if np.any(~(distance <= allowed)) or answer["steps"] != int(run.steps_taken):
+            wrong.append((case.name, case.optimizer, distance.tolist(), answer["steps"], int(run.steps_taken)))
+    assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:3]}"
+
+
+# ---- margins and optimality
+
+
+def selections_of(case: Case) -> list[list[int]]:
+    rng = np.random.default_rng(len(case.name))
+    chosen = [case.data.optimal(case.head).tolist()]
+    if np.any(case.start):
+        chosen.append(ml.AttentionRisk(case.data, case.head).select(np.asarray(case.start)).tolist())
+    return [*chosen, *(rng.integers(case.data.lengths).tolist() for _ in range(2))]
+
+
+def test_margins_and_optimality_agree_selection_by_selection() -> None:
+    asked = [{"call": "optimality", "problem": case.json, "selections": selections_of(case)} for case in cases()]
+    wrong, counts = [], dict.fromkeys(("OPTIMAL", "INFEASIBLE", "TRIVIAL", "local", "global"), 0)
+    for case, request, answer in zip(cases(), asked, ask(asked), strict=True):
+        for selected, mine in zip(request["selections"], answer, strict=True):
+            theirs = token_optimality(case.data, case.head, selected)
+            solution = theirs.solution
+            agree = (
+                mine["solution"]["status"] == solution.status.name
+                and mine["isFeasible"] == bool(theirs.is_feasible)
+                and mine["isLocallyOptimal"] == bool(theirs.is_locally_optimal)
+                and mine["isGloballyOptimal"] == bool(theirs.is_globally_optimal)
+                and np.array_equal(np.array(mine["neighbours"]).reshape(theirs.neighbours.shape), theirs.neighbours)
+                and close(mine["scoreGap"], theirs.score_gap)
+                and np.array_equal(np.array(mine["solution"]["active"], dtype=bool), solution.active)
+            )
+            if theirs.is_feasible:
+                size = max(float(np.linalg.norm(solution.x)), 1e-300)
+                agree &= close(np.array(mine["solution"]["x"]) / size, solution.x / size)
+                agree &= close(np.array(mine["solution"]["multipliers"]) @ solution.rows / size, solution.x / size)
+            counts[solution.status.name] += 1
+            counts["local"] += int(theirs.is_locally_optimal)
+            counts["global"] += int(theirs.is_globally_optimal)
+            if not agree:
+                wrong.append((case.name, selected, mine["solution"]["status"], solution.status.name))
+    assert min(counts[name] for name in ("OPTIMAL", "INFEASIBLE", "local", "global")) > 0, counts
+    assert not wrong, f"{len(wrong)}: {wrong[:5]}"
+
+
+def test_certificates_prove_what_they_claim() -> None:
+    asked = [
+        {"call": "margin", "problem": case.json, "selected": selected}
+        for case in cases()
+        for selected in selections_of(case)
+    ]
+    for request, answer in zip(asked, ask(asked), strict=True):
+        if answer["status"] == "INFEASIBLE":
+            assert answer["certificateResidual"] <= 1e-13, request
+        else:
+            assert answer["status"] in ("OPTIMAL", "TRIVIAL"), request
+            assert answer["residual"] <= 1e-10, request
+
+
+# ---- predictions
+
+
+def compared_prediction(case: Case, mine: dict[str, Any]) -> list[str]:
+    """What differs between the page's prediction and the library's."""
+    start = np.asarray(case.start)
+    theirs = ml.predict_limit(
+        case.data,
+        case.head,
+        loss=LOSSES[case.loss],
+        start=start,
+        optimizer=case.rule,
+        max_problems=MAX_PROBLEMS,
+    )
+    wrong = []
+    for one, other in zip(mine["verdicts"], theirs.verdicts, strict=True):
+        names = [(check["name"], check["holds"]) for check in one["conditions"]]
+        if one["citation"] != other.citation or names != [(check.name, check.holds) for check in other.conditions]:
+            wrong.append(f"{one['citation']}: {names} against {other}")
+        for check, there in zip(one["conditions"], other.conditions, strict=False):
+            for key, value in check["numbers"].items():
+                if key in there.numbers and not close(value, there.numbers[key], 1e-8):
+                    wrong.append(f"{check['name']}.{key}: {value} against {there.numbers[key]}")
+    for name, key in (("direction", "direction"), ("pathDirection", "path_direction"), ("observed", "observed")):
+        direction = getattr(theirs, key)
+        if (mine[name] is None) != (direction is None) or (direction is not None and not close(mine[name], direction)):
+            wrong.append(name)
+    candidates = theirs.candidates
+    if not candidates.complete and case.data.d_key == 2:  # in the plane the page lists them all the same
+        dependent = theirs.details.dependent
+        part = case.data.take_inputs(dependent) if dependent.any() else case.data
+        optima = locally_optimal_directions(part, case.head, max_problems=100_000)
+        listed = {tuple(row) for row in optima.selections.tolist()}
+        found = [one for one in mine["candidates"] if one["label"] != "G^mm"]
+        if {tuple(np.array(one["selected"])[dependent].tolist()) for one in found} != listed:
+            wrong.append("candidates in the plane")
+        return wrong
+    if mine["complete"] != candidates.complete:
+        return [*wrong, f"complete: {mine['complete']} against {candidates.complete}"]
+    ours = {(one["label"], *one["selected"]): one for one in mine["candidates"]}
+    rows = zip(
+        candidates.labels, candidates.selections.tolist(), candidates.directions, candidates.margins, strict=True
+    )
+    expected = {(label, *selected): (direction, margin) for label, selected, direction, margin in rows}
+    if set(ours) != set(expected):
+        wrong.append(f"candidates: {sorted(set(ours) ^ set(expected))}")
+    else:
+        wrong += [
+            f"direction of {key}"
+            for key, (direction, margin) in expected.items()
+            if not (close(ours[key]["direction"], direction) and close(ours[key]["margin"], margin))
+        ]
+    if (mine["basin"] is None) != (theirs.details.basin is None):
+        wrong.append("basin")
+    return wrong
+
+
+def test_predictions_agree_condition_by_condition() -> None:
+    answers = ask([{"call": "predict", "problem": case.json, "maxProblems": MAX_PROBLEMS} for case in cases()])
+    found = {case.name: compared_prediction(case, mine) for case, mine in zip(cases(), answers, strict=True)}
+    wrong = {name: differences for name, differences in found.items() if differences}
+    assert not wrong, f"{len(wrong)} of {len(found)}: {list(wrong.items())[:3]}"
+
+
+def test_cones_agree() -> None:
+    optima = []
+    for case in cases()[::2]:
+        try:
+            listed = locally_optimal_directions(case.data, case.head, max_problems=2000).selections
+        except InputError:
+            continue
+        optima += [(case, selected) for selected in listed[:2].tolist()]
+    asked = [{"call": "cone", "problem": case.json, "selected": selected} for case, selected in optima]
+    assert len(asked) > 5
+    for (case, selected), mine in zip(optima, ask(asked), strict=True):
+        theirs = basin_cone(case.data, case.head, selected, loss=LOSSES[case.loss])
+        names = {
+            "mu": "mu",
+            "delta": "delta",
+            "theta": "theta",
+            "A": "A",
+            "ABar": "A_bar",
+            "Gamma": "Gamma",
+            "gapMin": "gap_min",
+            "gapMax": "gap_max",
+            "logLp": "log_L_p",
+            "radius": "radius",
+            "noStationaryRadius": "no_stationary_radius",
+            "provenRadius": "proven_radius",
+        }
+        for mine_name, name in names.items():
+            size = max(abs(getattr(theirs, name)), 1e-300)
+            assert close(mine[mine_name] / size, getattr(theirs, name) / size, 1e-8), (case.name, name)
+
+
+# ---- head and attention together
+
+
+@pytest.mark.parametrize("name", ["GradientDescent", "NormalizedGD"])
+def test_joint_training_agrees(name: str) -> None:
+    rng = np.random.default_rng(5)
+    problems = [ml.data.figure_3a(), ml.data.figure_3b()]
+    for _ in range(4):
+        n, T, d = (int(rng.integers(low, high)) for low, high in ((1, 8), (2, 12), (2, 6)))
+        problems.append(ml.TokenDataset(rng.standard_normal((n, T, d)), rng.choice([-1.0, 1.0], n)))
+    asked, runs = [], []
+    for data in problems:
+        v, p = rng.standard_normal(data.d_model), rng.standard_normal(data.d_key)
+        optimizer = getattr(ml, name)(0.1)
+        rule = Blockwise(optimizer) if name == "NormalizedGD" else optimizer
+        settings = {"optimizer": {"name": name, "size": 0.1}, "start": p.tolist(), "start_head": v.tolist()}
+        asked.append({"call": "descent", "problem": as_json(data, None, **settings), "steps": SAVED})
+        risk = ml.JointRisk(data)
+        runs.append(ml.descend(risk, optimizer=rule, n_steps=SAVED[-1], start=(v, p), record=Record(SAVED)).saved["x"])
+    for answer, saved in zip(ask(asked), runs, strict=True):
+        assert close(answer["points"], saved)
+
+
+# ---- the far end
+
+
+def test_paths_reach_norm_a_million() -> None:
+    data, head = ml.data.figure_1b()
+    steps = (0, 1000, 4097, 10_000)
+    case = Case("far", data, head, [-1e5, 9e5], {"name": "NormalizedGD", "size": 30.0}, "Logistic")
+    answer = ask([{"call": "descent", "problem": case.json, "steps": steps}])[0]
+    run = ml.descend(
+        data, head, optimizer=ml.NormalizedGD(30.0), n_steps=10_000, start=case.start, record=Record(steps)
+    )
+    assert run.norm > 1e6
+    assert close(answer["points"], run.saved["x"])

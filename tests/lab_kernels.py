@@ -1,0 +1,59 @@
+"""The page's kernels from Python: problems in their JSON form, and node to answer requests about them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+import marginlens.lab
+
+KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
+_RUNNER = Path(__file__).parent / "lab" / "run_kernels.mjs"
+_NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(_NODE is None, reason="node is not installed, so the page's kernels were not run")
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def ask(requests: list[dict[str, Any]]) -> list[Any]:
+    """What the kernels answer, request by request."""
+    assert _NODE is not None
+    done = subprocess.run(
+        [_NODE, str(_RUNNER), str(KERNELS)], input=json.dumps(requests), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [_with_numbers(answer) for answer in json.loads(done.stdout)]
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_numbers(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(entry) for entry in value]
+    return _NUMBERS.get(value, value) if isinstance(value, str) else value
+
+
+def as_json(data: ml.TokenDataset, head: Any, **settings: Any) -> dict[str, Any]:
+    """A problem in the form that the page reads; `head` None where head and attention are trained together."""
+    lengths = data.lengths.tolist()
+    listed = {name: [getattr(data, name)[i, :n].tolist() for i, n in enumerate(lengths)] for name in ("X", "K")}
+    json_form = {"format": "marginlens-problem", "version": 1, "labels": data.y.tolist(), **settings}
+    if head is None:
+        return {**json_form, "train": "both", "tokens": listed["X"]}
+    last = np.eye(data.d_model)[-1]
+    if data.W is None and data.d_model == data.d_key + 1 and np.array_equal(head, last):
+        scores = data.scores(head)
+        return {
+            **json_form,
+            "keys": listed["K"],
+            "scores": [scores[i, :n].tolist() for i, n in enumerate(lengths)],
+        }
+    keys = {} if data.W is not None and np.array_equal(data.W, np.eye(len(data.W))) else {"keys": listed["K"]}
+    return {**json_form, "tokens": listed["X"], "head": np.asarray(head).tolist(), **keys}
