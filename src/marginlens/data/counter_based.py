@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject, whole_number
+from marginlens.gpu.device import as_device
+from marginlens.gpu.random_problems import Numbers, random_arrays, random_keys
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray
@@ -57,7 +60,7 @@ def sphere_problems(
     """
     shape = _shape(first, last, n_inputs, n_tokens, d_model, seed, cell)
     if device != "cpu":
-        raise reject("device", '"cpu"', repr(device))
+        return _on_device(*shape, seed, cell, on_sphere=True, device=device)
     X, v, y = _made(*shape, seed, cell, on_sphere=True)
     return TokenDataset(X, y), v
 
@@ -80,7 +83,7 @@ def gaussian_problems(
     """
     shape = _shape(first, last, n_inputs, n_tokens, d_model, seed, cell)
     if device != "cpu":
-        raise reject("device", '"cpu"', repr(device))
+        return _on_device(*shape, seed, cell, on_sphere=False, device=device)
     X, v, y = _made(*shape, seed, cell, on_sphere=False)
     W, K = shared_matrix(d_model, seed, cell), np.empty_like(X)
     rows = (X.reshape(-1, d_model), K.reshape(-1, d_model))
@@ -131,6 +134,17 @@ def _made(
     _labels(*numbers, np.uint64(n_rows * -(-d // 2)), y)
     X = np.ascontiguousarray(rows[:, :-1]).reshape(n_problems, n_inputs, n_tokens, d)
     return X, np.ascontiguousarray(rows[:, -1]), y
+
+
+def _on_device(
+    first: int, last: int, n_inputs: int, n_tokens: int, d: int, seed: int, cell: int, *, on_sphere: bool, device: str
+) -> tuple[DeviceTokens, Any]:
+    """The same problems in arrays on a device."""
+    where: Any = as_device(device)
+    shape = (last - first, n_inputs, n_tokens, d)
+    X, v, y = random_arrays(where, Numbers(first, seed, cell), shape, on_sphere=on_sphere)
+    K = None if on_sphere else random_keys(where, shared_matrix(d, seed, cell), X)
+    return DeviceTokens(X, y, K, device=where), v
 
 
 # ---- compiled: words, normals, rows

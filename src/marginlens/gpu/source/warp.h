@@ -29,6 +29,7 @@ using lanes = T;
 DEVICE int64 warp_of_grid() { return (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); }
 DEVICE int64 warps_of_grid() { return (int64)gridDim.x * (blockDim.x >> 5); }
 DEVICE lanes<int> lane_number() { return threadIdx.x & 31; }
+#define FOR_LANES(k, count) for (int k = threadIdx.x & 31; k < (count); k += LANES)  // plain code for each k, shared by the lanes
 DEVICE void warp_sync() { __syncwarp(); }
 extern __shared__ double shared_memory[];
 DEVICE double *warp_memory(int n_doubles) { return shared_memory + (threadIdx.x >> 5) * n_doubles; }
@@ -40,6 +41,7 @@ DEVICE bool is_finite(double x) { return isfinite(x); }
 DEVICE int high_word(double x) { return __double2hiint(x); }
 DEVICE double power_of_two(int exponent) { return __hiloint2double((exponent + 1023) << 20, 0); }  // exponent from -1022 to 1023
 DEVICE int whole(double x) { return __double2int_rn(x); }
+DEVICE int narrow(int64 x) { return (int)x; }
 
 template <class T>
 DEVICE T shuffle(T x, int lane) { return __shfl_sync(ALL_LANES, x, lane); }
@@ -84,6 +86,7 @@ DEVICE void store_one(T *to, U x) {  // a value that is the same in all lanes, w
 
 #define DEVICE static inline
 #define KERNEL extern "C" void
+#define FOR_LANES(k, count) for (int k = 0; k < (count); ++k)
 
 template <class T>
 struct lanes {
@@ -213,6 +216,9 @@ static inline lanes<double> power_of_two(const lanes<int> &x) {
 }
 static inline lanes<int> whole(const lanes<double> &x) {
     return lanes<int>::each([&](int k) { return whole(x.v[k]); });
+}
+static inline lanes<int> narrow(const lanes<int64> &x) {
+    return lanes<int>::each([&](int k) { return (int)x.v[k]; });
 }
 static inline bool any_lane(const lanes<bool> &x) {
     bool result = false;
