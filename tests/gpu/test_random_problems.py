@@ -63,4 +63,6 @@ def test_problems_that_do_not_fit_are_refused_with_the_number_that_does(monkeypa
 @pytest.mark.parametrize("d", [1, 2, 5, 10, 33, 100, 500])
 @pytest.mark.parametrize("make", [sphere_problems, gaussian_problems])
 def test_the_gpu_makes_the_bits_of_the_cpu(make, d):
-    same_bits(make(2**40, 2**40 + 50, 4, 6, d, 2**63 + 3, 5, device="cuda"), make(2**40, 2**40 + 50, 4, 6, d, 2**63 + 3, 5))
+    same_bits(
+        make(2**40, 2**40 + 50, 4, 6, d, 2**63 + 3, 5, device="cuda"), make(2**40, 2**40 + 50, 4, 6, d, 2**63 + 3, 5)
+    )

@@ -29,7 +29,7 @@ def sphere_tokens(
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
     if device != "cpu":
-        return sphere_problems(0, *sizes, _seed(generator), device=device)
+        return sphere_problems(0, n_problems, n_inputs, n_tokens, d_model, _seed(generator), device=device)
     X = _on_sphere(generator.standard_normal(sizes))
     v = _on_sphere(generator.standard_normal((n_problems, d_model)))
     y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
@@ -75,7 +75,7 @@ def gaussian_tokens(
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
     if device != "cpu":
-        return gaussian_problems(0, *sizes, _seed(generator), device=device)
+        return gaussian_problems(0, n_problems, n_inputs, n_tokens, d_model, _seed(generator), device=device)
     X = generator.standard_normal(sizes)
     W = generator.standard_normal((d_model, d_model)) / np.sqrt(d_model)
     y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))

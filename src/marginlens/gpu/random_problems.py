@@ -33,7 +33,9 @@ class RandomArrays(NamedTuple):
     y: Any
 
 
-def random_arrays(device: Device, numbers: Numbers, shape: tuple[int, int, int, int], *, on_sphere: bool) -> RandomArrays:
+def random_arrays(
+    device: Device, numbers: Numbers, shape: tuple[int, int, int, int], *, on_sphere: bool
+) -> RandomArrays:
     """Tokens, heads and labels of as many problems as `shape` = (n_problems, n_inputs, n_tokens, d) says; refused where they do not fit."""
     n_problems, n_inputs, n_tokens, d = shape
     require_memory(device, n_problems, 8 * (n_inputs * n_tokens * d + d + n_inputs))
