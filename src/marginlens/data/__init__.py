@@ -46,6 +46,7 @@ from marginlens.data.sequence_generators import (
     random_start,
 )
 from marginlens.data.sequences import SequenceDataset
+from marginlens.data.text_stream import TextStream
 from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows
 from marginlens.data.token_stream import TokenStream
 from marginlens.data.tokens import TokenDataset
@@ -60,6 +61,7 @@ __all__ = [
     "NamedSequences",
     "SequenceDataset",
     "SequenceSplit",
+    "TextStream",
     "TokenDataset",
     "TokenStream",
     "Vocabulary",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -49,6 +49,9 @@ class Unit(Protocol):
 
     def join(self, names: Sequence[str]) -> str:
         """The text of these tokens."""
+
+    def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
+        """The vocabulary of a text, from how often each of its tokens occurs."""
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The vocabulary of a text, and (n_tokens,) the text in its ids."""
@@ -138,6 +141,10 @@ class Characters:
         """The characters, one after the other."""
         return "".join(_as_names(names))
 
+    def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
+        """The characters that occur."""
+        return Vocabulary(tuple(sorted(counts)), self)
+
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The characters that occur, and (n_characters,) the text in their ids."""
         letters = _as_text(text).encode("utf-32-le", "surrogatepass")  # half a surrogate pair is a character too
@@ -185,16 +192,18 @@ class Words:
         """The words with spaces between them, marks close to the word before."""
         return re.sub(r" ([,.;:!?])", r"\1", " ".join(_as_names(names)))
 
+    def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
+        """The words that are frequent enough."""
+        ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        frequent = [word for word, count in ordered if count >= self.min_count and word != UNKNOWN]
+        words_with_id = frequent[: self.max_vocabulary]
+        unknown = len(words_with_id) if len(words_with_id) < len(ordered) else None
+        return Vocabulary(tuple([*words_with_id, UNKNOWN] if unknown is not None else words_with_id), self, unknown)
+
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The words that are frequent enough, and (n_words,) the text in their ids."""
         words = self.split(text)
-        counts = sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0]))
-        frequent = [word for word, count in counts if count >= self.min_count and word != UNKNOWN]
-        words_with_id = frequent[: self.max_vocabulary]
-        unknown = len(words_with_id) if len(words_with_id) < len(counts) else None
-        vocabulary = Vocabulary(
-            tuple([*words_with_id, UNKNOWN] if unknown is not None else words_with_id), self, unknown
-        )
+        vocabulary = self.vocabulary(Counter(words))
         return vocabulary, vocabulary.ids(words)
 
 
@@ -210,8 +219,12 @@ class Listed:
         """The names with spaces between."""
         return " ".join(_as_names(names))
 
+    def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
+        """The names that occur, in the order of their letters."""
+        return Vocabulary(tuple(sorted(counts)), self)
+
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The names that occur, in the order of their letters, and (n_names,) the text in their ids."""
         names = self.split(text)
-        vocabulary = Vocabulary(tuple(sorted(set(names))), self)
+        vocabulary = self.vocabulary(Counter(names))
         return vocabulary, vocabulary.ids(names)

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.text_stream import TextStream
 from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
@@ -115,7 +116,7 @@ class PriorityGraph:
 def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]: ...
 @overload
 def priority_graphs(
-    data: TokenStream,
+    data: TokenStream | TextStream,
     *,
     head: Any = None,
     out: str | os.PathLike[str] | None = None,
@@ -124,7 +125,7 @@ def priority_graphs(
 ) -> StoredGraphs: ...
 @implements("C", "§3.1")
 def priority_graphs(
-    data: SequenceDataset | TokenStream,
+    data: SequenceDataset | TokenStream | TextStream,
     *,
     head: Any = None,
     out: str | os.PathLike[str] | None = None,
@@ -137,9 +138,9 @@ def priority_graphs(
     linear in the number of positions. Of a sequence that lacks its label, the edges come from the token that `separated_tokens` gives;
     it is left out where there is none, and so is a last token that only such sequences have.
 
-    The windows of a `TokenStream` need not fit in memory, nor their graphs: chunks of windows are counted on an engine and merged
-    into files of a folder, and the graphs are those of one pass over all windows. A second call with the same folder goes on from what
-    is there.
+    The windows of a `TokenStream` or `TextStream` need not fit in memory, nor their graphs: chunks of windows are counted on an engine
+    and merged into files of a folder, and the graphs are those of one pass over all windows. A second call with the same folder goes on
+    from what is there.
 
     Args:
         data: sequences and their labels, or a stream of windows.
@@ -150,7 +151,7 @@ def priority_graphs(
     Returns:
         A mapping from last token to its `PriorityGraph`: a dictionary, or `StoredGraphs`, which read a graph when it is asked for.
     """
-    if isinstance(data, TokenStream):
+    if isinstance(data, TokenStream | TextStream):
         from marginlens.graphs.stream import stream_graphs
 
         if head is not None:

@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.data.text_stream import TextStream
 from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
-from marginlens.errors import InputError, reject
+from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
 from marginlens.result import Result, axes_for
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
 from marginlens.runtime.compilation import njit
-from marginlens.runtime.files import as_path, unusable, write_whole
+from marginlens.runtime.files import as_path, resolved, unusable, write_whole
+from marginlens.runtime.locks import locked_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.typing import BoolArray, IntArray
@@ -34,25 +36,69 @@ _RANGE_ENTRIES = 1 << 20  # counted edges that are merged at a time, unless one 
 
 
 def stream_graphs(
-    stream: TokenStream, out: str | os.PathLike[str] | None, engine: Any, progress: ProgressCallback | None
+    source: TokenStream | TextStream,
+    out: str | os.PathLike[str] | None,
+    engine: Any,
+    progress: ProgressCallback | None,
 ) -> StoredGraphs:
     """The graphs of a stream in the folder `out`, with what is there already; see `priority_graphs`."""
-    if stream.n_vocabulary > MAX_TOKENS:
-        remedy = "Number the tokens that occur from 0 on."
-        raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
-    if out is None:
-        temporary = tempfile.mkdtemp(prefix="marginlens-graphs-")
-        try:
-            _Store(Path(temporary), stream).fill(engine, Progress(progress))
-            graphs = StoredGraphs(temporary)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        weakref.finalize(graphs, shutil.rmtree, temporary, ignore_errors=True)
-        return graphs
-    folder = as_path(out, "out", "the path of a folder")
-    _Store(folder, stream).fill(engine, Progress(progress))
-    return StoredGraphs(folder)
+    if out is not None:
+        folder = resolved(as_path(out, "out", "the path of a folder"))
+        _fill(folder, source, engine, Progress(progress))
+        return StoredGraphs(folder)
+    temporary = Path(tempfile.mkdtemp(prefix="marginlens-graphs-"))
+    try:
+        _fill(temporary, source, engine, Progress(progress))
+        graphs = StoredGraphs(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    weakref.finalize(graphs, shutil.rmtree, temporary, ignore_errors=True)
+    return graphs
+
+
+def _fill(folder: Path, source: TokenStream | TextStream, engine: Any, progress: Progress) -> None:
+    """Count and merge what the folder does not hold yet."""
+    _check_folder(folder, source)
+    with locked_folder(folder):
+        for entry in (*folder.iterdir(), *(folder / CHUNKS).iterdir(), *(folder / PARTS).iterdir()):
+            if _is_left_over(entry):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        store = _Store(folder, source.fingerprint)
+        if store.is_complete():
+            return
+        stream = source.tokens(folder, progress)
+        if stream.n_vocabulary > MAX_TOKENS:
+            remedy = "Number the tokens that occur from 0 on."
+            raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
+        store.fill(stream, engine, progress)
+        source.forget(folder)
+
+
+def _check_folder(folder: Path, source: TokenStream | TextStream) -> None:
+    """Make the folder one of this stream, or refuse it where it is one of another or of something else."""
+    expected, place = "an empty folder, or one of the same stream", folder / STREAM
+    identity = {"format": FORMAT, "stream": source.fingerprint, "window": source.window}
+    try:
+        if place.is_file():
+            if json.loads(place.read_text(encoding="utf-8")) != identity:
+                raise reject("out", expected, f"{str(folder)!r}, which holds the graphs of another stream")
+        elif folder.exists() and (not folder.is_dir() or any(not _is_left_over(entry) for entry in folder.iterdir())):
+            raise reject("out", expected, f"{str(folder)!r}, which holds something else")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(place, json.dumps(identity).encode(), "out")
+        for name in (CHUNKS, PARTS):
+            (folder / name).mkdir(exist_ok=True)
+    except OSError as problem:
+        raise reject("out", expected, unusable(folder, problem)) from problem
+    except json.JSONDecodeError as problem:
+        raise reject("out", expected, f"{str(place)!r}, which cannot be read") from problem
+
+
+def _is_left_over(entry: Path) -> bool:
+    """Whether a file or folder is one that a process was writing to when it was ended."""
+    return entry.name.startswith(".") and entry.name.endswith(".partial")
 
 
 # ---- counting the windows of a chunk
@@ -236,54 +282,36 @@ class _Store:
     """The folder of a stream: files of chunks while they are counted, then files of graphs by ranges of last tokens, then their index."""
 
     folder: Path
-    stream: TokenStream
+    fingerprint: str
 
-    def fill(self, engine: Any, progress: Progress) -> None:
-        """Count and merge what the folder does not hold yet."""
-        self._claim()
-        if self._is_complete():
-            return
-        missing = [k for k in range(self.stream.n_chunks) if not self._is_whole(self._chunk(k), self._chunk_facts(k))]
-        progress.expect(len(missing))
-        threads = Threads(n_threads())
-        for k, counted in (threads if engine is None else as_engine(engine)).run(CountChunk(self.stream), missing):
-            self._write_chunk(k, counted)
-            progress.advance()
-        ranges, totals = self._ranges()
-        made = [p for p, r in enumerate(ranges) if self._is_whole(self._part(p), self._part_facts(r))]
-        files = tuple(self._chunk(k) for k in range(self.stream.n_chunks))
-        merge = MergeRange(files, tuple(ranges), self.stream.n_vocabulary)
-        missing = sorted({*range(len(ranges))} - {*made})
+    def fill(self, stream: TokenStream, engine: Any, progress: Progress) -> None:
+        """Count the chunks that are missing, merge them, and write the index; the chunks go when it is there."""
+        threads, indices = Threads(n_threads()), range(stream.n_chunks)
+        missing = [k for k in indices if not self._is_whole(self._chunk(k), self._chunk_facts(k, stream))]
         progress.expect(progress.done + len(missing))
-        for p, part in threads.run(merge, missing):
-            self._write_part(p, ranges[p], part)
+        for k, counted in (threads if engine is None else as_engine(engine)).run(CountChunk(stream), missing):
+            self._write_chunk(k, counted, stream)
             progress.advance()
-        self._write_index(ranges, totals)
+        ranges, totals = self._ranges(stream)
+        missing = [p for p, tokens in enumerate(ranges) if not self._is_whole(self._part(p), self._part_facts(tokens))]
+        progress.expect(progress.done + len(missing))
+        merge = MergeRange(tuple(map(self._chunk, indices)), tuple(ranges), stream.n_vocabulary)
+        for p, part in threads.run(merge, missing):
+            self._write_part(p, ranges[p], part, stream.n_vocabulary)
+            progress.advance()
+        self._write_index(ranges, totals, stream)
         shutil.rmtree(self.folder / CHUNKS, ignore_errors=True)
 
-    def _claim(self) -> None:
-        """Make the folder one of this stream, or refuse it where it is one of another or of something else."""
-        expected = "an empty folder, or one of the same stream"
-        place = self.folder / STREAM
-        sizes = {"window": self.stream.window, "n_vocabulary": self.stream.n_vocabulary}
-        identity = {"format": FORMAT, "stream": self.stream.fingerprint, **sizes}
-        try:
-            if place.is_file():
-                earlier = json.loads(place.read_text(encoding="utf-8"))
-                if earlier != identity:
-                    raise reject("out", expected, f"{str(self.folder)!r}, which holds the graphs of another stream")
-            elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-                raise reject("out", expected, f"{str(self.folder)!r}, which holds something else")
-            for name in (CHUNKS, PARTS):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-            if not place.is_file():
-                write_whole(place, json.dumps(identity).encode(), "out")
-        except OSError as problem:
-            raise reject("out", expected, unusable(self.folder, problem)) from problem
-        except InputError:
-            raise
-        except ValueError as problem:
-            raise reject("out", expected, f"{str(place)!r}, which cannot be read") from problem
+    def is_complete(self) -> bool:
+        """Whether the index is there and every file that it lists is whole; otherwise the index goes."""
+        index = self.folder / INDEX
+        if not self._is_whole(index, {"stream": self.fingerprint}):
+            return False
+        ranges = [Range(*pair) for pair in read_arrays(index).facts["ranges"]]
+        parts = [self._is_whole(self._part(p), self._part_facts(tokens)) for p, tokens in enumerate(ranges)]
+        if not all(parts):
+            index.unlink()
+        return all(parts)
 
     # ---- files
 
@@ -293,11 +321,11 @@ class _Store:
     def _part(self, index: int) -> Path:
         return self.folder / PARTS / part_name(index)
 
-    def _chunk_facts(self, index: int) -> dict[str, Any]:
-        return {"stream": self.stream.fingerprint, "chunk": index, "tokens_per_chunk": self.stream.tokens_per_chunk}
+    def _chunk_facts(self, index: int, stream: TokenStream) -> dict[str, Any]:
+        return {"stream": self.fingerprint, "chunk": index, "tokens_per_chunk": stream.tokens_per_chunk}
 
     def _part_facts(self, tokens: Range) -> dict[str, Any]:
-        return {"stream": self.stream.fingerprint, "first": tokens.first, "end": tokens.end}
+        return {"stream": self.fingerprint, "first": tokens.first, "end": tokens.end}
 
     def _is_whole(self, path: Path, facts: Mapping[str, Any]) -> bool:
         """Whether a file is there, undamaged and of these facts; a damaged one is named and will be made again."""
@@ -311,19 +339,8 @@ class _Store:
             return False
         return all(file.facts.get(name) == value for name, value in facts.items())
 
-    def _is_complete(self) -> bool:
-        """Whether the index is there and every file that it lists is whole; otherwise the index goes."""
-        index = self.folder / INDEX
-        if not self._is_whole(index, {"stream": self.stream.fingerprint}):
-            return False
-        ranges = [Range(*pair) for pair in read_arrays(index).facts["ranges"]]
-        if all(self._is_whole(self._part(p), self._part_facts(r)) for p, r in enumerate(ranges)):
-            return True
-        index.unlink()
-        return False
-
-    def _write_chunk(self, index: int, counted: ChunkCounts) -> None:
-        K, (keys, counts) = self.stream.n_vocabulary, counted.edges
+    def _write_chunk(self, index: int, counted: ChunkCounts, stream: TokenStream) -> None:
+        K, (keys, counts) = stream.n_vocabulary, counted.edges
         tokens = np.arange(K + 1) * (K * K)
         offsets = np.searchsorted(keys, tokens)
         present = np.flatnonzero(np.diff(offsets))
@@ -333,12 +350,11 @@ class _Store:
             "pairs": (keys % (K * K)).astype(_smallest(K * K)),
             "counts": counts.astype(np.uint32),
         }
-        facts = {**self._chunk_facts(index), "windows": counted.n_windows, "positions": int(counts.sum())}
+        facts = {**self._chunk_facts(index, stream), "windows": counted.n_windows, "positions": int(counts.sum())}
         write_arrays(self._chunk(index), facts, arrays, "out")
 
-    def _write_part(self, index: int, tokens: Range, part: MergedRange) -> None:
-        graphs = part.graphs
-        small = _smallest(self.stream.n_vocabulary)
+    def _write_part(self, index: int, tokens: Range, part: MergedRange, n_vocabulary: int) -> None:
+        graphs, small = part.graphs, _smallest(n_vocabulary)
         arrays = graphs._asdict() | {
             "nodes": graphs.nodes.astype(small),
             "component_of": graphs.component_of.astype(small),
@@ -348,26 +364,26 @@ class _Store:
         }
         write_arrays(self._part(index), self._part_facts(tokens), arrays, "out")
 
-    def _ranges(self) -> tuple[list[Range], dict[str, int]]:
+    def _ranges(self, stream: TokenStream) -> tuple[list[Range], dict[str, int]]:
         """Ranges of last tokens with about as many edges each, and the windows of all chunks."""
-        entries = np.zeros(self.stream.n_vocabulary, dtype=np.int64)
+        entries = np.zeros(stream.n_vocabulary, dtype=np.int64)
         windows = positions = 0
-        for k in range(self.stream.n_chunks):
+        for k in range(stream.n_chunks):
             file = read_arrays(self._chunk(k))
             entries[np.asarray(file.arrays["last"])] += np.diff(file.arrays["offsets"])
             windows += file.facts["windows"]
             positions += file.facts["positions"]
         if not positions:
-            window = self.stream.window
+            window = stream.window
             raise reject("window", "long enough that some window holds the token that follows it", window)
         total, edges = np.cumsum(entries), [0]
         while edges[-1] < len(total):
             before = total[edges[-1] - 1] if edges[-1] else 0
             edges.append(max(edges[-1] + 1, int(np.searchsorted(total, before + _RANGE_ENTRIES, side="right"))))
         ranges = [Range(a, b) for a, b in pairwise(edges) if total[b - 1] > (total[a - 1] if a else 0)]
-        return ranges, {"n_windows": windows, "n_dropped": windows - positions // self.stream.window}
+        return ranges, {"n_windows": windows, "n_dropped": windows - positions // stream.window}
 
-    def _write_index(self, ranges: list[Range], totals: dict[str, int]) -> None:
+    def _write_index(self, ranges: list[Range], totals: dict[str, int], stream: TokenStream) -> None:
         rows: dict[str, list[Any]] = {name: [] for name in ("last", "part", "place", *_SIZES)}
         for p in range(len(ranges)):
             arrays = read_arrays(self._part(p)).arrays
@@ -380,12 +396,13 @@ class _Store:
             rows["components"].append(
                 np.maximum.reduceat(arrays["component_of"], node_offsets[:-1]).astype(np.int64) + 1
             )
-            rows["windows"].append(np.asarray(arrays["positions"]) // self.stream.window)
+            rows["windows"].append(np.asarray(arrays["positions"]) // stream.window)
         facts = {
-            "stream": self.stream.fingerprint,
-            "window": self.stream.window,
-            "n_vocabulary": self.stream.n_vocabulary,
+            "stream": self.fingerprint,
+            "window": stream.window,
+            "n_vocabulary": stream.n_vocabulary,
             "ranges": ranges,
+            "names": stream.names,
             **totals,
         }
         arrays = {name: np.concatenate(parts).astype(np.int64) for name, parts in rows.items()}
@@ -444,7 +461,14 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
 
     Args:
         folder: what `priority_graphs(stream, out=folder)` has filled.
+
+    Attributes:
+        names: (n_vocabulary,) what the tokens are called, where the stream knows it. facts: n_windows, n_dropped, window and others.
     """
+
+    folder: Path
+    names: tuple[str, ...] | None
+    facts: Mapping[str, Any]
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder, "folder", "the path of a folder")
@@ -457,6 +481,7 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
                 "folder", expected, f"{str(self.folder)!r}, whose {INDEX} is not usable ({problem})"
             ) from problem
         self.facts = index.facts
+        self.names = None if index.facts["names"] is None else tuple(index.facts["names"])
         self._arrays = {name: np.array(array) for name, array in index.arrays.items()}
         self._whole: BoolArray = np.zeros(len(index.facts["ranges"]), dtype=bool)
 
