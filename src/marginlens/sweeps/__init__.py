@@ -2,5 +2,6 @@
 
 from marginlens.sweeps.plan import Plan
 from marginlens.sweeps.run import Problem, Sweep, SweepStatus, sweep
+from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 
-__all__ = ["Plan", "Problem", "Sweep", "SweepStatus", "sweep"]
+__all__ = ["CellSummary", "Numbers", "Plan", "Problem", "Shares", "Summary", "Sweep", "SweepStatus", "sweep"]

@@ -27,6 +27,7 @@ from marginlens.sweeps.records import Categories, ChunkRun, SequenceChunkRun, re
 if TYPE_CHECKING:
     import pyarrow
 
+_MARK, _BLANK = b"sha256=", b"0" * 64  # before the checksum in a file, and in its place while it is computed
 METADATA = b"marginlens"  # the entry of a file's schema that says which chunk of which plan it is
 DATA_NUMBERS, START_NUMBERS = 0, 1  # what a chunk draws random numbers for
 COMPRESSION = "zstd"
@@ -36,6 +37,7 @@ def arrow() -> Any:
     """The package pyarrow, else the sentence that names the extra."""
     try:
         import pyarrow
+        import pyarrow.csv
         import pyarrow.parquet
     except ImportError as problem:
         raise missing_extra("pyarrow", "sweep", "A sweep") from problem
@@ -180,56 +182,60 @@ _SINGLE_THREADED_BLAS = _Limited()
 
 
 def encoded(columns: Mapping[str, Any], chunk: Chunk, plan_hash: str) -> bytes:
-    """The Parquet file of a chunk: its numbers, with checksums of pages and columns and the hash of the plan."""
+    """The Parquet file of a chunk: its numbers, the hash of the plan, and a checksum of all bytes of the file."""
     pa = arrow()
     problems = np.arange(chunk.first, chunk.last, dtype=np.int64)
     arrays = {"cell": pa.array(np.full(chunk.n_problems, chunk.cell, dtype=np.int32)), "problem": pa.array(problems)}
     arrays |= {name: _as_arrow(value) for name, value in columns.items()}
-    about = {
-        "format": FORMAT,
-        "plan": plan_hash,
-        "chunk": chunk.index,
-        "cell": chunk.cell,
-        "number": chunk.number,
-        "columns": {name: column_digest([array]) for name, array in arrays.items()},
-    }
-    table = pa.table(arrays).replace_schema_metadata({METADATA: json.dumps(about).encode()})
-    sink = io.BytesIO()
+    about = {"format": FORMAT, "plan": plan_hash, "chunk": chunk.index, "cell": chunk.cell, "number": chunk.number}
+    said = json.dumps({**about, "checksum": (_MARK + _BLANK).decode()}).encode()
     words = [name for name, array in arrays.items() if pa.types.is_dictionary(array.type)]
-    pa.parquet.write_table(
-        table, sink, compression=COMPRESSION, use_dictionary=words, write_page_checksum=True, write_statistics=False
-    )
-    return sink.getvalue()
+    table, sink = pa.table(arrays).replace_schema_metadata({METADATA: said}), io.BytesIO()
+    pa.parquet.write_table(table, sink, compression=COMPRESSION, use_dictionary=words, write_statistics=False)
+    content = sink.getvalue()
+    place = content.rfind(_MARK) + len(_MARK)
+    return content[:place] + _checksum(content, place) + content[place + len(_BLANK) :]
 
 
-def decoded(place: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None = None) -> pyarrow.Table:
-    """The table of a chunk's file, of all columns or some, every one of them checked; a damaged file is refused by name."""
-    pa = arrow()
+def _checksum(content: bytes, place: int) -> bytes:
+    """SHA-256 of a file with zeros in the place of its checksum."""
+    made = hashlib.sha256(memoryview(content)[:place])
+    made.update(_BLANK)
+    made.update(memoryview(content)[place + len(_BLANK) :])
+    return made.hexdigest().encode()
+
+
+def decoded(file: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None = None) -> pyarrow.Table:
+    """The table of a chunk's file, of all columns or some, once all of its bytes are checked; a damaged file is refused by name."""
+    pa, content = arrow(), checked_bytes(file)
     try:
-        with pa.parquet.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file:
-            about = json.loads(file.schema_arrow.metadata[METADATA])
-            table = file.read(columns=columns, use_threads=False)
-        digests = {name: column_digest(table[name].chunks) for name in table.column_names}
-    except FileNotFoundError:
-        raise
+        with pa.parquet.ParquetFile(pa.BufferReader(content)) as parquet:
+            about = json.loads(parquet.schema_arrow.metadata[METADATA])
+            table = parquet.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as problem:
-        raise DamagedChunk(place, " ".join(str(problem).split())) from problem
+        raise DamagedChunk(file, " ".join(str(problem).split())) from problem
     if (about.get("format"), about.get("plan"), about.get("chunk")) != (FORMAT, plan_hash, chunk.index):
-        raise DamagedChunk(place, "it is of another plan or place")
-    wrong = [name for name, digest in digests.items() if about["columns"].get(name) != digest]
-    if wrong or table.num_rows != chunk.n_problems or (columns is None and set(digests) != set(about["columns"])):
-        raise DamagedChunk(place, f"its checksums do not match: {', '.join(wrong) or 'rows or columns are missing'}")
+        raise DamagedChunk(file, "it is of another plan or place")
     return table.replace_schema_metadata(None)
+
+
+def checked_bytes(file: Path) -> bytes:
+    """All bytes of a chunk's file, if they have the checksum that it says."""
+    content = file.read_bytes()
+    place = content.rfind(_MARK) + len(_MARK)
+    if place < len(_MARK) or content[place : place + len(_BLANK)] != _checksum(content, place):
+        raise DamagedChunk(file, "its content does not have its checksum")
+    return content
 
 
 class DamagedChunk(InputError):
     """A chunk's file that is not what was written; the message names it."""
 
-    def __init__(self, place: Path, reason: str) -> None:
+    def __init__(self, file: Path, reason: str) -> None:
         super().__init__(
-            f"The chunk file {str(place)!r} is damaged ({reason}); running the same sweep again computes it anew."
+            f"The chunk file {str(file)!r} is damaged ({reason}); running the same sweep again computes it anew."
         )
-        self.place, self.reason = place, reason
+        self.file, self.reason = file, reason
 
 
 def _as_arrow(value: Any) -> Any:

@@ -8,19 +8,23 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
 from marginlens.result import Result
 from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
-from marginlens.sweeps.choices import function_record, imported, working_folder
+from marginlens.sweeps.choices import function_record, imported, nearest, working_folder
 from marginlens.sweeps.chunk import ChunkWork, arrow, made_problems
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.plan import Plan, as_plan
 from marginlens.sweeps.store import Store, opened
-from marginlens.sweeps.table import digest, whole_table
+from marginlens.sweeps.summary import LEVELS, Summary, summarize
+from marginlens.sweeps.table import digest, whole_table, write_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Problem(NamedTuple):
@@ -85,7 +89,7 @@ class Sweep:
         """How far it is; with `check` every file is read and damaged ones are named."""
         there = self.store.listed()
         grid = self.store.grid
-        damaged = tuple(str(problem.place) for problem in self.store.damaged(there)) if check else ()
+        damaged = tuple(str(problem.file) for problem in self.store.damaged(there)) if check else ()
         done = sum(grid.chunk_at(index).n_problems for index in there)
         return SweepStatus(
             str(self.folder),
@@ -105,8 +109,28 @@ class Sweep:
             columns: which of the recorded ones; all by default. format: "arrow", "pandas" or "polars".
             partial: the chunks that are there, of a sweep that is not finished.
         """
-        wanted = None if columns is None else list(dict.fromkeys(["cell", "problem", *columns]))
+        known = [*self.store.plan["record"], *self.store.plan["measures"]]
+        for name in columns or ():
+            if name not in known:
+                raise reject("columns", f"names among {', '.join(known)}", repr(name), nearest(str(name), known))
+        wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
         return whole_table(self.store, wanted, format=format, partial=partial)
+
+    def write_table(self, path: Any, *, partial: bool = False) -> int:
+        """Write the table to a .parquet or .csv file, chunk by chunk, and return how many rows it has."""
+        return write_table(self.store, path, partial=partial)
+
+    def summary(self, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
+        """Every cell summed up: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
+
+        Args:
+            quantiles: their levels. partial: sum up the chunks that are there, of a sweep that is not finished.
+        """
+        return summarize(self.store, quantiles=quantiles, partial=partial)
+
+    def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
+        """Draw one column over one axis of the grid, as `Summary.plot` does."""
+        return self.summary().plot(ax, column=column, axis=axis)
 
     def digest(self) -> str:
         """SHA-256 of the table's content, the same whoever computed it in whatever order."""
@@ -180,6 +204,18 @@ class _SweepCall:
         """`Sweep.table` of a folder."""
         return Sweep.of(folder).table(columns, **options)
 
+    def write_table(self, folder: Any, path: Any, *, partial: bool = False) -> int:
+        """`Sweep.write_table` of a folder."""
+        return Sweep.of(folder).write_table(path, partial=partial)
+
+    def summary(self, folder: Any, **options: Any) -> Summary:
+        """`Sweep.summary` of a folder."""
+        return Sweep.of(folder).summary(**options)
+
+    def plot(self, folder: Any, ax: Axes | None = None, **options: Any) -> Axes:
+        """`Sweep.plot` of a folder."""
+        return Sweep.of(folder).plot(ax, **options)
+
     def status(self, folder: Any, *, check: bool = False) -> SweepStatus:
         """`Sweep.status` of a folder."""
         return Sweep.of(folder).status(check=check)
@@ -203,8 +239,8 @@ def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None)
     """Compute every chunk that is not there or damaged, and write each as soon as it is finished."""
     with opened(out, plan) as store:
         for problem in store.damaged(store.listed()):
-            warnings.warn(f"The chunk file {str(problem.place)!r} is damaged and computed anew.", stacklevel=3)
-            problem.place.unlink()
+            warnings.warn(f"The chunk file {str(problem.file)!r} is damaged and computed anew.", stacklevel=3)
+            problem.file.unlink()
         there, grid = store.listed(), plan.grid
         report = Progress(progress, grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in there))

@@ -84,7 +84,7 @@ class Store:
         found = []
         for index in chunks:
             try:
-                self.read(index)
+                self.read(index, ["cell"])
             except DamagedChunk as problem:
                 found.append(problem)
         return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from marginlens.errors import InputError, missing_extra, reject
+from marginlens.runtime.files import as_path, check_place, written_aside
 from marginlens.sweeps.chunk import arrow, column_digest
 from marginlens.sweeps.store import Store
 
@@ -93,6 +95,43 @@ def whole_table(store: Store, columns: list[str] | None = None, *, format: str =
     except ImportError as problem:
         raise missing_extra(format, format, f"A table as a frame of {format}") from problem
     return polars.from_arrow(table)
+
+
+def write_table(store: Store, path: Any, *, partial: bool = False) -> int:
+    """Write the table to a .parquet or .csv file, a chunk at a time, lists in CSV as texts; returns the number of rows."""
+    pa, place, n_rows = arrow(), as_path(path, "path", "the path of a file"), 0
+    check_place(place, "path", (".parquet", ".csv"))
+    pieces = batches(store, partial=partial)
+    with written_aside(place, "path") as aside, ExitStack() as stack:
+        writer: Any = None
+        for piece in pieces:
+            table = _flat(pa, piece) if place.suffix.lower() == ".csv" else _plain_words(pa, piece)
+            if writer is None:
+                make = pa.csv.CSVWriter if place.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
+                writer = stack.enter_context(make(aside, table.schema))
+            writer.write_table(table)
+            n_rows += table.num_rows
+        if writer is None:
+            raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
+    return n_rows
+
+
+def _plain_words(pa: Any, table: Any) -> Any:
+    """Dictionaries as plain words, which are the same in every chunk."""
+    for k, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(k, field.name, table[field.name].cast(pa.string()))
+    return table
+
+
+def _flat(pa: Any, table: Any) -> Any:
+    """The same with lists as texts, their entries separated by spaces."""
+    table = _plain_words(pa, table)
+    for k, field in enumerate(table.schema):
+        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+            texts = [" ".join(map(str, entry)) for entry in table[field.name].to_pylist()]
+            table = table.set_column(k, field.name, pa.array(texts))
+    return table
 
 
 def digest(store: Store) -> str:

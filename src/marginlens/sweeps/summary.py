@@ -1,0 +1,274 @@
+"""A sweep summed up by cell: shares with confidence intervals, means with standard errors, quantiles; and how they are drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marginlens.errors import InputError, real_array, reject
+from marginlens.result import Result, axes_for
+from marginlens.sweeps.chunk import arrow
+from marginlens.sweeps.grid import Cell
+from marginlens.sweeps.store import Store
+from marginlens.sweeps.table import finished_chunks
+from marginlens.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
+CONFIDENCE = 0.95  # of the intervals of shares
+_BYTES_AT_ONCE = 512e6  # of columns that are in memory together
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Shares(Result):
+    """How often each word occurs in a column, or how often it is true.
+
+    Attributes:
+        counts: word → problems. intervals: word → the exact (Clopper–Pearson) 95% interval of its probability.
+    """
+
+    counts: Mapping[str, int]
+
+    @property
+    def n(self) -> int:
+        """Problems that were counted."""
+        return sum(self.counts.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Word → its share of the problems."""
+        return {word: count / self.n for word, count in self.counts.items()}
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Word → the interval of its probability."""
+        return {word: share_interval(count, self.n) for word, count in self.counts.items()}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{word} {100 * share:.4g}%" for word, share in self.shares.items())
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Numbers(Result):
+    """A column of numbers.
+
+    Attributes:
+        n: problems whose number is finite; all else below is of these. n_undefined, n_infinite: problems with nan, and with ±inf.
+        mean, standard_error, smallest, largest: nan where n is 0. quantiles: level → the number of that rank.
+    """
+
+    n: int
+    n_undefined: int
+    n_infinite: int
+    mean: float
+    standard_error: float
+    smallest: float
+    largest: float
+    quantiles: Mapping[float, float]
+
+    def __str__(self) -> str:
+        return f"{self.mean:.6g} ± {self.standard_error:.1g}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CellSummary(Result):
+    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`."""
+
+    axes: Mapping[str, Any]
+    n_problems: int
+    columns: Mapping[str, Numbers | Shares]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Summary(Result):
+    """A sweep summed up: its cells in order."""
+
+    cells: tuple[CellSummary, ...]
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, index: int) -> CellSummary:
+        return self.cells[index]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a cell: its axes, the number of problems, and each column as a text."""
+        return [
+            {**cell.axes, "problems": cell.n_problems, **{name: str(of) for name, of in cell.columns.items()}}
+            for cell in self.cells
+        ]
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.cells[0].columns) if self.cells else "nothing"
+        return f"Summary({len(self)} cells, {sum(cell.n_problems for cell in self.cells):,} problems: {names})"
+
+    def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
+        """Draw one column over one axis of the grid: shares with their intervals, or medians with the middle 90%. Returns the axes.
+
+        Args:
+            column: "optimality" if it was recorded, else the first. axis: the first whose values are numbers, unless named; every
+                combination of the other axes has its own line.
+        """
+        return draw(self, axes_for(ax), column, axis)
+
+
+def share_interval(count: int, n: int) -> tuple[float, float]:
+    """The exact (Clopper–Pearson) interval of a probability of which `count` of `n` were observed."""
+    from scipy.stats import beta
+
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low = 0.0 if count == 0 else float(beta.ppf(tail, count, n - count + 1))
+    high = 1.0 if count == n else float(beta.ppf(1.0 - tail, count + 1, n - count))
+    return low, high
+
+
+def summarize(store: Store, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
+    """Sum up every cell, reading its chunks one by one and holding a few columns of numbers at a time."""
+    levels = real_array(quantiles, "quantiles", ("n_levels",))
+    if np.any((levels < 0.0) | (levels > 1.0)):
+        raise reject("quantiles", "numbers from 0 to 1", levels.tolist())
+    there = set(finished_chunks(store, partial=partial))
+    cells = []
+    for cell in store.grid.cells:
+        chunks = [index for index in store.grid.chunks_of(cell.index) if index in there]
+        if chunks:
+            cells.append(_summarized(store, cell, chunks, levels))
+    if not cells:
+        raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
+    return Summary(tuple(cells))
+
+
+def _summarized(store: Store, cell: Cell, chunks: list[int], levels: FloatArray) -> CellSummary:
+    pa = arrow()
+    n_problems = sum(store.grid.chunk_at(index).n_problems for index in chunks)
+    schema = store.read(chunks[0]).schema
+    names = [name for name in schema.names if name not in ("cell", "problem")]
+    is_word = {name: pa.types.is_dictionary(kind) or pa.types.is_boolean(kind) for name, kind in _kinds(schema)}
+    is_number = {name: pa.types.is_floating(kind) or pa.types.is_integer(kind) for name, kind in _kinds(schema)}
+    found: dict[str, Numbers | Shares] = {}
+    words = [name for name in names if is_word[name]]
+    counts: dict[str, Counter[str]] = {name: Counter() for name in words}
+    for table in _tables(store, chunks, words):
+        for name in words:
+            for entry in table[name].value_counts().to_pylist():
+                counts[name][str(entry["values"]).lower() if is_bool(table, name) else entry["values"]] += entry[
+                    "counts"
+                ]
+    found.update({name: Shares(dict(sorted(counted.items()))) for name, counted in counts.items()})
+    numbers = [name for name in names if is_number[name]]
+    at_once = max(1, int(_BYTES_AT_ONCE // (8 * n_problems)))
+    for k in range(0, len(numbers), at_once):
+        group = numbers[k : k + at_once]
+        values = {name: np.empty(n_problems) for name in group}
+        place = 0
+        for table in _tables(store, chunks, group):
+            for name in group:
+                values[name][place : place + table.num_rows] = table[name].to_numpy()
+            place += table.num_rows
+        found.update({name: _numbers(values.pop(name), levels) for name in group})
+    return CellSummary(cell.axes, n_problems, {name: found[name] for name in names if name in found})
+
+
+def _kinds(schema: Any) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in schema]
+
+
+def is_bool(table: Any, name: str) -> bool:
+    """Whether a column says true or false."""
+    return bool(arrow().types.is_boolean(table.schema.field(name).type))
+
+
+def _tables(store: Store, chunks: list[int], columns: list[str]) -> Iterator[Any]:
+    """These columns of the chunks, one chunk at a time; nothing where there are none."""
+    return (store.read(index, columns) for index in chunks) if columns else iter(())
+
+
+def _numbers(values: FloatArray, levels: FloatArray) -> Numbers:
+    finite = values[np.isfinite(values)]
+    n, undefined = len(finite), int(np.isnan(values).sum())
+    if n == 0:
+        return Numbers(0, undefined, len(values) - undefined, *(np.nan,) * 4, dict.fromkeys(levels.tolist(), np.nan))
+    spread = float(np.std(finite, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    mean, smallest, largest = float(np.mean(finite)), float(finite.min()), float(finite.max())
+    at = np.quantile(finite, levels, method="inverted_cdf", overwrite_input=True)
+    ranks = dict(zip(levels.tolist(), np.atleast_1d(at).tolist(), strict=True))
+    return Numbers(n, undefined, len(values) - n - undefined, mean, spread, smallest, largest, ranks)
+
+
+# ---- drawing
+
+
+def draw(summary: Summary, ax: Axes, column: str | None, axis: str | None) -> Axes:
+    """One column of a summary over one axis of the grid."""
+    columns, axes = summary[0].columns, summary[0].axes
+    name = column if column is not None else ("optimality" if "optimality" in columns else next(iter(columns), None))
+    if name is None or name not in columns:
+        raise reject("column", f"one of {', '.join(columns) or 'those with numbers or words'}", repr(column))
+    over = (
+        axis
+        if axis is not None
+        else next((key for key, value in axes.items() if _is_number(value)), next(iter(axes), ""))
+    )
+    if over and over not in axes:
+        raise reject("axis", f"one of {', '.join(axes)}", repr(axis))
+    lines: dict[str, list[CellSummary]] = {}
+    for cell in summary.cells:
+        label = ", ".join(f"{key} = {value}" for key, value in cell.axes.items() if key != over)
+        lines.setdefault(label, []).append(cell)
+    places = [cell.axes.get(over, 0) for cell in next(iter(lines.values()))]
+    x = np.asarray(places, dtype=float) if all(map(_is_number, places)) else np.arange(len(places), dtype=float)
+    if isinstance(columns[name], Shares):
+        _draw_shares(ax, x, name, lines)
+    else:
+        _draw_numbers(ax, x, name, lines)
+    ax.set(xlabel=over or "all problems", ylabel=f"share by {name}" if isinstance(columns[name], Shares) else name)
+    if not over:
+        ax.set_xticks([])
+    elif not all(map(_is_number, places)):
+        ax.set_xticks(x, [str(place) for place in places])
+    elif len(x) > 1 and x.min() > 0 and x.max() / x.min() >= 20:
+        ax.set_xscale("log")
+        ax.set_xticks(x, [str(place) for place in places])
+        ax.minorticks_off()
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend()
+    return ax
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _draw_shares(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellSummary]]) -> None:
+    dashes = ("-", "--", ":", "-.")
+    words = sorted({word for cells in lines.values() for cell in cells for word in cell.columns[name].counts})  # type: ignore[union-attr]
+    for k, (label, cells) in enumerate(lines.items()):
+        for word, colour in zip(words, _COLOURS * len(words), strict=False):
+            pairs = [(cell.columns[name].counts.get(word, 0), cell.columns[name].n) for cell in cells]  # type: ignore[union-attr]
+            share = np.array([count / n for count, n in pairs])
+            ends = np.array([share_interval(count, n) for count, n in pairs]).T
+            around = np.abs(ends - share)
+            title = f"{word}, {label}" if label else word
+            style = dashes[k % len(dashes)]
+            ax.errorbar(
+                x[: len(share)], share, around, color=colour, ls=style, marker="o", ms=4, capsize=3, label=title
+            )
+    ax.set_ylim(-0.02, 1.02)
+
+
+def _draw_numbers(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellSummary]]) -> None:
+    for (label, cells), colour in zip(lines.items(), _COLOURS * len(lines), strict=False):
+        of: list[Any] = [cell.columns[name] for cell in cells]
+        levels = sorted(of[0].quantiles)
+        low, high = (np.array([found.quantiles[level] for found in of]) for level in (levels[0], levels[-1]))
+        middle = np.array([found.quantiles.get(0.5, found.mean) for found in of])
+        ax.errorbar(
+            x[: len(middle)], middle, [middle - low, high - middle], color=colour, marker="o", ms=4, capsize=3, label=label or None
+        )  # fmt: skip
