@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +26,7 @@ from marginlens.runtime.threads import limited_threads, n_threads
 try:
     import cloudpickle  # type: ignore[import-untyped]
     import distributed
+    from dask.system import CPU_COUNT
 except ImportError as problem:
     raise missing_extra("distributed", "cluster", "A Dask cluster") from problem
 
@@ -38,18 +39,20 @@ _LOGGERS = ("distributed", "tornado", "asyncio")  # which log every lost connect
 class DaskEngine:
     """Tasks on the workers of a Dask cluster, whose number may change at any time.
 
-    Workers need marginlens in the version of this process; the scheduler needs only Dask. A task uses its worker's share of the
-    processors: those of the machine, divided by the threads of all workers there (or `MARGINLENS_THREADS` of the worker).
+    Workers need marginlens in the version of this process; the scheduler needs only Dask. A task uses its share of the processors:
+    those of the machine, divided by the threads of all workers there; or as many as `MARGINLENS_THREADS` says on the worker.
 
     Args:
         client: a `distributed.Client`, of dask-jobqueue, Kubernetes, or any other cluster. It stays open.
+        connections: what is closed with the engine, by `close()` or when it is no longer used.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, connections: tuple[Any, ...] = ()) -> None:
         if not isinstance(client, distributed.Client) or client.asynchronous or client.status != "running":
             got = f"one that is {client.status}" if isinstance(client, distributed.Client) else type(client).__name__
             raise reject("client", "a Dask client that is connected and not asynchronous", got)
         self.client, self.address = client, client.scheduler.address
+        self.close = weakref.finalize(self, _close_all, connections)
 
     @classmethod
     def from_scheduler(cls, address: str, seconds: float = _CONNECT_SECONDS) -> DaskEngine:
@@ -61,7 +64,7 @@ class DaskEngine:
         except (OSError, ValueError, TypeError) as problem:
             expected = "the address of a Dask scheduler that is running, such as tcp://host:8786"
             raise reject("scheduler", expected, repr(address), f"None answered there in {seconds:g} s.") from problem
-        return cls(client)._owning(client)
+        return cls(client, connections=(client,))
 
     @classmethod
     def local(cls, n_workers: int | None = None) -> DaskEngine:
@@ -71,18 +74,14 @@ class DaskEngine:
             n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
         )
         client = distributed.Client(cluster, set_as_default=False)
-        return cls(client)._owning(client, cluster)
-
-    def _owning(self, *connections: Any) -> DaskEngine:
-        self.close = weakref.finalize(self, _close_all, connections)
-        return self
+        return cls(client, connections=(client, cluster))
 
     @property
     def n_workers(self) -> int:
         """How many tasks the workers run at the same time just now."""
         return _Workers(self.client, self.address).threads.total()
 
-    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
         with _quiet_loggers():
             workers = _Workers(self.client, self.address)
@@ -115,7 +114,7 @@ class DaskEngine:
         if isinstance(problem, distributed.KilledWorker):
             deaths = problem.allowed_failures + 1
             return EngineError(
-                f"Task {task} ended {deaths} Dask workers one after the other: killed, or out of memory."
+                f"Task {task} ended {deaths} Dask workers, one after the other: killed, or out of memory."
             )
         if isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] == "marginlens":
             return _other_version("a worker", "an older one or none")
@@ -144,8 +143,10 @@ def _run_on_worker(version: str, work: TaskFunction, task: int, threads_by_host:
         raise _other_version(worker.address, __version__)
     if "MARGINLENS_THREADS" in os.environ:
         return work(task)
-    threads = threads_by_host.get(distributed.comm.get_address_host(worker.address), worker.state.nthreads)
-    with limited_threads(max(1, n_threads() // threads)):
+    threads, is_confined = worker.state.nthreads, (os.cpu_count() or 1) > CPU_COUNT  # by Slurm, a container, or taskset
+    if not is_confined:
+        threads = threads_by_host.get(distributed.comm.get_address_host(worker.address), threads)
+    with limited_threads(max(1, CPU_COUNT // threads)):
         return work(task)
 
 
@@ -158,15 +159,18 @@ class _Workers:
 
     def _count(self) -> None:
         self.counted = time.monotonic()
-        if self.client.status != "running":
-            raise _scheduler_gone(self.address)
-        try:
-            by_address = self.client.nthreads(callback_timeout=_CONNECT_SECONDS)
-        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:
-            raise _scheduler_gone(self.address) from problem
         self.threads: Counter[str] = Counter()  # of all workers, by host
-        for worker, threads in by_address.items():
+        for worker, threads in self._asked(self.client.nthreads, callback_timeout=_CONNECT_SECONDS).items():
             self.threads[distributed.comm.get_address_host(worker)] += threads
+
+    def _asked(self, question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The scheduler's answer to a question of the client."""
+        try:
+            if self.client.status == "running":
+                return question(*arguments, **options)
+        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
+            raise _scheduler_gone(self.address) from problem
+        raise _scheduler_gone(self.address)
 
     def in_flight(self) -> int:
         """How many tasks may be out; a word once where nobody is there to run them."""
@@ -178,10 +182,10 @@ class _Workers:
         return max(1, QUEUE_FACTOR * self.threads.total())
 
     def check_versions(self) -> None:
-        """Refuse workers without marginlens, or with another version of it."""
-        versions = self.client.run(locate, "marginlens.__version__", on_error="return")
+        """Refuse workers without marginlens, or with another version of it; one that dies meanwhile is not asked."""
+        versions = self._asked(self.client.run, locate, "marginlens.__version__", on_error="return")
         for worker, version in versions.items():
-            if version != __version__:
+            if version != __version__ and not isinstance(version, OSError):
                 raise _other_version(worker, version if isinstance(version, str) else "none")
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
@@ -34,7 +34,7 @@ class Threads:
     def __init__(self, n_workers: int | None = None) -> None:
         self.n_workers = 1 if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
 
-    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
         share = max(1, n_threads() // self.n_workers)
 
@@ -67,7 +67,7 @@ class Processes:
     def __init__(self, n_workers: int | None = None) -> None:
         self.n_workers = n_threads() if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
 
-    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
         workers = _Workers(work, self.n_workers)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +23,7 @@ class Engine(Protocol):
         """How many tasks run at the same time."""
         ...
 
-    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished, in any order, each task once.
 
         Tasks are taken from `tasks` a few at a time, so that neither tasks nor results pile up; when it ends, those in hand are
@@ -39,7 +39,7 @@ def as_finished(
     tasks: Iterable[int],
     in_flight: Callable[[], int],
     lost: Callable[[int, Future[Any]], bool] = lambda task, future: False,
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """The loop of every engine: submit tasks while fewer than `in_flight()` are out, yield (task, result) as they are finished.
 
     Args:

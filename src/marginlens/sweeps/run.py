@@ -248,7 +248,7 @@ def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None)
         try:
             with deferred_interrupts() as interrupted:
                 tasks = itertools.takewhile(lambda _: not interrupted(), missing)
-                with closing(engine.run(ChunkWork(plan), tasks)) as results:  # type: ignore[type-var]
+                with closing(engine.run(ChunkWork(plan), tasks)) as results:
                     for index, content in results:
                         store.write(index, content)
                         report.advance(grid.chunk_at(index).n_problems)
