@@ -1,9 +1,10 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
 from marginlens.norms import MaxRow, Nuclear, Spectral
-from marginlens.svm.attention import att_svm, label_svm, relaxed_svm, token_pairs
+from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
+from marginlens.svm.pairs import token_pairs
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance

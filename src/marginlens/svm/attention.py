@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import array_of_any, index_array, n_axes, real_array, real_number, reject
+from marginlens.gpu.device import as_device
+from marginlens.gpu.margins import DeviceMargins
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
+from marginlens.svm.on_device import solve_device_tokens, solve_on_device
+from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
+@overload
+def att_svm(data: DeviceTokens, selected: Any) -> DeviceMargins: ...
+@overload
+def att_svm(
+    data: TokenDataset, selected: ArrayLike, *, norm: Norm = ..., query: ArrayLike | None = ..., device: str = ...
+) -> MarginSolution: ...
 @implements("A", "ATT-SVM")
 @implements("D", "W-SVM")
-def att_svm(
-    data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2(), query: ArrayLike | None = None
-) -> MarginSolution:
+def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | None = None, device: str = "cpu") -> Any:
     r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
@@ -36,11 +45,21 @@ def att_svm(
         norm: of p: `L2`, `L1`, `LInf` or `Lp`; of W also `Spectral`, `Nuclear` or `MaxRow`. Other than in L2, `bracket()` proves x and
             `is_unique` says whether it is the only one.
         query: (d_query,) for all inputs, or z_i of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W (d_query, d_key).
+        device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64: the GPU solves and
+            checks them, and the CPU what is left unproved there; larger problems are the CPU's. `DeviceTokens` are solved where they are.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
-        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W.
+        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W. For `DeviceTokens` the solutions stay on the
+        device, as `DeviceMargins`.
     """
+    where = data.device if isinstance(data, DeviceTokens) else as_device(device)
+    if where is not None:
+        if query is not None or not isinstance(norm, L2):
+            raise reject("device", "'cpu' with queries or a norm other than L2", repr(where.name))
+        if isinstance(data, DeviceTokens):
+            return solve_device_tokens(data, selected)
+        return solve_on_device(as_dataset(data), data.selection(selected), where)
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     if query is None:
@@ -63,35 +82,6 @@ def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
         axes = (*(data.batch_shape if n_axes(query) == 3 else ()), data.n_inputs, "d_query")
     z = real_array(query, "query", axes)
     return np.broadcast_to(z, (*data.y.shape, z.shape[-1]))
-
-
-def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, IntArray]:
-    r"""Key differences :math:`k_{i\alpha_i} - k_{it}` for every other token t of every input, and their names.
-
-    Args:
-        data: one problem, or a batch of them.
-        selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
-    Returns:
-        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
-        problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
-        missing pairs are zero rows marked -1, to be given the lower bound 0.
-    """
-    alpha = as_dataset(data).selection(selected)[..., None]  # (…, n_inputs, 1)
-    slot = np.arange(data.n_tokens - 1)
-    other = slot + (slot >= alpha)  # (…, n_inputs, n_tokens - 1)
-    present = other < data.lengths[..., None]
-    inputs = np.broadcast_to(np.arange(data.n_inputs)[:, None], other.shape)
-    pairs = np.stack([inputs, np.broadcast_to(alpha, other.shape), other], axis=-1)
-    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens  # where each input's tokens begin
-    tokens = data.K.reshape(-1, data.d_key)  # (all tokens, d_key)
-    rows = np.take(tokens, first + other, axis=0)  # (…, n_inputs, n_tokens - 1, d_key)
-    with np.errstate(over="ignore"):  # the solver refuses rows that are not finite
-        np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
-    if not data.is_batch:
-        return np.ascontiguousarray(rows[present]), np.ascontiguousarray(pairs[present])
-    rows[~present], pairs[~present] = 0.0, -1
-    n_pairs = data.n_inputs * (data.n_tokens - 1)
-    return rows.reshape(len(data), n_pairs, data.d_key), pairs.reshape(len(data), n_pairs, 3)
 
 
 @implements("A", "Eq. (10)", "Eq. (78)")

@@ -31,8 +31,8 @@ from marginlens.papers import implements
 from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.svm.attention import token_pairs
 from marginlens.svm.bilinear import bilinear_svm
+from marginlens.svm.pairs import token_pairs
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 BY_A = "A Thms 2 and 3, for constant steps up to 1/L_p and the starts that they name"

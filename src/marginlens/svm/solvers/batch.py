@@ -32,9 +32,10 @@ from marginlens.svm.solvers.gram_active_set import (
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 FAST_PATH_RTOL = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
+MIN_SQUARED_NORM, MAX_SQUARED_NORM = 1e-200, 1e200  # of rows that are not zero
 _GUESS_SWEEPS = 60
-_VERIFIED_RTOL = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
-_AMPLIFIED_EPS = 16 * EPS  # times the amplification: what double precision leaves at best
+VERIFIED_RTOL = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
+AMPLIFIED_EPS = 16 * EPS  # times the amplification: what double precision leaves at best
 
 
 class Batch(NamedTuple):
@@ -130,7 +131,7 @@ def _prepare(problem: Problem, b: FloatArray, candidate: Candidate) -> tuple[flo
     candidate.slack[:] = 0.0
     scale, unsatisfiable = 0.0, -1
     for r in range(len(b)):
-        if not 1e-200 < row_norms[r] < 1e200:
+        if not MIN_SQUARED_NORM < row_norms[r] < MAX_SQUARED_NORM:
             for i in range(A.shape[1]):
                 if A[r, i] != 0.0:
                     return 1.0, OUT_OF_RANGE
@@ -168,7 +169,7 @@ def _verified_outcome(problem: Problem, candidate: Candidate) -> int:
     accurate = candidate.x.copy()
     evaluate(problem, candidate)
     residual, amplified = optimality_residual(problem.lower, candidate)
-    if residual > _VERIFIED_RTOL:
+    if residual > VERIFIED_RTOL:
         distance = 0.0
         for i in range(len(accurate)):
             distance += (candidate.x[i] - accurate[i]) ** 2
@@ -176,10 +177,10 @@ def _verified_outcome(problem: Problem, candidate: Candidate) -> int:
         evaluate_slack(problem, candidate)
         residual, amplified = optimality_residual(problem.lower, candidate)
         residual = max(residual, np.sqrt(distance / dot(accurate, accurate)))
-    if residual > max(_VERIFIED_RTOL, _AMPLIFIED_EPS * amplified):
+    if residual > max(VERIFIED_RTOL, AMPLIFIED_EPS * amplified):
         return UNVERIFIED
     return (
-        OPTIMAL if _AMPLIFIED_EPS * amplified <= MAX_KKT_RTOL else NEEDS_RECHECK
+        OPTIMAL if AMPLIFIED_EPS * amplified <= MAX_KKT_RTOL else NEEDS_RECHECK
     )  # where the order of additions may decide
 
 

@@ -18,7 +18,7 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers
 FARKAS_RTOL = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
 _DEPENDENT_RTOL = 16 * EPS  # a combination of unit rows this small, relative to its weights, is zero
-_COEFFICIENT_RTOL = 64 * EPS  # a coefficient this small, relative to the largest, is rounding
+COEFFICIENT_RTOL = 64 * EPS  # a coefficient this small, relative to the largest, is rounding
 _MAX_UPDATES = 64  # steps after which x and the multipliers are recomputed from the factors
 
 
@@ -168,7 +168,7 @@ def _first_to_leave(multipliers: FloatArray, coefficients: FloatArray, k: int, i
     largest = 1.0
     for j in range(k):
         largest = max(largest, abs(coefficients[j]))
-    threshold = largest * (_COEFFICIENT_RTOL if is_dependent else EPS)
+    threshold = largest * (COEFFICIENT_RTOL if is_dependent else EPS)
     leaving: Any = np.int64(-1)
     limit = np.inf
     for j in range(k):

@@ -29,7 +29,9 @@ MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its co
 _RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero
 _MAX_EXACT_REFINEMENTS = 60
 _CONVERGED_RTOL = 2.0**-70  # change of x and the multipliers, far below their last digits, at which refinement ends
-_STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
+OUTCOME_STATUS = np.array(  # by the outcome of compiled solvers
+    [Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object
+)
 
 
 def least_distance(
@@ -97,7 +99,7 @@ def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
     if infeasible.any():
         certificate[infeasible] = solved.multipliers[infeasible]
         solved.multipliers[infeasible], solved.x[infeasible] = np.nan, np.nan
-    fields = (solved.x, _STATUS[solved.outcome], solved.multipliers, solved.active, certificate)
+    fields = (solved.x, OUTCOME_STATUS[solved.outcome], solved.multipliers, solved.active, certificate)
     x, status, multipliers, active, farkas = [field[0] for field in fields] if is_single else fields
     farkas = None if is_single and not infeasible[0] else farkas
     return MarginSolution(A, b, None, x, status, multipliers, None, active, farkas)

@@ -1,0 +1,110 @@
+"""Max-margin problems of token selections on a device: batches of `att_svm` with the residuals that prove them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.gpu.device import Device, Layout
+
+MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
+MAX_COORDINATES = 2**20  # of a row
+_LANES, _SOURCE = 32, "att_svm.cu"
+
+
+class MarginArrays(NamedTuple):
+    """Arrays on the device of n problems with m rows: what the kernel writes."""
+
+    x: Any  # (n, d)
+    multipliers: Any  # (n, m), or a Farkas vector
+    active: Any  # (n, m)
+    outcome: Any  # (n,)
+    residual: Any  # (n,)
+    margin: Any  # (n,)
+
+    @classmethod
+    def empty(cls, device: Device, n_problems: int, n_rows: int, d: int) -> MarginArrays:
+        """Arrays for the results of a batch."""
+        xp = device.xp
+        with device.active():
+            x, multipliers = xp.empty((n_problems, d)), xp.empty((n_problems, n_rows))
+            active, outcome = xp.empty((n_problems, n_rows), dtype=bool), xp.empty(n_problems, dtype=np.int64)
+            return cls(x, multipliers, active, outcome, xp.empty(n_problems), xp.empty(n_problems))
+
+    @staticmethod
+    def bytes_per_problem(n_rows: int, d: int) -> int:
+        """How much memory they take."""
+        return 8 * d + 9 * n_rows + 24
+
+
+class Selection(NamedTuple):
+    """Arrays on the device: keys (n, n_inputs, n_tokens, d), selected tokens (n, n_inputs), and lengths (n, n_inputs) or None."""
+
+    K: Any
+    selected: Any
+    lengths: Any
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of each problem."""
+        return int(self.K.shape[1] * (self.K.shape[2] - 1))
+
+
+def is_solved_by_warps(n_rows: int, d: int) -> bool:
+    """Whether problems with so many rows of this width fit a warp."""
+    return 1 <= n_rows <= MAX_ROWS and d <= MAX_COORDINATES
+
+
+def solve_margins(device: Device, problem: Selection, constants: Mapping[str, Any], out: MarginArrays) -> None:
+    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED.
+
+    Args:
+        constants: tolerances and codes of outcomes by the names that they have in att_svm.cu.
+    """
+    n_problems, n_inputs, n_tokens, d = problem.K.shape
+    m = problem.n_rows
+    rows_per_lane = -(-m // _LANES)
+    leading, coordinates = m | 1, _LANES // rows_per_lane
+    doubles = m * leading + coordinates * leading + _LANES * rows_per_lane + m + coordinates
+    defined = {**constants, "ROWS_PER_LANE": rows_per_lane}
+    with device.active():
+        kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(_warps_per_block(8 * doubles), doubles))
+        kernel(n_problems, problem.K, problem.selected, problem.lengths, n_inputs, n_tokens, d, doubles, *out)
+
+
+def _warps_per_block(warp_bytes: int) -> int:
+    """Four, or as many as share the memory that a block has without asking."""
+    return max(1, min(4, 48 * 1024 // warp_bytes))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class DeviceMargins:
+    """Solutions of a batch of `att_svm` in arrays on a device, each proved by its residual; for a batch of n problems with m rows.
+
+    Attributes:
+        x: (n, d_key) the shortest p; nan where the problem is infeasible.
+        multipliers: (n, m) lambda >= 0 with x = sum_r multipliers[r] * rows[r]; where the problem is infeasible, the Farkas vector.
+        active: (n, m) whether a row holds with equality.
+        status: (n,) 0 where x is proved optimal, 1 infeasible, 2 where there is nothing to separate, 3 where nothing is proved.
+        residual: (n,) the optimality residual, or that of the Farkas vector; nan where the CPU solved the problem.
+        margin: (n,) 1/‖x‖, zero where the problem is infeasible.
+        n_on_cpu: problems that the device left unproved and the CPU solved.
+    """
+
+    x: Any
+    multipliers: Any
+    active: Any
+    status: Any
+    residual: Any
+    margin: Any
+    n_on_cpu: int
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} problems of {self.multipliers.shape[1]} rows, d={self.x.shape[1]}"
+        return f"DeviceMargins({size}, {self.n_on_cpu} solved on the CPU)"

@@ -1,0 +1,37 @@
+"""Rows of the problems that select tokens: differences of keys, and the pairs of tokens behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+
+def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, IntArray]:
+    r"""Key differences :math:`k_{i\alpha_i} - k_{it}` for every other token t of every input, and their names.
+
+    Args:
+        data: one problem, or a batch of them.
+        selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
+    Returns:
+        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
+        problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
+        missing pairs are zero rows marked -1, to be given the lower bound 0.
+    """
+    alpha = as_dataset(data).selection(selected)[..., None]  # (…, n_inputs, 1)
+    slot = np.arange(data.n_tokens - 1)
+    other = slot + (slot >= alpha)  # (…, n_inputs, n_tokens - 1)
+    present = other < data.lengths[..., None]
+    inputs = np.broadcast_to(np.arange(data.n_inputs)[:, None], other.shape)
+    pairs = np.stack([inputs, np.broadcast_to(alpha, other.shape), other], axis=-1)
+    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens  # where each input's tokens begin
+    tokens = data.K.reshape(-1, data.d_key)  # (all tokens, d_key)
+    rows = np.take(tokens, first + other, axis=0)  # (…, n_inputs, n_tokens - 1, d_key)
+    with np.errstate(over="ignore"):  # the solver refuses rows that are not finite
+        np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
+    if not data.is_batch:
+        return np.ascontiguousarray(rows[present]), np.ascontiguousarray(pairs[present])
+    rows[~present], pairs[~present] = 0.0, -1
+    n_pairs = data.n_inputs * (data.n_tokens - 1)
+    return rows.reshape(len(data), n_pairs, data.d_key), pairs.reshape(len(data), n_pairs, 3)
