@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from marginlens.data import figure_1b, sphere_tokens
+from marginlens.data import figure_1b
+from marginlens.data.counter_based import sphere_problems
 from marginlens.dynamics import descend
-from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import locally_optimal_directions
+from marginlens_papers.claim import Progress
 from marginlens_papers.claims.ours import basins as x_b
 from marginlens_papers.claims.ours import residual_law as x_o
 from tolerances import ROUNDING
@@ -63,9 +64,10 @@ def test_starts_that_went_nowhere_are_not_accounted_for():
 
 
 def test_shares_read_off_add_up_to_one_and_the_clock_rises():
-    problems = sphere_tokens(8, 3, 4, 10, 3)
-    run = x_o._held_against_the_law(problems, Logistic(), NormalizedGD(0.5), [100, 300, 1000])
-    shares = np.where(run["carrying"][:, None], run["read_off"], 0.0).sum(axis=-1)
+    shape = {"n_inputs": 3, "n_tokens": 4, "d": 10}
+    (run,) = x_o._swept(Progress(), saved_steps=(100, 300, 1000), n_problems=8, step=0.5, **shape)
+    shown = x_o._multipliers(sphere_problems(0, 8, *shape.values(), x_o.SEED))
+    shares = np.where(shown["carrying"][:, None], shown["read_off"], 0.0).sum(axis=-1)
     np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING)
     assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)
     assert not run["settled"][~run["stable"]].any()

@@ -87,7 +87,13 @@ def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
         run = trained(plan, chunk)
         columns = recorded(run, plan.record or ())
         for name, measure in plan.measures.items():
-            columns[name] = _checked_measure(measure(run), name, chunk.n_problems)
+            value = measure(run)
+            parts = (
+                {f"{name}_{part}": array for part, array in value.items()}
+                if isinstance(value, Mapping)
+                else {name: value}
+            )
+            columns |= {part: _checked_measure(array, part, chunk.n_problems) for part, array in parts.items()}
     return columns
 
 

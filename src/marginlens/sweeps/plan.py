@@ -60,8 +60,9 @@ class Plan:
         optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "polyak", "l3" (steepest descent in ℓ3), "mirror:l3".
         step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
         start: "zero", "normal:SCALE", or a list of numbers. A list of several starts is an axis.
-        seed: from which all random numbers follow. record: names of `RECORDS`. measures: name → function(run) → (n_problems,) numbers
-            or (n_problems, k), in a file "module:function"; run has data, head, trajectory, solution, optimality and cell.
+        seed: from which all random numbers follow. record: names of `RECORDS`. measures: name → function(run), in a file
+            "module:function", which returns (n_problems,) or (n_problems, k) numbers, or a dict of such columns by name; run has data,
+            head, trajectory, solution, optimality and cell.
         saved_steps: steps after which iterates are kept for the measures, in `run.trajectory.saved["x"]`.
         parameters: further settings for a function that makes data. chunk: problems in a chunk. device: "cpu", "cuda" or "cuda:1".
         folder: where the modules of "module:function" are looked for besides Python's own path; no part of what the plan is.

@@ -26,6 +26,7 @@ from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
 from marginlens.status import Status
+from marginlens.svm import MarginSolution
 from marginlens.svm.graph import graph_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
@@ -136,10 +137,14 @@ class Alignment:
 
 def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
     """Solve Graph-SVM for every trial and follow the runs' correlation with it."""
-    solved = [graph_svm(data.E, graph) for data, graph in zip(runs.datasets, graphs, strict=True)]
+    return aligned(runs.points, [graph_svm(data.E, graph) for data, graph in zip(runs.datasets, graphs, strict=True)])
+
+
+def aligned(points: FloatArray, solved: Sequence[MarginSolution]) -> Alignment:
+    """The correlation of weights (n_trials, n_saved, d_model, d_model) with the solutions of their trials."""
     targets = np.stack([solution.x for solution in solved])
     status = [solution.status for solution in solved]
-    corr = np.asarray(correlation(runs.points, targets[:, None], axes=2))
+    corr = np.asarray(correlation(points, targets[:, None], axes=2))
     exists = np.array([state is Status.OPTIMAL for state in status])
     corr[exists[:, None] & np.isnan(corr)] = 0.0  # such a run is a miss, not a trial to leave out
     return Alignment(corr, {kind: status.count(kind) for kind in set(status)})

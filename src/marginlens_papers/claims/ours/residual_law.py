@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens import plotting
-from marginlens.data import sphere_tokens
+from marginlens.data.counter_based import sphere_problems
 from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
-from marginlens.optimizers import GradientDescent, NormalizedGD, Optimizer
+from marginlens.optimizers import NormalizedGD
+from marginlens.sweeps import Plan, sweep
+from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
@@ -24,6 +27,8 @@ LOOKED_AT = (100, 300, 1000, 2000)
 STEPS = sorted({*LOOKED_AT, *(round(float(k)) for k in np.geomspace(10, 2000, 28))})
 CLOCK = 6.0  # rate · R from which on a run counts as settled
 BAR = 0.05
+SIZES = (4, 6, 30)  # n, T, d
+SHOWN = 300  # problems that are drawn one by one
 
 
 class X_O(Claim):
@@ -36,10 +41,11 @@ class X_O(Claim):
         "2/stiffness."
     )
     protocol = (
-        "n = 4, T = 6, d = 30, tokens and head uniform on the sphere, 300 problems; logistic, exponential and correlation loss; NGD with "
-        "step 1 for 2,000 steps from 0, with step .3 for 20,000 steps, and with step .1 over the first length for 60 of them. Plain GD, "
-        "whose norm grows like a logarithm, on problems with n = 1, T = 3, d = 5. Deviation: the largest |log(λ read off / λ solved)| "
-        "over the constraints of a problem. A run counts as settled by the law's own clock, rate · R ≥ 6, if its step is not too long."
+        "n = 4, T = 6, d = 30, tokens and head uniform on the sphere; logistic, exponential and correlation loss; NGD with step 1 for "
+        "2,000 steps from 0 on 3,000 problems, with step .3 for 20,000 steps on 300 of them, and with step .1 over the first length on "
+        "60. Plain GD, whose norm grows like a logarithm, on 60 problems with n = 1, T = 3, d = 5. Deviation: the largest "
+        "|log(λ read off / λ solved)| over the constraints of a problem. A run counts as settled by the law's own clock, rate · R ≥ 6, "
+        "if its step is not too long."
     )
     paper_value = "beyond the papers; aim: median deviation ≤ 1e-3 and 95th percentile ≤ .05 after 2,000 steps"
     expected = {
@@ -56,30 +62,21 @@ class X_O(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
         paper = effort is Effort.PAPER
-        n_problems, few = (300, 60) if paper else (60, 20)
-        losses: tuple[Loss, ...] = (Logistic(), Exponential(), CorrelationLoss()) if paper else (Logistic(),)
-        rng = np.random.default_rng(SEED)
-        sizes = (4, 6, 30)
-        problems = sphere_tokens(n_problems, *sizes, rng)
-        runs = []
-        for loss in progress.each(losses, more=3):
-            runs.append(_held_against_the_law(problems, loss, NormalizedGD(1.0), STEPS))
-        long = _held_against_the_law(problems, Logistic(), NormalizedGD(0.3), [20_000])
-        progress.advance()
-        short = _held_against_the_law(sphere_tokens(few, *sizes, rng), Logistic(), NormalizedGD(0.1), [20_000])
-        progress.advance()
-        gd_steps = [round(float(k)) for k in np.geomspace(10, 100_000, 13)]
-        plain = _held_against_the_law(sphere_tokens(few, 1, 3, 5, rng), Logistic(), GradientDescent(10.0), gd_steps)
-        progress.advance()
+        n_problems, n_long, few = (3000, 300, 60) if paper else (60, 60, 20)
+        losses = ("logistic", "exponential", "correlation") if paper else ("logistic",)
+        progress.expect(4)
+        runs = _swept(progress, n_problems=n_problems, loss=list(losses), saved_steps=tuple(STEPS))
+        (long,) = _swept(progress, n_problems=n_long, step=0.3, saved_steps=(20_000,))
+        (short,) = _swept(progress, n_problems=few, step=0.1, saved_steps=(20_000,))
+        gd_steps = tuple(round(float(k)) for k in np.geomspace(10, 100_000, 13))
+        narrow = {"n_inputs": 1, "n_tokens": 3, "d": 5}
+        (plain,) = _swept(progress, n_problems=few, optimizer="gd", step=10.0, saved_steps=gd_steps, **narrow)
         numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
         numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
         numbers["median_deviation_short_steps"] = float(np.median(short["deviation"][:, -1]))
         numbers["median_deviation_plain_gd"] = float(np.median(plain["deviation"][:, -1]))
-        arrays = {
-            "runs": runs,
-            "plain": plain,
-            "losses": [type(loss).__name__.removesuffix("Loss").lower() for loss in losses],
-        }
+        shown = _multipliers(sphere_problems(0, min(n_problems, SHOWN), *SIZES, SEED))
+        arrays = {"runs": runs, "plain": plain, "losses": losses, "shown": shown}
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
 
     # ---- figures
@@ -92,34 +89,60 @@ class X_O(Claim):
         }
 
 
-def _held_against_the_law(problems: Any, loss: Loss, step: Optimizer, steps: list[int]) -> dict[str, Any]:
-    """One loss and step rule: deviations, clocks, multipliers and misalignments at the given steps."""
-    data, v = problems
-    run = descend(data, v, loss=loss, optimizer=step, n_steps=steps[-1], record=Record(steps))
-    law, points = residual_law(data, v, run.selected, loss=loss), run.saved["x"]  # (batch, n_saved, d)
+def _swept(progress: Progress, *, saved_steps: tuple[int, ...], **keys: Any) -> list[dict[str, Any]]:
+    """What `held_against_the_law` measures in a sweep, for each of its losses."""
+    settings = {**dict(zip(("n_inputs", "n_tokens", "d"), SIZES, strict=True)), "step": 1.0, "seed": SEED, **keys}
+    plan = Plan(
+        n_steps=saved_steps[-1],
+        saved_steps=saved_steps,
+        record=("status",),
+        measures={"law": held_against_the_law},
+        **settings,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        whole = sweep(plan, Path(folder) / "sweep").table()
+    progress.advance()
+    names = [name for name in whole.column_names if name.startswith("law_")]
+    arrays = {name.removeprefix("law_"): np.array(whole[name].to_pylist()) for name in names}
+    each = plan.n_problems
+    runs = [{name: array[k : k + each] for name, array in arrays.items()} for k in range(0, len(whole), each)]
+    for run in runs:
+        run |= {"steps": np.array(saved_steps), "settled": (run["clock"] >= CLOCK) & run["stable"][:, None]}
+    return runs
+
+
+def held_against_the_law(run: Any) -> dict[str, Any]:
+    """Deviations, clocks and misalignments of trained problems at the saved steps, (n_problems, n_saved), and what holds of each."""
+    points, rule = run.trajectory.saved["x"], run.cell
+    law = residual_law(run.data, run.head, run.selected, loss=loss_named(rule["loss"], "selection"))
     along = np.maximum(np.einsum("bkd,bd->bk", points, law.solution.direction), 1e-3)
-    stable = law.largest_step >= step.size if isinstance(step, NormalizedGD) else np.ones(len(data), dtype=bool)
-    clock = law.rate[:, None] * np.linalg.norm(points, axis=-1)
-    share = law.multipliers / np.sum(law.multipliers, axis=-1, keepdims=True)
-    looked_at = [k for k, count in enumerate(run.saved.steps) if count in LOOKED_AT]
-    read_off = law.multipliers_from(points[:, looked_at]) / np.sum(law.multipliers, axis=-1)[:, None, None]
+    stable = law.largest_step >= rule["step"] if rule["optimizer"] == "normalized-gd" else law.holds
     placed = law.position(along)
+    share = law.multipliers / np.sum(law.multipliers, axis=-1, keepdims=True)
     return {
-        "steps": run.saved.steps,
         "holds": law.holds,
-        "deviation": law.deviation(points),  # (batch, n_saved)
-        "clock": clock,
         "stable": stable & law.holds,
-        "settled": (clock >= CLOCK) & stable[:, None] & law.holds[:, None],
-        "carrying": law.carrying,
-        "solved": share,
-        "read_off": read_off,  # (batch, n_looked_at, n_pairs)
-        "error": _largest_error(law, run.final),
+        "deviation": law.deviation(points),
+        "clock": law.rate[:, None] * np.linalg.norm(points, axis=-1),
+        "error": _largest_error(law, run.trajectory.final),
         "smallest": np.min(np.where(law.carrying, share, np.inf), axis=-1),
         "plain": drawing.misalignment(points, law.solution.x[:, None]),
         "with_offset": drawing.misalignment(points, placed),
         "in_span": drawing.misalignment(law.within(points), placed),
     }
+
+
+def _multipliers(problems: Any) -> dict[str, Any]:
+    """Multipliers of every constraint of some problems, solved and read off a run, as shares of their sum.
+
+    `carrying` and `solved` (n_problems, n_pairs), `read_off` (n_problems, n_looked_at, n_pairs).
+    """
+    data, v = problems
+    run = descend(data, v, optimizer=NormalizedGD(1.0), n_steps=LOOKED_AT[-1], record=Record(list(LOOKED_AT)))
+    law = residual_law(data, v, run.selected)
+    total = np.sum(law.multipliers, axis=-1)
+    read_off = law.multipliers_from(run.saved["x"]) / total[:, None, None]
+    return {"carrying": law.carrying, "solved": law.multipliers / total[:, None], "read_off": read_off}
 
 
 def _largest_error(law: ResidualLaw, p: FloatArray) -> FloatArray:
@@ -183,20 +206,21 @@ def _note(numbers: dict[str, float], runs: list[dict[str, Any]]) -> str:
 
 
 def _draw_collapse(finding: Finding) -> Figure:
-    run = finding.arrays["runs"][0]
+    run, shown = finding.arrays["runs"][0], finding.arrays["shown"]
+    count = len(shown["solved"])
     fig, axes = plotting.figure(4, width=3.5, height=4.3)
     places = [k for k, count in enumerate(run["steps"]) if count in LOOKED_AT]
-    low = 0.5 * float(np.nanmin(run["smallest"][run["holds"]]))
+    low = 0.5 * float(np.nanmin(run["smallest"][:count][run["holds"][:count]]))
     for column, (ax, place) in enumerate(zip(axes, places, strict=True)):
         for settled, colour, name in (
             (False, plotting.NEITHER, "run not settled yet by the law's clock"),
             (True, plotting.ACCENTS[2], "run settled"),
         ):
-            mine = (run["settled"][:, place] == settled) & run["holds"]
-            chosen = run["carrying"] & mine[:, None]
+            mine = (run["settled"][:count, place] == settled) & run["holds"][:count]
+            chosen = shown["carrying"] & mine[:, None]
             ax.loglog(
-                run["solved"][chosen],
-                np.clip(run["read_off"][:, column][chosen], 0.12 * low, None),
+                shown["solved"][chosen],
+                np.clip(shown["read_off"][:, column][chosen], 0.12 * low, None),
                 "o",
                 ms=2.6,
                 mew=0,
@@ -214,7 +238,9 @@ def _draw_collapse(finding: Finding) -> Figure:
     axes[0].set_ylabel("multiplier read off the attention (share)")
     handles, labels = axes[-1].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncol=2, markerscale=3)
-    fig.suptitle(f"{int(run['holds'].sum())} trained models show the dual variables of their own margin problem")
+    fig.suptitle(
+        f"{int(run['holds'][:count].sum())} trained models show the dual variables of their own margin problem"
+    )
     return fig
 
 
@@ -238,7 +264,7 @@ def _draw_deviation(finding: Finding) -> Figure:
         (run["stable"], plotting.ACCENTS[2], "NGD, step 1"),
         (run["holds"] & ~run["stable"], plotting.ACCENTS[4], "NGD, step longer than 2/stiffness"),
     ):
-        x, y = run["clock"][which][:, late], run["deviation"][which][:, late]
+        x, y = (run[values][which][:SHOWN, late] for values in ("clock", "deviation"))
         right.loglog(x.ravel(), y.ravel(), "o", ms=2.4, mew=0, alpha=0.6, color=colour, label=name, rasterized=True)
     x, y = plain["clock"][plain["stable"]], plain["deviation"][plain["stable"]]
     right.loglog(x.ravel(), y.ravel(), "^", ms=3.6, mew=0, alpha=0.8, color=plotting.ACCENTS[3], label="plain GD")

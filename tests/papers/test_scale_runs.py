@@ -1,0 +1,68 @@
+"""Sweeps counted by width: counts that add up, the archive, and the command that makes it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from marginlens.data.counter_based import sphere_problems
+from marginlens.directions import correlation
+from marginlens.dynamics import descend
+from marginlens.errors import InputError
+from marginlens.sweeps import sweep
+from marginlens.theory import token_optimality
+from marginlens_papers import scale_runs as scale
+
+WIDTHS, COUNT = (2, 10), 60
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    plan = scale.scale_plan(COUNT, widths=WIDTHS)
+    return scale.counted(sweep(plan, tmp_path_factory.mktemp("scale") / "sweep"))
+
+
+def test_every_run_is_counted_once(runs):
+    np.testing.assert_array_equal(runs.counts.sum(axis=1), COUNT)
+    np.testing.assert_array_equal(runs.gaps.sum(axis=1), runs.n_saturated)
+    np.testing.assert_array_equal(runs.misses[:, 0].sum(axis=-1), runs.n_saturated)
+    np.testing.assert_array_equal(runs.misses[:, 1].sum(axis=-1), runs.counts[:, scale.NEGATIVE])
+    for k in range(len(WIDTHS)):
+        np.testing.assert_array_equal(np.bincount(runs.first[k], minlength=4), runs.counts[k])
+
+
+@pytest.mark.statement("A Fig 9(a)")
+def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
+    for k, d in enumerate(WIDTHS):
+        data, v = sphere_problems(0, COUNT, scale.N_INPUTS, scale.N_TOKENS, d, scale.SEED, k)
+        run = descend(data, v, n_steps=scale.N_STEPS)
+        found = token_optimality(data, v, run.selected)
+        chosen = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]
+        saturated = (chosen.mean(axis=-1) >= scale.SATURATED) & found.is_feasible
+        np.testing.assert_array_equal(runs.first[k] != scale.UNSATURATED, saturated)
+        np.testing.assert_array_equal(runs.first[k] == scale.GLOBAL, saturated & found.is_globally_optimal)
+        miss = 1.0 - np.asarray(correlation(run.final, found.solution.x))[saturated]
+        assert runs.mean_miss[k, 0] == pytest.approx(miss.mean(), rel=1e-6)
+        assert runs.share_missing(1e-2)[k] == pytest.approx(np.mean(miss >= 1e-2))
+
+
+def test_the_archive_is_read_as_it_was_written(runs, tmp_path):
+    place = tmp_path / "runs.json"
+    scale.archive_scale_runs(runs, {"command": "python -m marginlens_papers.scale_runs", "seconds": 1.0}, place)
+    read, facts = scale.read_scale_runs(place)
+    assert read.n_problems == COUNT
+    assert facts["seconds"] == 1.0
+    for name in ("widths", "counts", "misses", "gaps", "first"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(runs, name))
+    for content in ("{", "{}", json.dumps({"form": "another"})):
+        place.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match="scale_runs wrote"):
+            scale.read_scale_runs(place)
+
+
+def test_the_command_sweeps_and_says_where_the_counts_are(tmp_path, capsys):
+    place = tmp_path / "runs.json"
+    assert scale.main(["--problems", "5", "--widths", "3", "--out", str(place)]) == 0
+    assert "problems a second" in capsys.readouterr().out
+    assert str(tmp_path) not in place.read_text(encoding="utf-8")
+    assert scale.main(["--problems", "0", "--out", str(place)]) == 2
