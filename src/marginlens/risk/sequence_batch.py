@@ -14,6 +14,8 @@ from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
+_GATHERED_AT_ONCE = 2**15  # entries of embeddings, which stay in the processor's cache
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ReducedProblem:
@@ -228,7 +230,11 @@ class SequenceBatch:
         for b in range(len(self)):
             first, last = self.parts[b : b + 2, 1]
             turned[first:last] = E[queries[first:last]] @ W[b].T
-        return np.einsum("pd,pd->p", self.centred[self.token], turned[self.query])
+        logits, size = np.empty(len(self.keys)), max(1, _GATHERED_AT_ONCE // self.d_model)
+        for first in range(0, len(logits), size):
+            chunk = slice(first, first + size)
+            logits[chunk] = np.einsum("pd,pd->p", self.centred[self.token[chunk]], turned[self.query[chunk]])
+        return logits
 
     @cached_property
     def _place(self) -> IntArray:
