@@ -362,8 +362,11 @@ class NextTokenRisk:
 
     def select(self, x: ArrayLike) -> IntArray:
         """(…, n_samples) the position with the most attention, -1 where a smaller dataset of a batch has no sample."""
-        found = self.batch.selected(self.batch.attention(self.batch.pair_logits(self._points(x))))
-        return found if self.is_batch else found[0]
+        return self.select_by(self.attention(x))
+
+    def select_by(self, attention: FloatArray) -> IntArray:
+        """The same, of attention (…, n_samples, n_tokens) that is known already."""
+        return self.batch.selected(attention) if self.is_batch else self.batch.selected(attention[None])[0]
 
     def margin_rows(self, selected: ArrayLike | None = None) -> MarginRows:
         """(e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
