@@ -33,6 +33,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "graph": ("Priority graphs and Graph-SVM", "Rank the tokens of a million windows, and solve Graph-SVM."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
+    "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
 }
 SUMMARY, NOTE = (
