@@ -9,7 +9,8 @@ const load = (name) => import(new URL(`${name}.js`, folder));
 const { Descent, loopOf } = await load("descent");
 const { attSvm, certificateResidual, kktResidual } = await load("margin");
 const { readProblem, problemToJson } = await load("problem");
-const { tokenOptimality } = await load("optimality");
+const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
+const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
 
 const calls = {
@@ -27,6 +28,21 @@ const calls = {
   optimality: ({ problem, selections }) => selections.map((selected) => tokenOptimality(readProblem(problem), selected)),
   predict: ({ problem, maxProblems }) => predict(readProblem(problem), maxProblems),
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),
+  /** Labels of all pixels in the order of the picture, the start of each, and the pixels of the first piece of work. */
+  basins({ problem, ...settings }) {
+    const read = readProblem(problem);
+    const optima = locallyOptimalDirections(read);
+    const field = basinField(read, optima, settings);
+    const labels = new Int8Array(settings.side ** 2).fill(OUTSIDE);
+    const tasks = basinTasks(settings.side);
+    for (const { pixels } of tasks) labelPixels(field, pixels).labels.forEach((label, k) => (labels[pixels[k]] = label));
+    return {
+      labels,
+      starts: Array.from(labels, (_, pixel) => pixelStart(field, pixel)),
+      selections: optima.map((one) => one.selected),
+      firstPixels: tasks[0].pixels,
+    };
+  },
   problem: ({ problem }) => problemToJson(readProblem(problem)),
   refusal({ problem }) {
     try {

@@ -170,7 +170,7 @@ def test_paths_agree_at_the_same_steps() -> None:
         distance = np.linalg.norm(np.array(answer["points"]) - saved, axis=-1)
         allowed = RTOL * np.maximum(1.0, np.linalg.norm(saved, axis=-1))
         if np.any(distance > allowed):  # only where rounding of the start itself is carried as far
-            allowed = np.maximum(allowed, 1e3 * sensitivity(case, run))
+            allowed = np.maximum(allowed, 100.0 * sensitivity(case, run))
         if np.any(~(distance <= allowed)) or answer["steps"] != int(run.steps_taken):
             wrong.append((case.name, case.optimizer, distance.tolist(), answer["steps"], int(run.steps_taken)))
     assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:3]}"
