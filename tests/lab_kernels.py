@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,12 @@ def as_json(data: ml.TokenDataset, head: Any, **settings: Any) -> dict[str, Any]
         }
     keys = {} if data.W is not None and np.array_equal(data.W, np.eye(len(data.W))) else {"keys": listed["K"]}
     return {**json_form, "tokens": listed["X"], "head": np.asarray(head).tolist(), **keys}
+
+
+def bundled() -> str:
+    """All modules as one script without imports and exports, each after those it imports: what a page from file:// can hold."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.glob("*.js"))}
+    needed = {name: set(re.findall(r'from "\./(\w+\.js)";', text)) for name, text in texts.items()}
+    ordered = TopologicalSorter(needed).static_order()
+    parts = (re.sub(r"^import [^;]*;\n", "", texts[name], flags=re.MULTILINE) for name in ordered)
+    return "\n".join(re.sub(r"^export (?=const|class|function)", "", part, flags=re.MULTILINE) for part in parts)

@@ -12,6 +12,9 @@ const { readProblem, problemToJson } = await load("problem");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
+const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
+const { columnOf, continueSequence, entryShares, explainNext, makeAutomaton, nextProbabilities } = await load("automaton");
+const { nextTokenLoop, reduceSequences, totalVariation } = await load("nexttoken");
 
 const calls = {
   /** Points after some steps, taken in uneven pieces and looked up again from the end. */
@@ -41,6 +44,43 @@ const calls = {
       starts: Array.from(labels, (_, pixel) => pixelStart(field, pixel)),
       selections: optima.map((one) => one.selected),
       firstPixels: tasks[0].pixels,
+    };
+  },
+  windows({ text, unit, window }) {
+    const { names, ids, unknown } = unit === "words" ? indexWords(text) : indexCharacters(text);
+    return { names, ids, unknown, ...textWindows(ids, window, names.length) };
+  },
+  graphs({ samples, labels, nVocabulary }) {
+    const data = sequences(samples, labels, nVocabulary);
+    return [...priorityGraphs(data).values()].map((graph) => {
+      const { direct, reach } = componentOrder(graph);
+      const pairs = (sets) => sets.flatMap((lower, c) => [...lower].sort((a, b) => a - b).map((l) => [c, l]));
+      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph) };
+    });
+  },
+  /** What the automaton says of some sequences, and where it goes on from the first of them. */
+  automaton({ samples, labels, nVocabulary, asked, window }) {
+    const automaton = makeAutomaton(sequences(samples, labels, nVocabulary));
+    return {
+      heights: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).height),
+      mix: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).mix),
+      probabilities: asked.map((ids) => nextProbabilities(automaton, ids)),
+      explanations: asked.map((ids) => explainNext(automaton, ids)),
+      continued: continueSequence(automaton, asked[0], 12, window).map(({ token }) => token),
+    };
+  },
+  /** W on the pairs that occur after some steps, and its distance from the automaton. */
+  nexttoken({ samples, labels, nVocabulary, steps, normalized, size, start = null }) {
+    const data = sequences(samples, labels, nVocabulary);
+    const reduced = reduceSequences(data);
+    const run = new Descent(nextTokenLoop(reduced, { normalized, size, start }));
+    run.advance(steps[steps.length - 1]);
+    const shares = entryShares(makeAutomaton(data), reduced);
+    return {
+      pairs: reduced.pairs,
+      status: run.status,
+      points: steps.map((step) => run.at(step)),
+      distances: steps.map((step) => totalVariation(reduced, run.at(step), shares)),
     };
   },
   problem: ({ problem }) => problemToJson(readProblem(problem)),

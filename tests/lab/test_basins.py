@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab_kernels import as_json, ask, needs_node
 
 import marginlens as ml
+from lab_kernels import as_json, ask, needs_node
 from marginlens.theory import basin_cone, locally_optimal_directions
 from marginlens_papers.claims.ours import basins as claim
 
@@ -36,7 +36,7 @@ def compared(mine: Any, theirs: Any, optima: Any, selections: Any) -> None:
 @pytest.mark.parametrize("name", ["figure_1b", "random"])
 def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
     data, v = ml.data.figure_1b() if name == "figure_1b" else claim.random_problem(claim.SEED)
-    side, half, steps = (32, claim.NEAR_1B, 1500) if name == "figure_1b" else (20, claim.NEAR_RANDOM, 1000)
+    side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
     answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "half": half, "steps": steps}])[0]
     theirs = claim._basins(data, v, claim._square(side, half), claim.STEP, steps)
     assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(theirs.starts)
@@ -51,7 +51,7 @@ def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
 def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
     data, v = ml.data.figure_1b()
     optima = locally_optimal_directions(data, v)
-    far, side = 3.0 * max(basin_cone(data, v, selection).radius for selection in optima.selections), 20
+    far, side = 3.0 * max(basin_cone(data, v, selection).radius for selection in optima.selections), 12
     answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "far": far}])[0]
     labels = np.array(answer["labels"])
     inside = labels != -2

@@ -24,7 +24,7 @@ from marginlens.theory import basin_cone, locally_optimal_directions, token_opti
 
 pytestmark = needs_node
 
-N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "42"))
+N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "30"))
 RTOL = 1e-9  # of directions and paths
 SAVED = (0, 1, 2, 3, 10, 63, 64, 65, 200, 400)  # steps at which paths are compared
 MAX_PROBLEMS = 10_000

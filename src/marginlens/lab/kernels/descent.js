@@ -12,6 +12,8 @@ const RESYNC_STEPS = 64; // after which accumulated logits are computed afresh
 const TIE_RTOL = 1e-12; // of the largest modulus: entries this close to it are as large, whichever way sums were rounded
 const MAX_RESCALING = 300; // logarithm by which Adam's running means are scaled in one step
 const MAX_CHECKPOINTS = 4096;
+const MIN_CHECKPOINTS = 16;
+const MAX_CHECKPOINT_NUMBERS = 4_000_000; // in all of them together: 32 MB
 
 // A loop has a state of `size` numbers, of which the first `width` are the point: begin(state) fills it before the first step and returns
 // how the run ended by then, advance(state, from, to) takes steps from … to - 1 and returns { status, steps }.
@@ -264,8 +266,8 @@ function jointLoop(problem) {
 /**
  * A run that is advanced in pieces and can go back to any step it has taken.
  *
- * It holds whole states at the multiples of `interval`, at most 4,096 of them: `interval` doubles when there are more. Any other step is
- * computed again from the state before it, bit by bit as it was.
+ * It holds whole states at the multiples of `interval`, at most 4,096 of them, fewer where states are large: `interval` doubles when there
+ * are more. Any other step is computed again from the state before it, bit by bit as it was.
  */
 export class Descent {
   /** loop: of `loopOf(problem)`, or of another module. */
@@ -275,6 +277,7 @@ export class Descent {
     this.status = loop.begin(this.state);
     this.steps = 0;
     this.interval = 1;
+    this.capacity = Math.max(MIN_CHECKPOINTS, Math.min(MAX_CHECKPOINTS, Math.floor(MAX_CHECKPOINT_NUMBERS / loop.size)));
     this.checkpoints = [this.state.slice()];
   }
 
@@ -298,7 +301,7 @@ export class Descent {
 
   #keep() {
     this.checkpoints.push(this.state.slice());
-    if (this.checkpoints.length > MAX_CHECKPOINTS) {
+    if (this.checkpoints.length > this.capacity) {
       this.checkpoints = this.checkpoints.filter((_, k) => k % 2 === 0);
       this.interval *= 2;
     }

@@ -1,0 +1,477 @@
+// The automaton that a trained next-token layer with one-hot embeddings becomes: who is retrieved, in which proportions, and why.
+//
+// With one-hot embeddings every last token has a problem of its own: heights from Graph-SVM, mixing logits within components from the cyclic
+// correction, and where tokens of different components share the greatest height, the slower terms of the regularisation path.
+
+import { cholesky, norm, solveLower, solveUpper } from "./linalg.js";
+import { leastDistance, OPTIMAL } from "./margin.js";
+import { componentOfToken, componentOrder, lastToken, priorityGraph, priorityGraphs, strongComponents, sufficientPairs } from "./graphs.js";
+import { logAddExp } from "./softmax.js";
+
+export const TIE_NONE = "NONE";
+export const TIE_OFFSET = "OFFSET";
+export const TIE_SLOW = "SLOW";
+export const TIE_UNKNOWN = "UNKNOWN";
+export const HEIGHT_ATOL = 1e-7; // heights closer than that, where 1 is the gap of a strict pair, are equal
+
+const ACTIVE_GAP = 1e-7; // logit gap beyond one at which a strict pair no longer counts as active
+const WEAK_MULTIPLIER = 1e-9; // a multiplier below this share of their sum counts as zero
+const BALANCE_RTOL = 1e-12; // slope of the balance, relative to its terms, at which it is solved
+const MAX_NEWTON_STEPS = 400;
+const MAX_BALANCE_STEPS = 200;
+const LAST_STEP_RTOL = 1e-8; // a Newton step this small in logits is the last
+const MAX_HALVINGS = 60;
+const MAX_LEVELS = 20; // terms beyond the leading one
+
+/** The automaton of sequences, with everything about a last token computed when it is first asked for. */
+export function makeAutomaton(data) {
+  return { data, graphs: priorityGraphs(data), columns: new Map(), later: new Map(), reduced: new Map() };
+}
+
+/** The samples that end in `last`, merged where they hold the same tokens: [{ tokens, counts, label, count }]. */
+function reducedSamples(automaton, last) {
+  if (automaton.reduced.has(last)) return automaton.reduced.get(last);
+  const { data } = automaton;
+  const merged = new Map();
+  for (let i = 0; i < data.labels.length; i++) {
+    if (lastToken(data, i) !== last) continue;
+    const counts = countedTokens(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
+    const key = `${data.labels[i]}:${[...counts].join()}`;
+    const found = merged.get(key);
+    if (found) found.count++;
+    else merged.set(key, { tokens: [...counts.keys()], counts: [...counts.values()], label: data.labels[i], count: 1 });
+  }
+  automaton.reduced.set(last, [...merged.values()]);
+  return automaton.reduced.get(last);
+}
+
+/** The different tokens of a sequence, increasing, with how often each occurs. */
+function countedTokens(ids) {
+  const counts = new Map();
+  for (const token of Int32Array.from(ids).sort()) counts.set(token, (counts.get(token) ?? 0) + 1);
+  return counts;
+}
+
+/**
+ * Graph-SVM of one graph: the shortest heights with h_i ≥ h_j + 1 for i ⇒ j and equal heights within components.
+ * { height (of each component), multipliers: [{ upper, lower, pair, multiplier }] }, or null where it was not solved.
+ */
+export function graphHeights(graph) {
+  const chosen = sufficientPairs(graph);
+  const count = graph.components.length;
+  const unitOf = graph.components.map((members) => Math.sqrt(members.length)); // makes the norm that of all tokens
+  const ends = chosen.map((e) => graph.strict[e].map((token) => componentOfToken(graph, token)));
+  if (chosen.length === 0) return { height: new Float64Array(count), multipliers: [] };
+  const A = new Float64Array(chosen.length * count);
+  ends.forEach(([upper, lower], r) => {
+    A[r * count + upper] = 1 / unitOf[upper];
+    A[r * count + lower] = -1 / unitOf[lower];
+  });
+  const solution = leastDistance(A, chosen.length, count, new Float64Array(chosen.length).fill(1));
+  if (solution.status !== OPTIMAL) return null;
+  return {
+    height: solution.x.map((entry, c) => entry / unitOf[c]),
+    multipliers: ends.map(([upper, lower], r) => ({ upper, lower, pair: graph.strict[chosen[r]], multiplier: solution.multipliers[r] })),
+  };
+}
+
+/** Heights and mixing logits of every token after `last`: { height, mix, multipliers }, zero where no training sequence ends in it. */
+export function columnOf(automaton, last) {
+  if (automaton.columns.has(last)) return automaton.columns.get(last);
+  const K = automaton.data.nVocabulary;
+  const column = { height: new Float64Array(K), mix: new Float64Array(K), multipliers: [], isSolved: true };
+  const graph = automaton.graphs.get(last);
+  if (graph) {
+    const solved = graphHeights(graph);
+    column.isSolved = solved !== null;
+    if (solved) {
+      graph.components.forEach((members, c) => members.forEach((token) => (column.height[token] = solved.height[c])));
+      column.multipliers = solved.multipliers;
+    }
+    graph.components.forEach((members, c) => {
+      if (members.length > 1) cyclicLogits(automaton, graph, c).forEach((logit, k) => (column.mix[members[k]] = logit));
+    });
+  }
+  automaton.columns.set(last, column);
+  return column;
+}
+
+// ---- mixing within a component
+
+/** W^cyc within one component: the logits, adding up to zero, that minimise the log-loss of its samples over its own tokens. */
+function cyclicLogits(automaton, graph, c) {
+  const members = graph.components[c];
+  const place = new Map(members.map((token, k) => [token, k]));
+  const samples = reducedSamples(automaton, graph.last)
+    .filter((sample) => place.has(sample.label))
+    .map((sample) => {
+      const inside = sample.tokens.map((token, k) => [place.get(token), Math.log(sample.counts[k])]).filter(([cell]) => cell !== undefined);
+      return { cells: inside.map(([cell]) => cell), logCounts: inside.map(([, log]) => log), label: place.get(sample.label), weight: sample.count };
+    })
+    .filter((sample) => sample.cells.length > 1);
+  const total = samples.reduce((sum, sample) => sum + sample.weight, 0);
+  const size = members.length;
+  const terms = (logits) => {
+    let value = 0;
+    const slope = new Float64Array(size);
+    const hessian = new Float64Array(size * size);
+    for (const { cells, logCounts, label, weight } of samples) {
+      const share = weight / total;
+      const logs = cells.map((cell, k) => logits[cell] + logCounts[k]);
+      const top = Math.max(...logs);
+      const s = logs.map((log) => Math.exp(log - top));
+      const ofLabel = cells.indexOf(label);
+      let others = 0;
+      s.forEach((e, k) => (others += k === ofLabel ? 0 : e));
+      const sum = others + s[ofLabel];
+      value += share * (logs[ofLabel] === top ? Math.log1p(others) : top - logs[ofLabel] + Math.log(sum));
+      s.forEach((e, k) => {
+        s[k] = e / sum;
+        slope[cells[k]] += share * (k === ofLabel ? -others / sum : s[k]);
+      });
+      for (let t = 0; t < cells.length; t++)
+        for (let u = 0; u < t; u++) {
+          const both = share * s[t] * s[u];
+          const [a, b] = [cells[t], cells[u]];
+          hessian[a * size + b] -= both;
+          hessian[b * size + a] -= both;
+          hessian[a * size + a] += both;
+          hessian[b * size + b] += both;
+        }
+    }
+    return { value, slope, hessian };
+  };
+  let logits = new Float64Array(size);
+  let at = terms(logits);
+  for (let n = 0; n < MAX_NEWTON_STEPS; n++) {
+    const step = centredStep(at.hessian, at.slope);
+    const moved = (share) => logits.map((logit, k) => logit + share * step[k]);
+    const [longest, largest] = [step, logits].map((x) => x.reduce((most, entry) => Math.max(most, Math.abs(entry)), 0));
+    if (longest <= LAST_STEP_RTOL * (1 + largest)) {
+      if (norm(terms(moved(1)).slope) < norm(at.slope)) logits = moved(1);
+      break;
+    }
+    let promised = 0;
+    for (let k = 0; k < size; k++) promised += at.slope[k] * step[k];
+    let share = 1;
+    let trial = terms(moved(1));
+    for (let halved = 0; halved < MAX_HALVINGS && !(trial.value <= at.value + 1e-4 * share * promised + 1e-14 * Math.abs(at.value)); halved++) {
+      share *= 0.5;
+      trial = terms(moved(share));
+    }
+    if (trial.value > at.value + 1e-14 * Math.abs(at.value)) break;
+    logits = moved(share);
+    at = trial;
+  }
+  const mean = logits.reduce((sum, logit) => sum + logit, 0) / size;
+  return logits.map((logit) => logit - mean);
+}
+
+/** The solution of hessian · step = -slope that adds up to zero; constants are in the null space. */
+function centredStep(hessian, slope) {
+  const size = slope.length;
+  let trace = 0;
+  for (let k = 0; k < size; k++) trace += hessian[k * size + k];
+  const lifted = hessian.map((entry) => entry + trace / size ** 2);
+  const step = slope.map((entry) => -entry);
+  if (!cholesky(lifted, size)) return new Float64Array(size);
+  solveLower(lifted, size, size, step);
+  solveUpper(lifted, size, size, step);
+  const mean = step.reduce((sum, entry) => sum + entry, 0) / size;
+  return step.map((entry) => entry - mean);
+}
+
+// ---- slower terms of the path
+
+/**
+ * What decides between equal heights after `last`: { slow, offset, reason }, logits of every token along the slowly growing directions of
+ * the path and of its constant term; offset is null, with a reason, where it is unknown.
+ */
+export function laterTerms(automaton, last) {
+  if (!automaton.later.has(last)) automaton.later.set(last, expandColumn(automaton, last));
+  return automaton.later.get(last);
+}
+
+function expandColumn(automaton, last) {
+  const K = automaton.data.nVocabulary;
+  const offset = new Float64Array(K);
+  let graph = automaton.graphs.get(last);
+  const column = columnOf(automaton, last);
+  if (!graph || graph.strict.length === 0) return { slow: [], offset, reason: "" };
+  let entries = strictEntries(automaton, graph, column.mix);
+  let height = column.height;
+  let multipliers = column.multipliers;
+  const slow = [];
+  const unknown = (reason) => ({ slow, offset: null, reason });
+  for (let level = 0; level < MAX_LEVELS; level++) {
+    const edges = activeEdges(graph, entries, height, multipliers);
+    if (edges.length === 0) return unknown("no pair of Graph-SVM is active to the accuracy of its solution");
+    const found = balanceComponents(graph, edges);
+    if (found === null) return unknown("the residual attention of the active pairs could not be balanced");
+    for (let token = 0; token < K; token++) {
+      const c = componentOfToken(graph, token);
+      if (c >= 0) offset[token] += found.logit[c];
+    }
+    const left = edges.filter((_, e) => !found.carries[e]);
+    if (left.length === 0) return { slow, offset, reason: "" };
+    const merged = edges.map((edge, e) => [edge, found.carries[e]]).flatMap(([edge, tied]) => (tied ? [[edge.above, edge.below, 1], [edge.below, edge.above, 1]] : [[edge.above, edge.below, 1]]));
+    for (const members of graph.components) members.forEach((token, k) => merged.push([token, members[(k + members.length - 1) % members.length], 1]));
+    entries = left.map(({ above, below, logC }) => ({ label: above, token: below, logPull: logC - (found.logit[componentOfToken(graph, above)] - found.logit[componentOfToken(graph, below)]) }));
+    graph = priorityGraph(last, merged);
+    const solved = graphHeights(graph);
+    if (solved === null) return unknown("active pairs without a multiplier could not be told from those with one");
+    height = new Float64Array(K);
+    graph.components.forEach((members, c) => members.forEach((token) => (height[token] = solved.height[c])));
+    multipliers = solved.multipliers;
+    slow.push(height);
+  }
+  return unknown("the expansion has too many terms");
+}
+
+/** What each token of lower priority weighs in the slope of the risk at W^cyc: [{ label, token, logPull }]. */
+function strictEntries(automaton, graph, mix) {
+  const samples = reducedSamples(automaton, graph.last);
+  const total = samples.reduce((sum, sample) => sum + sample.count, 0);
+  return samples.flatMap(({ tokens, counts, label, count }) => {
+    const own = componentOfToken(graph, label);
+    const logits = tokens.map((token, k) => mix[token] + Math.log(counts[k]));
+    const isTied = tokens.map((token) => componentOfToken(graph, token) === own);
+    const within = logits.reduce((sum, logit, k) => (isTied[k] ? logAddExp(sum, logit) : sum), -Infinity);
+    return tokens
+      .map((token, k) => ({ label, token, logPull: logits[k] - within + Math.log(count / total), isTied: isTied[k] }))
+      .filter((entry) => !entry.isTied);
+  });
+}
+
+/** The pairs of components that `height` separates by one and no more, with log c and multipliers that add up to one. */
+function activeEdges(graph, entries, height, multipliers) {
+  const found = new Map();
+  for (const { label, token, logPull } of entries) {
+    if (height[label] - height[token] > 1 + ACTIVE_GAP) continue;
+    const [upper, lower] = [componentOfToken(graph, label), componentOfToken(graph, token)];
+    const key = `${upper},${lower}`;
+    const edge = found.get(key);
+    if (edge) edge.logC = logAddExp(edge.logC, logPull);
+    else found.set(key, { upper, lower, above: label, below: token, logC: logPull, multiplier: 0 });
+  }
+  let total = 0;
+  for (const { upper, lower, multiplier } of multipliers) {
+    const edge = found.get(`${upper},${lower}`);
+    if (!edge) continue;
+    edge.multiplier += multiplier;
+    total += multiplier;
+  }
+  const edges = [...found.values()];
+  for (const edge of edges) {
+    edge.multiplier /= Math.max(total, Number.MIN_VALUE);
+    if (!(edge.multiplier > WEAK_MULTIPLIER)) edge.multiplier = 0;
+  }
+  return edges;
+}
+
+/** Which edges can carry a multiplier, and the logit of every component at which residual attention is a dual solution; or null. */
+function balanceComponents(graph, edges) {
+  const count = graph.components.length;
+  const arcs = edges.map(({ upper, lower }) => [upper, lower]);
+  const back = edges.filter(({ multiplier }) => multiplier > 0).map(({ upper, lower }) => [lower, upper]);
+  const strong = strongComponents(count, [...arcs, ...back]).component; // flow may be sent round a cycle through a pair
+  const carries = edges.map(({ upper, lower, multiplier }) => multiplier > 0 || strong[upper] === strong[lower]);
+  const kept = edges.filter((_, e) => carries[e]);
+  const joined = Int32Array.from({ length: count }, (_, c) => c);
+  const rootOf = (c) => {
+    while (joined[c] !== c) c = joined[c];
+    return c;
+  };
+  for (const { upper, lower } of kept) joined[Math.max(rootOf(upper), rootOf(lower))] = Math.min(rootOf(upper), rootOf(lower));
+  const logit = new Float64Array(count);
+  const free = Array.from(joined, (_, c) => c).filter((c) => rootOf(c) !== c);
+  const place = new Map(free.map((c, k) => [c, k]));
+  const z = balanceFlow(kept.map(({ upper, lower }) => [place.get(upper), place.get(lower)]), kept, free.length);
+  if (z === null) return null;
+  free.forEach((c, k) => (logit[c] = z[k]));
+  const sums = new Map();
+  for (let c = 0; c < count; c++) {
+    const sum = sums.get(rootOf(c)) ?? { weight: 0, total: 0 };
+    const size = graph.components[c].length;
+    sums.set(rootOf(c), { weight: sum.weight + size, total: sum.total + size * logit[c] });
+  }
+  const touched = new Set(edges.flatMap(({ upper, lower }) => [upper, lower]));
+  const mean = (c) => (touched.has(c) ? sums.get(rootOf(c)).total / sums.get(rootOf(c)).weight : 0);
+  return { carries, logit: logit.map((entry, c) => entry - mean(c)) };
+}
+
+/** argmin Σ c_r e^{-(z_u - z_l)} + Σ λ_r (z_u - z_l) over z (size), where `ends` are [u, l] and a missing one stays at zero; or null. */
+function balanceFlow(ends, edges, size) {
+  const gap = (z, [u, l]) => (u === undefined ? 0 : z[u]) - (l === undefined ? 0 : z[l]);
+  const sumUp = (values) => {
+    const out = new Float64Array(size);
+    ends.forEach(([u, l], r) => {
+      if (u !== undefined) out[u] += values[r];
+      if (l !== undefined) out[l] -= values[r];
+    });
+    return out;
+  };
+  const solve = (weights, right) => {
+    const H = new Float64Array(size * size);
+    ends.forEach(([u, l], r) => {
+      if (u !== undefined) H[u * size + u] += weights[r];
+      if (l !== undefined) H[l * size + l] += weights[r];
+      if (u !== undefined && l !== undefined) {
+        H[u * size + l] -= weights[r];
+        H[l * size + u] -= weights[r];
+      }
+    });
+    if (!cholesky(H, size)) return null;
+    solveLower(H, size, size, right);
+    solveUpper(H, size, size, right);
+    return right;
+  };
+  const multipliers = edges.map((edge) => edge.multiplier);
+  const logC = edges.map((edge) => edge.logC);
+  const length = ends.map(([u, l]) => (u !== undefined) + (l !== undefined));
+  const target = sumUp(multipliers);
+  const floor = 1e-3 * Math.max(...multipliers);
+  const positive = multipliers.map((multiplier) => Math.max(multiplier, floor));
+  let z = solve(positive, sumUp(positive.map((weight, r) => weight * (logC[r] - Math.log(weight)))));
+  if (z === null) return null;
+  const at = (point) => {
+    const weights = ends.map((end, r) => Math.exp(logC[r] - gap(point, end)));
+    let value = weights.reduce((sum, weight) => sum + weight, 0);
+    for (let k = 0; k < size; k++) value += target[k] * point[k];
+    return { value, weights };
+  };
+  let present = at(z);
+  for (let n = 0; n < MAX_BALANCE_STEPS; n++) {
+    const pulled = sumUp(present.weights);
+    const slope = target.map((entry, k) => entry - pulled[k]);
+    let terms = 0;
+    length.forEach((width, r) => (terms += width * (present.weights[r] + multipliers[r])));
+    if (norm(slope) <= BALANCE_RTOL * terms) return z;
+    const step = solve(present.weights, slope.map((entry) => -entry));
+    if (step === null) return null;
+    let promised = 0;
+    for (let k = 0; k < size; k++) promised += slope[k] * step[k];
+    let share = 1;
+    const moved = () => z.map((entry, k) => entry + share * step[k]);
+    let trial = at(moved());
+    while (!(trial.value <= present.value + 1e-4 * share * promised + 1e-14 * Math.abs(present.value)) && share > 1e-12) {
+      share *= 0.5;
+      trial = at(moved());
+    }
+    if (share <= 1e-12) return null;
+    z = moved();
+    present = trial;
+  }
+  return null;
+}
+
+// ---- the rule
+
+/** Shares of different tokens that occur `counts` times after `last`, and what decided between equal heights; nan where unknown. */
+function sharesOf(automaton, last, tokens, counts) {
+  const { height, mix } = columnOf(automaton, last);
+  const graph = automaton.graphs.get(last);
+  const top = Math.max(...tokens.map((token) => height[token]));
+  let leads = tokens.map((token) => height[token] >= top - HEIGHT_ATOL);
+  let decided = TIE_NONE;
+  let logits = tokens.map((token) => mix[token]);
+  const leading = tokens.filter((_, k) => leads[k]);
+  const parts = leading.map((token) => (graph ? componentOfToken(graph, token) : -1));
+  const isOneComponent = parts[0] >= 0 && parts.every((part) => part === parts[0]);
+  if (leading.length > 1 && !isOneComponent) {
+    const { slow, offset } = laterTerms(automaton, last);
+    if (offset === null) return { shares: leads.map((ahead) => (ahead ? NaN : 0)), decided: TIE_UNKNOWN };
+    decided = TIE_OFFSET;
+    for (const slower of slow) {
+      const best = Math.max(...tokens.filter((_, k) => leads[k]).map((token) => slower[token]));
+      const ahead = tokens.map((token, k) => leads[k] && slower[token] >= best - HEIGHT_ATOL);
+      if (ahead.some((is, k) => is !== leads[k])) decided = TIE_SLOW;
+      leads = ahead;
+    }
+    logits = tokens.map((token) => mix[token] + offset[token]);
+  }
+  const logs = tokens.map((_, k) => (leads[k] ? logits[k] + Math.log(counts[k]) : -Infinity));
+  const largest = Math.max(...logs);
+  const weights = logs.map((log) => Math.exp(log - largest));
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  return { shares: weights.map((weight) => weight / total), decided };
+}
+
+/** (nVocabulary) the probability of each token to follow the sequence; nan where shares of equal heights are not known. */
+export function nextProbabilities(automaton, ids) {
+  const counts = countedTokens(ids);
+  const tokens = [...counts.keys()];
+  const probability = new Float64Array(automaton.data.nVocabulary);
+  sharesOf(automaton, ids[ids.length - 1], tokens, [...counts.values()]).shares.forEach((share, k) => (probability[tokens[k]] = share));
+  return probability;
+}
+
+/** The probabilities of every merged sample's different tokens, in the order of `reduced.entryPair` of `reduceSequences`. */
+export function entryShares(automaton, reduced) {
+  const out = new Float64Array(reduced.entryPair.length);
+  for (let i = 0; i + 1 < reduced.first.length; i++) {
+    const [begin, end] = [reduced.first[i], reduced.first[i + 1]];
+    const pairs = Array.from(reduced.entryPair.subarray(begin, end), (pair) => reduced.pairs[pair]);
+    const counts = Array.from(reduced.logCounts.subarray(begin, end), (log) => Math.round(Math.exp(log)));
+    out.set(sharesOf(automaton, pairs[0][1], pairs.map(([token]) => token), counts).shares, begin);
+  }
+  return out;
+}
+
+/**
+ * Why a sequence goes on as it does: { last, isKnown, tie, reason, rivals, reasons, implied }.
+ *
+ * rivals are the different tokens, highest priority first: { token, count, height, component, probability }; reasons the pairs (winner,
+ * loser) that training sequences rank strictly, with their multipliers; implied the tokens that the data rank below the winners.
+ */
+export function explainNext(automaton, ids) {
+  const last = ids[ids.length - 1];
+  const graph = automaton.graphs.get(last);
+  const counts = countedTokens(ids);
+  const tokens = [...counts.keys()];
+  const { height, multipliers } = columnOf(automaton, last);
+  const { shares, decided } = sharesOf(automaton, last, tokens, [...counts.values()]);
+  const byHeight = [...tokens].sort((a, b) => height[b] - height[a]);
+  const level = new Map();
+  byHeight.forEach((token, k) => level.set(token, k === 0 ? 0 : level.get(byHeight[k - 1]) + (height[byHeight[k - 1]] - height[token] > HEIGHT_ATOL ? 1 : 0)));
+  const rivals = tokens
+    .map((token, k) => ({ token, count: counts.get(token), height: height[token], component: graph ? componentOfToken(graph, token) : -1, probability: shares[k] }))
+    .sort((a, b) => level.get(a.token) - level.get(b.token) || (b.probability - a.probability || 0) || a.token - b.token);
+  const winners = new Set(rivals.filter(({ probability }) => probability !== 0).map(({ token }) => token));
+  const weightOf = new Map(multipliers.map(({ pair, multiplier }) => [pair.join(), multiplier]));
+  const reasons = (graph ? graph.strict : [])
+    .filter(([i, j]) => winners.has(i) && counts.has(j) && !winners.has(j))
+    .map(([winner, loser]) => ({ winner, loser, multiplier: weightOf.get(`${winner},${loser}`) ?? 0 }))
+    .sort((a, b) => b.multiplier - a.multiplier || a.winner - b.winner || a.loser - b.loser);
+  const winning = new Set(rivals.filter(({ token }) => winners.has(token)).map(({ component }) => component));
+  let implied = [];
+  if (graph && winning.size === 1 && !winning.has(-1)) {
+    const below = componentOrder(graph).reach[[...winning][0]];
+    implied = tokens.filter((token) => below.has(componentOfToken(graph, token)));
+  }
+  const reason = decided === TIE_UNKNOWN ? laterTerms(automaton, last).reason : "";
+  return { last, isKnown: graph !== undefined, tie: decided, reason, rivals, reasons, implied };
+}
+
+/**
+ * Continue a sequence by `count` tokens, each given the last `window` ones: [explanation with `token`].
+ * draw(): a number from 0 up to below 1 for every token; the most probable one, the smallest id where several tie, without it. It ends
+ * early where shares are unknown.
+ */
+export function continueSequence(automaton, ids, count, window, draw = null) {
+  const all = Array.from(ids);
+  const steps = [];
+  for (let n = 0; n < count; n++) {
+    const explanation = explainNext(automaton, all.slice(-window));
+    if (explanation.tie === TIE_UNKNOWN) break;
+    const ordered = [...explanation.rivals].sort((a, b) => a.token - b.token);
+    let token = ordered.reduce((best, rival) => (rival.probability > best.probability ? rival : best)).token;
+    if (draw !== null) {
+      let rest = draw();
+      token = (ordered.find(({ probability }) => (rest -= probability) < 0) ?? ordered[ordered.length - 1]).token;
+    }
+    all.push(token);
+    steps.push({ ...explanation, token });
+  }
+  return steps;
+}

@@ -1,0 +1,149 @@
+"""The page's windows, priority graphs, automaton and descent on W against the library, on texts and on random sequences."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from lab_kernels import ask, needs_node
+from marginlens.data import text_windows
+from marginlens.data.vocabulary import Characters, Words
+from marginlens.dynamics import Record
+from marginlens.graphs import component_order
+from marginlens.graphs.priority import ranking_evidence
+
+pytestmark = needs_node
+
+N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "14"))
+TEXT = """How much wood would a woodchuck chuck, if a woodchuck could chuck wood? He would chuck, he would, as much as he could,
+and chuck as much wood as a woodchuck would if a woodchuck could chuck wood. Don't ask: naïve 𝔘nicode isn't “chucked”."""
+
+
+def random_sequences(number: int) -> ml.SequenceDataset:
+    """Random sequences of random lengths, each with a label among its tokens, one-hot."""
+    rng = np.random.default_rng([1805, number])
+    n_vocabulary, n_samples = int(rng.integers(3, 12)), int(rng.integers(2, 40))
+    samples = [rng.integers(n_vocabulary, size=rng.integers(2, 9)) for _ in range(n_samples)]
+    preference = rng.permutation(n_vocabulary)  # mostly acyclic in one half of the data, anything in the other
+    labels = [
+        ids[np.argmin(preference[ids])] if number % 2 and rng.random() < 0.9 else rng.choice(ids) for ids in samples
+    ]
+    return ml.SequenceDataset(samples, np.array(labels), np.eye(n_vocabulary))
+
+
+def text_data(unit: Any, window: int) -> ml.SequenceDataset:
+    return text_windows(TEXT * 2, window, unit).data
+
+
+@cache
+def datasets() -> tuple[ml.SequenceDataset, ...]:
+    texts = (text_data(Characters(), 8), text_data(Characters(), 3), text_data(Words(), 6))
+    return (ml.data.figure_2(), *texts, *map(random_sequences, range(N_RANDOM)))
+
+
+def as_request(data: ml.SequenceDataset) -> dict[str, Any]:
+    samples = [data[i][0].tolist() for i in range(len(data))]
+    return {"samples": samples, "labels": data.labels.tolist(), "nVocabulary": data.n_vocabulary}
+
+
+@pytest.mark.parametrize(("unit", "name"), [(Characters(), "characters"), (Words(), "words")])
+def test_windows_of_a_text_agree(unit: Any, name: str) -> None:
+    answer = ask([{"call": "windows", "text": TEXT, "unit": name, "window": 5}])[0]
+    named = text_windows(TEXT, 5, unit)
+    assert answer["names"] == list(named.vocabulary.names)
+    assert answer["tokens"] == named.data.tokens.tolist()
+    assert answer["labels"] == named.data.labels.tolist()
+    assert answer["dropped"] == len(named.data.dropped)
+
+
+def test_priority_graphs_agree() -> None:
+    for data, answer in zip(
+        datasets(), ask([{"call": "graphs", **as_request(data)} for data in datasets()]), strict=True
+    ):
+        graphs = ml.priority_graphs(data)
+        assert [graph["last"] for graph in answer] == sorted(graphs)
+        for mine in answer:
+            theirs = graphs[mine["last"]]
+            assert mine["nodes"] == theirs.nodes.tolist()
+            assert np.array_equal(np.array(mine["edges"]).reshape(-1, 2), theirs.edges)
+            assert mine["counts"] == theirs.counts.tolist()
+            assert mine["componentOf"] == theirs.component_of.tolist()
+            assert np.array_equal(np.array(mine["strict"]).reshape(-1, 2), theirs.strict)
+            for name, matrix in component_order(theirs)._asdict().items():
+                assert np.array_equal(np.array(mine[name]).reshape(-1, 2), np.argwhere(matrix))
+            evidence = ranking_evidence(data, theirs)
+            found = [(one["label"], one["other"], one["samples"], one["first"]) for one in mine["evidence"]]
+            expected = np.column_stack([evidence.pairs, evidence.samples, evidence.first]).tolist()
+            assert sorted(found) == sorted(map(tuple, expected))
+
+
+def asked_of(data: ml.SequenceDataset) -> list[list[int]]:
+    """Training sequences and new ones."""
+    rng = np.random.default_rng(len(data))
+    old = [data[int(i)][0].tolist() for i in rng.integers(len(data), size=3)]
+    return [*old, *(rng.integers(data.n_vocabulary, size=rng.integers(1, 10)).tolist() for _ in range(12))]
+
+
+def test_the_automaton_agrees_and_gives_the_same_reasons() -> None:
+    requests = [{"call": "automaton", **as_request(data), "asked": asked_of(data), "window": 5} for data in datasets()]
+    ties = dict.fromkeys(("NONE", "OFFSET", "SLOW"), 0)
+    for data, request, answer in zip(datasets(), requests, ask(requests), strict=True):
+        automaton = ml.NextTokenAutomaton.fit(data)
+        for last in range(data.n_vocabulary):
+            assert np.array(answer["heights"][last]) == pytest.approx(automaton.heights(last), abs=1e-9)
+        assert pytest.approx(data.E @ automaton.mix.x @ data.E.T, abs=1e-9) == np.array(answer["mix"]).T
+        for ids, mine, reasons in zip(request["asked"], answer["probabilities"], answer["explanations"], strict=True):
+            explanation = automaton.explain(ids)
+            ties[explanation.tie.name] += 1
+            assert reasons["tie"] == explanation.tie.name, (ids, reasons)
+            assert np.array(mine) == pytest.approx(automaton.predict_proba(ids), abs=1e-9)
+            assert reasons["isKnown"] == explanation.is_known
+            assert {rival["token"]: (rival["count"], rival["component"]) for rival in reasons["rivals"]} == {
+                rival.token: (rival.count, rival.component) for rival in explanation.rivals
+            }
+            assert {(pair["winner"], pair["loser"]) for pair in reasons["reasons"]} == {
+                (i, j) for i, j, _ in explanation.reasons
+            }
+            assert set(reasons["implied"]) == explanation.implied
+        ids = list(request["asked"][0])
+        for token in answer["continued"]:
+            probability = automaton.predict_proba(ids[-5:])
+            assert probability[token] >= probability.max() - 1e-9
+            ids.append(token)
+    assert min(ties.values()) > 0, ties
+
+
+@pytest.mark.parametrize("name", ["NormalizedGD", "GradientDescent"])
+def test_descent_on_the_weights_agrees(name: str) -> None:
+    size = 0.01 if name == "NormalizedGD" else 2.0  # long normalised steps jump about a finite minimum for ever
+    steps = [0, 1, 10, 64, 100, 400]
+    chosen = datasets()[:1] + datasets()[2:14]
+    rule = {"normalized": name == "NormalizedGD", "size": size, "steps": steps}
+    answers = ask([{"call": "nexttoken", **as_request(data), **rule} for data in chosen])
+    for data, answer in zip(chosen, answers, strict=True):
+        run = ml.descend(data, optimizer=getattr(ml, name)(size), n_steps=steps[-1], record=Record(steps))
+        x, k = np.array(answer["pairs"]).T
+        points = np.array(answer["points"])
+        expected = run.saved["x"][:, x, k]
+        assert np.linalg.norm(points - expected) <= 1e-9 * max(1.0, np.linalg.norm(expected))
+        automaton = ml.NextTokenAutomaton.fit(data)
+        distance = [automaton.total_variation(data, W).mean() for W in run.saved["x"]]
+        assert answer["distances"] == pytest.approx(distance, abs=1e-9)
+
+
+def test_descent_on_the_weights_goes_on_at_norm_a_million() -> None:
+    data = ml.SequenceDataset([[0, 1, 2], [1, 2, 2], [2, 0, 1], [0, 2, 1]], np.array([0, 1, 2, 2]), np.eye(3))
+    steps = [0, 1, 50, 400]
+    start = 1e6 * ml.graph_svm(data).direction + 3.0 * np.random.default_rng(3).standard_normal((3, 3))
+    rule = {"normalized": True, "size": 0.02, "steps": steps, "start": start.ravel().tolist()}
+    answer = ask([{"call": "nexttoken", **as_request(data), **rule}])[0]
+    run = ml.descend(data, optimizer=ml.NormalizedGD(0.02), n_steps=steps[-1], start=start, record=Record(steps))
+    x, k = np.array(answer["pairs"]).T
+    expected = run.saved["x"][:, x, k]
+    assert np.linalg.norm(expected[-1] - expected[0]) > 5.0
+    assert np.array(answer["points"]) == pytest.approx(expected, rel=1e-9)

@@ -1,0 +1,55 @@
+"""The kernels as one script: no module system, no other file, no name twice, in a worker as in the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import marginlens as ml
+from lab_kernels import KERNELS, as_json, ask, bundled, needs_node
+
+MAX_SIZE = 150_000  # bytes of all modules, of the page's 400 kB
+
+
+def test_modules_use_nothing_but_each_other() -> None:
+    for path in KERNELS.glob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        sources = re.findall(r'^import [^;]*? from "([^"]*)";$', text, flags=re.MULTILINE)
+        assert len(sources) == len(re.findall(r"^import\b", text, flags=re.MULTILINE)), path.name
+        assert all((KERNELS / source).is_file() for source in sources), path.name
+        assert not re.search(r"\b(require\(|process\.|document\.|window\.|fetch\(|export default|import\()", text), (
+            path.name
+        )
+        assert text.startswith("// "), path.name
+
+
+def test_no_name_is_declared_twice() -> None:
+    names = Counter(re.findall(r"^(?:const|let|class|function) (\w+)", bundled(), flags=re.MULTILINE))
+    assert [name for name, count in names.items() if count > 1] == []
+    assert len(bundled().encode()) < MAX_SIZE
+
+
+@needs_node
+def test_the_script_runs_in_a_worker(tmp_path: Path) -> None:
+    data, head = ml.data.figure_1c()
+    problem, steps = as_json(data, head, start=[0.5, -0.25]), [0, 7, 300]
+    task = """
+    const { parentPort, workerData } = require("node:worker_threads");
+    const run = new Descent(loopOf(readProblem(workerData.problem)));
+    run.advance(300);
+    parentPort.postMessage(workerData.steps.map((step) => Array.from(run.at(step))));
+    """
+    script = '"use strict";\n' + bundled() + task
+    main = f"""
+    const {{ Worker }} = require("node:worker_threads");
+    const workerData = {json.dumps({"problem": problem, "steps": steps})};
+    new Worker({json.dumps(script)}, {{ eval: true, workerData }}).on("message", (points) => console.log(JSON.stringify(points)));
+    """
+    path = tmp_path / "main.cjs"
+    path.write_text(main, encoding="utf-8")
+    done = subprocess.run(["node", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ask([{"call": "descent", "problem": problem, "steps": steps}])[0]["points"]
