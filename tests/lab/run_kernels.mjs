@@ -6,10 +6,11 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`${name}.js`, folder));
-const { Descent, loopOf } = await load("descent");
-const { attSvm, certificateResidual, kktResidual } = await load("margin");
+const { Descent, loopOf, measurePoint } = await load("descent");
+const { attSvm, bracketOf, certificateResidual, kktResidual } = await load("margin");
 const { readProblem, problemToJson } = await load("problem");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
+const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
@@ -24,10 +25,13 @@ const calls = {
     for (let piece = 1; run.steps < last && run.status === 0; piece = 2 * piece + 1) run.advance(Math.min(piece, last - run.steps));
     return { status: run.status, steps: run.steps, points: steps.map((step) => run.at(step)) };
   },
+  measure: ({ problem, points }) => points.map((point) => measurePoint(readProblem(problem), Float64Array.from(point))),
   margin({ problem, selected }) {
     const solution = attSvm(readProblem(problem), selected);
-    return { ...solution, residual: kktResidual(solution), certificateResidual: certificateResidual(solution) };
+    return { ...solution, residual: kktResidual(solution), certificateResidual: certificateResidual(solution), ...bracketOf(solution) };
   },
+  normMargin: ({ problem, selected, power }) => planeNormSvm(readProblem(problem), selected, power === "inf" ? Infinity : power),
+  normOf: ({ problem }) => normOfOptimizer(readProblem(problem).optimizer),
   optimality: ({ problem, selections }) => selections.map((selected) => tokenOptimality(readProblem(problem), selected)),
   predict: ({ problem, maxProblems }) => predict(readProblem(problem), maxProblems),
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),

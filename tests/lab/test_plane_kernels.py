@@ -21,6 +21,7 @@ from marginlens.errors import InputError
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
+from marginlens.theory.implicit_bias import implicit_bias
 
 pytestmark = needs_node
 
@@ -176,6 +177,23 @@ def test_paths_agree_at_the_same_steps() -> None:
     assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:3]}"
 
 
+def test_curves_agree_at_the_same_points() -> None:
+    points = [[case.start, (0.01 * np.asarray(case.start)).tolist()] for case in cases()]
+    asked = [
+        {"call": "measure", "problem": case.json, "points": np.asarray(listed).tolist()}
+        for case, listed in zip(cases(), points, strict=True)
+    ]
+    for case, listed, answer in zip(cases(), points, ask(asked), strict=True):
+        risk = ml.AttentionRisk(case.data, case.head, LOSSES[case.loss])
+        for point, mine in zip(np.asarray(listed), answer, strict=True):
+            attention = risk.attention(point)
+            assert mine["risk"] == pytest.approx(float(risk.value(point)), rel=RTOL)
+            assert np.reshape(mine["attention"], attention.shape) == pytest.approx(attention, abs=1e-8)
+            assert mine["margins"] == pytest.approx(risk.margins(point), rel=RTOL, abs=RTOL)
+            if np.sort(attention, axis=-1)[:, -1].min() > 0.9:
+                assert mine["selected"] == risk.select(point).tolist()
+
+
 # ---- margins and optimality
 
 
@@ -228,6 +246,47 @@ def test_certificates_prove_what_they_claim() -> None:
         else:
             assert answer["status"] in ("OPTIMAL", "TRIVIAL"), request
             assert answer["residual"] <= 1e-10, request
+            assert abs(answer["gap"]) <= 1e-10, request
+
+
+# ---- margins in other norms
+
+NORMS = {1.0: ml.L1(), 1.5: ml.Lp(1.5), 2.0: ml.L2(), 3.0: ml.Lp(3.0), "inf": ml.LInf()}
+
+
+def test_margins_in_other_norms_agree_in_the_plane() -> None:
+    asked, expected = [], []
+    for case in cases():
+        if case.data.d_key != 2:
+            continue
+        for selected in selections_of(case):
+            for power, norm in NORMS.items():
+                asked.append({"call": "normMargin", "problem": case.json, "selected": selected, "power": power})
+                expected.append(ml.att_svm(case.data, selected, norm=norm))
+    for request, mine, theirs in zip(asked, ask(asked), expected, strict=True):
+        assert mine["status"] == theirs.status.name
+        if mine["status"] != "OPTIMAL":
+            continue
+        assert mine["margin"] == pytest.approx(theirs.margin, rel=1e-9), request
+        assert mine["lower"] == pytest.approx(mine["upper"], rel=1e-9), request
+        assert mine["lower"] <= mine["upper"] * (1.0 + 1e-14)
+        assert mine["isUnique"] == bool(theirs.is_unique), request
+        if mine["isUnique"]:
+            rtol = (
+                1e-4 if isinstance(theirs.norm, ml.Lp) else RTOL
+            )  # a bracket of 1e-9 leaves the square root of it to the point
+            assert close(mine["direction"], theirs.direction, rtol), request
+        combined = np.array(mine["multipliers"]) @ theirs.rows
+        assert theirs.norm.dual(combined) == pytest.approx(mine["length"], rel=1e-9)
+
+
+def test_optimizers_head_for_the_norm_that_the_library_names() -> None:
+    names = {1.0: ml.L1, float("inf"): ml.LInf, 3.0: ml.Lp, 1.5: ml.Lp, 2.0: ml.L2}
+    chosen = [case._replace(optimizer=optimizer) for case in cases()[:1] for optimizer in OPTIMIZERS]
+    for case, power in zip(chosen, ask([{"call": "normOf", "problem": case.json} for case in chosen]), strict=True):
+        bias = implicit_bias(case.rule, ml.AttentionRisk(case.data, case.head))
+        assert isinstance(bias.norm, names[power]), case.optimizer
+        assert getattr(bias.norm, "p", power) == power
 
 
 # ---- predictions
@@ -346,6 +405,16 @@ def test_joint_training_agrees(name: str) -> None:
         runs.append(ml.descend(risk, optimizer=rule, n_steps=SAVED[-1], start=(v, p), record=Record(SAVED)).saved["x"])
     for answer, saved in zip(ask(asked), runs, strict=True):
         assert close(answer["points"], saved)
+    curves = ask(
+        [
+            {"call": "measure", "problem": one["problem"], "points": x.tolist()}
+            for one, x in zip(asked, runs, strict=True)
+        ]
+    )
+    for data, saved, answer in zip(problems, runs, curves, strict=True):
+        assert [mine["risk"] for mine in answer] == pytest.approx(
+            [float(ml.JointRisk(data).value(x)) for x in saved], rel=RTOL
+        )
 
 
 # ---- the far end

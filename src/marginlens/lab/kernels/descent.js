@@ -1,8 +1,8 @@
 // Descent on attention weights p, or on head and attention together: exact at any norm, in pieces, and back to any step.
 
 import { allFinite, dot, matvec, maxAbs, norm, vecmat } from "./linalg.js";
-import { centredKeys } from "./problem.js";
-import { largestOf, logSlope, pairWeights } from "./softmax.js";
+import { centredKeys, logitsAt, tokenProblem } from "./problem.js";
+import { attention, inputMargins, largestOf, logSlope, pairWeights, riskValue } from "./softmax.js";
 
 export const RAN_ALL = 0;
 export const STATIONARY = 1;
@@ -261,6 +261,20 @@ function jointLoop(problem) {
     return RAN_ALL;
   };
   return { size: dModel + d, width: dModel + d, begin, advance };
+}
+
+/** What the curves show of a point of `loopOf(problem)`: { norm, attention (n T), selected, margins (Y f of every input), risk }; norm is that of p. */
+export function measurePoint(problem, point) {
+  const p = problem.joint ? point.slice(problem.dModel) : point;
+  const { T, lengths, code, scores } = problem.joint ? tokenProblem({ ...problem, head: point.slice(0, problem.dModel) }) : problem;
+  const a = logitsAt(problem, p);
+  return {
+    norm: norm(p),
+    attention: attention(a, lengths, T),
+    selected: Array.from(lengths, (length, i) => largestOf(a, i * T, length)),
+    margins: inputMargins(a, scores, lengths, T),
+    risk: riskValue(a, scores, lengths, T, code),
+  };
 }
 
 /**

@@ -405,3 +405,24 @@ export function certificateResidual(solution) {
   }
   return weight > 0 ? norm(combined) / weight : Infinity;
 }
+
+/**
+ * Bounds on the smallest norm, whoever solved the problem: Σλ/‖Aᵀλ‖ ≤ ‖x*‖ ≤ ‖x‖/min_r a_r·x/b_r, and their relative gap.
+ * Both are infinite where the problem is infeasible and zero where it is trivial.
+ */
+export function bracketOf(solution) {
+  const { A, b, m, d, x, multipliers, status } = solution;
+  if (status === INFEASIBLE) return { lower: Infinity, upper: Infinity, gap: 0 };
+  if (status === TRIVIAL) return { lower: 0, upper: 0, gap: 0 };
+  const combined = new Float64Array(d);
+  vecmat(multipliers, A, m, d, combined);
+  let value = 0;
+  let share = Infinity;
+  for (let r = 0; r < m; r++) {
+    value += b[r] * multipliers[r];
+    if (b[r] > 0) share = Math.min(share, dot(A.subarray(r * d, (r + 1) * d), x) / b[r]);
+  }
+  const lower = value > 0 ? value / norm(combined) : 0;
+  const upper = share > 0 ? norm(x) / share : Infinity;
+  return { lower, upper, gap: (upper - lower) / lower };
+}
