@@ -31,6 +31,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
     ),
     "steps": ("Steps of descent in other norms", "Take steps of descent in other norms than the Euclidean one."),
     "graph": ("Priority graphs and Graph-SVM", "Rank the tokens of a million windows, and solve Graph-SVM."),
+    "stream": ("Priority graphs of a stream", "Rank the tokens of a corpus of a hundred million, chunk by chunk."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),

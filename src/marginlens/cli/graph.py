@@ -40,18 +40,18 @@ _MEMBERS = 40  # tokens of a component that the terminal lists
 _DISTRIBUTION = 10  # next tokens that are listed
 _GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
-SequenceFile = Annotated[
-    Path,
+SequenceFiles = Annotated[
+    list[Path],
     typer.Argument(
         metavar="FILE",
-        help="A text in UTF-8, or a .json or .npz file with sequences, labels and optionally vocabulary and E.",
+        help="A text in UTF-8, or a .json or .npz file with sequences, labels and optionally vocabulary and E; several files of a stream.",
         show_default=False,
     ),
 ]
 
 
 def graph(
-    file: SequenceFile,
+    files: SequenceFiles,
     window: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of each window of a text.", show_default=str(WINDOW))
     ] = None,
@@ -107,6 +107,31 @@ def graph(
             metavar="OUT.npz", help="Write the sequences there, .npz or .json, for `marginlens solve` and `train`."
         ),
     ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Files that need not fit in memory: texts, also .gz, or token ids as .npy, .bin or Arrow files; graphs alone.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The folder for the graphs of a stream; run it again to go on.", show_default="none"
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="A tokenizer that cuts the texts of a stream.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Of raw token ids in a stream.", show_default="uint16")
+    ] = None,
+    separator: Annotated[
+        int | None, typer.Option(metavar="ID", help="The token id that stands between the texts of a stream.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers count the chunks of a stream.")
+    ] = None,
 ) -> None:
     """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
 
@@ -116,7 +141,20 @@ def graph(
         whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
             raise reject("tokens", "left out unless a prefix is to be continued", tokens)
-        source = _source(file, window, words, vocabulary, d_model, drop, seed)
+        if stream:
+            from marginlens.cli._graph_stream import StreamOptions, rank_stream
+
+            places = {"plot": plot, "save": save, "sequences": sequences}
+            refuse_options("for a stream", d_model=d_model, drop=drop, held_out=held_out, prefix=prefix, **places)
+            length = WINDOW if window is None else window
+            texts = (words, vocabulary, tokenizer)
+            rank_stream(StreamOptions(files, length, *texts, dtype, separator, last, out, scheduler), _WORDS, as_json)
+            return
+        given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
+        refuse_options("unless --stream is given", **given)
+        if len(files) != 1:
+            raise reject("file", "a single one unless --stream is given", f"{len(files)} files")
+        source = _source(files[0], window, words, vocabulary, d_model, drop, seed)
         for place, argument, suffixes in (
             (plot, "plot", (".png", ".svg")),
             (save, "save", (".json",)),
@@ -124,14 +162,14 @@ def graph(
         ):
             if place is not None:
                 check_place(place, argument, suffixes)
-        out = None if as_json else console()
+        screen = None if as_json else console()
         with _stage("Ranking tokens"):
             ranking = Ranking.of(source, held_out, last)
             n_tokens = whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
             ids = None if prefix is None else _prefix_ids(ranking.named, prefix)
             row = ranking.to_dict()
-        if out is not None:
-            _show_rankings(out, row)
+        if screen is not None:
+            _show_rankings(screen, row)
         if plot is not None:
             _draw(ranking, plot)
         if save is not None:
@@ -141,19 +179,19 @@ def graph(
         with _stage("Solving Graph-SVM") as bar:
             solution = ml.graph_svm(ranking.named.data.E, ranking.graphs, progress=bar)
         row["separability"] = _rows.separability(ranking.named, ranking.graphs, solution)
-        if out is not None:
-            _show_separability(out, row["separability"])
+        if screen is not None:
+            _show_separability(screen, row["separability"])
         if ids is not None or held_out is not None:
             with _stage("Making the automaton"):
                 automaton, reason = _fitted(ranking, solution)
-            if out is not None and reason:
-                out.print(reason, markup=False)
+            if screen is not None and reason:
+                screen.print(reason, markup=False)
             if ranking.split is not None:
                 with _stage("Predicting"):
                     scores = [] if automaton is None else _scores(ranking.split, automaton)
                 row["prediction"] = {"reason": reason, "scores": scores}
-                if out is not None and scores:
-                    _show_prediction(out, scores)
+                if screen is not None and scores:
+                    _show_prediction(screen, scores)
             if ids is not None:
                 row["continuation"] = {
                     "prefix": prefix,
@@ -166,21 +204,21 @@ def graph(
                 if automaton is not None:
                     with _stage("Continuing"):
                         row["continuation"] |= _continued(ranking, automaton, ids, n_tokens, seed)
-                    if out is not None:
-                        out.print(row["continuation"]["explanation"], markup=False)
-                        out.print("The automaton continues:", style="bold")
-                        out.print(row["continuation"]["whole"], markup=False)
-        if out is None:
+                    if screen is not None:
+                        screen.print(row["continuation"]["explanation"], markup=False)
+                        screen.print("The automaton continues:", style="bold")
+                        screen.print(row["continuation"]["whole"], markup=False)
+        if screen is None:
             typer.echo(_rows.as_json(row))
             return
         if held_out is None:
-            out.print(
+            screen.print(
                 "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out.",
                 markup=False,
             )
         for place in (plot, save, sequences):
             if place is not None:
-                out.print(f"Written to {place}", markup=False)
+                screen.print(f"Written to {place}", markup=False)
 
 
 @contextmanager
