@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +154,32 @@ def test_arguments_of_streams_are_for_streams(stream: ml.data.TokenStream, tmp_p
         ml.priority_graphs(data, out=tmp_path)  # type: ignore[call-overload]
     with pytest.raises(ml.InputError, match="'head'"):
         ml.priority_graphs(stream, head=np.eye(50))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 200 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a file system can be mounted by root alone")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(small_disk: Path) -> None:
+    stream = ml.data.TokenStream(zipf(30_000, 300), 6, chunk=4_000)
+    out = small_disk / "graphs"
+    with pytest.raises(ml.InputError, match="No space left on device"):
+        ml.priority_graphs(stream, out=out)
+    counted = len([*(out / "chunks").iterdir()])
+    assert counted > 0
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    totals: list[int] = []
+    graphs = ml.priority_graphs(stream, out=out, progress=lambda done, total: totals.append(total))
+    assert totals[0] == stream.n_chunks - counted
+    assert_same(graphs, one_pass([zipf(30_000, 300)], 6, 300))

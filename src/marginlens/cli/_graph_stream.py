@@ -63,10 +63,14 @@ class StreamOptions:
 
 def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
     """Count the windows of a stream, and print the sizes of all graphs and of the shown ones."""
-    with Bars() as bars:
-        source = options.source(n_words)
-        bar = bars.bar("Counting windows")
-        graphs = ml.priority_graphs(source, out=options.out, engine=options.scheduler, progress=bar)
+    source = options.source(n_words)
+    try:
+        with Bars() as bars:
+            bar = bars.bar("Counting windows")
+            graphs = ml.priority_graphs(source, out=options.out, engine=options.scheduler, progress=bar)
+    except KeyboardInterrupt:
+        where = "is lost; --out DIR keeps it" if options.out is None else f"is in {options.out}; run it again to go on"
+        raise KeyboardInterrupt(f"What was counted {where}.") from None
     row = _summary(source, graphs, options)
     if as_json:
         typer.echo(_rows.as_json(row))

@@ -335,6 +335,7 @@ def _as_sources(source: Any, dtype: str, column: str) -> Iterator[_Source]:
 def _path_sources(path: Path, dtype: str, column: str) -> list[_Source]:
     if not path.exists():
         raise reject("source", _SOURCE, f"{str(path)!r}, which is not there")
+    path = path.resolve()  # workers may be in another folder
     if path.is_dir():
         return [_ArrowFile(file, column) for file in _dataset_files(path)]
     suffix = path.suffix.lower()

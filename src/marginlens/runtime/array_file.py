@@ -73,8 +73,8 @@ def read_arrays(path: Path) -> ArrayFile:
             if len(head) < _HEAD.size:
                 raise DamagedFile("it is truncated")
             magic, length, checksum = _HEAD.unpack(head)
-            text = file.read(length)
             size = os.fstat(file.fileno()).st_size
+            text = file.read(min(length, size))
     except OSError as problem:
         raise DamagedFile(problem.strerror or str(problem)) from problem
     if magic != _MAGIC:

@@ -26,7 +26,10 @@ def locked_folder(folder: Path, *, patience: float = _PATIENCE_SECONDS) -> Itera
 
     Where another process holds it, one sentence says which.
     """
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as problem:
+        raise reject("out", "a folder that can be written", unusable(folder, problem)) from problem
     try:
         _take(handle, folder, time.monotonic() + patience)
         with suppress(OSError):  # it only says who
