@@ -1,5 +1,6 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
+from marginlens.gpu.margins import DeviceMargins
 from marginlens.norms import MaxRow, Nuclear, Spectral
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
@@ -16,6 +17,7 @@ __all__ = [
     "BilinearSolution",
     "Bracket",
     "ClosedForm",
+    "DeviceMargins",
     "GraphConflict",
     "GraphSolution",
     "MarginSolution",

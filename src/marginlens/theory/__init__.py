@@ -14,6 +14,7 @@ from marginlens.theory.assumptions import (
     constructive_separator,
 )
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
+from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
 from marginlens.theory.directional import (
     DirectionCase,
     check_neighbour_count,
@@ -86,6 +87,7 @@ __all__ = [
     "BasinCone",
     "Candidates",
     "Check",
+    "DeviceOptimality",
     "DirectionCase",
     "EmbeddingDetails",
     "ImplicitBias",
@@ -123,6 +125,7 @@ __all__ = [
     "decisive_margin",
     "decisive_tokens",
     "descent_correlation",
+    "device_optimality",
     "directional_margin",
     "distance_to_set",
     "dominance",

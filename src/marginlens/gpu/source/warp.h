@@ -42,6 +42,9 @@ DEVICE int high_word(double x) { return __double2hiint(x); }
 DEVICE double power_of_two(int exponent) { return __hiloint2double((exponent + 1023) << 20, 0); }  // exponent from -1022 to 1023
 DEVICE int whole(double x) { return __double2int_rn(x); }
 DEVICE int narrow(int64 x) { return (int)x; }
+DEVICE int64 widen(int x) { return x; }
+DEVICE double real(int x) { return (double)x; }
+DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000LL); }
 
 template <class T>
 DEVICE T shuffle(T x, int lane) { return __shfl_sync(ALL_LANES, x, lane); }
@@ -208,6 +211,13 @@ static inline double power_of_two(int exponent) {
     return x;
 }
 static inline int whole(double x) { return (int)std::rint(x); }
+static inline double infinity() { return INFINITY; }
+static inline lanes<int64> widen(const lanes<int> &x) {
+    return lanes<int64>::each([&](int k) { return (int64)x.v[k]; });
+}
+static inline lanes<double> real(const lanes<int> &x) {
+    return lanes<double>::each([&](int k) { return (double)x.v[k]; });
+}
 static inline lanes<int> high_word(const lanes<double> &x) {
     return lanes<int>::each([&](int k) { return high_word(x.v[k]); });
 }
