@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from marginlens.kernels.lanes import power_of_two, where_greater
 from marginlens.kernels.linalg import COMPILED
 from marginlens.runtime.compilation import njit
 
@@ -22,6 +23,7 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # 
 _ROUNDING = 1.5 * 2.0**52  # a number plus this is a whole number, which stands in the last bits
 _SCALING = _ROUNDING + 1023.0  # the same, with the bias of exponents
 _LOWEST, _HIGHEST = -746.0, 710.0  # e^x is 0 below and infinite above
+_LOWEST_NORMAL = -707.0  # e^x is subnormal not far below
 _EXPONENT = np.uint64(52)  # bits below the exponent
 _HALF_ROOT_OFFSET = np.uint64(0x3FF0000000000000 - 0x3FE6A09E667F3BCD)  # from sqrt(1/2) to 1, in bits
 _HALF_ROOT_BITS = np.uint64(0x3FE6A09E667F3BCD)
@@ -51,23 +53,34 @@ def bits_of_float(typing_context: Any, x: Any) -> Any:
 
 
 @njit(**COMPILED)
-def exp(x: float) -> float:
-    """e^x."""
-    x = _LOWEST if x < _LOWEST else x
-    x = _HIGHEST if x > _HIGHEST else x
+def exp(x: Any) -> Any:
+    """e^x of a number or of lanes."""
+    x = where_greater(_LOWEST, x, _LOWEST, where_greater(x, _HIGHEST, _HIGHEST, x))
     k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     half = k * 0.5 + _SCALING  # 2^k as a product of two powers, neither of which is subnormal
     other = (k - (half - _SCALING)) + _SCALING
+    return _near_one(x, k) * power_of_two(half) * power_of_two(other)
+
+
+@njit(**COMPILED)
+def exp_of_nonpositive(x: Any) -> Any:
+    """e^x of a number or of lanes that are not above zero; 0 where that is below 1e-307."""
+    shifted = x * _LOG2_E + _SCALING
+    return where_greater(x, _LOWEST_NORMAL, _near_one(x, shifted - _SCALING) * power_of_two(shifted), 0.0)
+
+
+@njit(**COMPILED)
+def _near_one(x: Any, k: Any) -> Any:
+    """e^(x - k log 2) where k is the whole number next to x / log 2: a polynomial, whose short sums do not wait for each other."""
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     r2 = r * r
     r4 = r2 * r2
     low = (0.5000000000000001 + 0.16666666666666669 * r) + r2 * (0.041666666666623824 + 0.008333333333330039 * r)
-    high = (0.0013888888917367081 + 0.00019841269863171557 * r) + r2 * (
+    middle = (0.0013888888917367081 + 0.00019841269863171557 * r) + r2 * (
         2.4801521057868204e-05 + 2.7557268276905696e-06 * r
     )
-    q = low + r4 * (high + r4 * (2.7620201591031547e-07 + 2.5100472505694996e-08 * r))
-    y = 1.0 + (r + r2 * q)
-    return y * float_of_bits(bits_of_float(half) << _EXPONENT) * float_of_bits(bits_of_float(other) << _EXPONENT)
+    high = 2.7620201591031547e-07 + 2.5100472505694996e-08 * r
+    return 1.0 + (r + r2 * (low + r4 * (middle + r4 * high)))
 
 
 @njit(**COMPILED)

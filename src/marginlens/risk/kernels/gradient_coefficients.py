@@ -7,10 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.kernels.blocks import CLOSED, n_places, place
+from marginlens.kernels.exponential import exp, exp_of_nonpositive
+from marginlens.kernels.lanes import (
+    N_LANES,
+    lane_max,
+    lane_sum,
+    larger,
+    load,
+    modulus,
+    offset,
+    smaller,
+    spread,
+    store,
+    where_greater,
+)
 from marginlens.kernels.linalg import COMPILED
 from marginlens.runtime.compilation import njit
 
 _SMALLEST, _LARGEST = 1e-290, 1e140  # outside, weights are formed from logarithms
+_SATURATED = -100.0  # logits of all other tokens this far behind do not count in the softmax's denominator
+ROOM_PER_LANE = 7  # numbers that `block_weights` needs for each lane that holds an input
 _SQUARABLE = 1e-140  # below, weights are scaled up so that their squares do not underflow
 
 
@@ -124,3 +141,158 @@ def _log_weights(a: Any, scores: Any, lengths: Any, code: int, w: Any) -> float:
             total += x
         w[base + largest_of(a, base, lengths[i])] = -total
     return largest
+
+
+# ---- four inputs at a time, in the order of `marginlens.kernels.blocks`
+
+
+@njit(**COMPILED)
+def block_weights(a: Any, scores: Any, n_inputs: int, n_tokens: int, code: int, room: Any, w: Any) -> float:
+    """`pair_weights` of logits, scores and weights in the order of places, four inputs at a time.
+
+    Where every softmax is saturated, e^(a_t - a_α) is formed relative to the largest of them all, t ≠ α, so that nothing underflows.
+
+    Args:
+        a, scores, w: pointers to numbers in the order of places.
+        room: pointer to `ROOM_PER_LANE` numbers for each lane that holds an input: rows of largest logits (later δ), their scores and
+            their tokens, shares s_α, margins, and from former calls, or nan, margins and |ℓ'| at them.
+    """
+    width = -(-n_inputs // N_LANES) * N_LANES
+    nearest = spread(CLOSED)
+    for slot in range(0, width, N_LANES):
+        base = slot * n_tokens
+        top, top_score, second, best = load(a, base), load(scores, base), spread(CLOSED), spread(0.0)
+        for t in range(1, n_tokens):
+            k = base + N_LANES * t
+            x = load(a, k)
+            second = larger(second, smaller(x, top))
+            top_score = where_greater(x, top, load(scores, k), top_score)
+            best = where_greater(x, top, float(t), best)
+            top = larger(x, top)
+        store(room, slot, top)
+        store(room, width + slot, top_score)
+        store(room, 2 * width + slot, best)
+        nearest = larger(nearest, second - top)
+    shift = lane_max(nearest)
+    saturated = 0.5 * CLOSED < shift < _SATURATED  # some input has two tokens
+    shift = shift if saturated else 0.0
+    _exponentials(a, width, n_tokens, room, shift, w)
+    if saturated:
+        size = _saturated_weights(scores, width, n_tokens, code, room, w)
+    else:
+        size = _direct_weights(scores, width, n_tokens, code, room, w)
+    if _SQUARABLE < size < _LARGEST:
+        return shift
+    return _rescaled_weights(a, scores, n_inputs, n_tokens, code, size, shift, w)
+
+
+@njit(**COMPILED)
+def _exponentials(a: Any, width: int, n_tokens: int, room: Any, shift: float, w: Any) -> None:
+    """w = e^(a_t - top - shift), at most 1; a pass of its own, since its constants fill the registers."""
+    for slot in range(0, width, N_LANES):
+        base = slot * n_tokens
+        reference = load(room, slot) + shift
+        for k in range(base, base + N_LANES * n_tokens, N_LANES):
+            store(w, k, exp_of_nonpositive(smaller(load(a, k) - reference, 0.0)))
+
+
+@njit(**COMPILED)
+def _direct_weights(scores: Any, width: int, n_tokens: int, code: int, room: Any, w: Any) -> float:
+    """The weights as they are, that of α as -|ℓ'| s_α δ; returns the sum of their moduli."""
+    for slot in range(0, width, N_LANES):
+        base = slot * n_tokens
+        top_score = load(room, width + slot)
+        mass, delta = spread(0.0), spread(0.0)
+        for k in range(base, base + N_LANES * n_tokens, N_LANES):
+            e = load(w, k)
+            mass += e
+            delta += e * (top_score - load(scores, k))
+        share = 1.0 / mass
+        delta *= share
+        store(room, slot, delta)
+        store(room, 3 * width + slot, share)
+        store(room, 4 * width + slot, top_score - delta)
+    _update_slopes(code, width, offset(room, 4 * width), room)
+    size = spread(0.0)
+    for slot in range(0, width, N_LANES):
+        base = slot * n_tokens
+        delta, top_score = load(room, slot), load(room, width + slot)
+        factor = load(room, 3 * width + slot) * load(room, 6 * width + slot)
+        for k in range(base, base + N_LANES * n_tokens, N_LANES):
+            x = load(w, k) * (factor * ((top_score - load(scores, k)) - delta))
+            store(w, k, x)
+            size += modulus(x)
+    return lane_sum(size)
+
+
+@njit(**COMPILED)
+def _saturated_weights(scores: Any, width: int, n_tokens: int, code: int, room: Any, w: Any) -> float:
+    """The weights times e^-shift where δ is beyond rounding of scores, that of α as minus the others'; returns the sum of the others'."""
+    _update_slopes(code, width, offset(room, width), room)
+    size = spread(0.0)
+    for slot in range(0, width, N_LANES):
+        base = slot * n_tokens
+        top_score, factor, total = load(room, width + slot), load(room, 6 * width + slot), spread(0.0)
+        for k in range(base, base + N_LANES * n_tokens, N_LANES):
+            x = load(w, k) * (factor * (top_score - load(scores, k)))  # zero for α
+            store(w, k, x)
+            total += x
+            size += modulus(x)
+        store(room, slot, 0.0 - total)
+        for lane in range(N_LANES):
+            w[base + N_LANES * int(room[2 * width + slot + lane]) + lane] = room[slot + lane]
+    return lane_sum(size)
+
+
+@njit(**COMPILED)
+def _update_slopes(code: int, width: int, margins: Any, room: Any) -> None:
+    """|ℓ'| at the margins, in the last row of `room`; margins of a saturated softmax do not change from call to call."""
+    change = spread(0.0)
+    for slot in range(0, width, N_LANES):
+        change += modulus(load(margins, slot) - load(room, 5 * width + slot))
+    if lane_sum(change) == 0.0:
+        return
+    for slot in range(0, width, N_LANES):
+        x, slopes = load(margins, slot), spread(1.0)
+        store(room, 5 * width + slot, x)
+        if code == 0:
+            slopes = 1.0 / (1.0 + exp(x))
+        elif code == 1:
+            slopes = exp(0.0 - x)
+        store(room, 6 * width + slot, slopes)
+
+
+@njit(**COMPILED)
+def _rescaled_weights(
+    a: Any, scores: Any, n_inputs: int, n_tokens: int, code: int, size: float, shift: float, w: Any
+) -> float:
+    """Weights whose sizes add up to one where they add up to little, from logarithms where they are out of range."""
+    if _SMALLEST < size < _LARGEST:
+        for k in range(n_places(n_inputs, n_tokens)):
+            w[k] /= size
+        return shift + math.log(size)
+    return _block_log_weights(a, scores, n_inputs, n_tokens, code, w)
+
+
+@njit(**COMPILED)
+def _block_log_weights(a: Any, scores: Any, n_inputs: int, n_tokens: int, code: int, w: Any) -> float:
+    """The same weights from logarithms."""
+    logits, scored, weights = (
+        np.empty(n_inputs * n_tokens),
+        np.empty((n_inputs, n_tokens)),
+        np.empty(n_inputs * n_tokens),
+    )
+    lengths = np.full(n_inputs, n_tokens)
+    for i in range(n_inputs):
+        for t in range(n_tokens):
+            k = place(i, t, n_tokens)
+            logits[i * n_tokens + t], scored[i, t] = a[k], scores[k]
+            if a[k] == CLOSED:
+                lengths[i] = min(lengths[i], t)
+    log_scale = _log_weights(logits, scored, lengths, code, weights)
+    for k in range(n_places(n_inputs, n_tokens)):
+        w[k] = 0.0
+    for i in range(n_inputs):
+        for t in range(n_tokens):
+            w[place(i, t, n_tokens)] = weights[i * n_tokens + t]
+    return log_scale
