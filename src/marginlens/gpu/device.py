@@ -121,7 +121,7 @@ def source_text(name: str) -> str:
         if file in included:
             return ""
         included.add(file)
-        return _INCLUDE.sub(lambda match: text(match[1]), _file_text(file))
+        return _INCLUDE.sub(lambda match: text(match[1]), _file_text(file).replace("#pragma once\n", ""))
 
     return text(name)
 

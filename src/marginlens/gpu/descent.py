@@ -1,0 +1,194 @@
+"""Descent on attention weights on a device: which form of the kernel serves a shape, and how it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from marginlens.gpu.device import Device, Kernel, Layout
+
+GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)  # kinds of steps, as descent.cu numbers them
+GRAM_FORM, KEYS_FORM = range(2)  # whether the state is coefficients over the rows, or p itself
+IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)  # where the Gram matrix or the keys are
+EXTREME_ENDING = 4  # beside the endings of the compiled loops: keys so large or small that the problem is left to the CPU
+LANES = 32
+TILE = 8  # coordinates of the keys that are centred at a time
+WARPS_PER_SM = 4  # that should fit with what they put in shared memory; otherwise it goes to global memory
+
+
+class Shape(NamedTuple):
+    """Of problems that one compiled kernel serves."""
+
+    n_inputs: int
+    n_tokens: int
+    width: int
+
+    @property
+    def n_rows(self) -> int:
+        """Tokens of all inputs."""
+        return self.n_inputs * self.n_tokens
+
+    @property
+    def places(self) -> int:
+        """Tokens of all lanes: each input has a group of lanes, a power of two, and a lane as many tokens as it takes."""
+        group = 1
+        while 2 * group * self.n_inputs <= LANES and group < self.n_tokens:
+            group *= 2
+        input_slots = -(-self.n_inputs // (LANES // group))
+        return LANES * input_slots * -(-self.n_tokens // group)
+
+
+class Steps(NamedTuple):
+    """How steps are taken: their kind, their size, or sizes of steps `first`, first + 1, … on the device, and p of ℓp steps."""
+
+    kind: int
+    size: float
+    sizes: Any = None
+    first: int = 0
+    power: float = 2.0
+
+
+class Carried(NamedTuple):
+    """Arrays on the device that one call leaves to the next: states (batch, n_state), logits (batch, n_rows), ends (batch, 2)."""
+
+    states: Any
+    logits: Any
+    ends: Any
+
+
+class Outputs(NamedTuple):
+    """Arrays on the device that a run fills: points (batch, n_saved, width); selected (batch, n_inputs) and attention (batch,) or None."""
+
+    points: Any
+    selected: Any = None
+    attention: Any = None
+
+
+@dataclass(frozen=True)
+class DescentKernel:
+    """The compiled descent for problems of one shape.
+
+    Attributes:
+        loss_code: of the loss. step_kind: GRADIENT_STEP … POWER_STEP. ragged: whether inputs have lengths of their own.
+    """
+
+    device: Device
+    shape: Shape
+    loss_code: int
+    step_kind: int
+    ragged: bool
+
+    @property
+    def form(self) -> int:
+        """GRAM_FORM where tokens fit in the lanes or are fewer than twice the width; KEYS_FORM otherwise and for steps in other norms."""
+        shape = self.shape
+        if self.step_kind > NORMALIZED_STEP:
+            return KEYS_FORM
+        return GRAM_FORM if shape.places == LANES or 2 * shape.width > shape.n_rows else KEYS_FORM
+
+    @property
+    def state_width(self) -> int:
+        """Numbers in the state of a problem."""
+        return self.shape.n_rows if self.form == GRAM_FORM else self.shape.width
+
+    @cached_property
+    def place(self) -> int:
+        """Where the Gram matrix or the keys are."""
+        if self.form == GRAM_FORM and self.shape.places == LANES:
+            return IN_REGISTERS
+        in_shared = 8 * self._shared_doubles(IN_SHARED)
+        return IN_SHARED if WARPS_PER_SM * in_shared <= self.device.shared_bytes() else IN_GLOBAL
+
+    def _shared_doubles(self, place: int) -> int:
+        even_rows = self.shape.n_rows + self.shape.n_rows % 2
+        shared = even_rows * (1 + TILE)
+        if self.form == KEYS_FORM:
+            shared += self.shape.width + self.shape.width % 2
+            matrix = self.shape.n_rows * (self.shape.width | 1)
+            matrix += matrix % 2
+        else:
+            matrix = self.shape.n_rows * self.shape.places
+        return shared + (matrix if place == IN_SHARED else 0)
+
+    @property
+    def scratch_doubles(self) -> int:
+        """Doubles of global memory that a warp has for itself."""
+        shape = self.shape
+        rows = shape.n_rows * shape.width
+        if self.place != IN_GLOBAL:
+            return rows
+        return rows + shape.places * (shape.n_rows if self.form == GRAM_FORM else shape.width)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel, compiled for this shape."""
+        shared = self._shared_doubles(self.place)
+        warps = max(1, min(4, self.device.shared_bytes() // (8 * shared)))
+        constants = {
+            "N_INPUTS": self.shape.n_inputs,
+            "N_TOKENS": self.shape.n_tokens,
+            "LOSS": self.loss_code,
+            "STEP": self.step_kind,
+            "FORM": self.form,
+            "PLACE": self.place,
+            "RAGGED": self.ragged,
+        }
+        if self.form == KEYS_FORM:
+            constants["KEYS_WIDTH"] = self.shape.width
+        if self.place == IN_REGISTERS:
+            constants["BLOCKS_PER_SM"] = 4
+        return self.device.kernel("descent.cu", "descend_problems", constants, Layout(warps, shared))
+
+    def bytes_per_problem(self, n_saved: int) -> int:
+        """Of the arrays that a problem has on the device: keys, scores, lengths, start, state, logits, endings and saved points."""
+        shape = self.shape
+        return 8 * (
+            shape.n_rows * (shape.width + 2) + shape.n_inputs * 2 + self.state_width + shape.width * (1 + n_saved) + 4
+        )
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Of the memory that warps have for themselves."""
+        return 8 * self.kernel.n_warps * self.scratch_doubles
+
+    def scratch(self) -> Any:
+        """That memory."""
+        return self.device.xp.empty(self.kernel.n_warps * self.scratch_doubles)
+
+    def __call__(
+        self, problems: Any, start: Any, steps: Steps, span: tuple[int, int], save: Any, carried: Carried, out: Outputs
+    ) -> None:
+        """Take the steps up to `span[0]` of a run that ends at step `span[1]`, from where `carried` says the problems are.
+
+        Args:
+            problems: keys (n_data, n_inputs, n_tokens, width), scores (n_data, n_inputs, n_tokens), and lengths (n_data, n_inputs) or
+                None, with one problem for all starts or one for each; and memory made by `scratch`.
+            start: (batch, width), or None for zero. save: (n_saved,) steps after which p is kept, int64.
+        """
+        keys, scores, lengths, scratch = problems
+        self.kernel(
+            len(carried.ends),
+            len(keys),
+            keys,
+            scores,
+            lengths,
+            start,
+            self.shape.width,
+            steps.sizes,
+            float(steps.size),
+            float(steps.power),
+            steps.first,
+            span[0],
+            span[1],
+            save,
+            len(save),
+            carried.states,
+            carried.logits,
+            carried.ends,
+            out.points,
+            out.selected,
+            out.attention,
+            scratch,
+            self.scratch_doubles,
+        )

@@ -1,0 +1,762 @@
+// Descent on the attention weights p: one warp per problem, all steps in one kernel, exact at any norm.
+//
+// The formulas are those of marginlens/risk/kernels/gradient_coefficients.py and marginlens/dynamics/kernels/. Each input is given a group
+// of GROUP lanes; lane s of the group has its tokens s, s + GROUP, …; a group may have several inputs. So logits, scores, weights and
+// coefficients of all tokens are in registers, and sums over an input are sums over a group.
+//
+// Constants, set when it is compiled: N_INPUTS, N_TOKENS; LOSS (0 logistic, 1 exponential, 2 correlation); STEP (0 plain gradient
+// descent, 1 normalised, 2 sign, 3 coordinate, 4 ℓp); FORM (0: the state is the coefficients of p over the rows, and the Gram matrix
+// stands in for the keys; 1: the state is p); PLACE of the Gram matrix or, for FORM 1, of the keys (0 registers, 1 shared, 2 global
+// memory); KEYS_WIDTH, the width of a key for FORM 1; RAGGED (whether inputs have lengths of their own).
+#include "warp.h"
+
+#include "arithmetic.h"
+
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")  // where speed does not matter and registers do
+DEVICE void load_pair(const double *from, double &first, double &second) {  // an address that 16 divides
+    const double2 pair = *reinterpret_cast<const double2 *>(from);
+    first = pair.x;
+    second = pair.y;
+}
+#else
+#define UNROLL
+#define ROLLED
+DEVICE void load_pair(const double *from, double &first, double &second) {
+    first = from[0];
+    second = from[1];
+}
+#endif
+
+#define GRADIENT 0
+#define NORMALISED 1
+#define SIGN 2
+#define COORDINATE 3
+#define POWER 4
+#define GRAM 0
+#define KEYS 1
+#define REGISTERS 0
+#define SHARED 1
+#define GLOBAL 2
+
+constexpr int ROWS = N_INPUTS * N_TOKENS;
+DEVICE constexpr int power_of_two_up_to(int x) { return x < 2 ? 1 : 2 * power_of_two_up_to(x / 2); }
+DEVICE constexpr int power_of_two_from(int x) { return x < 2 ? 1 : 2 * power_of_two_from((x + 1) / 2); }
+DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int GROUP = smaller(power_of_two_from(N_TOKENS), power_of_two_up_to(LANES / N_INPUTS));
+constexpr int GROUPS = LANES / GROUP;
+constexpr int INPUT_SLOTS = (N_INPUTS + GROUPS - 1) / GROUPS;
+constexpr int TOKEN_SLOTS = (N_TOKENS + GROUP - 1) / GROUP;
+constexpr int SLOTS = INPUT_SLOTS * TOKEN_SLOTS;  // tokens of a lane
+constexpr int PLACES = LANES * SLOTS;             // tokens of all lanes, those that are none included
+constexpr int EVEN_ROWS = ROWS + ROWS % 2;
+constexpr int TILE = 8;  // coordinates of the keys that are centred at a time
+
+// Doubles of shared memory that a warp has: a vector over rows, a tile of keys, and what PLACE puts there.
+#if FORM == KEYS
+constexpr int WIDTH_SLOTS = (KEYS_WIDTH + LANES - 1) / LANES;
+constexpr int KEYS_STRIDE = KEYS_WIDTH | 1;
+constexpr int EVEN_WIDTH = KEYS_WIDTH + KEYS_WIDTH % 2;
+constexpr int SHARED_MATRIX = EVEN_WIDTH + (PLACE == SHARED ? ROWS * KEYS_STRIDE + (ROWS * KEYS_STRIDE) % 2 : 0);
+#else
+constexpr int SHARED_MATRIX = PLACE == SHARED ? ROWS * PLACES : 0;
+#endif
+constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + SHARED_MATRIX;
+
+constexpr int RESYNC_STEPS = 64;  // after which accumulated logits are computed afresh
+constexpr int RAN_ALL = 0, STATIONARY = 1, NON_FINITE = 2, EXTREME = 4;
+constexpr double EXTREME_KEY = 1e60;  // normalised descent on keys beyond, or whose inverses are, is left to the caller
+constexpr double MODERATE_GAP = 200.0;  // of logits, up to which weights are formed as they are
+constexpr double CANCELLED_SHARE = 1e-6;  // of the sum of moduli, below which rounding decides a sum
+#define SMALLEST_WEIGHT 1e-140
+#define LARGEST_WEIGHT 1e140
+
+// ---- tokens by lanes
+
+struct Tokens {
+    lanes<int> token[TOKEN_SLOTS];    // numbers of the tokens of this lane
+    lanes<int> length[INPUT_SLOTS];   // tokens of the inputs of this lane, 0 for an input that is none
+    lanes<int> row[SLOTS];            // input · N_TOKENS + token, some row for a token that is none
+    lanes<double> score[SLOTS];
+};
+
+DEVICE lanes<bool> is_token(const Tokens &tokens, int u, int v) { return tokens.token[v] < tokens.length[u]; }
+
+DEVICE Tokens tokens_of(const double *scores, const int64 *lengths) {
+    Tokens tokens;
+    const lanes<int> lane = lane_number();
+    UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) tokens.token[v] = (lane & (GROUP - 1)) + v * GROUP;
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        const lanes<int> input = (lane - (lane & (GROUP - 1))) / GROUP + u * GROUPS;
+        const lanes<bool> exists = input < N_INPUTS;
+#if RAGGED
+        tokens.length[u] = narrow(load_if(exists, lengths, input, 0LL));
+#else
+        tokens.length[u] = select(exists, N_TOKENS, 0);
+#endif
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<bool> real = exists && tokens.token[v] < N_TOKENS;
+            tokens.row[slot] = select(real, input * N_TOKENS + tokens.token[v], 0);
+            tokens.score[slot] = load_if(is_token(tokens, u, v), scores, tokens.row[slot], 0.0);
+        }
+    }
+    return tokens;
+}
+
+// The entry of x [TOKEN_SLOTS] at token `pivot` of each group, in all of its lanes.
+DEVICE lanes<double> at_pivot(const lanes<double> *x, lanes<int> pivot) {
+    lanes<double> mine = x[0];
+    UNROLL for (int v = 1; v < TOKEN_SLOTS; ++v) mine = select(pivot >= v * GROUP, x[v], mine);
+    if (GROUP == 1) return mine;
+    const lanes<int> lane = lane_number();
+    return shuffle(mine, (lane - (lane & (GROUP - 1))) + (pivot & (GROUP - 1)));
+}
+
+// ---- weights
+
+struct Pivots {
+    lanes<int> token[INPUT_SLOTS];        // the token with the largest logit, the first where several tie
+    lanes<double> score[INPUT_SLOTS];     // its score
+    lanes<double> logit[INPUT_SLOTS];     // its logit
+};
+
+DEVICE void find_pivots(const Tokens &tokens, const lanes<double> *a, Pivots &pivots) {
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        lanes<double> largest = -infinity();
+        lanes<int> best = 0;
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const lanes<double> x = a[u * TOKEN_SLOTS + v];
+            const lanes<bool> better = is_token(tokens, u, v) && x > largest;
+            largest = select(better, x, largest);
+            best = select(better, tokens.token[v], best);
+        }
+        pivots.token[u] = group_argmax<GROUP>(largest, best);
+        pivots.logit[u] = largest;
+        pivots.score[u] = at_pivot(tokens.score + u * TOKEN_SLOTS, pivots.token[u]);
+    }
+}
+
+DEVICE lanes<double> slope(lanes<double> margin) {  // |ℓ'|
+#if LOSS == 0
+    return reciprocal(1.0 + exponential(margin));
+#elif LOSS == 1
+    return exp(-margin);
+#else
+    return lanes<double>(1.0);
+#endif
+}
+
+DEVICE lanes<double> log_slope(lanes<double> margin) {
+#if LOSS == 0
+    return fmin(-margin, 0.0) - log1p(exp(-fabs(margin)));
+#elif LOSS == 1
+    return -margin;
+#else
+    return lanes<double>(0.0);
+#endif
+}
+
+// w with ∇L = e^-shift / n Σ w_it k_it, `scale` being e^-shift: w_t = |ℓ'| s_t (gap_t - δ) for t ≠ α, where gap_t = γ_α - γ_t and
+// δ = Σ s_t gap_t; w_α balances the others, whose sum is |ℓ'| s_α δ. Returns the upper half of the largest modulus, which orders moduli.
+DEVICE int direct_weights(
+    const Tokens &tokens, const Pivots &pivots, const lanes<double> *a, double shift, double scale, lanes<double> *w) {
+    lanes<int> biggest = 0;
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        const lanes<int> best = pivots.token[u];
+        const lanes<double> top = pivots.logit[u], top_score = pivots.score[u];
+        lanes<double> rest = 0.0, gaps = 0.0;
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best;
+            const lanes<double> e = select(other, exponential((a[slot] - top) + shift), 0.0);
+            w[slot] = e;
+            rest = rest + e;
+            gaps = fma(e, top_score - tokens.score[slot], gaps);
+        }
+        const lanes<double> share = reciprocal(fma(group_sum<GROUP>(rest), scale, lanes<double>(1.0)));
+        const lanes<double> shifted_delta = group_sum<GROUP>(gaps) * share, delta = shifted_delta * scale;
+        const lanes<double> factor = share * slope(top_score - delta);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<double> x = w[slot] * (factor * ((top_score - tokens.score[slot]) - delta));
+            biggest = max(biggest, high_word(x) & 0x7fffffff);
+            w[slot] = select(is_token(tokens, u, v) && tokens.token[v] == best, -(factor * shifted_delta), x);
+        }
+    }
+    return warp_max(biggest);
+}
+
+DEVICE bool is_moderate(int biggest) { return biggest > high_word(SMALLEST_WEIGHT) && biggest < high_word(LARGEST_WEIGHT); }
+
+// How far below the pivot the nearest token with another score is, over all inputs; -∞ where there is none.
+DEVICE double nearest_gap(const Tokens &tokens, const Pivots &pivots, const lanes<double> *a) {
+    lanes<double> nearest = -infinity();
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        const lanes<double> top = pivots.logit[u];
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<bool> other = is_token(tokens, u, v) && tokens.score[slot] != pivots.score[u];
+            nearest = select(other, fmax(nearest, a[slot] - top), nearest);
+        }
+    }
+    return warp_max(nearest);
+}
+
+// The same weights relative to the largest, from logarithms; returns the logarithm of the largest.
+DEVICE double log_weights(const Tokens &tokens, const Pivots &pivots, const lanes<double> *a, lanes<double> *w) {
+    lanes<double> logs[SLOTS], largest = -infinity();
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        const lanes<int> best = pivots.token[u];
+        const lanes<double> top = pivots.logit[u], top_score = pivots.score[u];
+        lanes<double> rest = 0.0, nearest = -infinity(), delta = 0.0;
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best;
+            rest = rest + select(other, exp(a[slot] - top), 0.0);
+            nearest = select(other && tokens.score[slot] != top_score, fmax(nearest, a[slot] - top), nearest);
+        }
+        rest = group_sum<GROUP>(rest);
+        nearest = group_max<GROUP>(nearest);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best && tokens.score[slot] != top_score;
+            delta = delta + select(other, exp(a[slot] - top - nearest) * (top_score - tokens.score[slot]), 0.0);
+        }
+        delta = group_sum<GROUP>(delta) / (1.0 + rest);  // δ e^-nearest
+        const lanes<double> small = delta * exp(nearest);
+        const lanes<double> offset = log_slope(top_score - small) - log1p(rest);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            const lanes<double> gap = top_score - tokens.score[slot];
+            const lanes<bool> differs = gap != 0.0;
+            const lanes<double> value = select(differs, gap - small, -delta);
+            const lanes<bool> counts =
+                is_token(tokens, u, v) && tokens.token[v] != best && value != 0.0 && nearest > -infinity();
+            logs[slot] = select(
+                counts, a[slot] - top + offset + log(fabs(value)) + select(differs, lanes<double>(0.0), nearest), -infinity());
+            w[slot] = select(counts, copysign(lanes<double>(1.0), value), 0.0);
+            largest = fmax(largest, logs[slot]);
+        }
+    }
+    const double scale = warp_max(largest);
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        lanes<double> total = 0.0;
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            w[slot] = select(w[slot] != 0.0, w[slot] * exp(logs[slot] - scale), 0.0);
+            total = total + w[slot];
+        }
+        total = group_sum<GROUP>(total);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const int slot = u * TOKEN_SLOTS + v;
+            w[slot] = select(is_token(tokens, u, v) && tokens.token[v] == pivots.token[u], -total, w[slot]);
+        }
+    }
+    return scale;
+}
+
+struct Shift {  // weights are formed as e^shift times what they are, so that the largest is in range
+    double shift, scale;  // scale = e^-shift
+};
+
+// Weights at the logits `a`, and the logarithm of their scale. The pivot of the step before serves as long as no logit is above it.
+DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, Pivots &pivots, Shift &by, lanes<double> *w) {
+    lanes<bool> higher = false;
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        pivots.logit[u] = at_pivot(a + u * TOKEN_SLOTS, pivots.token[u]);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v)
+            higher = higher || (is_token(tokens, u, v) && a[u * TOKEN_SLOTS + v] > pivots.logit[u]);
+    }
+    if (any_lane(higher)) find_pivots(tokens, a, pivots);
+    if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
+    const double nearest = nearest_gap(tokens, pivots, a);
+    by.shift = nearest < -MODERATE_GAP && is_finite(nearest) ? -nearest : 0.0;
+    by.scale = exp(-by.shift);
+    if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
+    return log_weights(tokens, pivots, a, w);
+}
+
+// ---- products
+
+DEVICE void spread(const Tokens &tokens, const lanes<double> *x, double *vector) {  // x by lanes into a vector over rows
+    warp_sync();
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+        const lanes<bool> real = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
+        store_if(real, vector, tokens.row[u * TOKEN_SLOTS + v], x[u * TOKEN_SLOTS + v]);
+    }
+    warp_sync();
+}
+
+#if FORM == KEYS && defined(__CUDACC__)
+#define COMBINATION_LOOP _Pragma("unroll 6")
+#else
+#define COMBINATION_LOOP ROLLED
+#endif
+
+// Σ_r vector[r] rows[r][k] for coordinates k of all lanes, which are below `width`.
+DEVICE lanes<double> combination(const double *vector, const double *rows, int stride, lanes<int> k, lanes<bool> inside) {
+    const lanes<int> at = select(inside, k, 0);
+    lanes<double> even = 0.0, odd = 0.0;
+    COMBINATION_LOOP for (int r = 0; r + 1 < ROWS; r += 2) {
+        even = fma(load(rows + (int64)r * stride, at), vector[r], even);
+        odd = fma(load(rows + (int64)(r + 1) * stride, at), vector[r + 1], odd);
+    }
+    if (ROWS % 2) even = fma(load(rows + (int64)(ROWS - 1) * stride, at), vector[ROWS - 1], even);
+    return select(inside, even + odd, 0.0);
+}
+
+// ‖Σ_r vector[r] rows[r]‖ without overflow or underflow.
+DEVICE double combined_length(const double *vector, const double *rows, int stride, int width) {
+    lanes<double> largest = 0.0, squares = 0.0;
+    ROLLED for (int k = 0; k < width; k += LANES)
+        largest = fmax(largest, fabs(combination(vector, rows, stride, lane_number() + k, lane_number() + k < width)));
+    const double size = warp_max(largest);
+    if (size == 0.0 || !is_finite(size)) return size;
+    ROLLED for (int k = 0; k < width; k += LANES) {
+        const lanes<double> x = combination(vector, rows, stride, lane_number() + k, lane_number() + k < width) / size;
+        squares = fma(x, x, squares);
+    }
+    return size * sqrt(warp_sum(squares));
+}
+
+struct Problem {
+    Tokens tokens;
+    const double *rows;    // centred keys, ROWS × stride
+    int stride, width;
+    double *vector;        // over rows
+#if FORM == GRAM
+#if PLACE == REGISTERS
+    lanes<double> gram[EVEN_ROWS];  // the row of this lane's token
+#else
+    double *gram;          // ROWS × PLACES
+#endif
+#else
+    double *direction;     // over coordinates
+    const double *columns; // KEYS_WIDTH × PLACES, for PLACE GLOBAL
+#endif
+};
+
+#if FORM == GRAM
+// h = G x for the vector x that was spread.
+DEVICE void gram_product(const Problem &problem, lanes<double> *h) {
+#if PLACE == REGISTERS
+    lanes<double> sums[4] = {0.0, 0.0, 0.0, 0.0};
+    UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
+        double first, second;
+        load_pair(problem.vector + r, first, second);
+        sums[r % 4] = fma(problem.gram[r], first, sums[r % 4]);
+        sums[r % 4 + 1] = fma(problem.gram[r + 1], second, sums[r % 4 + 1]);
+    }
+    h[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#else
+    const lanes<int> lane = lane_number();
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = 0.0;
+    for (int r = 0; r < ROWS; ++r) {
+        const double x = problem.vector[r];
+        const double *row = problem.gram + r * PLACES;
+        UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = fma(load(row + slot * LANES, lane), x, h[slot]);
+    }
+#endif
+}
+#else
+// h = K s for the direction s that was stored.
+DEVICE void key_product(const Problem &problem, lanes<double> *h) {
+    const lanes<int> lane = lane_number();
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+#if PLACE == GLOBAL
+        const double *column = problem.columns + slot * LANES;
+        lanes<double> even = 0.0, odd = 0.0;
+        for (int k = 0; k + 1 < KEYS_WIDTH; k += 2) {
+            even = fma(load(column + (int64)k * PLACES, lane), problem.direction[k], even);
+            odd = fma(load(column + (int64)(k + 1) * PLACES, lane), problem.direction[k + 1], odd);
+        }
+        if (KEYS_WIDTH % 2)
+            even = fma(load(column + (int64)(KEYS_WIDTH - 1) * PLACES, lane), problem.direction[KEYS_WIDTH - 1], even);
+#else
+        const lanes<int> at = problem.tokens.row[slot] * KEYS_STRIDE;
+        lanes<double> even = 0.0, odd = 0.0;
+        for (int k = 0; k + 1 < KEYS_WIDTH; k += 2) {
+            even = fma(load(problem.rows + k, at), problem.direction[k], even);
+            odd = fma(load(problem.rows + k + 1, at), problem.direction[k + 1], odd);
+        }
+        if (KEYS_WIDTH % 2) even = fma(load(problem.rows + KEYS_WIDTH - 1, at), problem.direction[KEYS_WIDTH - 1], even);
+#endif
+        h[slot] = even + odd;
+    }
+}
+
+// s = the steepest direction of the gradient Σ_r w_r k_r, w having been spread, in lanes and in `problem.direction`; returns the
+// length of the gradient for plain and normalised steps, else its largest modulus.
+DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
+    const lanes<int> lane = lane_number();
+    lanes<double> squares = 0.0, largest = 0.0;
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
+        const lanes<int> k = lane + j * LANES;
+        s[j] = combination(problem.vector, problem.rows, problem.stride, k, k < KEYS_WIDTH);
+        squares = fma(s[j], s[j], squares);
+        largest = fmax(largest, fabs(s[j]));
+    }
+    double size;
+#if STEP == GRADIENT || STEP == NORMALISED
+    const double square = warp_sum(squares);
+    if (1e-280 < square && square < 1e280) {
+        size = sqrt(square);
+    } else {
+        size = combined_length(problem.vector, problem.rows, problem.stride, KEYS_WIDTH);
+    }
+#else
+    size = warp_max(largest);
+#if STEP == SIGN
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) s[j] = select(s[j] > 0.0, 1.0, select(s[j] < 0.0, lanes<double>(-1.0), 0.0));
+#elif STEP == COORDINATE
+    lanes<int> first = KEYS_WIDTH;  // the first of those that are as large as the largest, whichever way sums were rounded
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
+        const lanes<int> k = lane + j * LANES;
+        first = select(k < KEYS_WIDTH && fabs(s[j]) >= (1.0 - 1e-12) * size, min(first, k), first);
+    }
+    const int chosen = -warp_max(-first);
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j)
+        s[j] = select(lane + j * LANES == chosen && size > 0.0, select(s[j] > 0.0, 1.0, lanes<double>(-1.0)), 0.0);
+#elif STEP == POWER
+    if (size > 0.0) {
+        const double exponent = 1.0 / (power - 1.0);
+        lanes<double> total = 0.0;
+        UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
+            const lanes<double> share = fabs(s[j]) / size;
+            lanes<double> entry = share;
+            if (exponent == 0.5) {
+                entry = sqrt(share);
+            } else if (exponent != 1.0) {
+                entry = select(share > 0.0, exp(exponent * log(select(share > 0.0, share, 1.0))), 0.0);
+            }
+            total = fma(share, entry, total);
+            s[j] = select(s[j] > 0.0, entry, -entry);
+        }
+        const double sum = warp_sum(total);
+        const double length = exponent == 1.0 ? sqrt(sum) : pow(sum, 1.0 / power);
+        UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) s[j] = s[j] / length;
+    }
+#endif
+#endif
+    warp_sync();
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j)
+        store_if(lane + j * LANES < KEYS_WIDTH, problem.direction, lane + j * LANES, s[j]);
+    warp_sync();
+    return size;
+}
+#endif
+
+// ---- the kernel
+
+// Centred keys into `rows` (and `columns`), the Gram matrix, and the logits of the start; returns the largest modulus of a centred key.
+DEVICE double prepare(
+    Problem &problem, const double *keys, const int64 *lengths, const double *start, double *tile, double *rows, double *columns,
+    lanes<double> *first) {
+    const lanes<int> lane = lane_number();
+    const int width = problem.width;
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) first[slot] = 0.0;
+#if FORM == GRAM && PLACE == REGISTERS
+    UNROLL for (int r = 0; r < EVEN_ROWS; ++r) problem.gram[r] = 0.0;
+#elif FORM == GRAM
+    for (int r = 0; r < ROWS; ++r)
+        UNROLL for (int slot = 0; slot < SLOTS; ++slot) store(problem.gram + r * PLACES + slot * LANES, lane, 0.0);
+#endif
+    lanes<double> largest = 0.0;
+    ROLLED for (int begin = 0; begin < width; begin += TILE) {
+        warp_sync();
+        ROLLED for (int base = 0; base < TILE * ROWS; base += LANES) {
+            const lanes<int> at = base + lane;
+            const lanes<int> row = at / TILE, k = at % TILE;
+            const lanes<bool> inside = at < TILE * ROWS && begin + k < width;
+            const lanes<double> key = load_if(inside, keys, row * width + (begin + k), 0.0);
+            store_if(at < TILE * ROWS, tile, k * EVEN_ROWS + row, key);
+        }
+        if (ROWS % 2) store_if(lane < TILE, tile, lane * EVEN_ROWS + ROWS, lanes<double>(0.0));
+        warp_sync();
+        ROLLED for (int base = 0; base < TILE * N_INPUTS; base += LANES) {
+            const lanes<int> at = base + lane;
+            const lanes<bool> inside = at < TILE * N_INPUTS;
+            const lanes<int> input = select(inside, at / TILE, 0), k = at % TILE;
+            const lanes<int> place = k * EVEN_ROWS + input * N_TOKENS;
+            lanes<int> length = N_TOKENS;
+#if RAGGED
+            length = narrow(load(lengths, input));
+#endif
+            lanes<double> mean = 0.0;
+            ROLLED for (int t = 0; t < N_TOKENS; ++t) mean = mean + select(t < length, load(tile, place + t), 0.0);
+            mean = mean / real(length);
+            ROLLED for (int t = 0; t < N_TOKENS; ++t) {
+                const lanes<double> key = select(t < length, load(tile, place + t) - mean, 0.0);
+                store_if(inside, tile, place + t, key);
+                largest = fmax(largest, fabs(key));
+            }
+        }
+        warp_sync();
+        ROLLED for (int base = 0; base < TILE * ROWS; base += LANES) {
+            const lanes<int> at = base + lane;
+            const lanes<int> row = at / TILE, k = at % TILE;
+            const lanes<bool> inside = at < TILE * ROWS && begin + k < width;
+            store_if(inside, rows, row * problem.stride + (begin + k), load_if(inside, tile, k * EVEN_ROWS + row, 0.0));
+        }
+        ROLLED for (int k = 0; k < TILE; ++k) {
+            if (begin + k >= width) break;
+            const double *column = tile + k * EVEN_ROWS;
+            const double point = start == nullptr ? 0.0 : start[begin + k];
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+                const lanes<double> x = load(column, problem.tokens.row[slot]);
+                first[slot] = fma(x, point, first[slot]);
+#if FORM == GRAM && PLACE == REGISTERS
+                UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
+                    double one_entry, next_entry;
+                    load_pair(column + r, one_entry, next_entry);
+                    problem.gram[r] = fma(x, one_entry, problem.gram[r]);
+                    problem.gram[r + 1] = fma(x, next_entry, problem.gram[r + 1]);
+                }
+#elif FORM == KEYS && PLACE == GLOBAL
+                store(columns + (int64)(begin + k) * PLACES + slot * LANES, lane, x);
+#endif
+            }
+        }
+#if FORM == GRAM && PLACE != REGISTERS
+        UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+            lanes<double> x[TILE];
+            UNROLL for (int k = 0; k < TILE; ++k) x[k] = load(tile + k * EVEN_ROWS, problem.tokens.row[slot]);
+            for (int r = 0; r < ROWS; ++r) {
+                lanes<double> sum = load(problem.gram + r * PLACES + slot * LANES, lane);
+                UNROLL for (int k = 0; k < TILE; ++k) sum = fma(x[k], tile[k * EVEN_ROWS + r], sum);
+                store(problem.gram + r * PLACES + slot * LANES, lane, sum);
+            }
+        }
+#endif
+    }
+    warp_sync();
+    return warp_max(largest);
+}
+
+// p of a state into `out`; the state has been spread for FORM GRAM.
+DEVICE void write_point(const Problem &problem, const lanes<double> *state, const double *start, double *out) {
+    const lanes<int> lane = lane_number();
+#if FORM == GRAM
+    ROLLED for (int begin = 0; begin < problem.width; begin += LANES) {
+        const lanes<int> k = lane + begin;
+        const lanes<bool> inside = k < problem.width;
+        lanes<double> x = combination(problem.vector, problem.rows, problem.stride, k, inside);
+        if (start != nullptr) x = x + load_if(inside, start, k, 0.0);
+        store_if(inside, out, k, x);
+    }
+#else
+    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) store_if(lane + j * LANES < KEYS_WIDTH, out, lane + j * LANES, state[j]);
+#endif
+}
+
+// The selected tokens at logits `a`, and the mean of their attention over the inputs.
+DEVICE void write_selection(const Tokens &tokens, const lanes<double> *a, int64 *selected, double *attention) {
+    const lanes<int> lane = lane_number();
+    Pivots pivots;
+    find_pivots(tokens, a, pivots);
+    lanes<double> sum = 0.0;
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
+        const lanes<double> top = pivots.logit[u];
+        lanes<double> rest = 0.0;
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != pivots.token[u];
+            rest = rest + select(other, exp(a[u * TOKEN_SLOTS + v] - top), 0.0);
+        }
+        rest = group_sum<GROUP>(rest);
+        const lanes<bool> writes = (lane & (GROUP - 1)) == 0 && tokens.length[u] > 0;
+        const lanes<int> input = (lane - (lane & (GROUP - 1))) / GROUP + u * GROUPS;
+        sum = sum + select(writes, 1.0 / (1.0 + rest), 0.0);
+        if (selected != nullptr) store_if(writes, selected, input, widen(pivots.token[u]));
+    }
+    const double mean = warp_sum(sum) / N_INPUTS;
+    if (attention != nullptr) store_one(attention, mean);
+}
+
+#if FORM == GRAM
+constexpr int STATE_SLOTS = SLOTS;
+#else
+constexpr int STATE_SLOTS = WIDTH_SLOTS;
+#endif
+
+// Steps ends[b][1] … stop - 1 of every problem b.
+//
+// keys (n_data, ROWS, width), scores (n_data, ROWS) and lengths (n_data, N_INPUTS) of problem b are those at b % n_data; start is
+// (n_problems, width), or null for zero; sizes of steps `begin`, begin + 1, …, or null where all are `size`; power: p of ℓp; `end`: the
+// last step of the run, `save` (n_saved,): increasing steps after which p is written to out (n_problems, n_saved, width). States
+// (n_problems, ROWS or width) and logits (n_problems, ROWS) are carried from call to call, or null where one call takes all steps;
+// ends (n_problems, 2): how each run ended and the steps it has taken. After the last step: selected (n_problems, N_INPUTS) and the
+// mean attention of the selected tokens (n_problems,), where not null. scratch: SCRATCH doubles for each warp of the grid.
+KERNEL descend_problems(
+    int64 n_problems, int64 n_data, const double *keys, const double *scores, const int64 *lengths, const double *start, int64 width,
+    const double *sizes, double size, double power, int64 begin, int64 stop, int64 end, const int64 *save, int64 n_saved,
+    double *states, double *logits, int64 *ends, double *out, int64 *selected, double *attention, double *scratch,
+    int64 scratch_doubles) {
+    double *memory = warp_memory(SHARED_DOUBLES);
+    double *tile = memory + EVEN_ROWS;
+    double *matrix = tile + TILE * EVEN_ROWS;
+    double *global_memory = scratch + warp_of_grid() * scratch_doubles;
+    const lanes<int> lane = lane_number();
+    for (int64 b = warp_of_grid(); b < n_problems; b += warps_of_grid()) {
+        const int64 data = b % n_data;
+        const double *from = start == nullptr ? nullptr : start + b * width;
+        const int64 *length = lengths == nullptr ? nullptr : lengths + data * N_INPUTS;
+        Problem problem;
+        problem.tokens = tokens_of(scores + data * ROWS, length);
+        const Tokens &tokens = problem.tokens;
+        problem.vector = memory;
+        problem.width = (int)width;
+        warp_sync();
+        if (ROWS % 2) store_one(memory + ROWS, 0.0);
+        double *rows = global_memory, *columns = nullptr;
+        problem.stride = (int)width;
+#if FORM == GRAM && PLACE == SHARED
+        problem.gram = matrix;
+#elif FORM == GRAM && PLACE == GLOBAL
+        problem.gram = global_memory + (int64)ROWS * width;
+#elif FORM == KEYS
+        problem.direction = matrix;
+#if PLACE == SHARED
+        rows = matrix + EVEN_WIDTH;
+        problem.stride = KEYS_STRIDE;
+#else
+        columns = global_memory + (int64)ROWS * width;
+        problem.columns = columns;
+#endif
+#endif
+        problem.rows = rows;
+        lanes<double> first[SLOTS], a[SLOTS], w[SLOTS], h[SLOTS], state[STATE_SLOTS], direction[STATE_SLOTS];
+        const double largest = prepare(problem, keys + data * ROWS * width, length, from, tile, rows, columns, first);
+        int status = (int)ends[2 * b];
+        int taken = (int)ends[2 * b + 1];
+        if (taken == 0) {
+            status = RAN_ALL;
+            lanes<bool> finite = true;
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+                a[slot] = first[slot];
+                finite = finite && is_finite(a[slot]);
+            }
+            if (!all_lanes(finite)) status = NON_FINITE;
+            if (STEP == NORMALISED && largest > 0.0 && is_finite(largest) && !(1.0 / EXTREME_KEY < largest && largest < EXTREME_KEY))
+                status = EXTREME;
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
+                state[j] = 0.0;
+#if FORM == KEYS
+                if (from != nullptr) state[j] = load_if(lane + j * LANES < KEYS_WIDTH, from, lane + j * LANES, 0.0);
+#endif
+            }
+        } else {
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) a[slot] = load(logits + b * ROWS, tokens.row[slot]);
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
+#if FORM == GRAM
+                state[j] = load(states + b * ROWS, tokens.row[j]);
+#else
+                state[j] = load_if(lane + j * LANES < KEYS_WIDTH, states + b * KEYS_WIDTH, lane + j * LANES, 0.0);
+#endif
+            }
+        }
+        int saved = 0;
+        ROLLED while (saved < n_saved && save[saved] < taken) ++saved;
+        Pivots pivots;
+        find_pivots(tokens, a, pivots);
+        Shift by = {0.0, 1.0};
+        while (status == RAN_ALL && taken < stop) {
+            while (saved < n_saved && save[saved] == taken) {
+#if FORM == GRAM
+                spread(tokens, state, problem.vector);
+#endif
+                write_point(problem, state, from, out + (b * n_saved + saved) * width);
+                ++saved;
+            }
+            const double log_scale = pair_weights(tokens, a, pivots, by, w);
+            const double eta = sizes == nullptr ? size : sizes[taken - begin];
+            spread(tokens, w, problem.vector);
+            double move;
+#if FORM == GRAM
+            gram_product(problem, h);
+            lanes<double> products = 0.0;
+            lanes<int> moduli = 0;
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+                const lanes<double> product = w[slot] * h[slot];
+                direction[slot] = w[slot];
+                products = products + product;
+                moduli = max(moduli, high_word(product) & 0x7fffffff);
+            }
+            const double square = warp_sum(products), size_bound = ROWS * next_above(warp_max(moduli));
+            double inverse = 1.0;
+            if (square > CANCELLED_SHARE * size_bound && 1e-280 < square && square < 1e280) {
+                inverse = reciprocal_root(square);
+            } else if (STEP == NORMALISED || !(square > 0.0)) {  // the Gram matrix has cancelled
+                const double reach = combined_length(problem.vector, problem.rows, problem.stride, problem.width);
+                if (reach == 0.0) {
+                    status = STATIONARY;
+                    break;
+                }
+                inverse = 1.0 / reach;
+            }
+            move = STEP == NORMALISED ? eta * inverse : eta * exp(log_scale) / N_INPUTS;
+#else
+            const double reach = steepest(problem, power, direction);
+            if (reach == 0.0) {
+                status = STATIONARY;
+                break;
+            }
+            key_product(problem, h);
+            move = STEP == NORMALISED ? eta / reach : (STEP == GRADIENT ? eta * exp(log_scale) / N_INPUTS : eta);
+#endif
+            lanes<bool> finite = true;
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
+                direction[j] = fma(-move, direction[j], state[j]);  // the next state
+                finite = finite && is_finite(direction[j]);
+            }
+            if ((taken + 1) % RESYNC_STEPS == 0) {
+#if FORM == GRAM
+                spread(tokens, direction, problem.vector);
+                gram_product(problem, h);
+                UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = h[slot] + first[slot];
+#else
+                warp_sync();
+                UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
+                    store_if(lane + j * LANES < KEYS_WIDTH, problem.direction, lane + j * LANES, direction[j]);
+                warp_sync();
+                key_product(problem, h);
+#endif
+            } else {
+                UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = fma(-move, h[slot], a[slot]);
+            }
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) finite = finite && is_finite(h[slot]);
+            if (!all_lanes(finite)) {
+                status = NON_FINITE;
+                break;
+            }
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) a[slot] = h[slot];
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) state[j] = direction[j];
+            ++taken;
+        }
+        if (status != RAN_ALL || taken == end) {
+#if FORM == GRAM
+            spread(tokens, state, problem.vector);
+#endif
+            for (; saved < n_saved; ++saved) write_point(problem, state, from, out + (b * n_saved + saved) * width);
+            write_selection(
+                tokens, a, selected == nullptr ? nullptr : selected + b * N_INPUTS, attention == nullptr ? nullptr : attention + b);
+        }
+        store_one(ends + 2 * b, (int64)status);
+        store_one(ends + 2 * b + 1, (int64)taken);
+        if (states != nullptr) {
+            UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+                const int slot = u * TOKEN_SLOTS + v;
+                const lanes<bool> exists = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
+                store_if(exists, logits + b * ROWS, tokens.row[slot], a[slot]);
+#if FORM == GRAM
+                store_if(exists, states + b * ROWS, tokens.row[slot], state[slot]);
+#endif
+            }
+#if FORM == KEYS
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
+                store_if(lane + j * LANES < KEYS_WIDTH, states + b * KEYS_WIDTH, lane + j * LANES, state[j]);
+#endif
+        }
+    }
+}
