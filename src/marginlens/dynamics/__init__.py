@@ -1,6 +1,7 @@
 """How weights move: descent, flow and regularisation paths."""
 
 from marginlens.dynamics.descend import descend, matching_optimizer
+from marginlens.dynamics.device_descent import DeviceRun
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, PathLaw, path, path_law
 from marginlens.dynamics.record import Record, Saved
@@ -10,6 +11,7 @@ __all__ = [
     "Binding",
     "Cone",
     "CyclicPart",
+    "DeviceRun",
     "Path",
     "PathLaw",
     "Record",

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 
+from marginlens.data.device_tokens import DeviceTokens, to_host
 from marginlens.directions import length
 from marginlens.dynamics.brackets import Witness
+from marginlens.dynamics.device_descent import (
+    DeviceLoop,
+    DeviceRun,
+    descend_on_device,
+    left_to_the_cpu,
+    not_served,
+    put_on_device,
+    step_kind,
+)
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.kernels.attention_descent import AttentionLoop
 from marginlens.dynamics.kernels.joint_descent import JointLoop
@@ -29,7 +39,8 @@ from marginlens.dynamics.kernels.steepest_descent import (
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, real_array, reject, whole_number
-from marginlens.losses.margin import compiled_code
+from marginlens.gpu.device import Device, as_device
+from marginlens.losses.margin import Logistic, as_loss, compiled_code
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral, as_norm
 from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers import (
@@ -66,6 +77,36 @@ _NORM_CODES: dict[type, int] = {
 }
 
 
+@overload
+def descend(
+    problem: DeviceTokens,
+    head: Any,
+    *,
+    loss: Any = None,
+    optimizer: Optimizer | None = None,
+    n_steps: int = 1000,
+    start: Any = None,
+    record: None = None,
+    progress: ProgressCallback | None = None,
+    device: str = "cpu",
+) -> DeviceRun: ...
+
+
+@overload
+def descend(
+    problem: Any,
+    head: Any = None,
+    *,
+    loss: Any = None,
+    optimizer: Optimizer | None = None,
+    n_steps: int = 1000,
+    start: Any = None,
+    record: Record | None = None,
+    progress: ProgressCallback | None = None,
+    device: str = "cpu",
+) -> Trajectory: ...
+
+
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
 @implements("C", "Algo-GD")
 def descend(
@@ -78,7 +119,8 @@ def descend(
     start: Any = None,
     record: Record | None = None,
     progress: ProgressCallback | None = None,
-) -> Trajectory:
+    device: str = "cpu",
+) -> Trajectory | DeviceRun:
     r"""Train by gradient descent, plain, normalised or by an optimizer of your own, with gradients that are exact at any norm.
 
     .. math:: x(t+1) = x(t) + \text{step}\big(\nabla L(x(t))\big)
@@ -93,18 +135,61 @@ def descend(
         record: what to keep along the way; nothing by default.
         progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
             the descent, as Ctrl-C does.
+        device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`). A `DeviceTokens`, as
+            the generators make it with device="cuda", is descended on where it is.
     Returns:
-        A `Trajectory`; `run.resume(n_steps)` takes further steps. Check it against theory with
+        A `Trajectory`, or for a `DeviceTokens` a `DeviceRun` whose arrays stay on the device; `run.resume(n_steps)` takes further steps. Check it against theory with
         `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.
     """
+    if isinstance(problem, DeviceTokens):
+        return _descend_where_it_is(problem, head, loss, optimizer, n_steps, start, record, progress)
+    place = as_device(device)
     risk = as_risk(problem, head, loss)
     rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)
     n_steps = whole_number(n_steps, "n_steps", at_least=0)
     steps_to_save(record, n_steps)  # refuses what cannot be kept
     check_record(record, risk)
     as_progress(progress)
-    loop = compiled_loop(risk, rule) or StepwiseLoop(risk, rule)
+    loop: Loop = (compiled_loop(risk, rule) or StepwiseLoop(risk, rule)) if place is None else device_loop(place, risk, rule)
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
+
+
+def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
+    """The loop that takes the steps on a device; that of the CPU for keys so large or small that products may leave the range."""
+    if not isinstance(risk, AttentionRisk) or not risk.is_linear or compiled_code(risk.loss) < 0:
+        what = f"a {type(risk).__name__}" if not isinstance(risk, AttentionRisk) else "a nonlinear head or a loss of your own"
+        raise not_served(device, what)
+    rule = compiled_rule(optimizer, risk.shape)
+    if rule is None or step_kind(rule) is None:
+        raise not_served(device, repr(optimizer))
+    if not _is_moderate(risk.data.K):
+        return compiled_loop(risk, optimizer) or StepwiseLoop(risk, optimizer)
+    return DeviceLoop(device, risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
+
+
+def _descend_where_it_is(
+    tokens: DeviceTokens, head: Any, loss: Any, optimizer: Any, n_steps: int, start: Any, record: Any, progress: Any
+) -> DeviceRun:
+    """Descent on problems on a device; those with extreme keys are brought over, descended on by the CPU and put back."""
+    rule = as_optimizer(NormalizedGD(1.0) if optimizer is None else optimizer)
+    coded = compiled_rule(rule, (tokens.d_key,))
+    code = compiled_code(as_loss(Logistic() if loss is None else loss))
+    if code < 0:
+        raise not_served(tokens.device, f"the loss {loss!r}")
+    if coded is None or step_kind(coded) is None:
+        raise not_served(tokens.device, repr(rule))
+    if record is not None:
+        raise reject("record", "None for problems on a device", "a Record", "Take tokens.to_host() with device='cuda'.")
+    n_steps = whole_number(n_steps, "n_steps", at_least=0)
+    run = descend_on_device(tokens, head, code, coded, n_steps, start, as_progress(progress))
+    left = left_to_the_cpu(run)
+    if left.size:
+        begun = None if start is None else np.broadcast_to(to_host(start), (len(tokens), tokens.d_key))[left]
+        heads = np.broadcast_to(to_host(head), (len(tokens), tokens.d_model))[left]
+        put_on_device(
+            run, left, descend(tokens[left].to_host(), heads, loss=loss, optimizer=rule, n_steps=n_steps, start=begun)
+        )
+    return run
 
 
 def _default_optimizer(risk: Risk) -> Optimizer:

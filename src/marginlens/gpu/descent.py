@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from marginlens.gpu.device import Device, Kernel, Layout
+from marginlens.gpu.device import Device, Kernel, Layout, parts
 
 GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)  # kinds of steps, as descent.cu numbers them
 GRAM_FORM, KEYS_FORM = range(2)  # whether the state is coefficients over the rows, or p itself
@@ -14,6 +16,9 @@ IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)  # where the Gram matrix or the ke
 EXTREME_ENDING = 4  # beside the endings of the compiled loops: keys so large or small that the problem is left to the CPU
 LANES = 32
 TILE = 8  # coordinates of the keys that are centred at a time
+SLICE_SECONDS = 0.2  # how long one call of the kernel is meant to take; Ctrl-C waits for it
+FIRST_RATE = 2e9  # operations of one token with another a second and resident warp that the first slice is sized for
+MAX_CHANGE = 4.0  # factor by which the rate that sizes slices may grow or shrink at a time
 WARPS_PER_SM = 4  # that should fit with what they put in shared memory; otherwise it goes to global memory
 
 
@@ -192,3 +197,44 @@ class DescentKernel:
             scratch,
             self.scratch_doubles,
         )
+
+
+@dataclass
+class Pace:
+    """How many problems and steps one call of the kernel takes, from how long those before took."""
+
+    kernel: DescentKernel
+    rate: float = field(default=0.0)  # steps of problems a second
+
+    def __post_init__(self) -> None:
+        shape = self.kernel.shape
+        cost = shape.n_rows * (min(shape.n_rows, 2 * shape.width) + LANES)
+        self.rate = FIRST_RATE * self.kernel.kernel.n_warps / LANES / cost
+
+    def slices(self, n_problems: int, n_steps: int, bytes_per_problem: int) -> Iterator[tuple[int, int]]:
+        """Ranges (first, last) of problems that fit in memory and take about SLICE_SECONDS; enough of them to keep the device busy."""
+        for begin, end in parts(self.kernel.device, n_problems, bytes_per_problem, self.kernel.fixed_bytes):
+            first = begin
+            while first < end:
+                busy = 4 * self.kernel.kernel.n_warps
+                size = max(busy, int(self.rate * SLICE_SECONDS / max(n_steps, 1)))
+                last = end if end - first < 2 * size else first + size
+                yield first, last
+                first = last
+
+    def take(self, advance: Callable[[int], None], n_problems: int, begin: int, end: int) -> Iterator[int]:
+        """Call `advance(stop)` with increasing steps to stop before, up to `end`; how many steps of problems each took."""
+        step = begin
+        while True:
+            stop = min(end, step + max(1, int(self.rate * SLICE_SECONDS / n_problems)))
+            stop = end if end - stop < stop - step else stop
+            clock = time.perf_counter()
+            advance(stop)
+            self.kernel.device.synchronize()
+            units = n_problems * (stop - step)
+            measured = units / max(time.perf_counter() - clock, 1e-9)
+            self.rate = min(max(measured, self.rate / MAX_CHANGE), self.rate * MAX_CHANGE)
+            yield units
+            step = stop
+            if step == end:
+                return
