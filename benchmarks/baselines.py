@@ -38,6 +38,41 @@ def autograd_descent(data: TokenDataset, v: FloatArray, n_steps: int, step: floa
     return np.stack(ends)
 
 
+def batched_descent(K: Any, scores: Any, n_steps: int, step: float) -> FloatArray:
+    """Normalised descent on p of many problems at once by operations of torch over the whole batch, on the device of the arrays.
+
+    The gradient is formed over pairs of tokens, and the Gram matrix stands in for the keys; weights that underflow are lost.
+
+    Args:
+        K: keys (batch, n_inputs, n_tokens, d). scores: (batch, n_inputs, n_tokens). Both NumPy's or CuPy's.
+    Returns:
+        p of shape (batch, d) after `n_steps` steps from zero, as an array of NumPy.
+    """
+    torch = _torch()
+    with torch.no_grad():
+        keys, gamma = (torch.from_dlpack(array) for array in (K, scores))
+        batch, n, T, d = keys.shape
+        rows = (keys - keys.mean(dim=2, keepdim=True)).reshape(batch, n * T, d)
+        gram = rows @ rows.transpose(1, 2)
+        a, c = torch.zeros_like(gram[:, :, 0]), torch.zeros_like(gram[:, :, 0])
+        for _ in range(n_steps):
+            logits = a.reshape(batch, n, T)
+            top, best = logits.max(dim=-1, keepdim=True)
+            e = torch.exp(logits - top).scatter_(-1, best, 0.0)
+            gap = gamma.gather(-1, best) - gamma
+            share = 1.0 / (1.0 + e.sum(dim=-1, keepdim=True))
+            delta = share * (e * gap).sum(dim=-1, keepdim=True)
+            slope = torch.sigmoid(delta - gamma.gather(-1, best))
+            w = e * (share * slope * (gap - delta))
+            w = w.scatter_(-1, best, -w.sum(dim=-1, keepdim=True)).reshape(batch, n * T)
+            h = (gram @ w[:, :, None])[:, :, 0]
+            move = step / torch.sqrt((w * h).sum(dim=-1, keepdim=True))
+            c -= move * w
+            a -= move * h
+        p = (c[:, None] @ rows)[:, 0]
+        return np.asarray(p.cpu())
+
+
 def autograd_nexttoken(ds: SequenceDataset, n_steps: int, step: float) -> FloatArray:
     """Normalised gradient descent on W by torch autograd in float64 on one thread, for the log-loss under C Eᵀ = I.
 
@@ -61,13 +96,18 @@ def autograd_nexttoken(ds: SequenceDataset, n_steps: int, step: float) -> FloatA
         return W.detach().numpy()
 
 
-@contextmanager
-def _one_thread() -> Iterator[Any]:
-    """torch, on one thread for as long as this lasts."""
+def _torch() -> Any:
     try:
         import torch
     except ImportError as problem:
         raise missing_extra("torch", "torch", "The autograd baseline") from problem
+    return torch
+
+
+@contextmanager
+def _one_thread() -> Iterator[Any]:
+    """torch, on one thread for as long as this lasts."""
+    torch = _torch()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -74,7 +74,7 @@ def _argument(value):
 def library(source, constants, contract):
     """The shared library of a source, kept in the folder for temporary files under a name that its text decides."""
     text = source_text(source)
-    options = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-ffp-contract={contract}", *definitions(dict(constants))]
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", f"-ffp-contract={contract}", *definitions(dict(constants))]
     digest = hashlib.sha256("\0".join([text, *options, COMPILER]).encode()).hexdigest()[:24]
     target = Path(tempfile.gettempdir()) / f"marginlens-twin-{digest}.so"
     if not target.exists():

@@ -24,6 +24,7 @@ from marginlens.errors import InputError
 CHECKOUT = Path(marginlens.__file__).resolve().parents[2]  # the folder of src/ in an editable installation
 BENCHMARKS = {  # name -> title of its table, what it does
     "selection": ("Token selection", "Descend on thousands of problems, and select their tokens."),
+    "gpu": ("Descents and margins on a GPU", "Descend and solve margin problems on a GPU."),
     "svm": ("Hard-margin problems", "Solve the hard-margin problems."),
     "norms": (
         "Hard-margin problems in other norms",

@@ -138,8 +138,9 @@ def descend(
         device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`). A `DeviceTokens`, as
             the generators make it with device="cuda", is descended on where it is.
     Returns:
-        A `Trajectory`, or for a `DeviceTokens` a `DeviceRun` whose arrays stay on the device; `run.resume(n_steps)` takes further steps. Check it against theory with
-        `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.
+        A `Trajectory`, or for a `DeviceTokens` a `DeviceRun` whose arrays stay on the device; `run.resume(n_steps)` of the former takes
+        further steps. Check it against theory with `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends
+        where a head makes c_yᵀ f nonpositive.
     """
     if isinstance(problem, DeviceTokens):
         return _descend_where_it_is(problem, head, loss, optimizer, n_steps, start, record, progress)
@@ -150,14 +151,20 @@ def descend(
     steps_to_save(record, n_steps)  # refuses what cannot be kept
     check_record(record, risk)
     as_progress(progress)
-    loop: Loop = (compiled_loop(risk, rule) or StepwiseLoop(risk, rule)) if place is None else device_loop(place, risk, rule)
+    loop: Loop = (
+        (compiled_loop(risk, rule) or StepwiseLoop(risk, rule)) if place is None else device_loop(place, risk, rule)
+    )
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
 
 
 def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
     """The loop that takes the steps on a device; that of the CPU for keys so large or small that products may leave the range."""
     if not isinstance(risk, AttentionRisk) or not risk.is_linear or compiled_code(risk.loss) < 0:
-        what = f"a {type(risk).__name__}" if not isinstance(risk, AttentionRisk) else "a nonlinear head or a loss of your own"
+        what = (
+            f"a {type(risk).__name__}"
+            if not isinstance(risk, AttentionRisk)
+            else "a nonlinear head or a loss of your own"
+        )
         raise not_served(device, what)
     rule = compiled_rule(optimizer, risk.shape)
     if rule is None or step_kind(rule) is None:

@@ -132,13 +132,13 @@ class DeviceLoop:
                     lengths,
                     scratch,
                 )
-                carried = Carried(
-                    *(xp.array(array[first:last]) for array in (state.states, state.logits, state.ends))
-                )
+                carried = Carried(*(xp.array(array[first:last]) for array in (state.states, state.logits, state.ends)))
                 start = xp.array(state.start[first:last])
                 out = Outputs(xp.empty((last - first, len(save), batch.d_key)))
 
-                def advance(stop: int, data: Any = data, start: Any = start, carried: Any = carried, out: Any = out) -> None:
+                def advance(
+                    stop: int, data: Any = data, start: Any = start, carried: Any = carried, out: Any = out
+                ) -> None:
                     kernel(data, start, steps, (stop, end), kept, carried, out)
 
                 for units in pace.take(advance, last - first, begin, end):
@@ -223,7 +223,9 @@ def descend_on_device(
             out = Outputs(final[part], selected[part], attention[part])
             begin = None if begun is None else begun[part]
 
-            def advance(stop: int, data: Any = data, begin: Any = begin, carried: Any = carried, out: Any = out) -> None:
+            def advance(
+                stop: int, data: Any = data, begin: Any = begin, carried: Any = carried, out: Any = out
+            ) -> None:
                 kernel(data, begin, steps, (stop, n_steps), save, carried, out)
 
             for units in pace.take(advance, size, 0, n_steps):

@@ -10,16 +10,21 @@ from typing import Any, NamedTuple
 
 from marginlens.gpu.device import Device, Kernel, Layout, parts
 
-GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)  # kinds of steps, as descent.cu numbers them
+GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(
+    5
+)  # kinds of steps, as descent.cu numbers them
 GRAM_FORM, KEYS_FORM = range(2)  # whether the state is coefficients over the rows, or p itself
 IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)  # where the Gram matrix or the keys are
-EXTREME_ENDING = 4  # beside the endings of the compiled loops: keys so large or small that the problem is left to the CPU
+EXTREME_ENDING = (
+    4  # beside the endings of the compiled loops: keys so large or small that the problem is left to the CPU
+)
 LANES = 32
+RESIDENT_BLOCKS = 4  # that the registers of a thread leave room for: more would spill them, fewer hide less latency
 TILE = 8  # coordinates of the keys that are centred at a time
 SLICE_SECONDS = 0.2  # how long one call of the kernel is meant to take; Ctrl-C waits for it
 FIRST_RATE = 2e9  # operations of one token with another a second and resident warp that the first slice is sized for
 MAX_CHANGE = 4.0  # factor by which the rate that sizes slices may grow or shrink at a time
-WARPS_PER_SM = 4  # that should fit with what they put in shared memory; otherwise it goes to global memory
+WARPS_PER_SM = 6  # that should fit with what they put in shared memory; otherwise it goes to global memory
 
 
 class Shape(NamedTuple):
@@ -142,7 +147,7 @@ class DescentKernel:
         if self.form == KEYS_FORM:
             constants["KEYS_WIDTH"] = self.shape.width
         if self.place == IN_REGISTERS:
-            constants["BLOCKS_PER_SM"] = 4
+            constants["BLOCKS_PER_SM"] = RESIDENT_BLOCKS
         return self.device.kernel("descent.cu", "descend_problems", constants, Layout(warps, shared))
 
     def bytes_per_problem(self, n_saved: int) -> int:

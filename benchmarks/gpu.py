@@ -1,0 +1,126 @@
+"""How many problems a GPU takes a second: descents and margin problems, beside batched torch on the same GPU and the loops of the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.baselines import batched_descent
+from marginlens.data import sphere_problems
+from marginlens.data.device_tokens import to_host
+from marginlens.dynamics import descend
+from marginlens.gpu.device import Device, as_device
+from marginlens.optimizers import NormalizedGD
+from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.runtime.threads import n_threads
+from marginlens.svm import att_svm
+
+INPUTS, TOKENS, STEPS = 4, 6, 1000
+DESCENTS = {10: 400_000, 100: 400_000, 500: 100_000}  # width of keys -> problems on the GPU
+MARGINS = {10: 1_000_000, 100: 400_000}
+TORCH_PROBLEMS, TORCH_STEPS, CPU_PROBLEMS = 20_000, 50, 2_000
+REPEATS = 3  # the fastest counts
+
+
+def bench_gpu(progress: ProgressCallback | None = None, *, seed: int = 0, device: str = "cuda") -> list[dict[str, Any]]:
+    """Time descents of 1,000 normalised steps and the margin problems of what they select, on data that the GPU makes.
+
+    A descent's time includes centring the keys and forming the Gram matrix, and that of a margin problem its residuals, which prove it.
+    The steps of batched torch have the same formulas and the same Gram matrix, without the logarithmic scale; fewer are timed. The CPU
+    takes some of the same problems, and `agreement` is the share of them for which it selects the same tokens, or solves to the same x.
+
+    Returns:
+        One row for each width and method, and a summary of the ratios.
+    """
+    place = as_device(device)
+    assert place is not None
+    watch = Progress(progress)
+    watch.expect(3 * len(DESCENTS) + 2 * len(MARGINS))
+    rows: list[dict[str, Any]] = []
+    for d, count in DESCENTS.items():
+        rows += _descents(place, d, count, seed, watch)
+    for d, count in MARGINS.items():
+        rows += _margins(place, d, count, seed, watch)
+    return [*rows, _summary(rows)]
+
+
+def _descents(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
+    tokens, heads = sphere_problems(0, count, INPUTS, TOKENS, d, seed, 0, device=device.name)
+    optimizer = NormalizedGD(1.0)
+    run, seconds = _fastest(device, lambda: descend(tokens, heads, optimizer=optimizer, n_steps=STEPS))
+    selected = to_host(run.selected)[:CPU_PROBLEMS]
+    watch.advance()
+    few = min(TORCH_PROBLEMS, count)
+    scores = tokens[:few].scores(heads[:few])
+    _, torch_seconds = _fastest(device, lambda: batched_descent(tokens.K[:few], scores, TORCH_STEPS, 1.0))
+    watch.advance()
+    host, host_heads = tokens[:CPU_PROBLEMS].to_host(), to_host(heads[:CPU_PROBLEMS])
+    of_cpu, cpu_seconds = _fastest(device, lambda: descend(host, host_heads, optimizer=optimizer, n_steps=STEPS))
+    watch.advance()
+    agreement = float((of_cpu.selected == selected).all(axis=-1).mean())
+    return [
+        _row("descent", d, f"marginlens, {device.name}", count, STEPS, seconds, agreement),
+        _row("descent", d, f"batched torch, {device.name}", few, TORCH_STEPS, torch_seconds),
+        _row("descent", d, f"marginlens, {n_threads()} threads", len(host), STEPS, cpu_seconds),
+    ]
+
+
+def _margins(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
+    tokens, heads = sphere_problems(0, count, INPUTS, TOKENS, d, seed, 0, device=device.name)
+    selected = tokens.scores(heads).argmax(axis=-1)
+    solved, seconds = _fastest(device, lambda: att_svm(tokens, selected))
+    x = to_host(solved.x[:CPU_PROBLEMS])
+    watch.advance()
+    host, host_selected = tokens[:CPU_PROBLEMS].to_host(), to_host(selected[:CPU_PROBLEMS])
+    of_cpu, cpu_seconds = _fastest(device, lambda: att_svm(host, host_selected))
+    watch.advance()
+    error = np.linalg.norm(of_cpu.x - x, axis=-1)
+    agreement = float(np.mean(~(error > 1e-9 * np.linalg.norm(of_cpu.x, axis=-1))))
+    return [
+        _row("margin", d, f"marginlens, {device.name}", count, 1, seconds, agreement),
+        _row("margin", d, f"marginlens, {n_threads()} threads", len(host), 1, cpu_seconds),
+    ]
+
+
+def _fastest(device: Device, work: Callable[[], Any]) -> tuple[Any, float]:
+    """What `work` returns and the time of its fastest call; the first, which compiles, is not timed."""
+    result, best = work(), float("inf")
+    for _ in range(REPEATS):
+        device.synchronize()
+        began = time.perf_counter()
+        result = work()
+        device.synchronize()
+        best = min(best, time.perf_counter() - began)
+    return result, best
+
+
+def _row(
+    task: str, d: int, method: str, problems: int, steps: int, seconds: float, agreement: float | None = None
+) -> dict[str, Any]:
+    whole = seconds / steps * (STEPS if task == "descent" else 1)
+    return {
+        "d": d,
+        "task": task,
+        "method": method,
+        "problems": problems,
+        "steps": steps,
+        "seconds": seconds,
+        "problems_per_second": problems / whole,
+        "agreement": agreement,
+    }
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The least ratio of problems a second of the first row of each group to those of the others."""
+    ratios: dict[str, list[float]] = {"torch": [], "threads": []}
+    first = rows[0]
+    for row in rows:
+        if row["agreement"] is not None:
+            first = row
+            continue
+        kind = "torch" if "torch" in row["method"] else "threads"
+        ratios[kind].append(first["problems_per_second"] / row["problems_per_second"])
+    return {"method": "summary", **{f"least_times_{name}": min(found) for name, found in ratios.items()}}

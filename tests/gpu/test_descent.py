@@ -1,0 +1,204 @@
+"""Descent on a device, by the CPU twin of its kernel: the runs of the CPU, in every form of the kernel, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import marginlens as ml
+from gpu.twin import TwinDevice, needs_compiler
+from marginlens.data import DeviceTokens, scored_tokens, sphere_tokens
+from marginlens.gpu import device as devices
+from marginlens.gpu.descent import GRAM_FORM, IN_GLOBAL, IN_REGISTERS, IN_SHARED, KEYS_FORM, DescentKernel, Shape
+from marginlens.optimizers.schedules import PowerDecay
+from random_problems import ragged_problem
+
+pytestmark = needs_compiler
+P_RTOL = 1e-9  # of the length of p, for runs that do not amplify rounding
+CASES = [  # shape, optimizer, loss, steps, form of the state, place of its matrix
+    ((4, 6, 20), ml.NormalizedGD(1.0), ml.Logistic(), 300, GRAM_FORM, IN_REGISTERS),
+    ((4, 6, 5), ml.GradientDescent(1.0), ml.Exponential(), 300, GRAM_FORM, IN_REGISTERS),
+    ((2, 3, 5), ml.NormalizedGD(0.5), ml.CorrelationLoss(), 300, GRAM_FORM, IN_REGISTERS),
+    ((6, 6, 30), ml.NormalizedGD(1.0), ml.Logistic(), 130, GRAM_FORM, IN_SHARED),
+    ((6, 6, 5), ml.NormalizedGD(0.2), ml.Logistic(), 130, KEYS_FORM, IN_SHARED),
+    ((3, 40, 70), ml.NormalizedGD(1.0), ml.Logistic(), 70, GRAM_FORM, IN_GLOBAL),
+    ((3, 40, 80), ml.SignDescent(0.05), ml.Logistic(), 70, KEYS_FORM, IN_GLOBAL),
+    ((4, 6, 12), ml.SignDescent(PowerDecay(0.2, 0.5)), ml.Logistic(), 130, KEYS_FORM, IN_SHARED),
+    ((4, 6, 12), ml.CoordinateDescent(0.05), ml.Logistic(), 130, KEYS_FORM, IN_SHARED),
+    ((4, 6, 12), ml.SteepestDescent(ml.Lp(3.0), 0.05), ml.Logistic(), 130, KEYS_FORM, IN_SHARED),
+    ((4, 6, 12), ml.SteepestDescent(ml.Lp(1.75), 0.05), ml.Logistic(), 130, KEYS_FORM, IN_SHARED),
+    ((40, 2, 3), ml.GradientDescent(0.5), ml.Logistic(), 70, KEYS_FORM, IN_SHARED),
+]
+
+
+@pytest.fixture(autouse=True)
+def twin(monkeypatch):
+    """The twin in place of the GPU."""
+    device = TwinDevice()
+    monkeypatch.setattr(devices, "find_device", lambda number: device)
+    return device
+
+
+def assert_same_runs(run, expected):
+    error = np.linalg.norm(run.final - expected.final, axis=-1)
+    assert np.all(error <= P_RTOL * np.maximum(expected.norm, 1e-300))
+    np.testing.assert_array_equal(run.selected, expected.selected)
+    np.testing.assert_array_equal(run.steps_taken, expected.steps_taken)
+    np.testing.assert_array_equal(run.status, expected.status)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{type(case[1]).__name__}-{type(case[2]).__name__}")
+def test_runs_are_those_of_the_cpu(case, twin):
+    shape, optimizer, loss, n_steps, form, place = case
+    data, head = sphere_tokens(4, *shape, 0)
+    start = np.random.default_rng(1).standard_normal((4, shape[2]))
+    start[0] = 0.0
+    options = {"loss": loss, "optimizer": optimizer, "n_steps": n_steps, "start": start}
+    run = ml.descend(data, head, device="cuda", **options)
+    assert_same_runs(run, ml.descend(data, head, **options))
+    kind = run.continuation.loop.kernel
+    assert (kind.form, kind.place) == (form, place)
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_inputs_of_different_lengths(seed):
+    data, head = ragged_problem(np.random.default_rng(seed), 4, 6, 8)
+    if data.n_tokens < 6 or data.mask.all():
+        return  # another shape, whose kernel is compiled elsewhere
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "find_device", lambda number: TwinDevice())
+        options = {"optimizer": ml.NormalizedGD(0.1), "n_steps": 150}
+        assert_same_runs(ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options))
+
+
+def test_tied_tokens_and_tied_scores():
+    rng = np.random.default_rng(4)
+    keys = rng.standard_normal((6, 4, 6, 10))
+    keys[:, :, 3] = keys[:, :, 2]  # twins among the tokens
+    scores = rng.integers(0, 2, (6, 4, 6)).astype(float)  # many scores tie, also with the best
+    scores[0, 0] = 1.0  # an input without a gradient
+    data, head = scored_tokens(keys, scores)
+    options = {"optimizer": ml.NormalizedGD(0.1), "n_steps": 300}
+    run, expected = ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options)
+    error = np.linalg.norm(run.final - expected.final, axis=-1)
+    assert np.all(error <= P_RTOL * expected.norm)
+
+
+def test_far_out_the_steps_are_exact():
+    """At norm 1e6 every weight is below the smallest double; how far a run gets from there is the same to 1e-7."""
+    data, head = sphere_tokens(5, 4, 6, 30, 3)
+    begun = ml.descend(data, head, n_steps=100)
+    start = begun.final * (1e6 / begun.norm[:, None])
+    run, expected = (ml.descend(data, head, start=start, n_steps=150, device=device) for device in ("cuda", "cpu"))
+    moved = np.linalg.norm(expected.final - start, axis=-1)
+    assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= 1e-7 * moved)
+    assert_same_runs(run, expected)
+
+
+def test_scores_far_from_one_take_the_logarithmic_weights():
+    rng = np.random.default_rng(7)
+    keys, scores = rng.standard_normal((3, 4, 6, 20)), 600.0 * rng.standard_normal((3, 4, 6))
+    data, head = scored_tokens(keys, scores)
+    options = {
+        "optimizer": ml.NormalizedGD(0.1),
+        "n_steps": 10,
+    }  # differences in scores of 600 amplify rounding in later ones
+    assert_same_runs(ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options))
+
+
+def test_endings():
+    one_token, head = sphere_tokens(2, 4, 1, 5, 0)
+    stuck = ml.descend(one_token, head, device="cuda", n_steps=5)
+    assert (stuck.status == ml.Status.STATIONARY).all()
+    assert not stuck.steps_taken.any()
+    data, head = sphere_tokens(3, 4, 6, 20, 0)
+    options = {"optimizer": ml.NormalizedGD(1e307), "n_steps": 200}
+    run, expected = ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options)
+    np.testing.assert_array_equal(run.status, expected.status)
+    np.testing.assert_array_equal(run.steps_taken, expected.steps_taken)
+    assert (run.status == ml.Status.NON_FINITE).all()
+
+
+def test_records_resuming_and_progress():
+    data, head = sphere_tokens(6, 4, 6, 20, 2)
+    record, calls = ml.Record([0, 3, 64, 100], ("x", "norm")), []
+    run = ml.descend(
+        data, head, n_steps=100, record=record, device="cuda", progress=lambda done, total: calls.append((done, total))
+    )
+    expected = ml.descend(data, head, n_steps=100, record=record)
+    np.testing.assert_allclose(run.saved["x"], expected.saved["x"], rtol=0.0, atol=1e-9 * expected.norm.max())
+    assert calls[-1] == (600, 600)
+    resumed = ml.descend(data, head, n_steps=37, device="cuda").resume(63)
+    np.testing.assert_array_equal(resumed.final, run.final)
+
+
+def test_what_the_callback_raises_ends_the_descent():
+    data, head = sphere_tokens(6, 4, 6, 20, 2)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ml.descend(data, head, n_steps=100, device="cuda", progress=interrupt)
+
+
+def test_many_starts_on_one_problem():
+    data, head = sphere_tokens(1, 4, 6, 20, 5)
+    many, start = data[0].repeat(4), np.random.default_rng(0).standard_normal((4, 20))
+    options = {"start": start, "n_steps": 100}
+    assert_same_runs(ml.descend(many, head[0], device="cuda", **options), ml.descend(many, head[0], **options))
+
+
+def test_a_batch_is_split_where_memory_is_short(monkeypatch):
+    data, head = sphere_tokens(9, 4, 6, 20, 6)
+    whole = ml.descend(data, head, n_steps=50, device="cuda")
+    kernel = DescentKernel(TwinDevice(), Shape(4, 6, 20), 0, 1, False)
+    few = int((2.5 * kernel.bytes_per_problem(1) + kernel.fixed_bytes) / devices.MEMORY_SHARE)
+    monkeypatch.setattr(devices, "find_device", lambda number: TwinDevice(free=few))
+    calls = []
+    split = ml.descend(data, head, n_steps=50, device="cuda", progress=lambda done, total: calls.append(done))
+    np.testing.assert_array_equal(split.final, whole.final)
+    assert len(calls) >= 5
+    monkeypatch.setattr(devices, "find_device", lambda number: TwinDevice(free=1000))
+    with pytest.raises(ml.InputError, match="none fits"):
+        ml.descend(data, head, n_steps=50, device="cuda")
+
+
+def test_problems_on_the_device_stay_there(twin):
+    data, head = sphere_tokens(6, 4, 6, 20, 8)
+    start = np.random.default_rng(0).standard_normal((6, 20))
+    run = ml.descend(DeviceTokens(data.X, data.y, device=twin), head, n_steps=100, start=start)
+    expected = ml.descend(data, head, n_steps=100, start=start)
+    assert_same_runs(run, expected)
+    np.testing.assert_allclose(run.norm, expected.norm, rtol=1e-9)
+    np.testing.assert_allclose(run.attention, expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9)
+    np.testing.assert_array_equal(run.to_host("selected"), expected.selected)
+    assert "6 runs of 20 weights" in repr(run)
+
+
+def test_extreme_keys_are_left_to_the_cpu(twin):
+    data, head = sphere_tokens(4, 4, 6, 20, 9)
+    X = data.X.copy()
+    X[1] *= 1e-75
+    X[2] *= 1e75
+    extreme = ml.TokenDataset(data.X, data.y, K=X)
+    expected = ml.descend(extreme, head, n_steps=50)
+    assert_same_runs(ml.descend(extreme, head, n_steps=50, device="cuda"), expected)
+    assert_same_runs(ml.descend(DeviceTokens(data.X, data.y, K=X, device=twin), head, n_steps=50), expected)
+
+
+def test_what_the_gpu_does_not_serve_is_refused(twin):
+    data, head = sphere_tokens(2, 4, 6, 20, 0)
+    tokens = DeviceTokens(data.X, data.y, device=twin)
+    for optimizer in (ml.Adam(0.1), ml.SignDescent(0.1, 0.9), ml.MirrorDescent(3.0, 0.1)):
+        with pytest.raises(ml.InputError, match="On a GPU, descend serves"):
+            ml.descend(data, head, optimizer=optimizer, device="cuda")
+        with pytest.raises(ml.InputError, match="On a GPU, descend serves"):
+            ml.descend(tokens, head, optimizer=optimizer)
+    with pytest.raises(ml.InputError, match="a JointRisk"):
+        ml.descend(ml.JointRisk(data), device="cuda")
+    with pytest.raises(ml.InputError, match="'record'"):
+        ml.descend(tokens, head, record=ml.Record())
+    with pytest.raises(ml.InputError, match="'head'"):
+        ml.descend(tokens, head[0, :3])
