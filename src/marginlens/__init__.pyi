@@ -4,6 +4,7 @@ from marginlens import (
     data as data,
     dynamics as dynamics,
     embeddings as embeddings,
+    engines as engines,
     errors as errors,
     graphs as graphs,
     losses as losses,

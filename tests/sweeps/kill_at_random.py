@@ -48,6 +48,21 @@ def killed(plan, folder, n_before, delay):
     return chunks(folder), process.returncode == -signal.SIGKILL
 
 
+def killed_fork(plan, folder, n_before, delay):
+    """The same with a copy of this process, which has everything imported and compiled: many times quicker."""
+    process = os.fork()
+    if process == 0:
+        ml.sweep(plan, folder)
+        os._exit(0)
+    status = 0
+    while chunks(folder) < n_before:
+        time.sleep(0.0005)
+    time.sleep(delay)
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    return chunks(folder), os.WIFSIGNALED(status)
+
+
 def check_after(plan, folder, digest, *, delays):
     """Go on with a sweep that was killed, and compare: no file is damaged, every problem is there once, the content is the same.
 
@@ -79,7 +94,8 @@ def main(n_kills):
         digest, n_chunks = undisturbed.digest(), undisturbed.store.grid.n_chunks
         for k in range(n_kills):
             folder = base / f"{k:03d}"
-            there, was_killed = killed(plan, folder, int(rng.integers(n_chunks)), float(rng.uniform(0.0, 0.02)))
+            kill = killed if k % 10 == 0 else killed_fork
+            there, was_killed = kill(plan, folder, int(rng.integers(n_chunks - 10)), float(rng.uniform(0.0, 0.02)))
             at.append(there)
             check_after(plan, folder, digest, delays=rng.uniform(0.0, 3.0, size=1) if k % 10 == 0 else ())
             same += 1

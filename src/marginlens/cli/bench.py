@@ -36,6 +36,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
+    "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
 }
 SUMMARY, NOTE = (

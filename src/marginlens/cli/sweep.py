@@ -19,7 +19,7 @@ import marginlens as ml
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson
 from marginlens.cli._terminal import console, rows_table
-from marginlens.engines import Engine, Processes, Threads, as_engine
+from marginlens.engines import Engine, Gpus, Processes, Threads, as_engine
 from marginlens.errors import reject
 from marginlens.sweeps import Plan
 
@@ -124,8 +124,6 @@ def _engine(workers: int | None, processes: bool, gpus: int | None, scheduler: s
             raise reject("workers", f"left out beside --{chosen[0]}", workers)
         if scheduler is not None:
             return as_engine(scheduler)
-        from marginlens.engines.gpus import Gpus  # type: ignore[import-not-found,unused-ignore]
-
         return Gpus(gpus)
     return Processes(workers) if processes else Threads(workers)
 
