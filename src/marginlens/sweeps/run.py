@@ -15,7 +15,7 @@ from marginlens.errors import reject
 from marginlens.result import Result
 from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
-from marginlens.sweeps.choices import function_record, imported, nearest, working_folder
+from marginlens.sweeps.choices import function_record, imported, working_folder
 from marginlens.sweeps.chunk import ChunkWork, arrow, made_problems
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.plan import Plan, as_plan
@@ -109,10 +109,6 @@ class Sweep:
             columns: which of the recorded ones; all by default. format: "arrow", "pandas" or "polars".
             partial: the chunks that are there, of a sweep that is not finished.
         """
-        known = [*self.store.plan["record"], *self.store.plan["measures"]]
-        for name in columns or ():
-            if name not in known:
-                raise reject("columns", f"names among {', '.join(known)}", repr(name), nearest(str(name), known))
         wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
         return whole_table(self.store, wanted, format=format, partial=partial)
 

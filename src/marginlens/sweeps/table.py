@@ -12,6 +12,7 @@ import numpy as np
 
 from marginlens.errors import InputError, missing_extra, reject
 from marginlens.runtime.files import as_path, check_place, written_aside
+from marginlens.sweeps.choices import nearest
 from marginlens.sweeps.chunk import arrow, column_digest
 from marginlens.sweeps.store import Store
 
@@ -43,6 +44,12 @@ def finished_chunks(store: Store, *, partial: bool = False) -> list[int]:
             "Run it again to go on, or ask for what is there with partial=True."
         )
     return there
+
+
+def recorded_columns(store: Store) -> list[str]:
+    """The columns of the chunks, those of cell and problem first; none where there is no chunk yet."""
+    first = next(iter(store.listed()), None)
+    return [] if first is None else list(store.read(first).column_names)
 
 
 def with_settings(store: Store, table: Any, cell: int) -> Any:
@@ -82,6 +89,11 @@ def whole_table(store: Store, columns: list[str] | None = None, *, format: str =
     if format not in TABLE_FORMATS:
         raise reject("format", f"one of {', '.join(TABLE_FORMATS)}", repr(format))
     pa = arrow()
+    known = recorded_columns(store)
+    for name in columns or ():
+        if known and name not in known:
+            listed = ", ".join(known[2:])
+            raise reject("columns", f"names among {listed}", repr(name), nearest(str(name), known[2:]))
     pieces = list(batches(store, columns, partial=partial))
     if not pieces:
         raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
