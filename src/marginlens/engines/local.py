@@ -151,10 +151,11 @@ _work: TaskFunction | None = None  # of a worker process
 
 
 def _prepare_process(work: TaskFunction, threads: int) -> None:
-    """Let a new process leave Ctrl-C to the one that started it, take its share of the processors, and end when the other ends."""
+    """Let a new process leave signals to the one that started it, take its share of the processors, and end when the other ends."""
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     threadpool_limits(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 TaskFunction = Callable[[int], Any]
@@ -48,17 +50,19 @@ def as_finished(
     """
     coming, again = iter(tasks), deque[int]()
     running: dict[Future[Any], int] = {}
+    ended: SimpleQueue[Future[Any]] = SimpleQueue()
     try:
         while True:
             while len(running) < in_flight():
                 task = again.popleft() if again else next(coming, None)
                 if task is None:
                     break
-                running[submit(task)] = task
+                future = submit(task)
+                running[future] = task
+                future.add_done_callback(ended.put)
             if not running:
                 return
-            done, _ = wait(running, timeout=_WAIT_SECONDS, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=_failed):  # what is finished is yielded before an error is raised
+            for future in sorted(_waiting(ended), key=_failed):  # what is finished is yielded before an error is raised
                 task = running.pop(future)
                 if lost(task, future):
                     again.append(task)
@@ -67,6 +71,16 @@ def as_finished(
     finally:
         for future in running:
             future.cancel()
+
+
+def _waiting(ended: SimpleQueue[Future[Any]]) -> list[Future[Any]]:
+    """The futures that have ended, at least one unless that takes long."""
+    futures: list[Future[Any]] = []
+    with suppress(Empty):
+        futures.append(ended.get(timeout=_WAIT_SECONDS))
+        while True:
+            futures.append(ended.get_nowait())
+    return futures
 
 
 def _failed(future: Future[Any]) -> bool:
