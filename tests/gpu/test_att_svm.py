@@ -110,8 +110,8 @@ def test_results_stay_on_the_device_and_say_what_the_cpu_served():
     np.testing.assert_allclose(found.margin, expected.margin, rtol=X_RTOL)
     certificate = np.where((found.status == 1)[:, None], expected.certificate, expected.multipliers)
     np.testing.assert_allclose(found.multipliers, certificate, rtol=1e-6, atol=1e-8 * np.abs(certificate).max())
-    assert found.n_on_cpu == np.isnan(found.residual).sum() <= 6
-    assert np.nanmax(found.residual) <= KKT_RTOL
+    assert found.n_on_cpu <= 6
+    assert np.max(found.residual) <= KKT_RTOL
     assert "300 problems" in repr(found)
 
 

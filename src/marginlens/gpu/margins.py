@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.gpu.device import Device, Layout
+from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
 
 MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
 MAX_COORDINATES = 2**20  # of a row
 _LANES, _SOURCE = 32, "att_svm.cu"
+_WARPS_PER_BLOCK, _MIN_WARPS_PER_SM = (
+    4,
+    16,
+)  # the second bounds the registers of a thread, which measured best on an H200
 
 
 class MarginArrays(NamedTuple):
@@ -69,15 +73,11 @@ def solve_margins(device: Device, problem: Selection, constants: Mapping[str, An
     rows_per_lane = -(-m // _LANES)
     leading, coordinates = m | 1, _LANES // rows_per_lane
     doubles = m * leading + coordinates * leading + _LANES * rows_per_lane + m + coordinates
-    defined = {**constants, "ROWS_PER_LANE": rows_per_lane}
+    warps = max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles)))
+    defined = {**constants, "ROWS_PER_LANE": rows_per_lane, "BLOCKS_PER_SM": _MIN_WARPS_PER_SM // warps}
     with device.active():
-        kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(_warps_per_block(8 * doubles), doubles))
+        kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(warps, doubles))
         kernel(n_problems, problem.K, problem.selected, problem.lengths, n_inputs, n_tokens, d, doubles, *out)
-
-
-def _warps_per_block(warp_bytes: int) -> int:
-    """Four, or as many as share the memory that a block has without asking."""
-    return max(1, min(4, 48 * 1024 // warp_bytes))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -89,7 +89,7 @@ class DeviceMargins:
         multipliers: (n, m) lambda >= 0 with x = sum_r multipliers[r] * rows[r]; where the problem is infeasible, the Farkas vector.
         active: (n, m) whether a row holds with equality.
         status: (n,) 0 where x is proved optimal, 1 infeasible, 2 where there is nothing to separate, 3 where nothing is proved.
-        residual: (n,) the optimality residual, or that of the Farkas vector; nan where the CPU solved the problem.
+        residual: (n,) the optimality residual, or that of the Farkas vector.
         margin: (n,) 1/‖x‖, zero where the problem is infeasible.
         n_on_cpu: problems that the device left unproved and the CPU solved.
     """

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.gpu.device import Device, Layout
+from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
 
 OPTIMALITY_KINDS = ("global", "local", "neither", "infeasible")  # a selection is the first that holds
 UNDECIDED = len(OPTIMALITY_KINDS)  # where rounding leaves open whether a constraint is tight
-_SOURCE = "selection.cu"
+_SOURCE, _WARPS_PER_BLOCK = "selection.cu", 8
 
 
 class SelectedTokens(NamedTuple):
@@ -49,7 +49,7 @@ def measure_selections(device: Device, tokens: SelectedTokens, constants: Mappin
         xp = device.xp
         gap, correlation, probability = (xp.empty(n_problems) for _ in range(3))
         out = SelectionMeasures(gap, xp.empty(n_problems, dtype=np.int64), correlation, probability)
-        layout = Layout(max(1, min(8, 48 * 1024 // (8 * doubles))), doubles)
+        layout = Layout(max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles))), doubles)
         kernel = device.kernel(_SOURCE, "selection_measures", constants, layout)
         data = (tokens.K, tokens.X, tokens.y, tokens.head, tokens.head.ndim == 1, tokens.lengths, tokens.selected)
         kernel(n_problems, *data, tokens.x, tokens.p, tokens.outcome, n_inputs, n_tokens, d_key, d_model, doubles, *out)

@@ -146,6 +146,7 @@ def _solve_on_cpu(data: DeviceTokens, alpha: Any, rest: IntArray, out: MarginArr
     codes = np.array([int(np.flatnonzero(status == OUTCOME_STATUS)[0]) for status in solved.status])
     infeasible = codes == INFEASIBLE
     multipliers = np.where(infeasible[:, None], np.asarray(solved.certificate), solved.multipliers)
-    fields = (solved.x, multipliers, solved.active, codes, np.full(len(rest), np.nan), solved.margin)
+    residual = np.where(infeasible, solved.certificate_residual(), solved.kkt_residual())
+    fields = (solved.x, multipliers, solved.active, codes, residual, solved.margin)
     for array, values in zip(out, fields, strict=True):
         array[rest] = xp.asarray(values)
