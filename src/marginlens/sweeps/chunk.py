@@ -8,18 +8,20 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError, missing_extra, reject
 from marginlens.sweeps.choices import loss_named, optimizer_named, starting_point
+from marginlens.sweeps.device_records import DeviceChunkRun, device_parts, joined, recorded_on_device
 from marginlens.sweeps.grid import Cell, Chunk
 from marginlens.sweeps.plan import FORMAT, Plan
 from marginlens.sweeps.records import Categories, ChunkRun, SequenceChunkRun, recorded
@@ -84,24 +86,34 @@ def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
     """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
     with _SINGLE_THREADED_BLAS:
-        run = trained(plan, chunk)
-        columns = recorded(run, plan.record or ())
-        for name, measure in plan.measures.items():
-            value = measure(run)
-            parts = (
-                {f"{name}_{part}": array for part, array in value.items()}
-                if isinstance(value, Mapping)
-                else {name: value}
-            )
-            columns |= {part: _checked_measure(array, part, chunk.n_problems) for part, array in parts.items()}
+        if not isinstance(plan.cells[chunk.cell].settings["data"], str):
+            return _columns(plan, trained(plan, chunk), chunk.n_problems)
+        pieces = [
+            _columns(plan, trained(plan, chunk, (first, last)), last - first)
+            for first, last in device_parts(plan.device, plan.cells[chunk.cell].settings, chunk.n_problems)
+        ]
+    return pieces[0] if len(pieces) == 1 else {name: joined([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _columns(plan: Plan, run: Any, n_problems: int) -> dict[str, Any]:
+    """What is recorded of runs, by name, and what functions of one's own measure of them."""
+    columns = (recorded_on_device if isinstance(run, DeviceChunkRun) else recorded)(run, plan.record or ())
+    for name, measure in plan.measures.items():
+        value = measure(run)
+        parts = (
+            {f"{name}_{part}": array for part, array in value.items()} if isinstance(value, Mapping) else {name: value}
+        )
+        columns |= {part: _checked_measure(array, part, n_problems) for part, array in parts.items()}
     return columns
 
 
-def trained(plan: Plan, chunk: Chunk) -> Any:
-    """The runs of a chunk: its problems, and the descent on them."""
+def trained(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> Any:
+    """The runs of a chunk, or of its problems first … last - 1 with `span` = (first, last): the problems, and the descent on them."""
     cell = plan.cells[chunk.cell]
     settings = {**cell.settings, "step": plan.step_of(cell)}
-    data, head = made_problems(cell, chunk, plan.seed, plan.device)
+    first, last = (0, chunk.n_problems) if span is None else span
+    part = replace(chunk, first=chunk.first + first, last=chunk.first + last)
+    data, head = made_problems(cell, part, plan.seed, plan.device)
     options: dict[str, Any] = {
         "loss": loss_named(settings["loss"], plan.problem),
         "optimizer": optimizer_named(settings["optimizer"], settings["step"]),
@@ -111,7 +123,10 @@ def trained(plan: Plan, chunk: Chunk) -> Any:
     rng = random_numbers(plan.seed, cell, chunk, START_NUMBERS)
     if plan.problem == "selection":
         start = starting_point(settings["start"], chunk.n_problems, (data.d_key,), rng)
-        return ChunkRun(data, head, descend(data, head, start=start, **options), settings)
+        start = None if start is None else start[first:last]
+        if isinstance(data, DeviceTokens):
+            return DeviceChunkRun(data, head, descend(data, head, start=start, **options), settings)
+        return ChunkRun(data, head, descend(data, head, start=start, device=plan.device, **options), settings)
     start = starting_point(settings["start"], chunk.n_problems, (data[0].d_model, data[0].d_model), rng)
     return SequenceChunkRun(data, head, descend(data, head, start=start, **options), settings)
 
