@@ -75,6 +75,7 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
         (("--stream", "t.txt", "--separator", "3"), "'separator'"),
         (("--stream", "t.txt", "--vocabulary", "3"), "'vocabulary'"),
         (("--stream", "t.txt", "--dtype", "uint16", "--words"), "'words'"),
+        (("--stream", "t.json"), "a text or a file of token ids"),
         (("t.txt", "t.txt"), "a single one unless --stream"),
         (("t.txt", "--out", "graphs"), "'out' argument must be left out unless --stream is given"),
     ],

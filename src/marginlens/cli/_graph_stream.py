@@ -42,6 +42,9 @@ class StreamOptions:
 
     def source(self, n_words: int) -> TextStream | TokenStream:
         """The stream; `n_words` is how many words have an id of their own unless said otherwise."""
+        for file in self.files:
+            if file.suffix.lower() in (".json", ".npz"):
+                raise reject("file", "a text or a file of token ids where --stream is given", repr(str(file)))
         if all(file.is_dir() or file.suffix.lower() in _TOKEN_FILES for file in self.files) or self.dtype is not None:
             given = {"words": self.words, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
             refuse_options("for files of token ids", **given)

@@ -44,7 +44,8 @@ class TextStream:
         files: the path of a file in UTF-8, also compressed as .gz, or a list of them.
         window: T, the tokens of each window.
         unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer of the package tokenizers, also inside one of
-            transformers, which reads line by line. The vocabulary is that of all files.
+            transformers, which reads line by line, as `Words(pattern=...)` does where a token may hold a new line. The vocabulary is that
+            of all files.
         chunk: labels of a chunk, as in `TokenStream`.
     """
 
@@ -91,9 +92,9 @@ class TextStream:
             write_whole(description, json.dumps(facts).encode(), "out")
         facts = json.loads(description.read_text(encoding="utf-8"))
         file = RawFile(place, facts["dtype"], tuple(facts["edges"]))
-        return TokenStream(
-            file, self.window, n_vocabulary=len(facts["names"]), chunk=self.tokens_per_chunk, names=facts["names"]
-        )
+        stream = TokenStream(file, self.window, n_vocabulary=len(facts["names"]), chunk=self.tokens_per_chunk)
+        stream.names = tuple(facts["names"])
+        return stream
 
     def forget(self, folder: Path) -> None:
         """Remove the file of ids."""

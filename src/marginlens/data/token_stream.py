@@ -64,8 +64,12 @@ class TokenStream:
         separator: an id that stands between texts and belongs to none, such as an end-of-text token.
         dtype: of raw files, "uint16" unless said otherwise.
         chunk: labels of a chunk; by default such that its windows have 16 million tokens. It changes no result.
-        names: (n_vocabulary,) what the tokens are called, for those who read the graphs.
+
+    Attributes:
+        names: (n_vocabulary,) what the tokens are called, for those who read the graphs; None unless it is set.
     """
+
+    names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -77,7 +81,6 @@ class TokenStream:
         dtype: str = "uint16",
         column: str = "input_ids",
         chunk: int | None = None,
-        names: Sequence[str] | None = None,
     ) -> None:
         self.window = whole_number(window, "window", at_least=1)
         self.separator = None if separator is None else whole_number(separator, "separator", at_least=0)
@@ -85,7 +88,6 @@ class TokenStream:
         self.tokens_per_chunk = default if chunk is None else whole_number(chunk, "chunk", at_least=1)
         self._sources = tuple(_as_sources(source, dtype, column))
         self._n_vocabulary = None if n_vocabulary is None else whole_number(n_vocabulary, "n_vocabulary", at_least=1)
-        self.names = None if names is None else tuple(names)
         if not any(np.any(np.diff(texts.edges) > self.window) for texts in self._texts):
             longest = max((int(np.diff(texts.edges).max(initial=0)) for texts in self._texts), default=0)
             raise reject("window", f"shorter than the longest text, which has {longest} tokens", self.window)
