@@ -483,7 +483,8 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
         self.facts = index.facts
         self.names = None if index.facts["names"] is None else tuple(index.facts["names"])
         self._arrays = {name: np.array(array) for name, array in index.arrays.items()}
-        self._whole: BoolArray = np.zeros(len(index.facts["ranges"]), dtype=bool)
+        self._verified: BoolArray = np.zeros(len(index.facts["ranges"]), dtype=bool)
+        self._opened: tuple[int, Any] = (-1, None)
 
     def __repr__(self) -> str:
         n_edges = int(self._arrays["edges"].sum())
@@ -504,20 +505,26 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
         place = self._place(last)
         if place < 0:
             raise KeyError(last)
-        part = int(self._arrays["part"][place])
-        path = self.folder / PARTS / part_name(part)
+        return self._part(int(self._arrays["part"][place])).graph(int(self._arrays["place"][place]))
+
+    def _part(self, index: int) -> GraphArrays:
+        """The graphs of one file, mapped; the last one stays open, since neighbours are often asked for together."""
+        opened, graphs = self._opened
+        if opened == index:
+            return graphs
+        path = self.folder / PARTS / part_name(index)
         try:
             file = read_arrays(path)
-            if not self._whole[part]:
+            if not self._verified[index]:
                 file.verify()
-                self._whole[part] = True
+                self._verified[index] = True
         except DamagedFile as problem:
             remedy = "Call priority_graphs with the stream and this folder: it is made again."
-            raise reject(
-                "folder", "one of whole files", f"{str(path)!r}, which is damaged ({problem})", remedy
-            ) from problem
-        graphs = GraphArrays(*(file.arrays[name] for name in GraphArrays._fields))
-        return graphs.graph(int(self._arrays["place"][place]))
+            got = f"{str(path)!r}, which is damaged ({problem})"
+            raise reject("folder", "one of whole files", got, remedy) from problem
+        graphs = GraphArrays(*(np.asarray(file.arrays[name]) for name in GraphArrays._fields))
+        self._opened = index, graphs
+        return graphs
 
     def _place(self, last: object) -> int:
         if isinstance(last, bool) or not isinstance(last, int | np.integer):

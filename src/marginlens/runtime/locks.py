@@ -17,6 +17,7 @@ from marginlens.runtime.files import unusable
 LOCK = "lock"  # the file of a folder that is locked
 _PATIENCE_SECONDS = 0.3  # for which a lock is tried again: some readers take it for an instant
 _RETRY_SECONDS = 0.02
+_LOCKED_BYTE = 2**20  # that Windows locks, beyond the note that others read
 _TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
@@ -34,7 +35,8 @@ def locked_folder(folder: Path, *, patience: float = _PATIENCE_SECONDS) -> Itera
         _take(handle, folder, time.monotonic() + patience)
         with suppress(OSError):  # it only says who
             os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         yield
     finally:
         os.close(handle)
@@ -57,7 +59,8 @@ def _take(handle: int, folder: Path, until: float) -> None:
 
 def _holder(handle: int) -> str:
     try:
-        note = json.loads(os.pread(handle, 1000, 0))
+        os.lseek(handle, 0, os.SEEK_SET)
+        note = json.loads(os.read(handle, 1000))
         return f"process {int(note['pid'])} on {note['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
@@ -70,5 +73,9 @@ def _lock_function() -> Callable[[int], None]:
     except ImportError:  # Windows
         import msvcrt
 
-        return lambda handle: msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        def lock_byte(handle: int) -> None:
+            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+        return lock_byte
     return lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
