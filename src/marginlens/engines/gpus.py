@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from marginlens.engines.local import with_share
 from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
 from marginlens.errors import missing_extra, reject, whole_number
 
@@ -36,8 +37,9 @@ class Gpus:
         pool = ThreadPoolExecutor(
             self.n_workers, "marginlens-gpu", initializer=lambda: cupy.cuda.Device(devices.get()).use()
         )
+        shared = with_share(work, self.n_workers)
         try:
-            yield from as_finished(lambda task: pool.submit(work, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
+            yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

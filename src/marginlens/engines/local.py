@@ -36,22 +36,26 @@ class Threads:
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
-        share = max(1, n_threads() // self.n_workers)
-
-        def with_share(task: int) -> Any:
-            with limited_threads(share):
-                return work(task)
-
+        shared = with_share(work, self.n_workers)
         pool = ThreadPoolExecutor(self.n_workers, thread_name_prefix="marginlens")
         try:
-            yield from as_finished(
-                lambda task: pool.submit(with_share, task), tasks, lambda: QUEUE_FACTOR * self.n_workers
-            )
+            yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def __repr__(self) -> str:
         return f"Threads({self.n_workers})"
+
+
+def with_share(work: TaskFunction, n_workers: int) -> TaskFunction:
+    """The same work on its share of the processors, where it runs in one of `n_workers` threads."""
+    share = max(1, n_threads() // n_workers)
+
+    def shared(task: int) -> Any:
+        with limited_threads(share):
+            return work(task)
+
+    return shared
 
 
 class Processes:
