@@ -93,7 +93,11 @@ def test_many_pairs_run_on_the_weights_themselves():
     assert np.array_equal(run.saved["x"][-1], run.final)
 
 
-@pytest.mark.parametrize("shape", [(6, 8, 6, 4), (20, 3, 60, 8)], ids=["over pairs", "on the weights"])
+@pytest.mark.parametrize(
+    "shape",
+    [(6, 8, 6, 4), (20, 3, 60, 8), (40, 6, 150, 16)],
+    ids=["over pairs", "on the weights", "on the weights, every token with every query"],
+)
 @pytest.mark.parametrize("step", [NormalizedGD(0.02), GradientDescent(2.0)], ids=["normalized", "constant"])
 def test_a_start_stays_under_every_later_step(shape, step):
     """150 steps, past those after which logits are computed afresh, from weights that are no sum of gradients."""

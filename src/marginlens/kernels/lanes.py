@@ -83,7 +83,7 @@ def _four_at(builder: Any, start: Any, k: Any) -> Any:
 
 @intrinsic
 def pointer(typing_context: Any, array: Any) -> Any:
-    """Where the entries of a contiguous array of doubles begin; x[k] reads and writes as that of the array.
+    """Where the entries of a contiguous array begin; x[k] reads and writes as that of the array, flat.
 
     A pointer does not hold on to the array: whoever makes one lets a call have it and uses the array after that. In return it costs no
     counting of references, which in a step of a hundred nanoseconds is half of it.
@@ -92,7 +92,7 @@ def pointer(typing_context: Any, array: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, arguments[0]).data
 
-    return _POINTER(array), generate
+    return types.CPointer(array.dtype)(array), generate
 
 
 @intrinsic

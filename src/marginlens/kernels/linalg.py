@@ -14,6 +14,8 @@ import numpy as np
 from marginlens.runtime.compilation import njit
 
 EPS = 2.0**-52  # spacing of doubles at one
+_SINGLE_THREADED_PRODUCTS = 2**18  # of two numbers in a product of matrices, up to which OpenBLAS uses one thread
+_FEWEST_ROWS = 32  # of a matrix that are worth a call of BLAS
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}
 
@@ -168,39 +170,12 @@ def gram(A: Any, rows: Any, known: int, G: Any) -> None:
         G[i, i] = s00
 
 
-@njit(**SUMMING)
-def inner_products(A: Any, B: Any, out: Any) -> None:
-    """out = A Bᵀ, the inner products of all rows of A with all of B, in blocks of 4 × 4."""
-    n, m, d = A.shape[0], B.shape[0], A.shape[1]
-    for i in range(0, n, 4):
-        i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
-        for j in range(0, m, 4):
-            j1, j2, j3 = min(j + 1, m - 1), min(j + 2, m - 1), min(j + 3, m - 1)
-            s00, s01, s02, s03, s10, s11, s12, s13 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            s20, s21, s22, s23, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            for k in range(d):
-                a, b, c, e = B[j, k], B[j1, k], B[j2, k], B[j3, k]
-                x, y, z, w = A[i, k], A[i1, k], A[i2, k], A[i3, k]
-                s00 += x * a
-                s01 += x * b
-                s02 += x * c
-                s03 += x * e
-                s10 += y * a
-                s11 += y * b
-                s12 += y * c
-                s13 += y * e
-                s20 += z * a
-                s21 += z * b
-                s22 += z * c
-                s23 += z * e
-                s30 += w * a
-                s31 += w * b
-                s32 += w * c
-                s33 += w * e
-            out[i, j], out[i, j1], out[i, j2], out[i, j3] = s00, s01, s02, s03
-            out[i1, j], out[i1, j1], out[i1, j2], out[i1, j3] = s10, s11, s12, s13
-            out[i2, j], out[i2, j1], out[i2, j2], out[i2, j3] = s20, s21, s22, s23
-            out[i3, j], out[i3, j1], out[i3, j2], out[i3, j3] = s30, s31, s32, s33
+@njit(**COMPILED)
+def product(A: Any, B: Any, out: Any) -> None:
+    """out = A B by BLAS, a few rows at a time: for so small products it starts no threads beside those that call it."""
+    n_rows = max(_FEWEST_ROWS, _SINGLE_THREADED_PRODUCTS // (B.shape[0] * B.shape[1]))
+    for i in range(0, A.shape[0], n_rows):
+        np.dot(A[i : i + n_rows], B, out[i : i + n_rows])
 
 
 @njit(**COMPILED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
+_MANY_PAIRS = 500  # of a dataset, from which on its matrices are large
 _GATHERED_AT_ONCE = 2**15  # entries of embeddings, which stay in the processor's cache
 
 
@@ -114,7 +116,8 @@ class SequenceBatch:
 
     Attributes:
         datasets: the datasets. joined: all of them as one. reduced: the reduced problem of `joined`.
-        keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, increasing.
+        keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, increasing; of a dataset in which
+            most of many occur, all.
     """
 
     datasets: tuple[SequenceDataset, ...]
@@ -135,9 +138,8 @@ class SequenceBatch:
         joined.queries = np.concatenate([data.last + k for data, k in zip(datasets, shift, strict=False)])
         joined.samples = np.arange(len(joined))
         reduced = reduce_sequences(joined)
-        return cls(
-            datasets, joined, reduced, np.unique(reduced.column[reduced.sample] * len(joined.E) + reduced.tokens)
-        )
+        keys = np.unique(reduced.column[reduced.sample] * len(joined.E) + reduced.tokens)
+        return cls(datasets, joined, reduced, _completed(keys, reduced, shift))
 
     def __repr__(self) -> str:
         return f"SequenceBatch({len(self)} datasets, {len(self.reduced.labels)} samples, {len(self.keys)} pairs)"
@@ -225,14 +227,17 @@ class SequenceBatch:
 
     def pair_logits(self, W: FloatArray) -> FloatArray:
         """(n_pairs,) the logits of W (batch, d_model, d_model), each up to a constant of its query."""
-        E, queries = self.joined.E, self.reduced.queries
-        turned = np.empty((len(queries), self.d_model))
+        E, queries, parts, rows = self.joined.E, self.reduced.queries, self.parts, self.rows
+        turned, logits = np.empty((len(queries), self.d_model)), np.empty(len(self.keys))
         for b in range(len(self)):
-            first, last = self.parts[b : b + 2, 1]
+            first, last = parts[b : b + 2, 1]
             turned[first:last] = E[queries[first:last]] @ W[b].T
-        logits, size = np.empty(len(self.keys)), max(1, _GATHERED_AT_ONCE // self.d_model)
-        for first in range(0, len(logits), size):
-            chunk = slice(first, first + size)
+        complete = np.diff(parts[:, 0]) == np.diff(parts[:, 1]) * np.diff(rows)
+        for b in np.flatnonzero(complete):
+            (p0, q0), (p1, q1) = parts[b : b + 2, :2]
+            logits[p0:p1] = (turned[q0:q1] @ self.centred[rows[b] : rows[b + 1]].T).ravel()
+        rest, size = np.flatnonzero(~complete[self._of_pair]), max(1, _GATHERED_AT_ONCE // self.d_model)
+        for chunk in (rest[k : k + size] for k in range(0, len(rest), size)):
             logits[chunk] = np.einsum("pd,pd->p", self.centred[self.token[chunk]], turned[self.query[chunk]])
         return logits
 
@@ -261,6 +266,24 @@ class SequenceBatch:
         """(batch, n_samples) the position with the most attention, -1 where there is no sample."""
         exists = np.arange(attention.shape[1]) < np.array([len(data) for data in self.datasets])[:, None]
         return np.where(exists, np.argmax(attention, axis=-1), -1)
+
+
+def _completed(keys: IntArray, reduced: ReducedProblem, rows: IntArray) -> IntArray:
+    """The pairs, with all of a dataset where most of many occur: products of whole matrices take less time than those of their rows.
+
+    Args:
+        rows: (batch + 1,) where each dataset's tokens start.
+    """
+    n_tokens, queries = len(reduced.E), np.searchsorted(reduced.queries, rows)
+    parts, pieces = np.searchsorted(keys, queries * n_tokens), []
+    for b, (first, last) in enumerate(pairwise(parts)):
+        n_queries, n_vocabulary = queries[b + 1] - queries[b], rows[b + 1] - rows[b]
+        if last - first < max(_MANY_PAIRS, n_queries * n_vocabulary // 2):
+            pieces.append(keys[first:last])
+        else:
+            of_query = np.arange(queries[b], queries[b + 1]) * n_tokens
+            pieces.append((of_query[:, None] + np.arange(rows[b], rows[b + 1])).ravel())
+    return np.concatenate(pieces)
 
 
 def as_batch(data: Any) -> tuple[SequenceDataset, ...]:

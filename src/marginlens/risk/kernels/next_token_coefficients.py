@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.kernels.exponential import exp
+from marginlens.kernels.lanes import N_LANES, load, pointer, store
 from marginlens.kernels.linalg import COMPILED, dot
 from marginlens.runtime.compilation import njit
 
@@ -32,7 +33,9 @@ def gradient_weights(a: Any, problem: Any, code: int, w: Any, room: Any) -> floa
     """
     pair, span = problem[0], problem[4]
     if code == LIKELIHOOD:
-        log_scale = likelihood_weights(a, pair, problem[1], span, problem[5], w, room[0])
+        entries = (pointer(pair), pointer(problem[1]), pointer(span), pointer(problem[5]))
+        sizes = (w.shape[0], span.shape[0], pair.shape[0])
+        log_scale = likelihood_weights(pointer(a), entries, sizes, pointer(w), pointer(room[0]))
         if not math.isnan(log_scale):
             return log_scale
         code = LOG
@@ -58,19 +61,25 @@ def gradient_weights(a: Any, problem: Any, code: int, w: Any, room: Any) -> floa
 
 
 @njit(**COMPILED)
-def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any, w: Any, values: Any) -> float:
+def likelihood_weights(a: Any, entries: Any, sizes: tuple[int, int, int], w: Any, values: Any) -> float:
     """C Eq. (19): a token other than the label weighs its probability, the label what balances them.
 
     Writes them into `w` relative to a scale guessed from the call before, whose logarithm is the last of `values` and comes back; nan
-    where the guess was too far off. Arrays are passed one by one, because a tuple of them would have each counted at every call, which
-    costs as much as the sums.
+    where the guess was too far off.
+
+    Args:
+        a, w, values: pointers to the logits, the weights, and space as in `gradient_weights`.
+        entries: pointers to the pair and the log of the count of each entry, the bounds of each sample and its share.
+        sizes: the numbers of pairs, samples and entries.
     """
-    guess = values[-1]
+    pair, log_count, span, share = entries
+    n_pairs, n_samples, n_entries = sizes
+    guess = values[n_entries]
     scale = math.exp(guess) if guess != 0.0 else 1.0
-    for k in range(w.shape[0]):
+    for k in range(n_pairs):
         w[k] = 0.0
-    for i in range(span.shape[0]):
-        begin, end = span[i, 0], span[i, 1]
+    for i in range(n_samples):
+        begin, end = span[2 * i], span[2 * i + 1]
         top = -np.inf
         for k in range(begin, end):
             x = a[pair[k]] + log_count[k]
@@ -80,11 +89,14 @@ def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any,
         top += guess
         for k in range(begin + 1, end):
             values[k] -= top
-    for k in range(pair.shape[0]):
+    whole = n_entries - n_entries % N_LANES
+    for k in range(0, whole, N_LANES):
+        store(values, k, exp(load(values, k)))
+    for k in range(whole, n_entries):
         values[k] = exp(values[k])
     biggest = 0.0
-    for i in range(span.shape[0]):
-        begin, end = span[i, 0], span[i, 1]
+    for i in range(n_samples):
+        begin, end = span[2 * i], span[2 * i + 1]
         others = 0.0
         for k in range(begin + 1, end):
             others += values[k]
@@ -95,9 +107,9 @@ def likelihood_weights(a: Any, pair: Any, log_count: Any, span: Any, share: Any,
         biggest = max(biggest, others * factor)
     if not 1.0 / _FAR < biggest < _FAR:
         if not 1.0 / _TOO_FAR < biggest < _TOO_FAR:
-            values[-1] = 0.0
+            values[n_entries] = 0.0
             return np.nan
-        values[-1] = guess + math.log(biggest)
+        values[n_entries] = guess + math.log(biggest)
     return guess
 
 
