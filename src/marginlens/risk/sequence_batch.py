@@ -233,7 +233,7 @@ class SequenceBatch:
             first, last = parts[b : b + 2, 1]
             turned[first:last] = E[queries[first:last]] @ W[b].T
         complete = np.diff(parts[:, 0]) == np.diff(parts[:, 1]) * np.diff(rows)
-        for b in np.flatnonzero(complete):
+        for b in np.flatnonzero(complete).tolist():
             (p0, q0), (p1, q1) = parts[b : b + 2, :2]
             logits[p0:p1] = (turned[q0:q1] @ self.centred[rows[b] : rows[b + 1]].T).ravel()
         rest, size = np.flatnonzero(~complete[self._of_pair]), max(1, _GATHERED_AT_ONCE // self.d_model)

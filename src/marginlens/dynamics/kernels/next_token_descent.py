@@ -144,7 +144,12 @@ def _take_steps(
         vectors[0, k] = state[k]
     for k in range(m):
         vectors[2, k], vectors[6, k] = a[k], origin[k]
-    at, at_next, logits, logits_next = pointer(vectors[0]), pointer(vectors[1]), pointer(vectors[2]), pointer(vectors[3])
+    at, at_next, logits, logits_next = (
+        pointer(vectors[0]),
+        pointer(vectors[1]),
+        pointer(vectors[2]),
+        pointer(vectors[3]),
+    )
     w, h, first_logits = pointer(vectors[4]), pointer(vectors[5]), pointer(vectors[6])
     turned, gradient = np.empty_like(asking), np.zeros((d, d))
     flat = gradient.reshape(d * d)
