@@ -18,8 +18,12 @@ from marginlens.embeddings.models import (
 )
 from marginlens.kernels.linalg import SUMMING
 from marginlens.runtime.compilation import njit
-from marginlens.runtime.threads import in_equal_parts
+from marginlens.runtime.threads import in_parts
 from marginlens.typing import IntArray
+
+_ROW_SHARES = (
+    8  # of the rows that occur, each summed up on its own; however many threads take them, the result is the same
+)
 
 
 def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:
@@ -91,27 +95,33 @@ def adamw_rank_two(
 
 @njit(**SUMMING)
 def weighted_rows(first: int, last: int, E: Any, rows: Any, weights: Any, sums: Any) -> None:
-    """Eᵀx and Eᵀy in columns `first` to `last` where x and y are zero outside `rows`; four rows share each load of a sum."""
+    """Eᵀx and Eᵀy where x and y are zero outside `rows`, each share of the rows into its own sums; four rows share each load of a sum.
+
+    Args:
+        first, last: the shares. sums: (n_shares, 2, d_model).
+    """
     x, y = weights
-    p, v = sums[0][first:last], sums[1][first:last]
-    for j in range(last - first):
-        p[j], v[j] = 0.0, 0.0
-    k = 0
-    while k + 4 <= rows.shape[0]:
-        r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
-        e0, e1, e2, e3 = E[r0, first:last], E[r1, first:last], E[r2, first:last], E[r3, first:last]
-        x0, x1, x2, x3 = x[r0], x[r1], x[r2], x[r3]
-        y0, y1, y2, y3 = y[r0], y[r1], y[r2], y[r3]
+    n, n_shares = rows.shape[0], sums.shape[0]
+    for share in range(first, last):
+        p, v = sums[share, 0], sums[share, 1]
         for j in range(p.shape[0]):
-            p[j] += (x0 * e0[j] + x1 * e1[j]) + (x2 * e2[j] + x3 * e3[j])
-            v[j] += (y0 * e0[j] + y1 * e1[j]) + (y2 * e2[j] + y3 * e3[j])
-        k += 4
-    while k < rows.shape[0]:
-        e, xk, yk = E[rows[k], first:last], x[rows[k]], y[rows[k]]
-        for j in range(p.shape[0]):
-            p[j] += xk * e[j]
-            v[j] += yk * e[j]
-        k += 1
+            p[j], v[j] = 0.0, 0.0
+        k, end = n * share // n_shares, n * (share + 1) // n_shares
+        while k + 4 <= end:
+            r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+            e0, e1, e2, e3 = E[r0], E[r1], E[r2], E[r3]
+            x0, x1, x2, x3 = x[r0], x[r1], x[r2], x[r3]
+            y0, y1, y2, y3 = y[r0], y[r1], y[r2], y[r3]
+            for j in range(p.shape[0]):
+                p[j] += (x0 * e0[j] + x1 * e1[j]) + (x2 * e2[j] + x3 * e3[j])
+                v[j] += (y0 * e0[j] + y1 * e1[j]) + (y2 * e2[j] + y3 * e3[j])
+            k += 4
+        while k < end:
+            e, xk, yk = E[rows[k]], x[rows[k]], y[rows[k]]
+            for j in range(p.shape[0]):
+                p[j] += xk * e[j]
+                v[j] += yk * e[j]
+            k += 1
 
 
 @njit(**SUMMING)
@@ -127,11 +137,6 @@ def row_products(first: int, last: int, E: Any, directions: Any, products: Any) 
         a[k], b[k] = ak, bk
 
 
-def over_rows(kernel: Any, count: int, *arguments: Any) -> None:
-    """Run a kernel on slices of rows or columns side by side; how they are cut changes no result."""
-    in_equal_parts(kernel, count, *arguments)
-
-
 class CompiledOneLayer:
     """The one-layer model under AdamW on the CPU: a step reads and writes E and its moments once.
 
@@ -144,7 +149,7 @@ class CompiledOneLayer:
         shapes = {"E": self.E, "p": self.p, "v": self.v}
         self.moments = {name: (np.zeros_like(array), np.zeros_like(array)) for name, array in shapes.items()}
         self.a, self.b = np.empty((2, len(self.E)), dtype=self.E.dtype)
-        over_rows(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+        in_parts(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
         self.taken, self.loss = 0, 0.0
         self.order: IntArray = np.arange(len(pairs))
 
@@ -160,8 +165,9 @@ class CompiledOneLayer:
         self.loss += float(np.sum(np.logaddexp(0.0, -self.pairs.y[samples] * f)))
         rows = np.flatnonzero(slopes.any(axis=0))
         x, y = (slopes / len(samples)).astype(self.E.dtype)
-        by_p, by_v = np.empty((2, len(self.p)), dtype=self.E.dtype)
-        over_rows(weighted_rows, len(self.p), self.E, rows, (x, y), (by_p, by_v))
+        sums = np.empty((_ROW_SHARES, 2, len(self.p)), dtype=self.E.dtype)
+        in_parts(weighted_rows, _ROW_SHARES, self.E, rows, (x, y), sums)
+        by_p, by_v = sums.sum(axis=0)
         self.taken += 1
         constants = adamw_constants(self.taken, rate, self.settings.weight_decay, self.E.dtype)
         p, v = self.p.copy(), self.v.copy()
@@ -169,7 +175,7 @@ class CompiledOneLayer:
         if self.settings.train_v:
             adamw_vector(self.v, *self.moments["v"], by_v, constants)
         table, directions = (self.E, *self.moments["E"]), (p, v, self.p, self.v)
-        over_rows(adamw_rank_two, len(self.E), table, (x, y), directions, constants, (self.a, self.b))
+        in_parts(adamw_rank_two, len(self.E), table, (x, y), directions, constants, (self.a, self.b))
 
     def products(self) -> tuple[Any, Any]:
         """(n_vocabulary,) E p and E v."""
@@ -201,5 +207,5 @@ class CompiledOneLayer:
             if name in arrays:
                 mine[...] = arrays[name]
         if "a" not in arrays:  # a state that another device left
-            over_rows(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+            in_parts(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
         self.taken = taken
