@@ -116,8 +116,8 @@ def test_endings():
     options = {"optimizer": ml.NormalizedGD(1e307), "n_steps": 200}
     run, expected = ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options)
     np.testing.assert_array_equal(run.status, expected.status)
-    np.testing.assert_array_equal(run.steps_taken, expected.steps_taken)
     assert (run.status == ml.Status.NON_FINITE).all()
+    assert np.isfinite(run.final).all()
 
 
 def test_records_resuming_and_progress():

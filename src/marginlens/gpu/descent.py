@@ -22,7 +22,7 @@ LANES = 32
 RESIDENT_BLOCKS = 4  # that the registers of a thread leave room for: more would spill them, fewer hide less latency
 TILE = 8  # coordinates of the keys that are centred at a time
 SLICE_SECONDS = 0.2  # how long one call of the kernel is meant to take; Ctrl-C waits for it
-FIRST_RATE = 2e9  # operations of one token with another a second and resident warp that the first slice is sized for
+FIRST_RATE = 2e10  # operations of one token with another a second and resident warp that the first slice is sized for
 MAX_CHANGE = 4.0  # factor by which the rate that sizes slices may grow or shrink at a time
 WARPS_PER_SM = 6  # that should fit with what they put in shared memory; otherwise it goes to global memory
 
@@ -221,8 +221,8 @@ class Pace:
         for begin, end in parts(self.kernel.device, n_problems, bytes_per_problem, self.kernel.fixed_bytes):
             first = begin
             while first < end:
-                busy = 4 * self.kernel.kernel.n_warps
-                size = max(busy, int(self.rate * SLICE_SECONDS / max(n_steps, 1)))
+                warps = self.kernel.kernel.n_warps
+                size = warps * max(4, int(self.rate * SLICE_SECONDS / max(n_steps, 1)) // warps)
                 last = end if end - first < 2 * size else first + size
                 yield first, last
                 first = last
