@@ -172,7 +172,7 @@ def test_problems_on_the_device_stay_there(twin):
     expected = ml.descend(data, head, n_steps=100, start=start)
     assert_same_runs(run, expected)
     np.testing.assert_allclose(run.norm, expected.norm, rtol=1e-9)
-    np.testing.assert_allclose(run.attention, expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9)
+    np.testing.assert_allclose(run.saturation, expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9)
     np.testing.assert_array_equal(run.to_host("selected"), expected.selected)
     assert "6 runs of 20 weights" in repr(run)
 
@@ -185,6 +185,7 @@ def test_extreme_keys_are_left_to_the_cpu(twin):
     extreme = ml.TokenDataset(data.X, data.y, K=X)
     expected = ml.descend(extreme, head, n_steps=50)
     assert_same_runs(ml.descend(extreme, head, n_steps=50, device="cuda"), expected)
+    assert_same_runs(ml.descend(extreme, head, n_steps=20, device="cuda").resume(30), expected)
     assert_same_runs(ml.descend(DeviceTokens(data.X, data.y, K=X, device=twin), head, n_steps=50), expected)
 
 

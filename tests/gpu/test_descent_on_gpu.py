@@ -75,7 +75,7 @@ def test_problems_made_on_the_gpu():
     np.testing.assert_array_equal(run.to_host("selected"), expected.selected)
     error = np.linalg.norm(run.to_host("final") - expected.final, axis=1)
     assert np.median(error / expected.norm) < P_RTOL
-    np.testing.assert_allclose(run.to_host("attention"), expected.attention.max(-1).mean(-1), rtol=1e-9)
+    np.testing.assert_allclose(run.to_host("saturation"), expected.attention.max(-1).mean(-1), rtol=1e-9)
 
 
 def test_inputs_of_different_lengths():

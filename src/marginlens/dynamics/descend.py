@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -158,7 +158,7 @@ def descend(
 
 
 def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
-    """The loop that takes the steps on a device; that of the CPU for keys so large or small that products may leave the range."""
+    """The loop that takes the steps on a device; it leaves problems with extreme keys to the loop of the CPU."""
     if not isinstance(risk, AttentionRisk) or not risk.is_linear or compiled_code(risk.loss) < 0:
         what = (
             f"a {type(risk).__name__}"
@@ -169,9 +169,13 @@ def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
     rule = compiled_rule(optimizer, risk.shape)
     if rule is None or step_kind(rule) is None:
         raise not_served(device, repr(optimizer))
-    if not _is_moderate(risk.data.K):
-        return compiled_loop(risk, optimizer) or StepwiseLoop(risk, optimizer)
-    return DeviceLoop(device, risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
+    on_cpu = partial(_loop_of_some, risk, optimizer)
+    return DeviceLoop(device, risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule, on_cpu)
+
+
+def _loop_of_some(risk: AttentionRisk, optimizer: Optimizer, places: IntArray) -> Loop:
+    """The loop of the CPU for the problems at these places of a batch."""
+    return compiled_loop(risk[places], optimizer) or StepwiseLoop(risk[places], optimizer)
 
 
 def _descend_where_it_is(

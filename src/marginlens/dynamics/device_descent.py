@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,17 +66,27 @@ class DeviceState:
 
     Attributes:
         start: (batch, d_key). states: (batch, n_rows) coefficients over the keys, or (batch, d_key) p. logits: (batch, n_rows).
-        ends: (batch, 2) how each run ended and after how many steps.
+        ends: (batch, 2) how each run ended and after how many steps. left: what the CPU descends on, after the first steps.
     """
 
     start: FloatArray
     states: FloatArray
     logits: FloatArray
     ends: IntArray
+    left: LeftToCpu | None = None
 
     def copy(self) -> DeviceState:
         """The same in arrays of its own."""
-        return DeviceState(self.start, self.states.copy(), self.logits.copy(), self.ends.copy())
+        left = None if self.left is None else LeftToCpu(self.left.places, self.left.loop, self.left.state.copy())
+        return DeviceState(self.start, self.states.copy(), self.logits.copy(), self.ends.copy(), left)
+
+
+class LeftToCpu(NamedTuple):
+    """Problems of a batch whose keys are extreme, the loop that takes their steps on the CPU, and where it stands."""
+
+    places: IntArray
+    loop: Any
+    state: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +95,7 @@ class DeviceLoop:
 
     Attributes:
         device: where it runs. batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
+        on_cpu: gives the loop of the CPU for the problems at some places of the batch.
     """
 
     device: Device
@@ -91,6 +103,7 @@ class DeviceLoop:
     head: Any
     code: int
     rule: Rule
+    on_cpu: Callable[[IntArray], Any]
 
     @property
     def kernel(self) -> DescentKernel:
@@ -120,6 +133,8 @@ class DeviceLoop:
         scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
         points = np.empty((len(batch), len(save), batch.d_key))
         report, pace = Progress(progress, len(batch) * (end - begin)), Pace(kernel)
+        if state.left is not None:
+            state.ends[state.left.places] = 0  # as the device has left them
         with self.device.active():
             steps = _steps(xp, self.rule, kernel, begin, end)
             kept, scratch = xp.asarray(save, dtype=np.int64), kernel.scratch()
@@ -146,6 +161,13 @@ class DeviceLoop:
                 arrays = (state.states, state.logits, state.ends, points)
                 for target, source in zip(arrays, (*carried, out.points), strict=True):
                     target[first:last] = to_host(source)
+        left = np.flatnonzero(state.ends[:, 0] == EXTREME_ENDING)
+        if left.size:
+            if state.left is None:
+                loop = self.on_cpu(left)
+                state.left = LeftToCpu(left, loop, loop.begin(state.start[left]))
+            points[left] = state.left.loop.advance(state.left.state, span, save, None)
+            state.ends[left] = state.left.state.ends
         return points
 
 
@@ -166,14 +188,14 @@ class DeviceRun:
 
     Attributes:
         final: the last iterates p, (batch, d_key). selected: the token with the largest attention in each input, (batch, n_inputs).
-        norm: ‖final‖, (batch,). attention: the mean over the inputs of the attention that the selected tokens have, (batch,).
+        norm: ‖final‖, (batch,). saturation: the mean over the inputs of the attention that the selected tokens have, (batch,).
         endings: numbers of `status` in `trajectory.ENDINGS`, (batch,). steps_taken: how many steps each run took, (batch,).
     """
 
     final: Any
     selected: Any
     norm: Any
-    attention: Any
+    saturation: Any
     endings: Any
     steps_taken: Any
     device: Device
@@ -244,7 +266,7 @@ def put_on_device(run: DeviceRun, places: IntArray, trajectory: Trajectory) -> N
     ends = np.array([ENDINGS.index(status) for status in trajectory.status], dtype=np.int64)
     attention = trajectory.attention.max(axis=-1).mean(axis=-1)
     values = (trajectory.final, trajectory.selected, trajectory.norm, attention, ends, trajectory.steps_taken)
-    targets = (run.final, run.selected, run.norm, run.attention, run.endings, run.steps_taken)
+    targets = (run.final, run.selected, run.norm, run.saturation, run.endings, run.steps_taken)
     with run.device.active():
         for target, value in zip(targets, values, strict=True):
             target[places] = run.device.xp.asarray(value)

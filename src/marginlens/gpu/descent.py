@@ -8,21 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from marginlens.errors import reject
 from marginlens.gpu.device import Device, Kernel, Layout, parts
 
-GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(
-    5
-)  # kinds of steps, as descent.cu numbers them
+# Kinds of steps, as descent.cu numbers them.
+GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)
 GRAM_FORM, KEYS_FORM = range(2)  # whether the state is coefficients over the rows, or p itself
 IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)  # where the Gram matrix or the keys are
-EXTREME_ENDING = (
-    4  # beside the endings of the compiled loops: keys so large or small that the problem is left to the CPU
-)
+EXTREME_ENDING = 4  # beside the endings of the compiled loops: keys so large or small that the CPU takes the problem
+MAX_STEPS = 2**31 - 1
 LANES = 32
 RESIDENT_BLOCKS = 4  # that the registers of a thread leave room for: more would spill them, fewer hide less latency
 TILE = 8  # coordinates of the keys that are centred at a time
 SLICE_SECONDS = 0.2  # how long one call of the kernel is meant to take; Ctrl-C waits for it
-FIRST_RATE = 2e10  # operations of one token with another a second and resident warp that the first slice is sized for
+FIRST_RATE = 2e10  # products of a token with another that 32 resident warps form a second, as the first slice assumes
 MAX_CHANGE = 4.0  # factor by which the rate that sizes slices may grow or shrink at a time
 WARPS_PER_SM = 6  # that should fit with what they put in shared memory; otherwise it goes to global memory
 
@@ -176,6 +175,8 @@ class DescentKernel:
                 None, with one problem for all starts or one for each; and memory made by `scratch`.
             start: (batch, width), or None for zero. save: (n_saved,) steps after which p is kept, int64.
         """
+        if span[1] > MAX_STEPS:
+            raise reject("n_steps", f"at most {MAX_STEPS} on a GPU", span[1])
         keys, scores, lengths, scratch = problems
         self.kernel(
             len(carried.ends),

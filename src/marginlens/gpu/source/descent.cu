@@ -66,7 +66,7 @@ constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + SHARED_MATRIX;
 
 constexpr int RESYNC_STEPS = 64;  // after which accumulated logits are computed afresh
 constexpr int RAN_ALL = 0, STATIONARY = 1, NON_FINITE = 2, EXTREME = 4;
-constexpr double EXTREME_KEY = 1e60;  // normalised descent on keys beyond, or whose inverses are, is left to the caller
+constexpr double EXTREME_KEY = 1e60;  // steps on keys beyond, or whose inverses are, are left to the caller, plain ones excepted
 constexpr double MODERATE_GAP = 200.0;  // of logits, up to which weights are formed as they are
 constexpr double CANCELLED_SHARE = 1e-6;  // of the sum of moduli, below which rounding decides a sum
 #define SMALLEST_WEIGHT 1e-140
@@ -638,8 +638,8 @@ KERNEL descend_problems(
                 finite = finite && is_finite(a[slot]);
             }
             if (!all_lanes(finite)) status = NON_FINITE;
-            if (STEP == NORMALISED && largest > 0.0 && is_finite(largest) && !(1.0 / EXTREME_KEY < largest && largest < EXTREME_KEY))
-                status = EXTREME;
+            const bool moderate = 1.0 / EXTREME_KEY < largest && largest < EXTREME_KEY;
+            if (STEP != GRADIENT && largest > 0.0 && !moderate) status = EXTREME;
             UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
                 state[j] = 0.0;
 #if FORM == KEYS
