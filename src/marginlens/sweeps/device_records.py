@@ -66,7 +66,7 @@ def _svm_residual(run: DeviceChunkRun) -> Any:
 DEVICE_RECORDS: dict[str, Callable[[DeviceChunkRun], Any]] = {
     "selection": lambda run: to_host(run.selected),
     "norm": lambda run: to_host(run.trajectory.norm),
-    "saturation": lambda run: to_host(run.trajectory.attention),
+    "saturation": lambda run: to_host(run.trajectory.saturation),
     "smallest_probability": lambda run: to_host(run.optimality.smallest_probability),
     "final": lambda run: to_host(run.trajectory.final),
     "status": lambda run: _status_column(run.trajectory.endings, ENDINGS),
