@@ -21,7 +21,11 @@ from marginlens.svm import att_svm
 INPUTS, TOKENS, STEPS = 4, 6, 1000
 DESCENTS = {10: 400_000, 100: 400_000, 500: 100_000}  # width of keys -> problems on the GPU
 MARGINS = {10: 1_000_000, 100: 400_000}
-TORCH_PROBLEMS, TORCH_STEPS, CPU_PROBLEMS = 200_000, 50, 2_000  # enough for torch to be bound by memory, not by launches
+TORCH_PROBLEMS, TORCH_STEPS, CPU_PROBLEMS = (
+    200_000,
+    50,
+    2_000,
+)  # enough for torch to be bound by memory, not by launches
 REPEATS = 3  # the fastest counts
 
 
