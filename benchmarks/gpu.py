@@ -19,7 +19,8 @@ from marginlens.runtime.threads import n_threads
 from marginlens.svm import att_svm
 
 INPUTS, TOKENS, STEPS = 4, 6, 1000
-DESCENTS = {10: 400_000, 100: 400_000, 500: 100_000}  # width of keys -> problems on the GPU
+DATA = {10: 1_000_000, 100: 400_000}  # width of keys -> problems that the GPU makes
+DESCENTS = {10: 400_000, 100: 400_000, 500: 100_000}  # that it descends on
 MARGINS = {10: 1_000_000, 100: 400_000}
 TORCH_PROBLEMS, TORCH_STEPS, CPU_PROBLEMS = (
     200_000,
@@ -30,11 +31,12 @@ REPEATS = 3  # the fastest counts
 
 
 def bench_gpu(progress: ProgressCallback | None = None, *, seed: int = 0, device: str = "cuda") -> list[dict[str, Any]]:
-    """Time descents of 1,000 normalised steps and the margin problems of what they select, on data that the GPU makes.
+    """Time the making of problems, descents of 1,000 normalised steps on them, and margin problems, all on data that the GPU makes.
 
     A descent's time includes centring the keys and forming the Gram matrix, and that of a margin problem its residuals, which prove it.
     The steps of batched torch have the same formulas and the same Gram matrix, without the logarithmic scale; fewer are timed. The CPU
-    takes some of the same problems, and `agreement` is the share of them for which it selects the same tokens, or solves to the same x.
+    takes some of the same problems, and `agreement` is the share of them that it makes with the same bits, for which it selects the same
+    tokens, or that it solves to the same x.
 
     Returns:
         One row for each width and method, and a summary of the ratios.
@@ -42,13 +44,33 @@ def bench_gpu(progress: ProgressCallback | None = None, *, seed: int = 0, device
     place = as_device(device)
     assert place is not None
     watch = Progress(progress)
-    watch.expect(3 * len(DESCENTS) + 2 * len(MARGINS))
+    watch.expect(2 * len(DATA) + 3 * len(DESCENTS) + 2 * len(MARGINS))
     rows: list[dict[str, Any]] = []
+    for d, count in DATA.items():
+        rows += _data(place, d, count, seed, watch)
     for d, count in DESCENTS.items():
         rows += _descents(place, d, count, seed, watch)
     for d, count in MARGINS.items():
         rows += _margins(place, d, count, seed, watch)
     return [*rows, _summary(rows)]
+
+
+def _data(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
+    """Problems made by counter; the agreement is the share of those that have the same bits on both."""
+
+    def make(n_problems: int, name: str) -> Any:
+        return sphere_problems(0, n_problems, INPUTS, TOKENS, d, seed, 0, device=name)
+
+    (tokens, _), seconds = _fastest(device, lambda: make(count, device.name))
+    X = to_host(tokens.X[:CPU_PROBLEMS])
+    watch.advance()
+    (host, _), cpu_seconds = _fastest(device, lambda: make(CPU_PROBLEMS, "cpu"))
+    watch.advance()
+    agreement = float((host.X == X).all(axis=(1, 2, 3)).mean())
+    return [
+        _row("data", d, f"marginlens, {device.name}", count, 1, seconds, agreement),
+        _row("data", d, f"marginlens, {n_threads()} threads", len(host), 1, cpu_seconds),
+    ]
 
 
 def _descents(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:

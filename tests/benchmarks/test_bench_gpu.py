@@ -28,6 +28,7 @@ def test_every_method_is_timed(monkeypatch):
     monkeypatch.setattr(type(twin), "name", "cuda")
     monkeypatch.setattr(devices, "find_device", lambda number: twin)
     for name, value in {
+        "DATA": {20: 4},
         "DESCENTS": {20: 4},
         "MARGINS": {20: 4},
         "STEPS": 20,
@@ -39,9 +40,9 @@ def test_every_method_is_timed(monkeypatch):
         monkeypatch.setattr(bench, name, value)
     progress = ProgressCounter()
     *rows, summary = json.loads(json.dumps(bench.bench_gpu(progress)))
-    assert progress.done == progress.total == len(rows) == 5
+    assert progress.done == progress.total == len(rows) == 7
     assert all(row["problems_per_second"] > 0.0 for row in rows)
-    assert [row["agreement"] for row in rows] == [1.0, None, None, 1.0, None]
+    assert [row["agreement"] for row in rows] == [1.0, None, 1.0, None, None, 1.0, None]
     assert summary["least_times_torch"] > 0.0
 
 

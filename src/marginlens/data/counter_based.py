@@ -94,7 +94,8 @@ def gaussian_problems(
 def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
     """The key-query matrix W (d_model, d_model) of `gaussian_problems`: normal entries over √d_model."""
     matrix = np.empty((1, d_model, d_model))
-    _normal_rows(0, 1, np.uint64(SHARED_PROBLEM), np.uint64(seed), np.uint64(cell), False, matrix)
+    numbers = (np.uint64(SHARED_PROBLEM), np.uint64(seed), np.uint64(cell))
+    _normal_rows(0, 1, *numbers, np.uint64(0), False, matrix)
     return np.asarray(matrix[0] / np.sqrt(float(d_model)))
 
 
@@ -126,14 +127,14 @@ def _made(
     first: int, last: int, n_inputs: int, n_tokens: int, d: int, seed: int, cell: int, *, on_sphere: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Tokens (n, n_inputs, n_tokens, d), heads (n, d) and labels (n, n_inputs) of problems first … last - 1."""
-    n_rows = n_inputs * n_tokens + 1  # the head is the row after the tokens
-    n_problems = last - first
-    rows, y = np.empty((n_problems, n_rows, d)), np.empty((n_problems, n_inputs))
+    n_problems, n_rows, n_blocks = last - first, n_inputs * n_tokens, -(-d // 2)  # of the tokens, of each of their rows
+    X, v, y = np.empty((n_problems, n_rows, d)), np.empty((n_problems, 1, d)), np.empty((n_problems, n_inputs))
     numbers = (np.uint64(first), np.uint64(seed), np.uint64(cell))
-    over_problems(_normal_rows, n_problems, *numbers, on_sphere, rows, step_cost=20.0 * n_rows * d)
-    _labels(*numbers, np.uint64(n_rows * -(-d // 2)), y)
-    X = np.ascontiguousarray(rows[:, :-1]).reshape(n_problems, n_inputs, n_tokens, d)
-    return X, np.ascontiguousarray(rows[:, -1]), y
+    for rows, block in ((X, 0), (v, n_rows * n_blocks)):
+        cost = 20.0 * rows.shape[1] * d
+        over_problems(_normal_rows, n_problems, *numbers, np.uint64(block), on_sphere, rows, step_cost=cost)
+    _labels(*numbers, np.uint64((n_rows + 1) * n_blocks), y)
+    return X.reshape(n_problems, n_inputs, n_tokens, d), v[:, 0], y
 
 
 def _on_device(
@@ -201,7 +202,9 @@ def _unit_vector(word: Any) -> tuple[float, float]:
 
 
 @njit(**_EXACT)
-def _normal_rows(first: int, last: int, problem: Any, seed: Any, cell: Any, on_sphere: bool, rows: FloatArray) -> None:
+def _normal_rows(
+    first: int, last: int, problem: Any, seed: Any, cell: Any, first_block: Any, on_sphere: bool, rows: FloatArray
+) -> None:
     """Fill rows[first:last], (…, n_rows, d), with normals of the problems from `problem` on; each row begins a new block."""
     n_rows, d = rows.shape[1:]
     n_blocks = (d + 1) // 2
@@ -212,7 +215,8 @@ def _normal_rows(first: int, last: int, problem: Any, seed: Any, cell: Any, on_s
         for r in range(0, n_rows, at_once):
             count = min(at_once, n_rows - r)
             used = count * n_blocks
-            _words(problem + np.uint64(j), seed, cell, np.uint64(r * n_blocks), low[:used], high[:used])
+            begin_block = first_block + np.uint64(r * n_blocks)
+            _words(problem + np.uint64(j), seed, cell, begin_block, low[:used], high[:used])
             for b in range(used):
                 radius = _radius(low[b])
                 x, y = _unit_vector(high[b])
