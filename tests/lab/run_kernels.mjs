@@ -7,7 +7,7 @@ import { pathToFileURL } from "node:url";
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`${name}.js`, folder));
 const { Descent, loopOf, measurePoint } = await load("descent");
-const { attSvm, bracketOf, certificateResidual, kktResidual } = await load("margin");
+const { bracketOf, certificateResidual, kktResidual } = await load("margin");
 const { readProblem, problemToJson } = await load("problem");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
@@ -26,14 +26,21 @@ const calls = {
     return { status: run.status, steps: run.steps, points: steps.map((step) => run.at(step)) };
   },
   measure: ({ problem, points }) => points.map((point) => measurePoint(readProblem(problem), Float64Array.from(point))),
-  margin({ problem, selected }) {
-    const solution = attSvm(readProblem(problem), selected);
-    return { ...solution, residual: kktResidual(solution), certificateResidual: certificateResidual(solution), ...bracketOf(solution) };
-  },
   normMargin: ({ problem, selected, power }) => planeNormSvm(readProblem(problem), selected, power === "inf" ? Infinity : power),
   normOf: ({ problem }) => normOfOptimizer(readProblem(problem).optimizer),
-  optimality: ({ problem, selections }) => selections.map((selected) => tokenOptimality(readProblem(problem), selected)),
-  predict: ({ problem, maxProblems }) => predict(readProblem(problem), maxProblems),
+  optimality({ problem, selections }) {
+    const read = readProblem(problem);
+    return selections.map((selected) => {
+      const { solution, ...verdict } = tokenOptimality(read, selected);
+      const { A, b, pairs, ...found } = solution;
+      const proof = { residual: kktResidual(solution), certificateResidual: certificateResidual(solution), ...bracketOf(solution) };
+      return { ...verdict, solution: found, ...proof };
+    });
+  },
+  predict({ problem, maxProblems }) {
+    const found = predict(readProblem(problem), maxProblems);
+    return { ...found, cone: null, candidates: found.candidates.map((one) => ({ ...one, optimality: null })) };
+  },
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),
   /** Labels of all pixels in the order of the picture, the start of each, and the pixels of the first piece of work. */
   basins({ problem, ...settings }) {

@@ -5,7 +5,15 @@
 
 import { cholesky, norm, solveLower, solveUpper } from "./linalg.js";
 import { leastDistance, OPTIMAL } from "./margin.js";
-import { componentOfToken, componentOrder, lastToken, priorityGraph, priorityGraphs, strongComponents, sufficientPairs } from "./graphs.js";
+import {
+  componentOfToken,
+  componentOrder,
+  lastToken,
+  priorityGraph,
+  priorityGraphs,
+  strongComponents,
+  sufficientPairs,
+} from "./graphs.js";
 import { logAddExp } from "./softmax.js";
 
 export const TIE_NONE = "NONE";
@@ -71,7 +79,9 @@ export function graphHeights(graph) {
   if (solution.status !== OPTIMAL) return null;
   return {
     height: solution.x.map((entry, c) => entry / unitOf[c]),
-    multipliers: ends.map(([upper, lower], r) => ({ upper, lower, pair: graph.strict[chosen[r]], multiplier: solution.multipliers[r] })),
+    multipliers: ends.map(([upper, lower], r) => {
+      return { upper, lower, pair: graph.strict[chosen[r]], multiplier: solution.multipliers[r] };
+    }),
   };
 }
 
@@ -105,8 +115,14 @@ function cyclicLogits(automaton, graph, c) {
   const samples = reducedSamples(automaton, graph.last)
     .filter((sample) => place.has(sample.label))
     .map((sample) => {
-      const inside = sample.tokens.map((token, k) => [place.get(token), Math.log(sample.counts[k])]).filter(([cell]) => cell !== undefined);
-      return { cells: inside.map(([cell]) => cell), logCounts: inside.map(([, log]) => log), label: place.get(sample.label), weight: sample.count };
+      const entries = sample.tokens.map((token, k) => [place.get(token), Math.log(sample.counts[k])]);
+      const inside = entries.filter(([cell]) => cell !== undefined);
+      return {
+        cells: inside.map(([cell]) => cell),
+        logCounts: inside.map(([, log]) => log),
+        label: place.get(sample.label),
+        weight: sample.count,
+      };
     })
     .filter((sample) => sample.cells.length > 1);
   const total = samples.reduce((sum, sample) => sum + sample.weight, 0);
@@ -155,7 +171,8 @@ function cyclicLogits(automaton, graph, c) {
     for (let k = 0; k < size; k++) promised += at.slope[k] * step[k];
     let share = 1;
     let trial = terms(moved(1));
-    for (let halved = 0; halved < MAX_HALVINGS && !(trial.value <= at.value + 1e-4 * share * promised + 1e-14 * Math.abs(at.value)); halved++) {
+    const isLower = () => trial.value <= at.value + 1e-4 * share * promised + 1e-14 * Math.abs(at.value);
+    for (let halved = 0; halved < MAX_HALVINGS && !isLower(); halved++) {
       share *= 0.5;
       trial = terms(moved(share));
     }
@@ -214,10 +231,10 @@ function expandColumn(automaton, last) {
     }
     const left = edges.filter((_, e) => !found.carries[e]);
     if (left.length === 0) return { slow, offset, reason: "" };
-    const merged = edges.map((edge, e) => [edge, found.carries[e]]).flatMap(([edge, tied]) => (tied ? [[edge.above, edge.below, 1], [edge.below, edge.above, 1]] : [[edge.above, edge.below, 1]]));
-    for (const members of graph.components) members.forEach((token, k) => merged.push([token, members[(k + members.length - 1) % members.length], 1]));
-    entries = left.map(({ above, below, logC }) => ({ label: above, token: below, logPull: logC - (found.logit[componentOfToken(graph, above)] - found.logit[componentOfToken(graph, below)]) }));
-    graph = priorityGraph(last, merged);
+    entries = left.map(({ above, below, upper, lower, logC }) => {
+      return { label: above, token: below, logPull: logC - (found.logit[upper] - found.logit[lower]) };
+    });
+    graph = mergedGraph(graph, edges, found.carries);
     const solved = graphHeights(graph);
     if (solved === null) return unknown("active pairs without a multiplier could not be told from those with one");
     height = new Float64Array(K);
@@ -226,6 +243,19 @@ function expandColumn(automaton, last) {
     slow.push(height);
   }
   return unknown("the expansion has too many terms");
+}
+
+/** The graph in which components joined by an active pair with a multiplier are one, and those without are strict. */
+function mergedGraph(graph, edges, carries) {
+  const listed = [];
+  edges.forEach(({ above, below }, e) => {
+    listed.push([above, below, 1]);
+    if (carries[e]) listed.push([below, above, 1]);
+  });
+  for (const members of graph.components) {
+    members.forEach((token, k) => listed.push([token, members[(k + members.length - 1) % members.length], 1]));
+  }
+  return priorityGraph(graph.last, listed);
 }
 
 /** What each token of lower priority weighs in the slope of the risk at W^cyc: [{ label, token, logPull }]. */
@@ -282,7 +312,10 @@ function balanceComponents(graph, edges) {
     while (joined[c] !== c) c = joined[c];
     return c;
   };
-  for (const { upper, lower } of kept) joined[Math.max(rootOf(upper), rootOf(lower))] = Math.min(rootOf(upper), rootOf(lower));
+  for (const { upper, lower } of kept) {
+    const [one, other] = [rootOf(upper), rootOf(lower)];
+    joined[Math.max(one, other)] = Math.min(one, other);
+  }
   const logit = new Float64Array(count);
   const free = Array.from(joined, (_, c) => c).filter((c) => rootOf(c) !== c);
   const place = new Map(free.map((c, k) => [c, k]));
@@ -402,7 +435,8 @@ export function nextProbabilities(automaton, ids) {
   const counts = countedTokens(ids);
   const tokens = [...counts.keys()];
   const probability = new Float64Array(automaton.data.nVocabulary);
-  sharesOf(automaton, ids[ids.length - 1], tokens, [...counts.values()]).shares.forEach((share, k) => (probability[tokens[k]] = share));
+  const { shares } = sharesOf(automaton, ids[ids.length - 1], tokens, [...counts.values()]);
+  shares.forEach((share, k) => (probability[tokens[k]] = share));
   return probability;
 }
 
@@ -433,9 +467,15 @@ export function explainNext(automaton, ids) {
   const { shares, decided } = sharesOf(automaton, last, tokens, [...counts.values()]);
   const byHeight = [...tokens].sort((a, b) => height[b] - height[a]);
   const level = new Map();
-  byHeight.forEach((token, k) => level.set(token, k === 0 ? 0 : level.get(byHeight[k - 1]) + (height[byHeight[k - 1]] - height[token] > HEIGHT_ATOL ? 1 : 0)));
+  byHeight.forEach((token, k) => {
+    const above = byHeight[k - 1];
+    level.set(token, k === 0 ? 0 : level.get(above) + (height[above] - height[token] > HEIGHT_ATOL ? 1 : 0));
+  });
   const rivals = tokens
-    .map((token, k) => ({ token, count: counts.get(token), height: height[token], component: graph ? componentOfToken(graph, token) : -1, probability: shares[k] }))
+    .map((token, k) => {
+      const component = graph ? componentOfToken(graph, token) : -1;
+      return { token, count: counts.get(token), height: height[token], component, probability: shares[k] };
+    })
     .sort((a, b) => level.get(a.token) - level.get(b.token) || (b.probability - a.probability || 0) || a.token - b.token);
   const winners = new Set(rivals.filter(({ probability }) => probability !== 0).map(({ token }) => token));
   const weightOf = new Map(multipliers.map(({ pair, multiplier }) => [pair.join(), multiplier]));

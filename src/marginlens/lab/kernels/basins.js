@@ -84,7 +84,6 @@ export function basinTasks(side, size = 256) {
 
 /** Labels of some pixels: { labels, ends }, the last points beside them so that `settle` can look at what is left. */
 export function labelPixels(field, pixels) {
-  const { problem } = field;
   const runner = planeRunner(field);
   const labels = new Int8Array(pixels.length);
   const ends = new Float64Array(2 * pixels.length);
@@ -105,7 +104,7 @@ export function labelPixels(field, pixels) {
     labels[k] = reachedDirection(field, end, runner.logits(end));
   }
   settle(field, labels, ends);
-  return { labels, ends, T: problem.T };
+  return { labels, ends };
 }
 
 /** The direction that a run has reached: it selects its tokens, at a correlation of at least .99; else UNSETTLED. */

@@ -263,7 +263,10 @@ function jointLoop(problem) {
   return { size: dModel + d, width: dModel + d, begin, advance };
 }
 
-/** What the curves show of a point of `loopOf(problem)`: { norm, attention (n T), selected, margins (Y f of every input), risk }; norm is that of p. */
+/**
+ * What the curves show of a point of `loopOf(problem)`: { norm, attention, selected, margins, risk }, the norm being that of p, attention
+ * (n T), and margins Y f(X) of every input.
+ */
 export function measurePoint(problem, point) {
   const p = problem.joint ? point.slice(problem.dModel) : point;
   const { T, lengths, code, scores } = problem.joint ? tokenProblem({ ...problem, head: point.slice(0, problem.dModel) }) : problem;

@@ -328,7 +328,8 @@ export function leastDistance(A, m, d, b) {
 export function attSvm(problem, selected) {
   const { n, T, d, lengths, K } = problem;
   const pairs = [];
-  for (let i = 0; i < n; i++) for (let t = 0; t < lengths[i]; t++) if (t !== selected[i]) pairs.push({ input: i, selected: selected[i], other: t });
+  for (let i = 0; i < n; i++)
+    for (let t = 0; t < lengths[i]; t++) if (t !== selected[i]) pairs.push({ input: i, selected: selected[i], other: t });
   const A = new Float64Array(pairs.length * d);
   pairs.forEach(({ input, selected: chosen, other }, r) => {
     for (let k = 0; k < d; k++) A[r * d + k] = K[(input * T + chosen) * d + k] - K[(input * T + other) * d + k];

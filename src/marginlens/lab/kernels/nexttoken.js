@@ -32,7 +32,8 @@ export function reduceSequences(data) {
     sampleOf[i] = sample.number;
   }
   const samples = [...merged.values()];
-  const keys = [...new Set(samples.flatMap(({ last, counts }) => [...counts.keys()].map((token) => last * K + token)))].sort((a, b) => a - b);
+  const occurring = samples.flatMap(({ last, counts }) => [...counts.keys()].map((token) => last * K + token));
+  const keys = [...new Set(occurring)].sort((a, b) => a - b);
   const place = new Map(keys.map((key, k) => [key, k]));
   const first = [0];
   const entryPair = [];

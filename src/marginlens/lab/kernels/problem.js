@@ -35,6 +35,10 @@ function shown(value) {
   return text === undefined ? String(value) : text.length > 40 ? `${text.slice(0, 37)}…` : text;
 }
 
+function countOf(value, what) {
+  return Array.isArray(value) ? `${value.length} ${what}` : shown(value);
+}
+
 function numberIn(value, what, low, high) {
   if (typeof value !== "number" || !Number.isFinite(value)) refuse(`${what} must be a number; got ${shown(value)}.`);
   if (value < low || value > high) refuse(`${what} must lie between ${low} and ${high}; got ${value}.`);
@@ -43,25 +47,27 @@ function numberIn(value, what, low, high) {
 
 function vectorOf(value, what, width, largest = MAX_ENTRY) {
   if (!Array.isArray(value) || value.length !== width)
-    refuse(`${what} must be a list of ${width} numbers; got ${Array.isArray(value) ? `${value.length} entries` : shown(value)}.`);
+    refuse(`${what} must be a list of ${width} numbers; got ${countOf(value, "entries")}.`);
   return Float64Array.from(value, (entry, k) => numberIn(entry, `${what}[${k}]`, -largest, largest));
 }
 
 /** Inputs of vectors as { n, T, width, lengths, values (n T width) }, padded with zeros. */
 function tokenArrays(value, what) {
-  if (!Array.isArray(value) || value.length === 0) refuse(`${what} must be a list of inputs, each a list of vectors; got ${shown(value)}.`);
+  const isList = (entry) => Array.isArray(entry) && entry.length > 0;
+  if (!isList(value)) refuse(`${what} must be a list of inputs, each a list of vectors; got ${shown(value)}.`);
   const n = value.length;
   if (n > MAX_INPUTS) refuse(`${what} must hold at most ${MAX_INPUTS} inputs; got ${n}.`);
   let width = 0;
   let T = 0;
   value.forEach((input, i) => {
-    if (!Array.isArray(input) || input.length === 0) refuse(`Input ${i} of ${what} must hold at least one token; got ${shown(input)}.`);
+    if (!isList(input)) refuse(`Input ${i} of ${what} must hold at least one token; got ${shown(input)}.`);
     if (input.length > MAX_TOKENS) refuse(`Input ${i} of ${what} must hold at most ${MAX_TOKENS} tokens; got ${input.length}.`);
     T = Math.max(T, input.length);
     input.forEach((vector, t) => {
-      if (!Array.isArray(vector) || vector.length === 0) refuse(`Token ${t} of input ${i} of ${what} must be a list of numbers; got ${shown(vector)}.`);
+      if (!isList(vector)) refuse(`Token ${t} of input ${i} of ${what} must be a list of numbers; got ${shown(vector)}.`);
       if (width === 0) width = vector.length;
-      if (vector.length !== width) refuse(`All vectors of ${what} must have ${width} numbers; token ${t} of input ${i} has ${vector.length}.`);
+      if (vector.length !== width)
+        refuse(`All vectors of ${what} must have ${width} numbers; token ${t} of input ${i} has ${vector.length}.`);
     });
   });
   if (width > MAX_WIDTH) refuse(`Vectors of ${what} must have at most ${MAX_WIDTH} numbers; got ${width}.`);
@@ -69,7 +75,8 @@ function tokenArrays(value, what) {
   value.forEach((input, i) => {
     input.forEach((vector, t) => {
       vector.forEach((entry, k) => {
-        values[(i * T + t) * width + k] = numberIn(entry, `Number ${k} of token ${t} of input ${i} of ${what}`, -MAX_ENTRY, MAX_ENTRY);
+        const name = `Number ${k} of token ${t} of input ${i} of ${what}`;
+        values[(i * T + t) * width + k] = numberIn(entry, name, -MAX_ENTRY, MAX_ENTRY);
       });
     });
   });
@@ -89,10 +96,14 @@ function checkedOptimizer(given, joint) {
   }
   numberIn(optimizer.size, "The step size", Number.MIN_VALUE, 1e6);
   if ("decay" in optimizer) numberIn(optimizer.decay, "The decay of the step size", 0, 2);
-  if ("p" in optimizer && !(numberIn(optimizer.p, "The p of ℓp", 1, 1e3) > 1)) refuse("The p of ℓp must be above 1; CoordinateDescent is the case 1.");
+  if ("p" in optimizer && !(numberIn(optimizer.p, "The p of ℓp", 1, 1e3) > 1))
+    refuse("The p of ℓp must be above 1; CoordinateDescent is the case 1.");
   if ("betas" in optimizer) {
-    if (!Array.isArray(optimizer.betas) || optimizer.betas.length !== 2) refuse(`Adam's betas must be two numbers; got ${shown(optimizer.betas)}.`);
-    for (const beta of optimizer.betas) if (!(numberIn(beta, "Each of Adam's betas", 0, 1) < 1)) refuse("Each of Adam's betas must be below 1; got 1.");
+    const { betas } = optimizer;
+    if (!Array.isArray(betas) || betas.length !== 2) refuse(`Adam's betas must be two numbers; got ${shown(betas)}.`);
+    for (const beta of betas) {
+      if (!(numberIn(beta, "Each of Adam's betas", 0, 1) < 1)) refuse("Each of Adam's betas must be below 1; got 1.");
+    }
     numberIn(optimizer.eps, "Adam's eps", 0, 1e6);
   }
   return optimizer;
@@ -112,7 +123,8 @@ function checkedOptimizer(given, joint) {
  * }
  */
 export function readProblem(json) {
-  if (typeof json !== "object" || json === null || Array.isArray(json)) refuse(`A problem must be a JSON object; got ${shown(json)}.`);
+  if (typeof json !== "object" || json === null || Array.isArray(json))
+    refuse(`A problem must be a JSON object; got ${shown(json)}.`);
   if (json.format !== undefined && json.format !== FORMAT) refuse(`The format must be ${FORMAT}; got ${shown(json.format)}.`);
   if (json.version !== undefined && json.version !== FORMAT_VERSION)
     refuse(`This page reads version ${FORMAT_VERSION} of the problem format; got version ${shown(json.version)}.`);
@@ -126,7 +138,8 @@ export function readProblem(json) {
   const keys = tokenArrays(keyForm, json.keys ? "keys" : "tokens");
   const { n, T, lengths } = keys;
   const labels = json.labels ?? new Array(n).fill(1);
-  if (!Array.isArray(labels) || labels.length !== n) refuse(`There must be one label for each of ${n} inputs; got ${shown(labels)}.`);
+  if (!Array.isArray(labels) || labels.length !== n)
+    refuse(`There must be one label for each of ${n} inputs; got ${shown(labels)}.`);
   for (const label of labels) if (label !== 1 && label !== -1) refuse(`Each label must be 1 or -1; got ${shown(label)}.`);
   const y = Float64Array.from(labels);
   const d = keys.width;
@@ -134,12 +147,13 @@ export function readProblem(json) {
   let dModel = d;
   let head = null;
   if (byScores) {
-    if (!Array.isArray(json.scores) || json.scores.length !== n) refuse(`There must be a list of scores for each of ${n} inputs; got ${shown(json.scores)}.`);
+    if (!Array.isArray(json.scores) || json.scores.length !== n)
+      refuse(`There must be a list of scores for each of ${n} inputs; got ${shown(json.scores)}.`);
     dModel = d + 1;
     X = new Float64Array(n * T * dModel);
     json.scores.forEach((row, i) => {
       if (!Array.isArray(row) || row.length !== lengths[i])
-        refuse(`Input ${i} must have ${lengths[i]} scores, one for each token; got ${Array.isArray(row) ? row.length : shown(row)}.`);
+        refuse(`Input ${i} must have ${lengths[i]} scores, one for each token; got ${countOf(row, "scores")}.`);
       row.forEach((score, t) => {
         const at = (i * T + t) * dModel;
         for (let k = 0; k < d; k++) X[at + k] = keys.values[(i * T + t) * d + k];
@@ -151,7 +165,8 @@ export function readProblem(json) {
   } else if (json.keys) {
     if (!json.tokens) refuse("Keys without tokens need scores; give tokens or scores.");
     const tokens = tokenArrays(json.tokens, "tokens");
-    if (tokens.n !== n || lengths.some((length, i) => length !== tokens.lengths[i])) refuse("There must be one key for each token; their numbers differ.");
+    if (tokens.n !== n || lengths.some((length, i) => length !== tokens.lengths[i]))
+      refuse("There must be one key for each token; their numbers differ.");
     X = tokens.values;
     dModel = tokens.width;
   }
@@ -161,7 +176,8 @@ export function readProblem(json) {
   const loss = json.loss ?? "Logistic";
   if (!(loss in LOSS_CODES)) refuse(`The loss must be one of ${Object.keys(LOSS_CODES).join(", ")}; got ${shown(loss)}.`);
   const steps = json.steps ?? 1000;
-  if (!Number.isInteger(steps) || steps < 0 || steps > MAX_STEPS) refuse(`The number of steps must be a whole number up to ${MAX_STEPS}; got ${shown(steps)}.`);
+  if (!Number.isInteger(steps) || steps < 0 || steps > MAX_STEPS)
+    refuse(`The number of steps must be a whole number up to ${MAX_STEPS}; got ${shown(steps)}.`);
   return tokenProblem({
     n, T, d, dModel, lengths, X, K: keys.values, y, head,
     keysAreTokens: !json.keys && !byScores,
@@ -177,7 +193,8 @@ export function readProblem(json) {
 
 /** The problem with its scores γ_it = Y_i v·x_it and how far rounding blurs each, (n T); zero where there is no token. */
 export function tokenProblem(parts) {
-  const problem = { ...parts, code: LOSS_CODES[parts.loss], scores: new Float64Array(parts.n * parts.T), blur: new Float64Array(parts.n * parts.T) };
+  const size = parts.n * parts.T;
+  const problem = { ...parts, code: LOSS_CODES[parts.loss], scores: new Float64Array(size), blur: new Float64Array(size) };
   if (parts.head === null) return problem;
   const { n, T, dModel, lengths, X, y, head } = problem;
   const sizes = Float64Array.from(head, Math.abs);
@@ -222,7 +239,10 @@ export function takeInputs(problem, chosen) {
   const T = Math.max(...chosen.map((i) => lengths[i]));
   const taken = (values, width) => {
     const out = new Float64Array(chosen.length * T * width);
-    chosen.forEach((i, place) => out.set(values.subarray(i * problem.T * width, (i * problem.T + Math.min(T, problem.T)) * width), place * T * width));
+    chosen.forEach((i, place) => {
+      const first = i * problem.T * width;
+      out.set(values.subarray(first, first + T * width), place * T * width);
+    });
     return out;
   };
   return {
@@ -245,8 +265,9 @@ export function centredKeys(problem) {
   const mean = new Float64Array(d);
   for (let i = 0; i < n; i++) {
     mean.fill(0);
-    for (let t = 0; t < lengths[i]; t++) for (let k = 0; k < d; k++) mean[k] += K[(i * T + t) * d + k] / lengths[i];
-    for (let t = 0; t < lengths[i]; t++) for (let k = 0; k < d; k++) rows[(i * T + t) * d + k] = K[(i * T + t) * d + k] - mean[k];
+    const [first, last] = [i * T * d, (i * T + lengths[i]) * d];
+    for (let at = first; at < last; at++) mean[at % d] += K[at] / lengths[i];
+    for (let at = first; at < last; at++) rows[at] = K[at] - mean[at % d];
   }
   return rows;
 }

@@ -206,7 +206,9 @@ function checkStep(problem) {
 
 /** A Thm 3's conditions on the start: it selects locally optimal tokens, lies in their cone, and beyond the radius of the full proof. */
 function aroundStart(problem, part, dependent, start) {
-  if (!start || start.every((entry) => entry === 0)) return { conditions: [check("start in a cone", false, {}, start ? "zero" : "none")] };
+  if (!start || start.every((entry) => entry === 0)) {
+    return { conditions: [check("start in a cone", false, {}, start ? "zero" : "none")] };
+  }
   const at = selectionAt(part, start);
   if (!at.unique) return { conditions: [check("locally optimal start", false, {}, "tie")] };
   const found = tokenOptimality(part, at.selected);
@@ -240,12 +242,15 @@ export function optimalSets(problem) {
  * { status, margin, points, choices }; status MAX_PROBLEMS where there are more choices than `maxProblems`.
  */
 export function setSvm(problem, sets, maxProblems = MAX_PROBLEMS) {
-  const { n, T, d, lengths, K } = problem;
+  const { T, d, lengths, K } = problem;
   const binding = sets.map((_, i) => i).filter((i) => sets[i].length < lengths[i]);
-  if (binding.length === 0) return { status: TRIVIAL, margin: Infinity, points: [new Float64Array(d)], choices: [sets.map((tokens) => tokens[0])] };
+  if (binding.length === 0) {
+    return { status: TRIVIAL, margin: Infinity, points: [new Float64Array(d)], choices: [sets.map((tokens) => tokens[0])] };
+  }
   const count = binding.reduce((total, i) => total * sets[i].length, 1);
   if (count > maxProblems) return { status: "MAX_PROBLEMS", margin: 0, points: [], choices: [] };
-  const pairs = binding.flatMap((i) => Array.from({ length: lengths[i] }, (_, t) => t).filter((t) => !sets[i].includes(t)).map((t) => [i, t]));
+  const outside = (i) => Array.from({ length: lengths[i] }, (_, t) => t).filter((t) => !sets[i].includes(t));
+  const pairs = binding.flatMap((i) => outside(i).map((t) => [i, t]));
   const A = new Float64Array(pairs.length * d);
   const ones = new Float64Array(pairs.length).fill(1);
   let best = Infinity;
@@ -281,7 +286,7 @@ export function setSvm(problem, sets, maxProblems = MAX_PROBLEMS) {
     }),
   );
   const status = unverified ? INACCURATE : points.length > 0 ? OPTIMAL : INFEASIBLE;
-  return { status, margin: points.length > 0 ? 1 / best : 0, points, choices: chosen, n };
+  return { status, margin: points.length > 0 ? 1 / best : 0, points, choices: chosen };
 }
 
 /** Assumption D by A Lemma 14, for the sets of tokens that share the highest score. */
@@ -355,8 +360,10 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     if (toSet.applies && sets.points.length === 1) pathDirection = unit(sets.points[0]);
   }
   const { candidates, complete } = candidatesOf(part, global, around.found, sets, maxProblems);
-  const basinSelection = around.cone && inCone(problem.start, around.cone.p, around.cone.mu, around.cone.radius) ? around.found.selected : null;
-  const basin = basinSelection && candidates.findIndex((one) => one.label !== "G^mm" && one.selected.join() === basinSelection.join());
+  let basin = -1;
+  if (around.cone && inCone(problem.start, around.cone.p, around.cone.mu, around.cone.radius)) {
+    basin = candidates.findIndex((one) => one.label !== "G^mm" && one.selected.join() === around.found.selected.join());
+  }
   const optimal = optimalTokens(problem);
   const whole = (selected) => {
     const all = optimal.slice();
@@ -374,7 +381,7 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     pathDirection,
     candidates: candidates.map((one) => ({ ...one, selected: whole(one.selected) })),
     complete,
-    basin: basin === null || basin === undefined || basin < 0 ? null : basin,
+    basin: basin < 0 ? null : basin,
     cone: around.cone ?? null,
   };
 }
@@ -384,7 +391,9 @@ function candidatesOf(part, global, atStart, sets, maxProblems) {
   let known = locallyOptimalDirections(part, maxProblems);
   const complete = known !== null;
   if (!complete) {
-    known = [global, atStart].filter((one, k) => one && one.isLocallyOptimal && (k === 0 || one.selected.join() !== global.selected.join() || !global.isLocallyOptimal));
+    known = global.isLocallyOptimal ? [global] : [];
+    const isNew = atStart && atStart.isLocallyOptimal && known.every((one) => one.selected.join() !== atStart.selected.join());
+    if (isNew) known.push(atStart);
     known = known.map((one) => ({ ...one, direction: directionOf(one.solution), margin: marginOf(one.solution) }));
   }
   const candidates = known.map((one) => ({
