@@ -14,7 +14,7 @@ const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
-const { columnOf, continueSequence, entryShares, explainNext, makeAutomaton, nextProbabilities } = await load("automaton");
+const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities } = await load("automaton");
 const { nextTokenLoop, reduceSequences, totalVariation } = await load("nexttoken");
 
 const calls = {
@@ -75,6 +75,7 @@ const calls = {
     return {
       heights: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).height),
       mix: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).mix),
+      later: [...automaton.graphs.keys()].map((last) => ({ last, ...laterTerms(automaton, last) })),
       probabilities: asked.map((ids) => nextProbabilities(automaton, ids)),
       explanations: asked.map((ids) => explainNext(automaton, ids)),
       continued: continueSequence(automaton, asked[0], 12, window).map(({ token }) => token),

@@ -103,17 +103,34 @@ def asked_of(data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton) -> list
     return [*old, *new, *(tied[k] for k in chosen)]
 
 
+def compared_expansion(automaton: ml.NextTokenAutomaton, mine: dict[str, Any]) -> int:
+    """Fail where the slower terms of the path after a last token differ; returns how many grow."""
+    last = mine["last"]
+    theirs = automaton.expansion(last)
+    assert (mine["offset"] is None) == bool(np.isnan(theirs.offset).any())
+    assert len(mine["slow"]) == len(theirs.slow)
+    for slow, matrix in zip(mine["slow"], theirs.slow, strict=True):
+        assert np.array(slow) == pytest.approx(matrix[:, last], abs=1e-8)
+    if mine["offset"] is not None:  # up to multiples of what grows, which have no meaning in a constant term
+        growing = np.column_stack([automaton.heights(last), *(matrix[:, last] for matrix in theirs.slow)])
+        difference = theirs.offset[:, last] - np.array(mine["offset"])
+        along = np.linalg.lstsq(growing, difference, rcond=None)[0]
+        assert growing @ along == pytest.approx(difference, abs=1e-7)
+    return len(theirs.slow)
+
+
 def test_the_automaton_agrees_and_gives_the_same_reasons() -> None:
     automata = [ml.NextTokenAutomaton.fit(data) for data in datasets()]
     requests = [
         {"call": "automaton", **as_request(data), "asked": asked_of(data, automaton), "window": 5}
         for data, automaton in zip(datasets(), automata, strict=True)
     ]
-    ties = dict.fromkeys(("NONE", "OFFSET", "SLOW"), 0)
+    ties, slow_terms = dict.fromkeys(("NONE", "OFFSET", "SLOW"), 0), 0
     for data, automaton, request, answer in zip(datasets(), automata, requests, ask(requests), strict=True):
         for last in range(data.n_vocabulary):
             assert np.array(answer["heights"][last]) == pytest.approx(automaton.heights(last), abs=1e-9)
         assert pytest.approx(data.E @ automaton.mix.x @ data.E.T, abs=1e-9) == np.array(answer["mix"]).T
+        slow_terms += sum(compared_expansion(automaton, mine) for mine in answer["later"])
         for ids, mine, reasons in zip(request["asked"], answer["probabilities"], answer["explanations"], strict=True):
             explanation = automaton.explain(ids)
             ties[explanation.tie.name] += 1
@@ -133,6 +150,7 @@ def test_the_automaton_agrees_and_gives_the_same_reasons() -> None:
             assert probability[token] >= probability.max() - 1e-9
             ids.append(token)
     assert min(ties.values()) > 0, ties
+    assert slow_terms > 0
 
 
 @pytest.mark.parametrize("name", ["NormalizedGD", "GradientDescent"])

@@ -262,6 +262,36 @@ def test_margins_and_optimality_agree_and_are_proved() -> None:
     assert not wrong, f"{len(wrong)}: {wrong[:5]}"
 
 
+def far_neighbour(seed: int) -> tuple[ml.TokenDataset, Any, list[int]] | None:
+    """A problem with a token far out on the margin of its max-margin direction, exactly or up to 1e-10, and its optimal tokens."""
+    rng = np.random.default_rng([1806, seed])
+    n_inputs, n_tokens = int(rng.integers(1, 4)), int(rng.integers(3, 6))
+    keys = rng.integers(-5, 6, (n_inputs, n_tokens, 2)) / 3.0
+    data, head = scored_tokens(keys, rng.uniform(-1.0, 1.0, (n_inputs, n_tokens)).round(1))
+    selected = data.optimal(head)
+    solution = ml.att_svm(data, selected)
+    if solution.status.name != "OPTIMAL":
+        return None
+    p, other = solution.x, (selected[0] + 1) % n_tokens
+    along = np.array([-p[1], p[0]]) / np.linalg.norm(p) * 10.0 ** rng.integers(2, 6) * rng.choice([-1.0, 1.0])
+    keys[0, other] = keys[0, selected[0]] - p / (p @ p) + along + rng.choice([0.0, 1e-10, -1e-10]) * p
+    return *scored_tokens(keys, data.scores(head)), selected.tolist()
+
+
+def test_far_neighbours_are_told_from_tokens_that_are_none() -> None:
+    problems = [found for found in map(far_neighbour, range(150)) if found is not None]
+    asked = [
+        {"call": "optimality", "problem": as_json(data, v), "selections": [chosen]} for data, v, chosen in problems
+    ]
+    counts = {True: 0, False: 0}
+    for (data, v, selected), (mine,) in zip(problems, ask(asked), strict=True):
+        theirs = token_optimality(data, v, selected)
+        assert np.array_equal(np.reshape(mine["neighbours"], theirs.neighbours.shape), theirs.neighbours)
+        assert mine["isLocallyOptimal"] == bool(theirs.is_locally_optimal)
+        counts[bool(theirs.neighbours[0, (selected[0] + 1) % data.n_tokens])] += 1
+    assert min(counts.values()) > 5, counts
+
+
 # ---- margins in other norms
 
 NORMS = {1.0: ml.L1(), 1.5: ml.Lp(1.5), 2.0: ml.L2(), 3.0: ml.Lp(3.0), "inf": ml.LInf()}
