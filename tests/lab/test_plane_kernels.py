@@ -310,7 +310,7 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
             continue
         assert mine["margin"] == pytest.approx(theirs.margin, rel=1e-9), request
         assert mine["lower"] == pytest.approx(mine["upper"], rel=1e-9), request
-        assert mine["lower"] <= mine["upper"] * (1.0 + 1e-14)
+        assert mine["lower"] <= mine["upper"] * (1.0 + 1e-11)
         assert mine["isUnique"] == bool(theirs.is_unique), request
         if mine["isUnique"]:
             rtol = (
