@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.engines import Threads
 from marginlens.errors import InputError, reject, whole_number
+from marginlens.gpu.device import as_device
 from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep, sweep
@@ -182,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--problems", type=int, default=10_000_000, help="of each width")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), metavar="D", help="dimensions")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--workers", type=int, default=1, help="chunks at the same time")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the sweep stays; a temporary one by default")
     parser.add_argument("--out", type=Path, metavar="FILE", help="by default among the package's own results")
     words = sys.argv[1:] if arguments is None else list(arguments)
@@ -193,11 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = options.out or results_folder() / "scale-runs.json"
         with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
             began = time.perf_counter()
-            run = sweep(plan, Path(folder) / "sweep", progress=_Dots())
+            run = sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=_Dots())
             seconds = time.perf_counter() - began
             facts = {
                 "command": command_without_paths(f"{parser.prog} {shlex.join(words)}"),
                 "plan": plan.to_dict(),
+                "device": getattr(as_device(options.device), "model", "cpu"),
                 "digest": run.digest(),
                 "seconds": round(seconds, 1),
             }

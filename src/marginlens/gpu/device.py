@@ -171,6 +171,12 @@ class CudaDevice:
         return f"cuda:{self.number}"
 
     @property
+    def model(self) -> str:
+        """What its maker calls it."""
+        said = import_cupy().cuda.runtime.getDeviceProperties(self.number)["name"]
+        return said.decode() if isinstance(said, bytes) else str(said)
+
+    @property
     def xp(self) -> Any:
         """CuPy."""
         return import_cupy()

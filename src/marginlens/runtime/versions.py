@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch", "transformers")
+_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch", "transformers", "pyarrow")
+_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # the names under which it is installed
 
 
 def versions() -> dict[str, str]:
     """Name → version of Python and of each installed package that a result may depend on, and the kind of machine."""
     found = {"python": platform.python_version(), "marginlens": sys.modules["marginlens"].__version__}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    for package in _CUPY:
+        with suppress(PackageNotFoundError):
+            found["cupy"] = version(package)
     found["machine"] = f"{platform.system()} {platform.machine()}, {os.cpu_count() or 1} processors"
     return found

@@ -60,6 +60,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-O": "ours.residual_law",
     "X-B": "ours.basins",
     "X-T5": "ours.class_window",
+    "X-S": "ours.scale",
     "X-N1": "ours.norm_margins",
     "X-N2": "ours.norm_margins",
     "X-N3": "ours.factors",
