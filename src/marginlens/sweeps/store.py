@@ -29,6 +29,7 @@ PLAN, LOCK, CHUNKS = "plan.json", "lock", "chunks"
 PARTIAL = ".partial"  # ends the name of a file that is being written
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _LOCK_SECONDS = 0.3  # for which a lock is tried again: `status` holds it for an instant
+_LOCKED_BYTE = 2**20  # that Windows locks, beyond the note that others read
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -94,7 +95,9 @@ class Store:
         try:
             with _locked(self.folder, patience=0.0, note=False):
                 return False
-        except (InputError, OSError):
+        except OSError:  # a folder that this process may not write to, or without a lock
+            return False
+        except InputError:
             return True
 
 
@@ -200,7 +203,8 @@ def _locked(place: Path, patience: float = _LOCK_SECONDS, note: bool = True) -> 
         if note:
             with suppress(OSError):  # it only says who
                 os.ftruncate(handle, 0)
-                os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+                os.lseek(handle, 0, os.SEEK_SET)
+                os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         yield
     finally:
         os.close(handle)
@@ -225,7 +229,8 @@ def _take_lock(handle: int, place: Path, patience: float) -> None:
 
 def _holder(handle: int) -> str:
     try:
-        note = json.loads(os.pread(handle, 1000, 0))
+        os.lseek(handle, 0, os.SEEK_SET)
+        note = json.loads(os.read(handle, 1000))
         return f"process {int(note['pid'])} on {note['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
@@ -238,5 +243,9 @@ def _lock_function() -> Callable[[int], None]:
     except ImportError:
         import msvcrt
 
-        return lambda handle: msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        def lock_byte(handle: int) -> None:
+            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+        return lock_byte
     return lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
