@@ -104,10 +104,19 @@ def _merged(column: IntArray, labels: IntArray, entries: IntArray, offsets: IntA
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         table = entries[offsets[rows][:, None] + np.arange(length)]
-        _, group = np.unique(np.column_stack([column[rows], labels[rows], table]), axis=0, return_inverse=True)
-        merged[rows] = group.reshape(-1) + numbered
+        group = _equal_rows(np.column_stack([column[rows], labels[rows], table]))
+        merged[rows] = group + numbered
         numbered += int(group.max()) + 1
     return merged
+
+
+def _equal_rows(table: IntArray) -> IntArray:
+    """(n,) a number per row that is equal exactly for equal rows, by a hash of each; by sorting rows where two have the same hash."""
+    factors = np.random.default_rng(0).integers(1, 2**62, size=table.shape[1])
+    _, first, group = np.unique(table @ factors, return_index=True, return_inverse=True)
+    if not np.array_equal(table[first[group]], table):
+        group = np.unique(table, axis=0, return_inverse=True)[1]
+    return group.reshape(-1)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -138,7 +147,8 @@ class SequenceBatch:
         joined.queries = np.concatenate([data.last + k for data, k in zip(datasets, shift, strict=False)])
         joined.samples = np.arange(len(joined))
         reduced = reduce_sequences(joined)
-        keys = np.unique(reduced.column[reduced.sample] * len(joined.E) + reduced.tokens)
+        keys = np.sort(reduced.column[reduced.sample] * len(joined.E) + reduced.tokens)
+        keys = keys[np.append(True, np.diff(keys) != 0)]
         return cls(datasets, joined, reduced, _completed(keys, reduced, shift))
 
     def __repr__(self) -> str:
