@@ -167,10 +167,9 @@ class TokenDataset:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
         v = self.head(head)
         flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
-        if np.abs(flat).max(initial=0.0) * (np.abs(v).max(initial=0.0) / _LARGE) < 1.0 / self.d_model:
+        with np.errstate(over="ignore", invalid="ignore"):
             products = flat @ v[..., None]
-        else:  # a sum of terms that overflow may itself be in range
-            with np.errstate(over="ignore"):
+            if not np.isfinite(products).all():  # a sum of terms that overflow may itself be in range
                 products = np.ldexp((flat * _SMALL) @ (v * _SMALL)[..., None], 2 * _POWER)
         return np.where(self.mask, products.reshape(self.mask.shape) * self.y[..., None], -np.inf)
 

@@ -256,8 +256,12 @@ def trajectory_of(
     is_batch = bool(getattr(risk, "is_batch", False))
     final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
     at = final if is_batch else final[0]
-    attention = risk.attention(at) if hasattr(risk, "attention") else None
-    selected = np.asarray(risk.select_by(attention) if hasattr(risk, "select_by") else risk.select(at))
+    if isinstance(risk, AttentionRisk):
+        at_logits = risk.at(risk.logits(at))
+        attention, selected = at_logits.attention(), at_logits.select()
+    else:
+        attention = risk.attention(at) if hasattr(risk, "attention") else None
+        selected = np.asarray(risk.select_by(attention) if hasattr(risk, "select_by") else risk.select(at))
     norm = length(final.reshape(len(final), -1))
     kept = measure(risk, points[:, :-1], record)
     if not is_batch:

@@ -11,12 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.kernels.lanes import N_LANES, lane_max, lane_sum, larger, load, modulus, spread, store
+from marginlens.kernels.lanes import (
+    N_LANES,
+    lane_max,
+    lane_sum,
+    larger,
+    load,
+    modulus,
+    pointer,
+    spread,
+    store,
+    transpose,
+    where_greater,
+)
 from marginlens.kernels.linalg import COMPILED
 from marginlens.runtime.compilation import njit
 
 CLOSED = -1.7976931348623157e308  # the logit of places without a token
-_TILE = 8  # coordinates of keys that are written together
 
 
 @njit(**COMPILED)
@@ -52,26 +63,51 @@ def close(lengths: Any, n_tokens: int, m: int, logits: Any) -> None:
 
 @njit(**COMPILED)
 def centred_columns(keys: Any, lengths: Any, out: Any) -> None:
-    """Keys (n_inputs, n_tokens, d) less the mean key of their input, as d rows of places; `out` is zero at missing inputs already.
+    """Keys (n_inputs, n_tokens, d) less the mean key of their input, as d rows of places.
 
     The mean changes no softmax and no gradient; without it the Gram matrix is more accurate.
     """
     n, T, d = keys.shape
-    m, mean = n_places(n, T), np.empty(_TILE)
-    for low in range(0, d, _TILE):
-        width = min(_TILE, d - low)
-        for i in range(n):
-            length = lengths[i]
-            share = 1.0 / length
-            for k in range(width):
-                mean[k] = 0.0
-            for t in range(length):
-                for k in range(width):
-                    mean[k] += keys[i, t, low + k] * share
-            for t in range(T):
-                at = low * m + place(i, t, T)
-                for k in range(width):
-                    out[at + k * m] = keys[i, t, low + k] - mean[k] if t < length else 0.0
+    m, whole = n_places(n, T), d - d % N_LANES
+    means, counts = np.zeros((N_LANES, d)), np.zeros(N_LANES)
+    x, y, mean = pointer(keys), pointer(out), pointer(means)
+    for slot in range(0, m // T, N_LANES):
+        for lane in range(N_LANES):
+            i = slot + lane
+            counts[lane] = lengths[i] if i < n else 0
+            if i < n:
+                _mean_of(keys[i], lengths[i], means[lane])
+        count = load(pointer(counts), 0)
+        for t in range(T):
+            r0, r1 = (slot * T + t) * d, (min(slot + 1, n - 1) * T + t) * d
+            r2, r3 = (min(slot + 2, n - 1) * T + t) * d, (min(slot + 3, n - 1) * T + t) * d
+            at = slot * T + N_LANES * t
+            for k in range(0, whole, N_LANES):
+                columns = transpose(
+                    load(x, r0 + k) - load(mean, k),
+                    load(x, r1 + k) - load(mean, d + k),
+                    load(x, r2 + k) - load(mean, 2 * d + k),
+                    load(x, r3 + k) - load(mean, 3 * d + k),
+                )
+                store(y, at + k * m, where_greater(count, float(t), columns[0], 0.0))
+                store(y, at + (k + 1) * m, where_greater(count, float(t), columns[1], 0.0))
+                store(y, at + (k + 2) * m, where_greater(count, float(t), columns[2], 0.0))
+                store(y, at + (k + 3) * m, where_greater(count, float(t), columns[3], 0.0))
+            for k in range(whole, d):
+                for lane in range(N_LANES):
+                    i = min(slot + lane, n - 1)
+                    out[at + k * m + lane] = keys[i, t, k] - means[lane, k] if t < counts[lane] else 0.0
+
+
+@njit(**COMPILED)
+def _mean_of(rows: Any, count: int, out: Any) -> None:
+    """out = the mean of the first `count` rows, none of whose sums overflows."""
+    share = 1.0 / count
+    for k in range(rows.shape[1]):
+        out[k] = rows[0, k] * share
+    for t in range(1, count):
+        for k in range(rows.shape[1]):
+            out[k] += rows[t, k] * share
 
 
 @njit(**COMPILED)

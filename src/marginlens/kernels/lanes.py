@@ -167,6 +167,23 @@ def power_of_two(typing_context: Any, x: Any) -> Any:
 
 
 @intrinsic
+def transpose(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The 4 × 4 matrix with these rows, by its columns."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def chosen(x: Any, y: Any, *order: int) -> Any:
+            return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), N_LANES), list(order)))
+
+        rows = arguments
+        even = [chosen(rows[k], rows[k + 1], 0, 4, 2, 6) for k in (0, 2)]
+        odd = [chosen(rows[k], rows[k + 1], 1, 5, 3, 7) for k in (0, 2)]
+        columns = [chosen(*pair, *order) for order in ((0, 1, 4, 5), (2, 3, 6, 7)) for pair in (even, odd)]
+        return context.make_tuple(builder, signature.return_type, columns)
+
+    return types.UniTuple(lanes, N_LANES)(lanes, lanes, lanes, lanes), generate
+
+
+@intrinsic
 def lane_sum(typing_context: Any, x: Any) -> Any:
     """The sum over the lanes, ((0) + (1)) + ((2) + (3))."""
 

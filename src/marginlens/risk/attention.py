@@ -25,10 +25,12 @@ from marginlens.losses.margin import (
 )
 from marginlens.papers import implements, uses
 from marginlens.risk.heads import LinearHead, as_head
+from marginlens.risk.kernels.centred_logits import centred_logits
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import Attended, centred_keys, probabilities
+from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -190,6 +192,12 @@ class AttentionRisk:
     def logits(self, x: Any) -> FloatArray:
         """Attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
+        K = self.data.K
+        if self.is_batch and K.flags.c_contiguous and points.ndim == 2:
+            logits = np.empty(self.data.mask.shape)
+            arrays = (K, np.ascontiguousarray(self.data.lengths), np.ascontiguousarray(points), logits)
+            over_problems(centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
+            return logits
         return np.einsum("...itd,...d->...it", self._keys, points)
 
     def at(self, logits: FloatArray) -> AtLogits:

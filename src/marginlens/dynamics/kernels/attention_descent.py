@@ -91,12 +91,18 @@ def _descend_problem(
     origin, first_logits, scored, state, a = vectors[0], vectors[1], vectors[2], states[b], logits[b]
     centred_columns(keys[j], lengths[j], columns)
     unit = _key_unit(columns, start[b], eta) if normalized else 1.0
+    from_zero = True
     for k in range(d):
         origin[k] = start[b, k] * unit  # of normalised descent on unit p, with keys in units
+        from_zero = from_zero and origin[k] == 0.0
     if unit != 1.0:
         for k in range(d * m):
             columns[k] /= unit
-    combine(pointer(columns), d, m, pointer(origin), pointer(first_logits))
+    if from_zero:
+        for k in range(m):
+            first_logits[k] = 0.0
+    else:
+        combine(pointer(columns), d, m, pointer(origin), pointer(first_logits))
     close(lengths[j], T, m, first_logits)
     if ends[b, 1] == 0:
         for k in range(width):
