@@ -256,6 +256,7 @@ def trajectory_of(
     is_batch = bool(getattr(risk, "is_batch", False))
     final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
     at = final if is_batch else final[0]
+    attention: FloatArray | None
     if isinstance(risk, AttentionRisk):
         at_logits = risk.at(risk.logits(at))
         attention, selected = at_logits.attention(), at_logits.select()
