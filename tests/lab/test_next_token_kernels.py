@@ -21,7 +21,7 @@ from marginlens.nexttoken.automaton import TIE
 
 pytestmark = needs_node
 
-N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "14"))
+N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "10"))
 TEXT = """How much wood would a woodchuck chuck, if a woodchuck could chuck wood? He would chuck, he would, as much as he could,
 and chuck as much wood as a woodchuck would if a woodchuck could chuck wood. Don't ask: naïve 𝔘nicode isn't “chucked”."""
 

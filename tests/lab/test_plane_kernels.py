@@ -25,7 +25,7 @@ from marginlens.theory.implicit_bias import implicit_bias
 
 pytestmark = needs_node
 
-N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "30"))
+N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "14"))
 RTOL = 1e-9  # of directions and paths
 SAVED = (0, 1, 2, 3, 10, 63, 64, 65, 200, 400)  # steps at which paths are compared
 MAX_PROBLEMS = 10_000
@@ -114,7 +114,7 @@ def tied_cases() -> Iterator[Case]:
         ),
     }
     for count, (name, (data, head)) in enumerate(problems.items()):
-        for start in ([0.0, 0.0], [40.0, 60.0]):
+        for start in ([0.3, 0.1], [40.0, 60.0]):  # not zero, where symmetry leaves the first step to rounding
             yield Case(f"{name} from {start}", data, head, start, OPTIMIZERS[count % 2], list(LOSSES)[count % 3])
 
 
