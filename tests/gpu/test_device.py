@@ -50,6 +50,7 @@ def test_device_tokens_have_the_scores_of_their_dataset():
     tokens = DeviceTokens(data.X, data.y, device=TwinDevice())
     assert tokens.to_host() == data
     np.testing.assert_allclose(tokens.scores(head), data.scores(head), rtol=1e-13, atol=1e-15)
+    np.testing.assert_array_equal(tokens[3:].scores(head[3:]), tokens.scores(head)[3:])  # whatever is beside them
     assert len(tokens[1:3]) == 2
     assert tokens[[4, 0]].to_host() == data[[4, 0]]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
-from marginlens.gpu.device import Device, device_of
+from marginlens.gpu.device import Device, Layout, device_of
 
 
 class DeviceTokens:
@@ -89,15 +89,21 @@ class DeviceTokens:
 
     def scores(self, head: Any) -> Any:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (batch, n_inputs, n_tokens) on the device; zero for no token."""
-        v = self.head(head)
-        xp = self.device.xp
+        v, sizes = self.head(head), (self.n_inputs, self.n_tokens, self.d_model)
         with self.device.active():
-            flat = self.X.reshape(len(self), -1, self.d_model)
-            products = (flat @ (v[:, None] if v.ndim == 1 else v[:, :, None])).reshape(self.X.shape[:3])
-            products *= self.y[:, :, None]
-            if self.lengths is not None:
-                products *= xp.arange(self.n_tokens)[None, None] < self.lengths[:, :, None]
-            return products
+            scores = self.device.xp.empty(self.X.shape[:3])
+            kernel = self.device.kernel("scores.cu", "token_scores", {}, Layout(warps_per_block=8))
+            kernel(
+                len(self),
+                self.X,
+                self.y,
+                self.device.xp.ascontiguousarray(v),
+                v.ndim == 1,
+                self.lengths,
+                *sizes,
+                scores,
+            )
+        return scores
 
     def to_host(self) -> TokenDataset:
         """The same problems as a `TokenDataset`."""
