@@ -22,8 +22,7 @@ import numpy.typing as npt
 from marginlens.data.token_stream import RawFile, TokenStream
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
-from marginlens.runtime.array_file import flush_folder
-from marginlens.runtime.files import as_path, unusable, write_whole
+from marginlens.runtime.files import as_path, flush_folder, unusable, write_whole
 from marginlens.runtime.progress import Progress
 from marginlens.typing import IntArray
 

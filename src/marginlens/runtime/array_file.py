@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.runtime.files import written_aside
+from marginlens.runtime.files import flush_folder, written_aside
 
 _MAGIC = b"MLARRAYS"
 _HEAD = struct.Struct("<8sQI")  # magic, bytes of the description, checksum of the description
@@ -92,20 +92,6 @@ def read_arrays(path: Path) -> ArrayFile:
         else:
             arrays[name] = np.memmap(path, dtype=kind, mode="r", offset=begin + offset, shape=tuple(shape))
     return ArrayFile(path, description["facts"], arrays, description["checksum"])
-
-
-def flush_folder(folder: Path) -> None:
-    """Let the names in a folder reach the disk; where the system has no such thing, nothing."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
 
 
 def _padded(size: int) -> int:

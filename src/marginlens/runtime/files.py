@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -52,6 +53,20 @@ def written_aside(place: Path, argument: str) -> Iterator[Path]:
             aside.replace(final)
     except OSError as problem:
         raise reject(argument, "a file that can be written", unusable(place, problem)) from problem
+
+
+def flush_folder(folder: Path) -> None:
+    """Let the names in a folder reach the disk; nothing where the system has no such thing."""
+    if os.name == "nt":
+        return  # where folders cannot be opened, and renames are on the disk at once
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def write_whole(place: Path, content: bytes, argument: str) -> None:

@@ -15,7 +15,7 @@ from marginlens.errors import InputError, reject
 from marginlens.runtime.files import unusable
 
 LOCK = "lock"  # the file of a folder that is locked
-_PATIENCE_SECONDS = 0.3  # for which a lock is tried again: some readers take it for an instant
+_PATIENCE_SECONDS = 0.3  # for which a lock is tried again: `is_locked` takes it for an instant
 _RETRY_SECONDS = 0.02
 _LOCKED_BYTE = 2**20  # that Windows locks, beyond the note that others read
 _TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
@@ -40,6 +40,21 @@ def locked_folder(folder: Path, *, patience: float = _PATIENCE_SECONDS) -> Itera
         yield
     finally:
         os.close(handle)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder; not where this process may not write to it, which then cannot tell."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        _lock_function()(handle)
+    except OSError as problem:
+        return problem.errno in _TAKEN
+    finally:
+        os.close(handle)
+    return False
 
 
 def _take(handle: int, folder: Path, until: float) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import socket
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marginlens.errors import InputError, reject
-from marginlens.runtime.files import as_path, json_by_line, resolved, unusable
+from marginlens.runtime.files import as_path, flush_folder, json_by_line, resolved, unusable
+from marginlens.runtime.locks import LOCK, is_locked, locked_folder
 from marginlens.runtime.versions import versions
 from marginlens.sweeps.chunk import DamagedChunk, decoded
 from marginlens.sweeps.grid import Grid
@@ -25,11 +23,9 @@ from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_pl
 if TYPE_CHECKING:
     import pyarrow
 
-PLAN, LOCK, CHUNKS = "plan.json", "lock", "chunks"
+PLAN, CHUNKS = "plan.json", "chunks"
 PARTIAL = ".partial"  # ends the name of a file that is being written
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
-_LOCK_SECONDS = 0.3  # for which a lock is tried again: `status` holds it for an instant
-_LOCKED_BYTE = 2**20  # that Windows locks, beyond the note that others read
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -92,13 +88,7 @@ class Store:
 
     def is_running(self) -> bool:
         """Whether a process is at work in the folder."""
-        try:
-            with _locked(self.folder, patience=0.0, note=False):
-                return False
-        except OSError:  # a folder that this process may not write to, or without a lock
-            return False
-        except InputError:
-            return True
+        return is_locked(self.folder)
 
 
 class Writer(Store):
@@ -131,7 +121,7 @@ def opened(folder: Any, plan: Plan) -> Iterator[Writer]:
         (place / CHUNKS).mkdir(parents=True, exist_ok=True) if _is_free(place) else None
     except OSError as problem:
         raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
-    with _locked(place):
+    with locked_folder(place):
         writer = Writer(place)
         try:
             _remove_leftovers(place)
@@ -173,17 +163,7 @@ def write_durably(place: Path, content: bytes) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)  # gives back the space it took
         raise
-    _sync_folder(place.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # where folders cannot be opened, and renames are on the disk at once
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush_folder(place.parent)
 
 
 def _remove_leftovers(place: Path) -> None:
@@ -191,61 +171,3 @@ def _remove_leftovers(place: Path) -> None:
     for folder in (place, place / CHUNKS):
         for leftover in folder.glob(f".*{PARTIAL}"):
             leftover.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(place: Path, patience: float = _LOCK_SECONDS, note: bool = True) -> Iterator[None]:
-    """Hold the folder's lock, which the system takes back whenever the process ends, however it ends."""
-    flags = os.O_RDWR | os.O_CREAT if note else os.O_RDWR
-    handle = os.open(place / LOCK, flags, 0o644)
-    try:
-        _take_lock(handle, place, patience)
-        if note:
-            with suppress(OSError):  # it only says who
-                os.ftruncate(handle, 0)
-                os.lseek(handle, 0, os.SEEK_SET)
-                os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        yield
-    finally:
-        os.close(handle)
-
-
-def _take_lock(handle: int, place: Path, patience: float) -> None:
-    until = time.monotonic() + patience
-    while True:
-        try:
-            _lock_function()(handle)
-            return
-        except OSError as problem:
-            if problem.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-                raise reject("out", "a folder that can be locked", unusable(place, problem)) from problem
-            if time.monotonic() < until:
-                time.sleep(0.02)
-                continue
-            raise InputError(
-                f"The folder {str(place)!r} is in use by {_holder(handle)}; wait for it, or end it and run this again."
-            ) from problem
-
-
-def _holder(handle: int) -> str:
-    try:
-        os.lseek(handle, 0, os.SEEK_SET)
-        note = json.loads(os.read(handle, 1000))
-        return f"process {int(note['pid'])} on {note['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
-
-
-def _lock_function() -> Callable[[int], None]:
-    """A function that locks an open file for this process or raises OSError at once."""
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt
-
-        def lock_byte(handle: int) -> None:
-            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-
-        return lock_byte
-    return lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
