@@ -133,6 +133,20 @@ def test_records_resuming_and_progress():
     np.testing.assert_array_equal(resumed.final, run.final)
 
 
+@pytest.mark.parametrize("optimizer", [ml.NormalizedGD(50.0), ml.SteepestDescent(ml.Lp(3.0), 5.0)], ids=["l2", "l3"])
+def test_where_the_steps_are_cut_changes_no_bit_of_a_saturated_run(optimizer):
+    """Weights are scaled by a shift that follows them for many steps: it is part of what a call leaves to the next."""
+    data, head = sphere_tokens(4, 4, 6, 12, 3)
+    options = {"optimizer": optimizer, "device": "cuda"}
+    run = ml.descend(data, head, n_steps=300, **options)
+    assert run.attention.max(axis=-1).min() == 1.0  # other tokens are far behind
+    cut = ml.descend(data, head, n_steps=23, **options)
+    for n_steps in (1, 76, 151, 49):
+        cut = cut.resume(n_steps)
+    np.testing.assert_array_equal(cut.final, run.final)
+    np.testing.assert_array_equal(cut.attention, run.attention)
+
+
 def test_what_the_callback_raises_ends_the_descent():
     data, head = sphere_tokens(6, 4, 6, 20, 2)
 

@@ -98,8 +98,8 @@ class DescentKernel:
 
     @property
     def state_width(self) -> int:
-        """Numbers in the state of a problem."""
-        return self.shape.n_rows if self.form == GRAM_FORM else self.shape.width
+        """Numbers in the state of a problem: coefficients over the keys or p, and the shift of its weights."""
+        return 1 + (self.shape.n_rows if self.form == GRAM_FORM else self.shape.width)
 
     @cached_property
     def place(self) -> int:

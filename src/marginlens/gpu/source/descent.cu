@@ -58,8 +58,10 @@ constexpr int TILE = 8;  // coordinates of the keys that are centred at a time
 constexpr int WIDTH_SLOTS = (KEYS_WIDTH + LANES - 1) / LANES;
 constexpr int KEYS_STRIDE = KEYS_WIDTH | 1;
 constexpr int EVEN_WIDTH = KEYS_WIDTH + KEYS_WIDTH % 2;
+constexpr int STATE_STRIDE = KEYS_WIDTH + 1;
 constexpr int SHARED_MATRIX = EVEN_WIDTH + (PLACE == SHARED ? ROWS * KEYS_STRIDE + (ROWS * KEYS_STRIDE) % 2 : 0);
 #else
+constexpr int STATE_STRIDE = ROWS + 1;
 constexpr int SHARED_MATRIX = PLACE == SHARED ? ROWS * PLACES : 0;
 #endif
 constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + SHARED_MATRIX;
@@ -261,13 +263,16 @@ struct Shift {  // weights are formed as e^shift times what they are, so that th
     double shift, scale;  // scale = e^-shift
 };
 
-// Weights at the logits `a`, and the logarithm of their scale. The pivot of the step before serves as long as no logit is above it.
+// Weights at the logits `a`, and the logarithm of their scale. The pivot of the step before serves as long as it is the first largest.
 DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, Pivots &pivots, Shift &by, lanes<double> *w) {
     lanes<bool> higher = false;
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
         pivots.logit[u] = at_pivot(a + u * TOKEN_SLOTS, pivots.token[u]);
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v)
-            higher = higher || (is_token(tokens, u, v) && a[u * TOKEN_SLOTS + v] > pivots.logit[u]);
+        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+            const lanes<double> x = a[u * TOKEN_SLOTS + v];
+            const lanes<bool> comes_first = x == pivots.logit[u] && tokens.token[v] < pivots.token[u];
+            higher = higher || (is_token(tokens, u, v) && (x > pivots.logit[u] || comes_first));
+        }
     }
     if (any_lane(higher)) find_pivots(tokens, a, pivots);
     if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
@@ -585,7 +590,8 @@ constexpr int STATE_SLOTS = WIDTH_SLOTS;
 // keys (n_data, ROWS, width), scores (n_data, ROWS) and lengths (n_data, N_INPUTS) of problem b are those at b % n_data; start is
 // (n_problems, width), or null for zero; sizes of steps `begin`, begin + 1, …, or null where all are `size`; power: p of ℓp; `end`: the
 // last step of the run, `save` (n_saved,): increasing steps after which p is written to out (n_problems, n_saved, width). States
-// (n_problems, ROWS or width) and logits (n_problems, ROWS) are carried from call to call, or null where one call takes all steps;
+// (n_problems, ROWS or width, and the shift of the weights) and logits (n_problems, ROWS) are carried from call to call, bit by bit, or
+// null where one call takes all steps;
 // ends (n_problems, 2): how each run ended and the steps it has taken. After the last step: selected (n_problems, N_INPUTS) and the
 // mean attention of the selected tokens (n_problems,), where not null. scratch: SCRATCH doubles for each warp of the grid.
 KERNEL descend_problems(
@@ -650,9 +656,9 @@ KERNEL descend_problems(
             UNROLL for (int slot = 0; slot < SLOTS; ++slot) a[slot] = load(logits + b * ROWS, tokens.row[slot]);
             UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
 #if FORM == GRAM
-                state[j] = load(states + b * ROWS, tokens.row[j]);
+                state[j] = load(states + b * STATE_STRIDE, tokens.row[j]);
 #else
-                state[j] = load_if(lane + j * LANES < KEYS_WIDTH, states + b * KEYS_WIDTH, lane + j * LANES, 0.0);
+                state[j] = load_if(lane + j * LANES < KEYS_WIDTH, states + b * STATE_STRIDE, lane + j * LANES, 0.0);
 #endif
             }
         }
@@ -661,6 +667,10 @@ KERNEL descend_problems(
         Pivots pivots;
         find_pivots(tokens, a, pivots);
         Shift by = {0.0, 1.0};
+        if (taken > 0) {
+            by.shift = states[b * STATE_STRIDE + STATE_STRIDE - 1];
+            by.scale = exp(-by.shift);
+        }
         while (status == RAN_ALL && taken < stop) {
             while (saved < n_saved && save[saved] == taken) {
 #if FORM == GRAM
@@ -745,17 +755,18 @@ KERNEL descend_problems(
         store_one(ends + 2 * b, (int64)status);
         store_one(ends + 2 * b + 1, (int64)taken);
         if (states != nullptr) {
+            store_one(states + b * STATE_STRIDE + STATE_STRIDE - 1, by.shift);
             UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
                 const int slot = u * TOKEN_SLOTS + v;
                 const lanes<bool> exists = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
                 store_if(exists, logits + b * ROWS, tokens.row[slot], a[slot]);
 #if FORM == GRAM
-                store_if(exists, states + b * ROWS, tokens.row[slot], state[slot]);
+                store_if(exists, states + b * STATE_STRIDE, tokens.row[slot], state[slot]);
 #endif
             }
 #if FORM == KEYS
             UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
-                store_if(lane + j * LANES < KEYS_WIDTH, states + b * KEYS_WIDTH, lane + j * LANES, state[j]);
+                store_if(lane + j * LANES < KEYS_WIDTH, states + b * STATE_STRIDE, lane + j * LANES, state[j]);
 #endif
         }
     }
