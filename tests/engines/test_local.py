@@ -50,7 +50,7 @@ class Mortal:
 
 
 def workers():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("marginlens")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("marginlens-task")]
 
 
 @each_engine

@@ -31,7 +31,7 @@ def test_every_run_is_counted_once(runs):
         np.testing.assert_array_equal(np.bincount(runs.first[k], minlength=4), runs.counts[k])
 
 
-@pytest.mark.statement("A Fig 9(a)")
+@pytest.mark.statement("A Def 2")
 def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
     for k, d in enumerate(WIDTHS):
         data, v = sphere_problems(0, COUNT, scale.N_INPUTS, scale.N_TOKENS, d, scale.SEED, k)

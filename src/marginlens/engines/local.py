@@ -37,7 +37,7 @@ class Threads:
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
         shared = with_share(work, self.n_workers)
-        pool = ThreadPoolExecutor(self.n_workers, thread_name_prefix="marginlens")
+        pool = ThreadPoolExecutor(self.n_workers, thread_name_prefix="marginlens-task")
         try:
             yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
         finally:

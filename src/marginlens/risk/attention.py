@@ -192,11 +192,14 @@ class AttentionRisk:
     def logits(self, x: Any) -> FloatArray:
         """Attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
-        K = self.data.K
-        if self.is_batch and K.flags.c_contiguous and points.ndim == 2:
+        K, is_batch = self.data.K, self.is_batch
+        if K.flags.c_contiguous and points.ndim == (2 if is_batch else 1):
             logits = np.empty(self.data.mask.shape)
             arrays = (K, np.ascontiguousarray(self.data.lengths), np.ascontiguousarray(points), logits)
-            over_problems(centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
+            if is_batch:
+                over_problems(centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
+            else:
+                centred_logits(0, 1, *(array[None] for array in arrays))
             return logits
         return np.einsum("...itd,...d->...it", self._keys, points)
 

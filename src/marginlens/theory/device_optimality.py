@@ -10,6 +10,7 @@ import numpy as np
 from marginlens.data.device_tokens import DeviceTokens, to_host
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.gpu.measures import OPTIMALITY_KINDS, UNDECIDED, SelectedTokens, measure_selections
+from marginlens.papers import implements
 from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
 from marginlens.svm.solvers.dual_active_set import OPTIMAL, TRIVIAL
@@ -52,6 +53,7 @@ class DeviceOptimality:
         return f"DeviceOptimality({len(self)} problems: {words})"
 
 
+@implements("A", "Def 2")
 def device_optimality(data: DeviceTokens, head: Any, selected: Any, p: Any = None) -> DeviceOptimality:
     """`token_optimality` of a batch on a device, and how a p (n, d_key) compares with its max-margin direction."""
     device = data.device
