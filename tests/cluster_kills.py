@@ -54,7 +54,7 @@ class Trials:
 
     def trial(self, name, victim):
         """Run a sweep, kill `victim` meanwhile, go on with it: (chunks there at the kill, None if it was over; whether it is whole)."""
-        out, there = self.folder / name, []
+        out, chunks_at_kill = self.folder / name, []
         n_chunks, delay = self.rng.integers(self.n_chunks), self.rng.uniform(0, MAX_DELAY_SECONDS)
         target = self.cluster.scheduler if victim == "scheduler" else self.cluster.workers[-1 - self.rng.integers(2)]
         over = threading.Event()
@@ -64,7 +64,7 @@ class Trials:
                 pass
             if not over.wait(delay):
                 target.kill()
-                there.append(count_chunks(out))
+                chunks_at_kill.append(count_chunks(out))
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -75,16 +75,16 @@ class Trials:
                 raise
         over.set()
         killer.join()
-        if there and victim == "scheduler":
+        if chunks_at_kill and victim == "scheduler":
             self.cluster.stop()
             self.cluster.start()
-        elif there:
+        elif chunks_at_kill:
             self.cluster.add_worker()
         made = self._run(out)
         status, rows = made.status(check=True), made.table([])
         once = rows.group_by(["cell", "problem"]).aggregate([]).num_rows == rows.num_rows == status.n_problems
         whole = once and status.is_finished and not status.damaged and made.digest() == self.digest
-        return (there[0] if there else None), whole
+        return (chunks_at_kill[0] if chunks_at_kill else None), whole
 
 
 def main(n_kills=100, seed=0):
@@ -94,10 +94,10 @@ def main(n_kills=100, seed=0):
         trials = Trials(folder, seed, cluster)
         while counts["kills"] < n_kills:
             victim = ("worker", "scheduler")[counts["trials"] % 2]
-            there, whole = trials.trial(str(counts["trials"]), victim)
-            killed = there is not None
+            n_chunks, whole = trials.trial(str(counts["trials"]), victim)
+            killed = n_chunks is not None
             counts.update({"trials": 1, "kills": killed, victim: killed, "spoilt": not whole})
-            moment = f"killed when {there} chunks were there" if killed else "not killed, the sweep was over"
+            moment = f"killed after {n_chunks} chunks" if killed else "not killed, the sweep was over"
             print(f"{victim:9} {moment}: {'whole' if whole else 'SPOILT'}", flush=True)
     print(
         f"{counts['kills']} kills ({counts['worker']} of workers, {counts['scheduler']} of schedulers) in "

@@ -87,17 +87,17 @@ class Sweep:
 
     def status(self, *, check: bool = False) -> SweepStatus:
         """How far it is; with `check` every file is read and damaged ones are named."""
-        there = self.store.listed()
+        finished = self.store.listed()
         grid = self.store.grid
-        damaged = tuple(str(problem.file) for problem in self.store.damaged(there)) if check else ()
-        done = sum(grid.chunk_at(index).n_problems for index in there)
+        damaged = tuple(str(problem.file) for problem in self.store.damaged(finished)) if check else ()
+        done = sum(grid.chunk_at(index).n_problems for index in finished)
         return SweepStatus(
             str(self.folder),
             grid.n_chunks,
             grid.n_total,
-            len(there),
+            len(finished),
             done,
-            sum(there.values()),
+            sum(finished.values()),
             self.store.is_running(),
             damaged,
         )
@@ -237,10 +237,10 @@ def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None)
         for problem in store.damaged(store.listed()):
             warnings.warn(f"The chunk file {str(problem.file)!r} is damaged and computed anew.", stacklevel=3)
             problem.file.unlink()
-        there, grid = store.listed(), plan.grid
+        finished, grid = store.listed(), plan.grid
         report = Progress(progress, grid.n_total)
-        report.advance(sum(grid.chunk_at(index).n_problems for index in there))
-        missing = (index for index in range(grid.n_chunks) if index not in there)
+        report.advance(sum(grid.chunk_at(index).n_problems for index in finished))
+        missing = (index for index in range(grid.n_chunks) if index not in finished)
         try:
             with deferred_interrupts() as interrupted:
                 tasks = itertools.takewhile(lambda _: not interrupted(), missing)

@@ -103,13 +103,13 @@ class Writer(Store):
 
     def refused(self, problem: OSError) -> InputError:
         """The sentence for a disk that takes no more."""
-        there = f"{len(self.listed()):,} of {self.grid.n_chunks:,} chunks are kept"
+        kept = f"{len(self.listed()):,} of {self.grid.n_chunks:,} chunks are kept"
         remedy = "free some space and run" if problem.errno in _FULL else "run"
         return reject(
             "out",
             "a folder that takes another chunk",
             unusable(self.folder, problem),
-            f"All {there}: {remedy} the same sweep again to go on.",
+            f"All {kept}: {remedy} the same sweep again to go on.",
         )
 
 

@@ -134,10 +134,10 @@ def summarize(store: Store, *, quantiles: Any = LEVELS, partial: bool = False) -
     levels = real_array(quantiles, "quantiles", ("n_levels",))
     if np.any((levels < 0.0) | (levels > 1.0)):
         raise reject("quantiles", "numbers from 0 to 1", levels.tolist())
-    there = set(finished_chunks(store, partial=partial))
+    finished = set(finished_chunks(store, partial=partial))
     cells = []
     for cell in store.grid.cells:
-        chunks = [index for index in store.grid.chunks_of(cell.index) if index in there]
+        chunks = [index for index in store.grid.chunks_of(cell.index) if index in finished]
         if chunks:
             cells.append(_summarized(store, cell, chunks, levels))
     if not cells:

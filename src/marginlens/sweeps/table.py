@@ -36,14 +36,14 @@ def batches(store: Store, columns: list[str] | None = None, *, partial: bool = F
 
 def finished_chunks(store: Store, *, partial: bool = False) -> list[int]:
     """The chunks that are there, all of them unless `partial`."""
-    there = list(store.listed())
-    missing = store.grid.n_chunks - len(there)
+    finished = list(store.listed())
+    missing = store.grid.n_chunks - len(finished)
     if missing and not partial:
         raise InputError(
             f"The sweep in {str(store.folder)!r} is not finished: {missing:,} of {store.grid.n_chunks:,} chunks are missing. "
             "Run it again to go on, or ask for what is there with partial=True."
         )
-    return there
+    return finished
 
 
 def recorded_columns(store: Store) -> list[str]:
