@@ -1,0 +1,269 @@
+"""The lab as one HTML file: its ES modules wrapped and ordered by their imports, with style and data inside."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from marginlens.errors import reject
+from marginlens.pages import render
+
+ENTRY = "page/main.js"
+WORKER = "page/basin_worker.js"
+
+_IMPORT = re.compile(r'^import \{([^{}]*)\} from "(\.{1,2}/[\w./-]+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
+_IMPORTED_NAME = re.compile(r"([A-Za-z_$][\w$]*)(?: as ([A-Za-z_$][\w$]*))?")
+_OTHER_FORM = re.compile(r"^(?:import|export)\b[^\n]*|\bimport\s*\([^\n]*", re.MULTILINE)
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""")
+_PATTERN = re.compile(r"/(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/[a-z]*")
+_BEFORE_PATTERN = re.compile(r"(?:[(,=:\[!&|?{};+\-*%~^<>]|\b(?:return|typeof|case|of|in)|^)\s*\Z")
+_SPACE = re.compile(r"\n\s*|[^\S\n]+(?=\n)")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One ES module: what it imports, by file, and the code that is left when imports, `export` and comments are gone."""
+
+    name: str
+    imports: tuple[tuple[str, str], ...]  # the file and the names, as a destructuring pattern
+    exports: tuple[str, ...]
+    code: str
+
+    @property
+    def variable(self) -> str:
+        """The name of the module's object in the bundle."""
+        return _variable(self.name)
+
+    def wrapped(self) -> str:
+        """The module as a function that is called at once, so that its names stay inside."""
+        imported = "".join(f"const {{ {names} }} = {_variable(source)};\n" for source, names in self.imports)
+        return (
+            f"const {self.variable} = (() => {{\n{imported}{self.code}"
+            f"return {{ {', '.join(self.exports)} }};\n}})();\n"
+        )
+
+
+def _variable(name: str) -> str:
+    return "module_" + re.sub(r"\W", "_", name.removesuffix(".js"))
+
+
+def read_module(name: str, source: str) -> Module:
+    """The module of a file; only relative named imports, and exports of functions, classes and constants, can be assembled.
+
+    Args:
+        name: the file's path inside the lab's folder, such as `page/state.js`.
+        source: its text.
+    """
+    code = compact(source)
+    imports: list[tuple[str, str]] = []
+
+    def note_import(match: re.Match[str]) -> str:
+        names = []
+        for part in (entry.strip() for entry in match[1].split(",") if entry.strip()):
+            found = _IMPORTED_NAME.fullmatch(part)
+            if found is None:
+                raise _refused(name, part)
+            names.append(f"{found[1]}: {found[2]}" if found[2] else found[1])
+        imports.append((_resolved(name, match[2]), ", ".join(names)))
+        return ""
+
+    code = _IMPORT.sub(note_import, code)
+    exports = tuple(match[1] for match in _EXPORT.finditer(code))
+    code = _EXPORT.sub("", code)
+    other = _OTHER_FORM.search(code)
+    if other is not None:
+        raise _refused(name, other[0])
+    return Module(name, tuple(imports), exports, code)
+
+
+def _refused(name: str, got: str) -> Exception:
+    expected = 'made of import { a, b as c } from "./file.js"; and export function, class or const NAME alone'
+    return reject(name, expected, got.strip())
+
+
+def _resolved(name: str, source: str) -> str:
+    parts = name.split("/")[:-1]
+    for part in source.split("/"):
+        if part == "..":
+            if not parts:
+                raise _refused(name, source)
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def compact(source: str) -> str:
+    """The code without comments, indentation and empty lines; strings, templates and patterns stay as they are."""
+    pieces: list[str] = []  # code and literals in turn: code at even places
+    code: list[str] = []
+    braces: list[int] = []  # open braces inside each template's ${…}
+    at = 0
+
+    def literal(text: str) -> None:
+        pieces.extend(("".join(code), text))
+        code.clear()
+
+    while at < len(source):
+        letter = source[at]
+        if source.startswith("//", at):
+            at = source.find("\n", at) if "\n" in source[at:] else len(source)
+        elif source.startswith("/*", at):
+            at = source.index("*/", at) + 2
+        elif letter in "'\"" and (quoted := _QUOTED.match(source, at)):
+            literal(quoted[0])
+            at = quoted.end()
+        elif letter == "`" or (letter == "}" and braces and braces[-1] == 0):
+            if letter == "}":
+                braces.pop()
+            end = _template_end(source, at + 1)
+            if source[end - 1] == "{":
+                braces.append(0)
+            literal(source[at:end])
+            at = end
+        elif letter == "/" and _BEFORE_PATTERN.search("".join(code[-16:]) if code else "" if not pieces else "x"):
+            pattern = _PATTERN.match(source, at)
+            if pattern is None:
+                code.append(letter)
+                at += 1
+            else:
+                literal(pattern[0])
+                at = pattern.end()
+        else:
+            if braces and letter in "{}":
+                braces[-1] += 1 if letter == "{" else -1
+            code.append(letter)
+            at += 1
+    pieces.append("".join(code))
+    pieces[::2] = [_SPACE.sub(lambda space: "\n" if "\n" in space[0] else "", part) for part in pieces[::2]]
+    return "".join(pieces).strip() + "\n"
+
+
+def _template_end(source: str, at: int) -> int:
+    """Where the text of a template ends: after its closing backtick or after the next ${."""
+    while source[at] != "`":
+        if source.startswith("${", at):
+            return at + 2
+        at += 2 if source[at] == "\\" else 1
+    return at + 1
+
+
+@cache
+def _modules() -> dict[str, Module]:
+    """The modules that the page needs, each after those that it imports."""
+    folder = resources.files("marginlens.lab")
+    found: dict[str, Module] = {}
+    waiting = [ENTRY, WORKER]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            file = folder.joinpath(name)
+            if not file.is_file():
+                raise reject(name, "a file of the lab", "no such file")
+            found[name] = read_module(name, file.read_text(encoding="utf-8"))
+            waiting.extend(source for source, _ in found[name].imports)
+    return ordered(found)
+
+
+def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
+    """The modules in an order in which each comes after those that it imports, the same in every process."""
+    needed = {name: [source for source, _ in modules[name].imports] for name in sorted(modules)}
+    try:
+        return {name: modules[name] for name in TopologicalSorter(needed).static_order()}
+    except CycleError as error:
+        raise reject("imports", "free of cycles", " → ".join(error.args[1])) from None
+
+
+def bundle(modules: Mapping[str, Module] | None = None) -> str:
+    """All modules as one script, which starts the page where there is a document and a worker where there is none."""
+    modules = _modules() if modules is None else modules
+    script = "".join(module.wrapped() for module in modules.values())
+    if ENTRY in modules:
+        start = f"{_variable(ENTRY)}.startPage()"
+        work = f"{_variable(WORKER)}.startWorker(self)"
+        script += f'if (typeof document === "undefined") {work};\nelse {start};\n'
+    return f'"use strict";\n{{\n{script}}}\n'
+
+
+def sizes() -> dict[str, int]:
+    """The bytes that each module takes in the page."""
+    return {name: len(module.wrapped().encode()) for name, module in _modules().items()}
+
+
+def _inside_script(text: str) -> Markup:
+    """JavaScript that a script element can hold: nothing in it looks like the end of the element or the start of a comment."""
+    return Markup(re.sub(r"<(?=/script|!--)", r"<\\", text, flags=re.IGNORECASE))
+
+
+def _json_inside(value: Any) -> Markup:
+    return Markup(json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _style() -> Markup:
+    text = resources.files("marginlens.lab").joinpath("page/page.css").read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return Markup(re.sub(r"\n\s*", "\n", text).strip())
+
+
+def lab_page(problem: Mapping[str, Any] | None = None, presets: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The text of the lab's page, which needs no other file and no network.
+
+    Args:
+        problem: a problem in its JSON form that the page opens with; the first preset by default.
+        presets: entries `{name, title, problem, starts, view}`; those of the library by default.
+    """
+    return render(
+        "marginlens.lab",
+        "page/page.html",
+        style=_style(),
+        bundle=_inside_script(bundle()),
+        presets=_json_inside(list(_provisional_presets() if presets is None else presets)),
+        problem=_json_inside(None if problem is None else dict(problem)),
+    )
+
+
+def write_lab(
+    path: str | Path,
+    problem: Mapping[str, Any] | None = None,
+    presets: Sequence[Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write the lab's page to a file and return its path; the arguments are those of `lab_page`."""
+    target = Path(path)
+    target.write_text(lab_page(problem, presets), encoding="utf-8")
+    return target
+
+
+def _provisional_presets() -> list[dict[str, Any]]:
+    form = {"format": "marginlens-problem", "version": 1}
+    keys = [[[-0.1, 1.0], [1.0, 0.0], [0.0, 0.0]]]
+    return [
+        {
+            "name": "A-F1b",
+            "title": "One input, two limits",
+            "problem": {**form, "keys": keys, "scores": [[1.0, 0.9, 0.0]], "steps": 1000},
+            "starts": [[0.5, -1.5], [-0.5, 1.0]],
+            "view": {},
+        },
+        {
+            "name": "A-F1a",
+            "title": "One input, one limit",
+            "problem": {**form, "keys": keys, "scores": [[1.0, 0.9, 0.9]], "steps": 1000},
+            "starts": [[0.5, -1.5]],
+            "view": {},
+        },
+    ]
+
+
+if __name__ == "__main__":
+    print(write_lab(sys.argv[1] if len(sys.argv) > 1 else "lab.html"))

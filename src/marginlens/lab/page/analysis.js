@@ -1,0 +1,88 @@
+// What the kernels say of a state: the problem, its prediction and its limits, computed once for each problem and start.
+
+import { directionOf, marginOf } from "../kernels/margin.js";
+import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
+import { ProblemError, readProblem } from "../kernels/problem.js";
+import { predict } from "../kernels/theorems.js";
+import { attSvm } from "../kernels/margin.js";
+import { keysOf, problemOf } from "./state.js";
+
+export const LIMIT_COLOURS = 8;
+const MAX_STARTS_REMEMBERED = 16; // of each problem
+
+const known = new WeakMap(); // problem of a state → Map of start → analysis
+
+/** Limits: what the run can settle on, the global ones first, then by their selected tokens; `solution` certifies direction and margin. */
+function limitsOf(problem, prediction) {
+  const power = normOfOptimizer(problem.optimizer);
+  const limits = prediction.candidates.map(({ label, selected, direction, margin, optimality }) => {
+    const isGlobal = label !== "LMM";
+    if (power === 2) {
+      const solution = optimality?.solution ?? attSvm(problem, selected);
+      return { label, selected, direction: Array.from(direction), margin, isGlobal, solution, optimality, power };
+    }
+    const solution = planeNormSvm(problem, selected, power);
+    return { label, selected, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), isGlobal, solution, optimality, power };
+  });
+  const before = (a, b) => {
+    if (a.isGlobal !== b.isGlobal) return a.isGlobal ? -1 : 1;
+    const i = a.selected.findIndex((t, k) => t !== b.selected[k]);
+    return i < 0 ? 0 : a.selected[i] - b.selected[i];
+  };
+  return limits.sort(before).map((limit, index) => ({ ...limit, index, colour: `var(--limit-${index % LIMIT_COLOURS})` }));
+}
+
+/** Sentences about what is odd in a problem that can be shown all the same. */
+function remarksOf(state, problem) {
+  const remarks = [];
+  keysOf(state.problem).forEach((keys, i) => {
+    keys.forEach((key, t) => {
+      const u = keys.findIndex((other) => other[0] === key[0] && other[1] === key[1]);
+      if (u < t) remarks.push(`Tokens ${u + 1} and ${t + 1} of input ${i + 1} lie in one place, so that no direction selects one of them without the other.`);
+    });
+  });
+  if (problem.head !== null) {
+    const isEven = Array.from(problem.lengths, (length, i) => problem.scores.subarray(i * problem.T, i * problem.T + length)).every((row) =>
+      row.every((score) => score === row[0]),
+    );
+    if (isEven) remarks.push("All scores of each input are equal, so that training changes nothing; give one token a higher score.");
+  }
+  return remarks;
+}
+
+/** The analysis that is given where a state has none. */
+function refused(sentence) {
+  return { problem: null, prediction: null, limits: [], remarks: [], refusal: sentence };
+}
+
+function computed(state) {
+  try {
+    const problem = readProblem(problemOf(state));
+    const remarks = remarksOf(state, problem);
+    if (problem.joint) return { problem, prediction: null, limits: [], remarks, refusal: null };
+    const prediction = predict(problem);
+    return { problem, prediction, limits: limitsOf(problem, prediction), remarks, refusal: null };
+  } catch (error) {
+    if (error instanceof ProblemError) return refused(error.message);
+    throw error;
+  }
+}
+
+/**
+ * { problem, prediction, limits, remarks, refusal } of a state with its chosen start.
+ *
+ * problem is the kernels', prediction what `predict` gives (null where head and attention are trained together), limits every locally
+ * optimal direction { index, label, selected, direction, margin, isGlobal, solution, optimality, power, colour }; in another norm than the
+ * Euclidean, which `power` names, direction and margin are those of that norm. remarks are sentences, refusal is one where nothing holds.
+ */
+export function analyse(state) {
+  const start = state.starts[state.chosen.start ?? 0].join();
+  let ofStart = known.get(state.problem);
+  if (ofStart === undefined) known.set(state.problem, (ofStart = new Map()));
+  let found = ofStart.get(start);
+  if (found === undefined) {
+    if (ofStart.size >= MAX_STARTS_REMEMBERED) ofStart.clear();
+    ofStart.set(start, (found = computed(state)));
+  }
+  return found;
+}

@@ -1,0 +1,3 @@
+// The worker that labels basins.
+
+export function startWorker() {}

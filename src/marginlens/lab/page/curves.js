@@ -1,0 +1,5 @@
+// Curves along the run.
+
+export function mountCurves() {
+  return { update() {} };
+}

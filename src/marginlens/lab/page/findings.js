@@ -1,0 +1,9 @@
+// Limits and certificates.
+
+export function mountLimits() {
+  return { update() {} };
+}
+
+export function mountCertificate() {
+  return { update() {} };
+}

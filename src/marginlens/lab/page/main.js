@@ -1,0 +1,244 @@
+// The page's start: it mounts the views, brings them up to date once in every animation frame, and keeps the address in step.
+//
+// A view is mounted by `mountX(root, store, runs)`, root being the element with its id in page.html, and returns an object with
+// update(state, analysis, previous), previous being the state that it showed last (null at first). To add a view, write its module and
+// add a line to VIEWS. Views of a hidden tab are not updated until it is shown.
+
+import { ProblemError } from "../kernels/problem.js";
+import { analyse } from "./analysis.js";
+import { copyText } from "./clipboard.js";
+import { mountCurves } from "./curves.js";
+import { mountEditor } from "./editor.js";
+import { mountCertificate, mountLimits } from "./findings.js";
+import { hashOf, stateOfHash } from "./permalink.js";
+import { mountPlane } from "./plane.js";
+import { mountPriorityPicture } from "./priority_picture.js";
+import { pythonScript } from "./python_script.js";
+import { mountPlayback, Runs } from "./run.js";
+import { mountSettings } from "./settings.js";
+import { startState, stateOfProblem, Store } from "./state.js";
+import { mountContinuation, mountTextInput } from "./text_panel.js";
+import { mountTheorems } from "./theorems_panel.js";
+import { mountTabs, mountToolbar } from "./toolbar.js";
+import { mountTour } from "./tour.js";
+import { mountTraining } from "./training_panel.js";
+
+const VIEWS = [
+  { id: "plane", tab: "plane", mount: mountPlane },
+  { id: "playback", tab: "plane", mount: mountPlayback },
+  { id: "curves", tab: "plane", mount: mountCurves },
+  { id: "limits", tab: "plane", mount: mountLimits },
+  { id: "theorems", tab: "plane", mount: mountTheorems },
+  { id: "certificate", tab: "plane", mount: mountCertificate },
+  { id: "editor", tab: "plane", mount: mountEditor },
+  { id: "settings", tab: "plane", mount: mountSettings },
+  { id: "text-input", tab: "text", mount: mountTextInput },
+  { id: "text-graph", tab: "text", mount: mountPriorityPicture },
+  { id: "text-continuation", tab: "text", mount: mountContinuation },
+  { id: "text-training", tab: "text", mount: mountTraining },
+];
+
+const HASH_DELAY = 300; // ms after the last change until the address follows
+const MESSAGE_TIME = 6000; // ms that a notice is shown
+const GESTURE_REST = 120; // ms without a change after which a gesture's frames are no longer counted
+
+/** The JSON that the file holds in the script element with this id. */
+function embedded(id) {
+  return JSON.parse(document.getElementById(id).textContent);
+}
+
+/** The state that the page opens with: of the address, of the file's problem, or of the first example; and what was wrong with them. */
+async function openingState(presets) {
+  let complaint = null;
+  const attempt = async (read) => {
+    try {
+      return await read();
+    } catch (error) {
+      if (!(error instanceof ProblemError)) throw error;
+      complaint = error.message;
+      return null;
+    }
+  };
+  const problem = embedded("problem");
+  const state =
+    (location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : null) ??
+    (problem === null ? null : await attempt(() => stateOfProblem(problem))) ??
+    startState(presets);
+  return { state, complaint };
+}
+
+/** Sentences in the live region: notices fade, a refusal stays until something works. */
+function mountMessage(root, store) {
+  let timer = 0;
+  const hide = () => root.classList.add("faded");
+  store.subscribeMessages(({ sentence, kind }) => {
+    clearTimeout(timer);
+    root.classList.remove("faded");
+    root.classList.toggle("refusal", kind === "refusal");
+    if (root.textContent === sentence) root.textContent = ""; // so that it is announced again
+    root.textContent = sentence;
+    timer = setTimeout(hide, kind === "refusal" ? 2 * MESSAGE_TIME : MESSAGE_TIME);
+  });
+  store.subscribe(() => {
+    if (root.classList.contains("refusal")) hide();
+  });
+}
+
+/** The address after changes, and changes of the address from outside. */
+function followAddress(store) {
+  let timer = 0;
+  const write = async () => {
+    const { state } = store;
+    const hash = await hashOf(state);
+    if (state === store.state && hash !== location.hash) history.replaceState(null, "", hash);
+  };
+  store.subscribe(() => {
+    clearTimeout(timer);
+    timer = setTimeout(() => write().catch(() => {}), HASH_DELAY);
+  });
+  addEventListener("hashchange", async () => {
+    try {
+      const state = await stateOfHash(location.hash);
+      if (state !== null) store.load(state, "open a link");
+    } catch (error) {
+      if (!(error instanceof ProblemError)) throw error;
+      store.say(error.message, "refusal");
+    }
+  });
+}
+
+/** The address of the present state. */
+async function linkOf(store) {
+  return `${location.href.split("#")[0]}${await hashOf(store.state)}`;
+}
+
+async function copyLink(store) {
+  const link = await linkOf(store);
+  history.replaceState(null, "", link.slice(link.indexOf("#")));
+  store.say((await copyText(link)) ? "The link is copied." : "The link stands in the address bar: copy it there.");
+}
+
+async function copyPython(store) {
+  const isCopied = await copyText(pythonScript(store.state));
+  store.say(isCopied ? "The Python script is copied." : "The browser does not let the page copy.");
+}
+
+/** One update of all visible views per animation frame, with the times of frames while something is dragged. */
+class Frames {
+  #views;
+  #store;
+  #waiting = 0;
+  #gesture = null;
+  #lastChange = 0;
+  #lastFrame = 0;
+  #isDirty = true;
+  intervals = [];
+  costs = [];
+
+  constructor(store, views) {
+    this.#store = store;
+    this.#views = views.map((view) => ({ ...view, previous: null }));
+    store.subscribe(() => this.#changed());
+  }
+
+  #changed() {
+    this.#isDirty = true;
+    const { gesture } = this.#store;
+    if (gesture !== null && gesture !== this.#gesture) {
+      this.intervals = [];
+      this.costs = [];
+      this.#lastFrame = 0;
+    }
+    this.#gesture = gesture;
+    this.#lastChange = performance.now();
+    this.request();
+  }
+
+  request() {
+    if (this.#waiting === 0) this.#waiting = requestAnimationFrame((time) => this.#frame(time));
+  }
+
+  #frame(time) {
+    this.#waiting = 0;
+    const begin = performance.now();
+    const isDragging = this.#gesture !== null && begin - this.#lastChange < GESTURE_REST;
+    if (isDragging && this.#lastFrame > 0) this.intervals.push(time - this.#lastFrame);
+    this.#lastFrame = isDragging ? time : 0;
+    if (this.#isDirty) {
+      this.update();
+      if (isDragging) this.costs.push(performance.now() - begin);
+    }
+    if (isDragging) this.request();
+  }
+
+  /** Bring every visible view up to the present state. */
+  update() {
+    this.#isDirty = false;
+    const { state } = this.#store;
+    const analysis = analyse(state);
+    for (const entry of this.#views) {
+      if ((entry.tab && entry.tab !== state.tab) || entry.previous === state) continue;
+      const { previous } = entry;
+      entry.previous = state;
+      entry.view.update?.(state, analysis, previous);
+    }
+  }
+}
+
+/** Say what is odd about a problem when it becomes so. */
+function remarkView(store) {
+  let shown = "";
+  return {
+    update(state, { remarks }) {
+      const sentence = remarks[0] ?? "";
+      if (sentence !== shown && sentence !== "") store.say(sentence);
+      shown = sentence;
+    },
+  };
+}
+
+/**
+ * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() (a promise), pythonScript(), frames()
+ * ({ intervals, costs } in ms of the last drag), store, ready (a promise) and firstPrediction (ms from the end of loading to the first
+ * prediction on the page).
+ */
+export function startPage() {
+  const ready = openPage();
+  window.lab = { ready, firstPrediction: null };
+}
+
+async function openPage() {
+  const presets = embedded("presets");
+  const { state, complaint } = await openingState(presets);
+  const store = new Store(state);
+  const runs = new Runs(store);
+  const byId = (id) => document.getElementById(id);
+  mountMessage(byId("message"), store);
+  const tour = mountTour(byId("tour"), store, runs);
+  const items = [
+    { label: "Copy link", run: () => copyLink(store) },
+    { label: "Copy as Python", run: () => copyPython(store) },
+  ];
+  const views = [
+    { view: mountTabs(byId("tabs"), store) },
+    { view: mountToolbar(byId("toolbar"), store, { presets, items, startTour: tour?.start ?? null }) },
+    { view: runs, tab: "plane" },
+    ...VIEWS.map(({ id, tab, mount }) => ({ tab, view: mount(byId(id), store, runs) ?? {} })),
+    { view: tour ?? {} },
+    { view: remarkView(store), tab: "plane" },
+  ];
+  const frames = new Frames(store, views);
+  frames.update();
+  Object.assign(window.lab, {
+    store,
+    state: () => store.state,
+    analysis: () => analyse(store.state),
+    runs: () => runs,
+    link: () => linkOf(store),
+    pythonScript: () => pythonScript(store.state),
+    frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
+    firstPrediction: performance.now() - performance.getEntriesByName("lab")[0].startTime,
+  });
+  followAddress(store);
+  if (complaint !== null) store.say(complaint, "refusal");
+}

@@ -1,0 +1,5 @@
+// The plane.
+
+export function mountPlane() {
+  return { update() {} };
+}

@@ -1,0 +1,5 @@
+// The priority graph.
+
+export function mountPriorityPicture() {
+  return { update() {} };
+}

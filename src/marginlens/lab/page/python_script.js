@@ -1,0 +1,5 @@
+// The state as a Python script.
+
+export function pythonScript() {
+  return "";
+}

@@ -1,0 +1,5 @@
+// Settings of the training.
+
+export function mountSettings() {
+  return { update() {} };
+}

@@ -1,0 +1,5 @@
+// Which theorem applies.
+
+export function mountTheorems() {
+  return { update() {} };
+}

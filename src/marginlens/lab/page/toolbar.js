@@ -1,0 +1,168 @@
+// The bar at the top: tabs, examples, undo and redo, the share menu and the theme.
+
+import { element, replace, setAttributes, setText } from "./dom.js";
+import { stateOfPreset, withTab } from "./state.js";
+
+const THEMES = ["system", "light", "dark"];
+const THEME_SIGNS = { system: "◐", light: "☀", dark: "☾" };
+const THEME_STORAGE = "marginlens-lab-theme";
+const TABS = [
+  { name: "plane", text: "Token selection" },
+  { name: "text", text: "Next tokens" },
+];
+
+// ---- tabs
+
+/** The tab list: arrow keys, Home and End move and choose, as people expect of tabs. */
+export function mountTabs(root, store) {
+  const choose = (name, isFocused = false) => {
+    store.apply(`show ${name}`, (state) => (state.tab === name ? state : withTab(state, name)), { undoable: false });
+    if (isFocused) buttons[TABS.findIndex((tab) => tab.name === name)].focus();
+  };
+  const onkeydown = (event) => {
+    const at = TABS.findIndex((tab) => tab.name === store.state.tab);
+    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: TABS.length - 1 };
+    if (!(event.key in places)) return;
+    event.preventDefault();
+    choose(TABS[(places[event.key] + TABS.length) % TABS.length].name, true);
+  };
+  const buttons = TABS.map(({ name, text }) =>
+    element("button", { id: `tab-button-${name}`, type: "button", role: "tab", "aria-controls": `tab-${name}`, onclick: () => choose(name) }, text),
+  );
+  setAttributes(root, { role: "tablist", "aria-label": "Parts of the lab", onkeydown });
+  replace(root, buttons);
+  return {
+    update(state) {
+      TABS.forEach(({ name }, k) => {
+        const isShown = state.tab === name;
+        setAttributes(buttons[k], { "aria-selected": String(isShown), tabindex: isShown ? "0" : "-1" });
+        document.getElementById(`tab-${name}`).hidden = !isShown;
+      });
+    },
+  };
+}
+
+// ---- theme
+
+function storedTheme() {
+  try {
+    return localStorage.getItem(THEME_STORAGE);
+  } catch {
+    return null; // pages from a file may have no storage
+  }
+}
+
+function themeButton() {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let theme = THEMES.includes(storedTheme()) ? storedTheme() : "system";
+  const button = element("button", { type: "button", class: "icon" });
+  const show = () => {
+    document.documentElement.dataset.theme = theme === "system" ? (system.matches ? "dark" : "light") : theme;
+    setText(button, THEME_SIGNS[theme]);
+    setAttributes(button, { "aria-label": `Colours: ${theme}`, title: `Colours: ${theme}` });
+  };
+  button.addEventListener("click", () => {
+    theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    try {
+      localStorage.setItem(THEME_STORAGE, theme);
+    } catch {
+      // then the choice lasts as long as the page
+    }
+    show();
+    dispatchEvent(new Event("themechange"));
+  });
+  system.addEventListener("change", () => {
+    show();
+    dispatchEvent(new Event("themechange"));
+  });
+  show();
+  return button;
+}
+
+// ---- menus
+
+/** A button that opens a menu of { label, run }; arrow keys move, Escape closes. */
+function menuButton(text, items) {
+  const button = element("button", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false" }, text);
+  const entries = items.map(({ label, run }) =>
+    element("button", { type: "button", role: "menuitem", tabindex: "-1", onclick: () => (show(false), run()) }, label),
+  );
+  const list = element("div", { role: "menu", "aria-label": text, hidden: true }, entries);
+  const root = element("div", { class: "menu" }, button, list);
+  function show(isOpen, place = null) {
+    list.hidden = !isOpen;
+    button.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) entries.at(place ?? 0).focus();
+    else if (list.contains(document.activeElement) || document.activeElement === document.body) button.focus();
+  }
+  button.addEventListener("click", () => show(list.hidden));
+  button.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+    event.preventDefault();
+    show(true, event.key === "ArrowDown" ? 0 : -1);
+  });
+  list.addEventListener("keydown", (event) => {
+    const at = entries.indexOf(document.activeElement);
+    const places = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 };
+    if (event.key === "Escape") show(false);
+    else if (event.key in places) {
+      event.preventDefault();
+      entries.at(places[event.key] % entries.length).focus();
+    }
+  });
+  root.addEventListener("focusout", (event) => {
+    if (!root.contains(event.relatedTarget)) show(false);
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (!root.contains(event.target)) show(false);
+  });
+  return root;
+}
+
+// ---- the bar
+
+function isTyping(target) {
+  return target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])') ?? false;
+}
+
+/** presets: [{ name, title, … }]; items: what the share menu offers, [{ label, run }]; startTour: what the tour's button does, or null. */
+export function mountToolbar(root, store, { presets, items, startTour }) {
+  const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
+  const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
+  const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
+  const options = presets.map(({ name, title }) => element("option", { value: name }, `${name} – ${title}`));
+  const changed = element("option", { value: "", hidden: true }, "Your own problem");
+  const select = element("select", { id: "preset" }, changed, options);
+  select.addEventListener("change", () => {
+    const preset = presets.find(({ name }) => name === select.value);
+    if (preset && store.load({ ...stateOfPreset(preset), text: store.state.text }, `open example ${preset.name}`))
+      store.say(`Example ${preset.name}: ${preset.title}.`);
+  });
+  replace(
+    root,
+    element("span", { class: "example" }, element("label", { for: "preset" }, "Example"), select),
+    undo,
+    redo,
+    reset,
+    menuButton("Share", items),
+    startTour && element("button", { type: "button", onclick: startTour }, "Tour"),
+    themeButton(),
+  );
+  document.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || isTyping(event.target)) return;
+    const key = event.key.toLowerCase();
+    if (key !== "z" && key !== "y") return;
+    event.preventDefault();
+    if (key === "y" || event.shiftKey) store.redo();
+    else store.undo();
+  });
+  const name = (button, verb, label) =>
+    setAttributes(button, { disabled: label === null, "aria-label": label === null ? verb : `${verb}: ${label}`, title: label === null ? verb : `${verb}: ${label}` });
+  return {
+    update(state) {
+      name(undo, "Undo", store.undoLabel);
+      name(redo, "Redo", store.redoLabel);
+      select.value = presets.some((preset) => preset.name === state.preset) ? state.preset : "";
+    },
+  };
+}

@@ -1,0 +1,5 @@
+// Training of next tokens.
+
+export function mountTraining() {
+  return { update() {} };
+}
