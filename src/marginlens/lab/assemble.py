@@ -49,8 +49,7 @@ class Module:
         """The module as a function that is called at once, so that its names stay inside."""
         imported = "".join(f"const {{ {names} }} = {_variable(source)};\n" for source, names in self.imports)
         return (
-            f"const {self.variable} = (() => {{\n{imported}{self.code}"
-            f"return {{ {', '.join(self.exports)} }};\n}})();\n"
+            f"const {self.variable} = (() => {{\n{imported}{self.code}return {{ {', '.join(self.exports)} }};\n}})();\n"
         )
 
 
