@@ -13,9 +13,10 @@ const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
-const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities } = await load("automaton");
-const { nextTokenLoop, reduceSequences, totalVariation } = await load("nexttoken");
+const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
+const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
+const { correlation } = await load("linalg");
+const { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } = await load("nexttoken");
 
 const calls = {
   /** Points after some steps, taken in uneven pieces and looked up again from the end. */
@@ -66,7 +67,8 @@ const calls = {
     return [...priorityGraphs(data).values()].map((graph) => {
       const { direct, reach } = componentOrder(graph);
       const pairs = (sets) => sets.flatMap((lower, c) => [...lower].sort((a, b) => a - b).map((l) => [c, l]));
-      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph) };
+      const behind = graph.edges.map(([label, other]) => samplesBehind(data, graph.last, label, other));
+      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph), behind };
     });
   },
   /** What the automaton says of some sequences, and where it goes on from the first of them. */
@@ -81,18 +83,23 @@ const calls = {
       continued: continueSequence(automaton, asked[0], 12, window).map(({ token }) => token),
     };
   },
-  /** W on the pairs that occur after some steps, and its distance from the automaton. */
-  nexttoken({ samples, labels, nVocabulary, steps, normalized, size, start = null }) {
+  /** W on the pairs that occur after some steps, how far it is from the automaton, and what it says of some sequences at the end. */
+  nexttoken({ samples, labels, nVocabulary, steps, normalized, size, asked = [], start = null }) {
     const data = sequences(samples, labels, nVocabulary);
     const reduced = reduceSequences(data);
     const run = new Descent(nextTokenLoop(reduced, { normalized, size, start }));
     run.advance(steps[steps.length - 1]);
-    const shares = entryShares(makeAutomaton(data), reduced);
+    const automaton = makeAutomaton(data);
+    const shares = entryShares(automaton, reduced);
+    const heights = pairHeights(automaton, reduced);
     return {
       pairs: reduced.pairs,
       status: run.status,
       points: steps.map((step) => run.at(step)),
       distances: steps.map((step) => totalVariation(reduced, run.at(step), shares)),
+      losses: steps.map((step) => layerLoss(reduced, run.at(step))),
+      correlations: steps.map((step) => correlation(run.at(step), heights)),
+      probabilities: asked.map((ids) => layerProbabilities(reduced, run.point, ids)),
     };
   },
   problem: ({ problem }) => problemToJson(readProblem(problem)),

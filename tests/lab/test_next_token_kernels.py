@@ -61,6 +61,8 @@ def test_windows_of_a_text_agree(unit: Any, name: str) -> None:
     assert answer["tokens"] == named.data.tokens.tolist()
     assert answer["labels"] == named.data.labels.tolist()
     assert answer["dropped"] == len(named.data.dropped)
+    begins = sorted(set(range(len(named.data) + len(named.data.dropped))) - set(named.data.dropped.tolist()))
+    assert answer["starts"] == begins
 
 
 def test_priority_graphs_agree() -> None:
@@ -82,6 +84,12 @@ def test_priority_graphs_agree() -> None:
             found = [(one["label"], one["other"], one["samples"], one["first"]) for one in mine["evidence"]]
             expected = np.column_stack([evidence.pairs, evidence.samples, evidence.first]).tolist()
             assert sorted(found) == sorted(map(tuple, expected))
+            for (label, other), behind in zip(mine["edges"], mine["behind"], strict=True):
+                assert behind == [
+                    i
+                    for i in range(len(data))
+                    if data[i][0][-1] == mine["last"] and data[i][1] == label and other in data[i][0]
+                ]
 
 
 def asked_of(data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton) -> list[list[int]]:
@@ -153,14 +161,25 @@ def test_the_automaton_agrees_and_gives_the_same_reasons() -> None:
     assert slow_terms > 0
 
 
+def probabilities(W: np.ndarray, ids: Any) -> np.ndarray:
+    """What a one-hot layer with weights W expects after a sequence."""
+    logits = W[ids, ids[-1]]
+    weights = np.exp(logits - logits.max())
+    return np.bincount(ids, weights / weights.sum(), minlength=len(W))
+
+
 @pytest.mark.parametrize("name", ["NormalizedGD", "GradientDescent"])
 def test_descent_on_the_weights_agrees(name: str) -> None:
     size = 0.01 if name == "NormalizedGD" else 2.0  # long normalised steps jump about a finite minimum for ever
     steps = [0, 1, 10, 64, 100, 400]
     chosen = datasets()[:1] + datasets()[2:14]
     rule = {"normalized": name == "NormalizedGD", "size": size, "steps": steps}
-    answers = ask([{"call": "nexttoken", **as_request(data), **rule} for data in chosen])
-    for data, answer in zip(chosen, answers, strict=True):
+    asked = [[data[0][0].tolist(), [1, 0, 2, 2, 1], [2]] for data in chosen]
+    requests = [
+        {"call": "nexttoken", **as_request(data), **rule, "asked": ids} for data, ids in zip(chosen, asked, strict=True)
+    ]
+    ranked = 0
+    for data, sequences, answer in zip(chosen, asked, ask(requests), strict=True):
         run = ml.descend(data, optimizer=getattr(ml, name)(size), n_steps=steps[-1], record=Record(steps))
         x, k = np.array(answer["pairs"]).T
         points = np.array(answer["points"])
@@ -169,6 +188,16 @@ def test_descent_on_the_weights_agrees(name: str) -> None:
         automaton = ml.NextTokenAutomaton.fit(data)
         distance = [automaton.total_variation(data, W).mean() for W in run.saved["x"]]
         assert answer["distances"] == pytest.approx(distance, abs=1e-9)
+        losses = [np.mean([-np.log(probabilities(W, ids)[label]) for ids, label in data]) for W in run.saved["x"]]
+        assert answer["losses"] == pytest.approx(losses, rel=1e-9)
+        for ids, mine in zip(sequences, answer["probabilities"], strict=True):
+            assert mine == pytest.approx(probabilities(run.saved["x"][-1], ids), abs=1e-9)
+        svm = ml.graph_svm(data).x
+        if np.any(svm):
+            ranked += 1
+            cosines = [np.sum(W * svm) / np.linalg.norm(W) / np.linalg.norm(svm) for W in run.saved["x"][1:]]
+            assert answer["correlations"][1:] == pytest.approx(cosines, abs=1e-9)
+    assert ranked > 0
 
 
 def test_descent_on_the_weights_goes_on_at_norm_a_million() -> None:

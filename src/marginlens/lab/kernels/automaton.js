@@ -452,6 +452,11 @@ export function entryShares(automaton, reduced) {
   return out;
 }
 
+/** W^mm of Graph-SVM on the pairs of `reduceSequences`; it is zero on all others. */
+export function pairHeights(automaton, reduced) {
+  return Float64Array.from(reduced.pairs, ([token, last]) => columnOf(automaton, last).height[token]);
+}
+
 /**
  * Why a sequence goes on as it does: { last, isKnown, tie, reason, rivals, reasons, implied }.
  *

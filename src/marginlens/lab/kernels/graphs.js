@@ -41,20 +41,23 @@ export function indexWords(text, maxWords = MAX_WORDS) {
 
 /**
  * Every window of a text in ids with the token that follows it, where the window holds that token.
- * { tokens, offsets, labels, nVocabulary, dropped }: sample i is tokens[offsets[i]] … tokens[offsets[i + 1] - 1].
+ * { tokens, offsets, labels, nVocabulary, starts, dropped }: sample i is tokens[offsets[i]] … tokens[offsets[i + 1] - 1] and begins at
+ * ids[starts[i]].
  */
 export function textWindows(ids, window, nVocabulary) {
   const samples = [];
   const labels = [];
+  const starts = [];
   let dropped = 0;
   for (let first = 0; first + window < ids.length; first++) {
     const sample = ids.subarray(first, first + window);
     if (sample.includes(ids[first + window])) {
       samples.push(sample);
       labels.push(ids[first + window]);
+      starts.push(first);
     } else dropped++;
   }
-  return { ...sequences(samples, labels, nVocabulary), dropped };
+  return { ...sequences(samples, labels, nVocabulary), starts: Int32Array.from(starts), dropped };
 }
 
 /** Samples of token ids, each with a label among its tokens, in flat arrays. */
@@ -244,4 +247,14 @@ export function rankingEvidence(data, graph) {
     }
   }
   return [...evidence.values()];
+}
+
+/** The samples that end in `last`, are followed by `label` and hold `other`; null stands for any label, any token. */
+export function samplesBehind(data, last, label = null, other = null) {
+  const found = [];
+  for (let i = 0; i < data.labels.length; i++) {
+    if (lastToken(data, i) !== last || (label !== null && data.labels[i] !== label)) continue;
+    if (other === null || data.tokens.subarray(data.offsets[i], data.offsets[i + 1]).includes(other)) found.push(i);
+  }
+  return found;
 }

@@ -187,3 +187,32 @@ export function totalVariation(reduced, W, automatonProbabilities) {
   }
   return total;
 }
+
+/** Mean log-loss of the labels of a layer with weights W on the pairs, to full relative accuracy. */
+export function layerLoss(reduced, W) {
+  const { first, entryPair, logCounts, shares } = reduced;
+  let loss = 0;
+  for (let i = 0; i + 1 < first.length; i++) {
+    const ofLabel = W[entryPair[first[i]]] + logCounts[first[i]];
+    let top = -Infinity;
+    for (let k = first[i] + 1; k < first[i + 1]; k++) top = Math.max(top, W[entryPair[k]] + logCounts[k] - ofLabel);
+    let others = 0;
+    for (let k = first[i] + 1; k < first[i + 1]; k++) others += Math.exp(W[entryPair[k]] + logCounts[k] - ofLabel - Math.max(top, 0));
+    loss += shares[i] * (top > 0 ? top + Math.log(others + Math.exp(-top)) : Math.log1p(others));
+  }
+  return loss;
+}
+
+/** (nVocabulary) the probability of each token to follow a sequence in a layer with weights W on the pairs, zero on all others. */
+export function layerProbabilities(reduced, W, ids) {
+  const last = ids[ids.length - 1];
+  const weight = new Map();
+  reduced.pairs.forEach(([x, k], place) => k === last && weight.set(x, W[place]));
+  const logits = Array.from(ids, (token) => weight.get(token) ?? 0);
+  const top = Math.max(...logits);
+  const powers = logits.map((logit) => Math.exp(logit - top));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  const probability = new Float64Array(reduced.nVocabulary);
+  powers.forEach((power, t) => (probability[ids[t]] += power / total));
+  return probability;
+}
