@@ -1,9 +1,296 @@
-// Limits and certificates.
+// Where attention can settle: the headline before training, the limits to choose from with their support tokens, and the proof in numbers.
 
-export function mountLimits() {
-  return { update() {} };
+import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../kernels/margin.js";
+import { tokenOptimality } from "../kernels/optimality.js";
+import { element, replace, setAttributes, setText } from "./dom.js";
+import { exponent, percent, short } from "./numbers.js";
+import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict, selectionWords } from "./sentences.js";
+import { withChosen } from "./state.js";
+
+const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
+
+/** The limit whose lines, support tokens and proof are shown: the chosen one, else the expected one, else the first; null where none is. */
+export function shownLimit(state, analysis) {
+  return analysis.limits[state.chosen.limit ?? -1] ?? expectedLimit(analysis) ?? analysis.limits[0] ?? null;
 }
 
-export function mountCertificate() {
-  return { update() {} };
+/** Rows that are made once and filled again and again, so that focus and pointers stay on them. */
+class Rows {
+  #made = [];
+
+  /** make(place) gives { node, fill(entry) }. */
+  constructor(root, make) {
+    this.root = root;
+    this.make = make;
+  }
+
+  fill(entries) {
+    while (this.#made.length < entries.length) this.#made.push(this.make(this.#made.length));
+    const nodes = this.#made.slice(0, entries.length).map(({ node }) => node);
+    if (this.root.childElementCount !== nodes.length) replace(this.root, nodes);
+    entries.forEach((entry, place) => this.#made[place].fill(entry));
+  }
+}
+
+// ---- weights as bars
+
+/** A table of { name, weight } with bars; `weightName` says what the weights are. */
+function weightTable(weightName) {
+  const body = element("tbody");
+  const caption = element("caption", { class: "small" });
+  const rows = new Rows(body, () => {
+    const name = element("th", { scope: "row" });
+    const bar = element("span");
+    const number = element("td", { class: "number" });
+    const node = element("tr", {}, name, element("td", { class: "bar", "aria-hidden": "true" }, bar), number);
+    return {
+      node,
+      fill({ text, weight, largest }) {
+        setText(name, text);
+        setText(number, short(weight));
+        bar.style.width = `${largest > 0 ? (100 * weight) / largest : 0}%`;
+      },
+    };
+  });
+  const head = element("thead", { class: "visually-hidden" }, element("tr", {}, element("th", {}, "Token"), element("td"), element("th", {}, weightName)));
+  return {
+    node: element("table", { class: "weights" }, caption, head, body),
+    fill(sentence, entries) {
+      setText(caption, sentence);
+      const largest = Math.max(0, ...entries.map(({ weight }) => weight));
+      rows.fill(entries.map((entry) => ({ ...entry, largest })));
+    },
+  };
+}
+
+function weighted(solution, weights, text) {
+  return solution.pairs.map((pair, r) => ({ text: text(pair), weight: weights[r] })).filter(({ weight }, r) => weight > 0 || solution.active?.[r]);
+}
+
+// ---- limits
+
+function limitRow(store, place) {
+  const sign = element("span", { class: "limit-sign", "aria-hidden": "true" });
+  const tokens = element("span", { class: "limit-tokens" });
+  const numbers = element("small");
+  const button = element("button", { type: "button", class: "limit" }, sign, element("span", {}, tokens, numbers));
+  button.addEventListener("click", () => {
+    const limit = store.state.chosen.limit === place ? null : place;
+    store.apply(limit === null ? "let go of the limit" : `choose limit ${place + 1}`, (state) => withChosen(state, { limit }), { undoable: false });
+  });
+  return {
+    node: element("li", {}, button),
+    fill({ limit, isChosen, isShown, share }) {
+      const { selected, direction, margin, isGlobal, colour, optimality } = limit;
+      setText(sign, `${place + 1}${isGlobal ? "★" : ""}`);
+      if (sign.style.getPropertyValue("--limit") !== colour) sign.style.setProperty("--limit", colour);
+      setText(tokens, selected.length === 1 ? `token ${selected[0] + 1}` : selected.map((t, i) => `${i + 1}: token ${t + 1}`).join(" · "));
+      const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
+      const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
+      setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin)}${gap}${basin}`);
+      setAttributes(button, {
+        "aria-pressed": String(isChosen),
+        "aria-label": `Limit ${place + 1}${isGlobal ? ", the global one" : ""}: ${selectionWords(selected)}; angle ${numbers.textContent}`,
+      });
+      button.classList.toggle("shown", isShown);
+    },
+  };
+}
+
+/**
+ * The headline, the list of limits and the support tokens of the shown one. The view also has `showShares(shares)`: the part of the
+ * painted starts that goes to each limit, or null.
+ */
+export function mountLimits(root, store) {
+  const sentence = element("p", { class: "headline", id: "headline" });
+  const remarks = element("ul", { class: "remarks small" });
+  const list = element("ol", { class: "limits", "aria-label": "Limits: directions in which attention can settle" });
+  const legend = element("p", { class: "small" });
+  const support = weightTable("Multiplier");
+  replace(root, sentence, remarks, list, legend, support.node);
+  const rows = new Rows(list, (place) => limitRow(store, place));
+  const remarkRows = new Rows(remarks, () => {
+    const node = element("li");
+    return { node, fill: (text) => setText(node, text) };
+  });
+  let shares = null;
+  let last = null;
+  const show = (state, analysis) => {
+    last = { state, analysis };
+    const { limits } = analysis;
+    const said = headline(analysis);
+    setText(sentence, said.sentence);
+    sentence.dataset.kind = said.kind;
+    remarkRows.fill([...(analysis.remarks ?? []), leftOut(analysis)].filter(Boolean));
+    const shown = shownLimit(state, analysis);
+    rows.fill(
+      limits.map((limit, k) => ({
+        limit,
+        isChosen: state.chosen.limit === k,
+        isShown: limit === shown,
+        share: shares?.length === limits.length ? shares[k] : null,
+      })),
+    );
+    list.hidden = limits.length === 0;
+    legend.hidden = limits.length === 0;
+    const several = analysis.problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
+    setText(legend, `${several}★ selects the best token of every input. Margin: the lead per unit of length. Score gap: the lead in score over the support tokens.`);
+    const solution = shown?.solution;
+    const hasSupport = solution !== undefined && solution.status === OPTIMAL;
+    support.node.hidden = !hasSupport;
+    if (!hasSupport) return;
+    const named = (pair) => (analysis.problem.n === 1 ? `token ${pair.other + 1}` : `token ${pair.other + 1} of input ${pair.input + 1}`);
+    support.fill(
+      `Support tokens of limit ${shown.index + 1}: right behind the selected tokens; the multiplier is how hard each pushes.`,
+      weighted(solution, solution.multipliers, named),
+    );
+  };
+  return {
+    update: show,
+    showShares(found) {
+      shares = found;
+      if (last !== null) show(last.state, last.analysis);
+    },
+  };
+}
+
+// ---- certificates
+
+/** What certifies a solution of the margin problem, in the Euclidean norm or, by its two bounds, in another. */
+function proofOf(solution, power = 2) {
+  if (solution.status === INFEASIBLE) return { residual: certificateResidual(solution), gap: 0 };
+  if (power === 2) return { residual: kktResidual(solution), ...bracketOf(solution) };
+  const { lower, upper } = solution;
+  return { residual: 0, lower, upper, gap: (upper - lower) / lower };
+}
+
+/** The numbers of a certificate, each with its tick, and what they prove. */
+function proofView() {
+  const body = element("tbody");
+  const proves = element("p");
+  const rows = new Rows(body, () => {
+    const tick = element("td", { class: "tick" });
+    const name = element("th", { scope: "row" });
+    const value = element("td", { class: "number" });
+    return {
+      node: element("tr", {}, tick, name, value),
+      fill({ holds, text, number }) {
+        setText(tick, holds === null ? "" : holds ? "✓ holds" : "✗ fails");
+        tick.className = `tick ${holds === null ? "" : holds ? "holds" : "fails"}`;
+        setText(name, text);
+        setText(value, number);
+      },
+    };
+  });
+  return {
+    node: element("div", { class: "proof" }, element("table", {}, body), proves),
+    fill(solution, selected, power = 2) {
+      const proof = proofOf(solution, power);
+      const { residual, lower, upper, gap } = proof;
+      if (solution.status === INFEASIBLE) {
+        rows.fill([{ holds: isCertified(residual), text: "Residual: what is left when the demands cancel", number: exponent(residual) }]);
+      } else if (solution.status === OPTIMAL) {
+        const isEuclidean = power === 2;
+        rows.fill([
+          ...(isEuclidean ? [{ holds: isCertified(residual), text: "Residual: how far vector and multipliers miss each other", number: exponent(residual) }] : []),
+          { holds: isCertified(gap), text: "Gap between the two bounds, relative", number: exponent(Math.max(gap, 0)) },
+          { holds: null, text: `Lower bound on the length${isEuclidean ? "" : `, as ${normWords(power)}`}`, number: short(lower, 8) },
+          { holds: null, text: "Upper bound, the length found", number: short(upper, 8) },
+        ]);
+      } else rows.fill([]);
+      setText(proves, certificateSentence(solution, selected, proof));
+    },
+  };
+}
+
+/** Any selection, by a select box for each input, and what it amounts to. */
+function mountQuestion(store) {
+  const boxes = element("div", { class: "row" });
+  const answer = element("p", { "aria-live": "polite" });
+  const proof = proofView();
+  const demands = weightTable("Weight");
+  const node = element(
+    "details",
+    { class: "question" },
+    element("summary", {}, "Ask about a selection"),
+    element("p", { class: "small" }, "Choose a token in every input: can a direction select them, and can training end there?"),
+    boxes,
+    answer,
+    proof.node,
+    demands.node,
+  );
+  let asked = null; // null: what the shown limit selects
+  let lengths = "";
+  let last = null;
+  const fill = () => {
+    if (!node.open || last === null) return;
+    const { state, analysis } = last;
+    const { problem } = analysis;
+    node.hidden = problem === null || problem.joint;
+    if (node.hidden) return;
+    if (lengths !== problem.lengths.join()) {
+      lengths = problem.lengths.join();
+      asked = null;
+      const box = (length, i) =>
+        element(
+          "label",
+          { class: "field" },
+          element("span", {}, `Input ${i + 1}`),
+          element(
+            "select",
+            { onchange: (event) => ask(i, Number(event.target.value)) },
+            Array.from({ length }, (_, t) => element("option", { value: String(t) }, `token ${t + 1}`)),
+          ),
+        );
+      replace(boxes, Array.from(problem.lengths, box));
+    }
+    const selected = asked ?? shownLimit(state, analysis)?.selected ?? Array.from(problem.lengths, () => 0);
+    boxes.querySelectorAll("select").forEach((box, i) => (box.value = String(selected[i])));
+    const found = tokenOptimality(problem, selected);
+    setText(answer, selectionVerdict(problem, found).sentence);
+    proof.fill(found.solution, selected);
+    const isInfeasible = found.solution.status === INFEASIBLE;
+    demands.node.hidden = !isInfeasible;
+    if (!isInfeasible) return;
+    const demand = ({ input, selected: first, other }) => `token ${first + 1} ahead of token ${other + 1}${problem.n === 1 ? "" : `, input ${input + 1}`}`;
+    demands.fill("Demands that contradict each other, and their weights.", weighted(found.solution, found.solution.certificate, demand));
+  };
+  const ask = (input, token) => {
+    const { state, analysis } = last;
+    const before = asked ?? shownLimit(state, analysis)?.selected ?? Array.from(analysis.problem.lengths, () => 0);
+    asked = before.map((t, i) => (i === input ? token : t));
+    store.apply(`look at token ${token + 1} of input ${input + 1}`, (now) => withChosen(now, { input, token }), { undoable: false });
+    fill();
+  };
+  node.addEventListener("toggle", fill);
+  return {
+    node,
+    update(state, analysis, previous) {
+      if (previous && previous.chosen.limit !== state.chosen.limit) asked = null;
+      last = { state, analysis };
+      fill();
+    },
+  };
+}
+
+/** The certificate of the shown limit, and answers about any selection. */
+export function mountCertificate(root, store) {
+  const about = element("p");
+  const proof = proofView();
+  const question = mountQuestion(store);
+  replace(root, about, proof.node, question.node);
+  return {
+    update(state, analysis, previous) {
+      const limit = shownLimit(state, analysis);
+      const isSet = limit !== null && Math.abs(marginOf(limit.solution) - limit.margin) > SAME_MARGIN_RTOL * limit.margin && limit.power === 2;
+      proof.node.hidden = limit === null || isSet;
+      if (limit === null) setText(about, "There is no limit whose margin could be proved.");
+      else if (isSet) setText(about, `Limit ${limit.index + 1} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
+      else {
+        setText(about, `Limit ${limit.index + 1}, margin ${short(limit.margin, 6)}:`);
+        proof.fill(limit.solution, limit.selected, limit.power);
+      }
+      question.update(state, analysis, previous);
+    },
+  };
 }

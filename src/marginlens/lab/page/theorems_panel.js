@@ -1,5 +1,77 @@
-// Which theorem applies.
+// Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
-export function mountTheorems() {
-  return { update() {} };
+import { element, replace, setAttributes, setText } from "./dom.js";
+import { biasSentence, CONDITIONS, conditionSentence, THEOREMS } from "./sentences.js";
+
+const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer
+
+/** "A Thm 3" as small print: "paper A, Theorem 3". */
+function sourceOf(citation) {
+  return citation.replace(/^A Thm (\d+)$/, "paper A, Theorem $1");
+}
+
+function conditionItem() {
+  const mark = element("b");
+  const title = element("span", { class: "condition-title" });
+  const sentence = element("span");
+  const label = element("small");
+  return {
+    node: element("li", {}, mark, " ", title, " ", sentence, " ", label),
+    fill(condition) {
+      const { title: name = condition.name, label: source = "" } = CONDITIONS[condition.name] ?? {};
+      setText(mark, condition.holds ? "✓ Holds:" : "✗ Fails:");
+      mark.className = condition.holds ? "holds" : "fails";
+      setText(title, `${name}.`);
+      setText(sentence, conditionSentence(condition) ?? "");
+      setText(label, source && `(${source})`);
+    },
+  };
+}
+
+function theoremView(isOpen) {
+  const mark = element("span", { class: "theorem-mark" });
+  const title = element("span", { class: "theorem-title" });
+  const count = element("small");
+  const conclusion = element("p");
+  const list = element("ul", { class: "conditions" });
+  const items = [];
+  const node = element("details", { class: "theorem", open: isOpen }, element("summary", {}, title, " ", mark, " ", count), conclusion, list);
+  return {
+    node,
+    fill(verdict, inputs) {
+      const { title: name = verdict.citation, conclusion: concluded = () => "" } = THEOREMS[verdict.citation] ?? {};
+      const { conditions, applies } = verdict;
+      const held = conditions.filter((condition) => condition.holds).length;
+      setText(title, name);
+      setText(mark, applies ? "✓ applies" : "✗ does not apply");
+      mark.className = `theorem-mark ${applies ? "holds" : "fails"}`;
+      setText(count, `${held} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
+      setText(conclusion, `${applies ? "So: " : "If all conditions held: "}${concluded(inputs)}`);
+      while (items.length < conditions.length) items.push(conditionItem());
+      if (list.childElementCount !== conditions.length) replace(list, items.slice(0, conditions.length).map((item) => item.node));
+      conditions.forEach((condition, k) => items[k].fill(condition));
+    },
+  };
+}
+
+/** The theorems with their conditions, as the prediction gives them. */
+export function mountTheorems(root) {
+  const theorems = element("div", { class: "theorems" });
+  const bias = element("p", { class: "small" });
+  const nothing = element("p", {}, "No theorem speaks of this problem.");
+  replace(root, theorems, bias, nothing);
+  const made = new Map(); // citation → view
+  let shown = "";
+  return {
+    update(state, { problem, prediction }) {
+      const verdicts = prediction?.verdicts ?? [];
+      for (const { citation } of verdicts) if (!made.has(citation)) made.set(citation, theoremView(citation === FIRST_OPEN));
+      const citations = verdicts.map(({ citation }) => citation).join();
+      if (citations !== shown) replace(theorems, verdicts.map(({ citation }) => made.get(citation).node));
+      shown = citations;
+      for (const verdict of verdicts) made.get(verdict.citation).fill(verdict, prediction.dependent?.length ?? problem.n);
+      setAttributes(nothing, { hidden: verdicts.length > 0 });
+      setText(bias, problem === null || problem.joint ? "" : biasSentence(problem.optimizer));
+    },
+  };
 }

@@ -1,0 +1,67 @@
+// Answers requests about the words and tables of the page: `node run_findings.mjs LAB_FOLDER < requests.json > answers.json`.
+
+import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+
+const folder = pathToFileURL(`${process.argv[2]}/`);
+const load = (path) => import(new URL(path, folder));
+const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("kernels/problem.js");
+const { bracketOf, certificateResidual, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("kernels/margin.js");
+const { tokenOptimality } = await load("kernels/optimality.js");
+const { predict } = await load("kernels/theorems.js");
+const { parseTable, tableText } = await load("page/problem_table.js");
+const { randomProblem } = await load("page/random_problem.js");
+const words = await load("page/sentences.js");
+
+function analysisOf(json, maxProblems) {
+  const problem = readProblem(json);
+  const prediction = predict(problem, maxProblems);
+  return { problem, prediction, limits: prediction.candidates, refusal: null };
+}
+
+function conditionsOf(prediction) {
+  return prediction.verdicts.flatMap((verdict) =>
+    verdict.conditions.map((condition) => {
+      const { name, code, holds } = condition;
+      return { citation: verdict.citation, name, code, holds, sentence: words.conditionSentence(condition) ?? null };
+    }),
+  );
+}
+
+const calls = {
+  parse: ({ text }) => parseTable(text),
+  table: ({ problem }) => tableText(problem),
+  random: ({ inputs, tokens, seed }) => randomProblem(inputs, tokens, seed),
+  headline: ({ problem }) => words.headline(analysisOf(problem)),
+  leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
+  conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
+  /** The same for a head whose entries no page takes, so that slopes overflow. */
+  conditionsOfHugeHead({ problem, entry }) {
+    const { code, ...parts } = readProblem(problem);
+    return conditionsOf(predict(tokenProblem({ ...parts, head: parts.head.map(() => entry) })));
+  },
+  selection({ problem, selected }) {
+    const read = readProblem(problem);
+    const found = tokenOptimality(read, selected);
+    const isInfeasible = found.solution.status === INFEASIBLE;
+    const proof = { residual: isInfeasible ? certificateResidual(found.solution) : kktResidual(found.solution), gap: bracketOf(found.solution).gap };
+    return { ...words.selectionVerdict(read, found), proof: words.certificateSentence(found.solution, selected, proof) };
+  },
+  /** Every entry of the table of sentences, and the codes that conditions can have. */
+  entries: () =>
+    Object.entries(words.CONDITIONS).flatMap(([name, { sentences }]) =>
+      Object.entries(sentences).flatMap(([code, ways]) => Object.keys(ways).map((way) => ({ name, code, holds: way === "holds" }))),
+    ),
+  known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE], theorems: Object.keys(words.THEOREMS) }),
+};
+
+const requests = JSON.parse(readFileSync(0, "utf8"));
+const answers = requests.map(({ call, ...request }) => {
+  try {
+    return calls[call](request);
+  } catch (error) {
+    if (error instanceof ProblemError) return { refusal: error.message };
+    throw error;
+  }
+});
+process.stdout.write(JSON.stringify(answers));
